@@ -1,0 +1,274 @@
+"""What a model is: frozen, validated dataclasses that travel as JSON.
+
+A configuration says only what the model *is*. How it runs (device, dtype, attention backend, compilation, cache size)
+is an argument of the call that runs it.
+
+Axis names, used in every signature and lesson of the course:
+
+| name      | meaning                                     | name     | meaning                                    |
+|-----------|---------------------------------------------|----------|--------------------------------------------|
+| `batch`   | independent sequences                       | `d_model`| width of the residual stream               |
+| `token`   | positions of a sequence                     | `d_head` | width of one head's queries and keys (d_k) |
+| `query`   | positions that look                         | `d_v`    | width of one head's values                 |
+| `key`     | positions that are looked at                | `d_ff`   | hidden width of a feed-forward network     |
+| `head`    | query heads                                 | `vocab`  | number of different token ids              |
+| `kv_head` | key and value heads, at most `head`         | `expert` | feed-forward networks to choose from       |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from types import UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+
+def _require(condition: bool, name: str, value: object, expected: str) -> None:
+    if not condition:
+        raise ValueError(f"{name}={value!r}: expected {expected}")
+
+
+def _require_count(name: str, value: object) -> None:
+    _require(isinstance(value, int) and not isinstance(value, bool) and value >= 1, name, value, "a whole number >= 1")
+
+
+def _require_choice(config: object, name: str) -> None:
+    choices = get_args(get_type_hints(type(config))[name])
+    value = getattr(config, name)
+    _require(value in choices, f"{type(config).__name__}.{name}", value, "one of " + ", ".join(map(repr, choices)))
+
+
+@dataclass(frozen=True)
+class AttentionConfig:
+    """The heads of an attention layer (Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023).
+
+    heads:     number of query heads.
+    kv_heads:  number of key and value heads; `heads / kv_heads` query heads share one. `None`: as many as `heads`.
+    d_head:    width of a query and of a key (d_k). `None`: `d_model / heads`.
+    d_v:       width of a value. `None`: `d_head`.
+    bias:      whether the four projections add a bias.
+    """
+
+    heads: int
+    kv_heads: int | None = None
+    d_head: int | None = None
+    d_v: int | None = None
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        _require_count("heads", self.heads)
+        for name in ("kv_heads", "d_head", "d_v"):
+            if getattr(self, name) is not None:
+                _require_count(name, getattr(self, name))
+        _require(
+            self.heads % (self.kv_heads or self.heads) == 0,
+            "kv_heads",
+            self.kv_heads,
+            f"a divisor of heads={self.heads}, because each key-value head serves the same number of query heads",
+        )
+
+    def resolved(self, d_model: int) -> ResolvedAttention:
+        """The same heads with every width filled in for a model of width `d_model`."""
+        _require_count("d_model", d_model)
+        if self.d_head is None:
+            _require(
+                d_model % self.heads == 0,
+                "heads",
+                self.heads,
+                f"a divisor of d_model={d_model}, or an explicit d_head",
+            )
+        d_head = self.d_head or d_model // self.heads
+        return ResolvedAttention(self.heads, self.kv_heads or self.heads, d_head, self.d_v or d_head)
+
+
+@dataclass(frozen=True)
+class ResolvedAttention:
+    """The four sizes of an attention layer, none of them left to a default."""
+
+    heads: int
+    kv_heads: int
+    d_head: int
+    d_v: int
+
+
+@dataclass(frozen=True)
+class PositionConfig:
+    """How a model is told the order of its tokens.
+
+    kind:    `"sinusoidal"` (added, Vaswani et al. 2017), `"learned"` (added, GPT-2 and BERT), `"rotary"` (rotates
+             queries and keys, Su et al. 2021) or `"none"`.
+    base:    the 10000 of the sinusoidal and rotary frequencies.
+    layout:  which two components rotary turns together: `"half"` pairs i with i + d_head/2 (LLaMA as published by
+             Hugging Face), `"interleaved"` pairs 2i with 2i + 1 (the paper).
+    """
+
+    kind: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
+    base: float = 10000.0
+    layout: Literal["half", "interleaved"] = "half"
+
+    def __post_init__(self) -> None:
+        _require_choice(self, "kind")
+        _require_choice(self, "layout")
+        _require(self.base > 0, "base", self.base, "a number > 0")
+
+
+@dataclass(frozen=True)
+class NormConfig:
+    """Normalisation: which, where, and its epsilon (added inside the square root).
+
+    kind:       `"layer"` (Ba et al. 2016) or `"rms"` (Zhang and Sennrich 2019).
+    placement:  `"post"`: norm(x + f(x)), as in 2017, no final norm. `"pre"`: x + f(norm(x)), and one norm at the end.
+    """
+
+    kind: Literal["layer", "rms"] = "rms"
+    placement: Literal["pre", "post"] = "pre"
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        _require_choice(self, "kind")
+        _require_choice(self, "placement")
+        _require(self.eps >= 0, "eps", self.eps, "a number >= 0")
+
+
+@dataclass(frozen=True)
+class FeedForwardConfig:
+    """A feed-forward network; with experts, each of them.
+
+    d_ff:        hidden width.
+    activation:  `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation) or `"swiglu"` (gated, three matrices).
+    """
+
+    d_ff: int
+    activation: Literal["relu", "gelu", "gelu_tanh", "swiglu"] = "swiglu"
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        _require_count("d_ff", self.d_ff)
+        _require_choice(self, "activation")
+
+
+@dataclass(frozen=True)
+class MoEConfig:
+    """A mixture of experts in place of each feed-forward network (Shazeer et al. 2017).
+
+    experts:  how many feed-forward networks there are.
+    top_k:    how many of them each token visits; their weights are the softmax over their router logits alone.
+    """
+
+    experts: int
+    top_k: int
+
+    def __post_init__(self) -> None:
+        _require_count("experts", self.experts)
+        _require_count("top_k", self.top_k)
+        _require(self.top_k <= self.experts, "top_k", self.top_k, f"at most experts={self.experts}")
+
+
+@dataclass(frozen=True)
+class EmbeddingConfig:
+    """The table of token vectors.
+
+    tied:    the output head uses the same table (one parameter, not a copy; Press and Wolf 2017).
+    scaled:  embeddings are multiplied by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
+    """
+
+    tied: bool = True
+    scaled: bool = False
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One model of the family: the 2017 encoder-decoder, an encoder, or a decoder, from one set of parts.
+
+    vocab:         number of token ids.
+    d_model:       width of the residual stream.
+    layers:        number of blocks (in an encoder-decoder: of each of the two stacks).
+    context:       the longest sequence, in tokens, the model is meant for.
+    moe:           `None` for a plain feed-forward network in each block.
+    stack:         `"decoder"` (causal), `"encoder"` (sees both ways) or `"encoder_decoder"`.
+    dropout:       probability, applied in training to embeddings, attention weights and each sub-layer's output.
+
+    Raises `ValueError` naming the field, what it was and what it must be.
+    """
+
+    vocab: int
+    d_model: int
+    layers: int
+    context: int
+    attention: AttentionConfig
+    feed_forward: FeedForwardConfig
+    positions: PositionConfig = field(default_factory=PositionConfig)
+    norm: NormConfig = field(default_factory=NormConfig)
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    moe: MoEConfig | None = None
+    stack: Literal["decoder", "encoder", "encoder_decoder"] = "decoder"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "d_model", "layers", "context"):
+            _require_count(name, getattr(self, name))
+        _require_choice(self, "stack")
+        _require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
+        sizes = self.attention.resolved(self.d_model)
+        if self.positions.kind == "rotary":
+            _require(sizes.d_head % 2 == 0, "d_head", sizes.d_head, "an even width: rotary turns pairs of components")
+        if self.positions.kind == "sinusoidal":
+            _require(
+                self.d_model % 2 == 0, "d_model", self.d_model, "an even width: sinusoids come in sine-cosine pairs"
+            )
+
+    @property
+    def sizes(self) -> ResolvedAttention:
+        """heads, kv_heads, d_head and d_v with every default filled in."""
+        return self.attention.resolved(self.d_model)
+
+    def with_(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated again."""
+        return replace(self, **changes)
+
+    def to_json(self) -> str:
+        """The configuration as JSON text; `from_json` gives an equal one back."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote. Raises `ValueError` for bad JSON, an unknown, missing or ill-typed field."""
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"config: expected JSON, got text that is not ({error})") from None
+        return _build(cls, data, "config")
+
+
+def _build(kind: Any, data: Any, where: str) -> Any:
+    """`data` (from JSON) as an instance of the dataclass `kind`, checked field by field against its annotations."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where}: expected an object with the fields of {kind.__name__}, got {data!r}")
+    hints = get_type_hints(kind)
+    unknown = sorted(set(data) - set(hints))
+    if unknown:
+        raise ValueError(f"{where}.{unknown[0]}: unknown field; expected one of {', '.join(hints)}")
+    values = {}
+    for f in fields(kind):
+        if f.name in data:
+            values[f.name] = _value(hints[f.name], data[f.name], f"{where}.{f.name}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if get_origin(hint) in (UnionType, Union):
+        if value is None:
+            return None
+        (hint,) = [h for h in get_args(hint) if h is not type(None)]
+    if is_dataclass(hint):
+        return _build(hint, value, where)
+    if get_origin(hint) is Literal:
+        return value  # the dataclass itself checks choices, with a message of its own
+    fits = isinstance(value, (int, float)) if hint is float else isinstance(value, hint)
+    if not fits or (isinstance(value, bool) and hint is not bool):
+        raise ValueError(f"{where}={value!r}: expected {hint.__name__}")
+    return value

@@ -1,0 +1,226 @@
+"""Attention: every query takes a weighted average of values (lessons 02 and 03).
+
+`attend` is the operation on projected heads; `Attention` the layer around it: projections, positions, cache. One layer
+serves self- and cross-attention, causal or not, cached or not, with grouped queries or without.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from companion.config import AttentionConfig, PositionConfig
+from companion.layers.cache import CrossCache, LayerCache
+from companion.layers.masks import causal as causal_predicate
+from companion.layers.masks import materialize
+from companion.layers.positions import rotary_angles, rotate
+
+Mask = Bool[Tensor, "#batch #head #query #key"] | Float[Tensor, "#batch #head #query #key"]
+"""Bool: True = may look. Float: added to the scaled scores, -inf = may not look."""
+
+
+def _full_mask(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
+    """`mask` and the causal rule as one mask. Causal is aligned lower-right: the last query sees every key."""
+    if not causal:
+        return mask
+    allowed = materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device)
+    if mask is None:
+        return allowed
+    return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
+
+
+def _split_empty_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """A mask without empty rows, and which rows were empty.
+
+    The softmax over nothing is 0/0. Such a row is given every key, so that its softmax and its gradient are finite, and
+    its output is set to zero afterwards.
+    """
+    if mask.dtype == torch.bool:
+        empty = ~mask.any(-1, keepdim=True)
+        return mask | empty, empty
+    empty = (mask == -math.inf).all(-1, keepdim=True)
+    return mask.masked_fill(empty, 0.0), empty
+
+
+def attention_weights(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch kv_head key d_head"],
+    *,
+    mask: Mask | None = None,
+    causal: bool = False,
+) -> Float[Tensor, "batch head query key"]:
+    """softmax(q k^T / sqrt(d_head) + mask) over the keys (Vaswani et al. 2017, eq. 1; lesson 02).
+
+    Scores are scaled first and masked then, before the softmax. Rows sum to one; a row that may look nowhere is all
+    zeros. With fewer key heads than query heads, consecutive query heads share one.
+    """
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    mask = _full_mask(q, k, mask, causal)
+    if mask is None:
+        return scores.softmax(-1)
+    mask, empty = _split_empty_rows(mask)
+    scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(-1).masked_fill(empty, 0.0)
+
+
+def attend(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch kv_head key d_head"],
+    v: Float[Tensor, "batch kv_head key d_v"],
+    *,
+    mask: Mask | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+    backend: Literal["auto", "reference", "sdpa"] = "auto",
+) -> Float[Tensor, "batch head query d_v"]:
+    """Scaled dot-product attention: softmax(q k^T / sqrt(d_head) + mask) v (Vaswani et al. 2017, eq. 1; lesson 02).
+
+    mask:     broadcast to (batch, head, query, key). Boolean: True may look. Floating: added to the scaled scores.
+    causal:   a query sees the keys up to its own place; with more keys than queries, the last query is at the last key.
+    dropout:  probability of dropping a weight (the rest is scaled up). The caller passes 0 outside training.
+    backend:  `"reference"` is the formula; `"sdpa"` is PyTorch's fused operator; `"auto"` takes the fused one.
+
+    A query that may look nowhere gives zeros, and no gradient, on every backend. Cost: 2 query key (d_head + d_v)
+    floating-point operations per head.
+
+    Raises `ValueError` if the head counts do not divide or `backend` is unknown.
+    """
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of the {q.shape[1]} heads of q")
+    if backend not in ("auto", "reference", "sdpa"):
+        raise ValueError(f"backend={backend!r}: expected 'auto', 'reference' or 'sdpa'")
+    if backend == "reference":
+        weights = F.dropout(attention_weights(q, k, mask=mask, causal=causal), dropout, training=dropout > 0)
+        return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    grouped = q.shape[1] != k.shape[1]
+    if mask is None and (not causal or q.shape[2] == k.shape[2] or q.shape[2] == 1):
+        # PyTorch aligns is_causal top-left, which is right only for as many keys as queries; a single last query
+        # sees every key and needs no mask at all.
+        triangle = causal and q.shape[2] > 1
+        return F.scaled_dot_product_attention(q, k, v, is_causal=triangle, dropout_p=dropout, enable_gqa=grouped)
+    full = _full_mask(q, k, mask, causal)
+    assert full is not None
+    full, empty = _split_empty_rows(full)
+    if full.dtype != torch.bool:
+        full = full.to(q.dtype)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=full, dropout_p=dropout, enable_gqa=grouped)
+    return out.masked_fill(empty, 0.0)
+
+
+class Attention(nn.Module):
+    """Multi-head attention with grouped queries (Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023).
+
+    d_model:    width of what comes in and goes out.
+    config:     the heads and their widths.
+    causal:     whether a token may look only at itself and what came before it.
+    positions:  rotary positions turn queries and keys here; the other kinds do nothing in this layer.
+    dropout:    probability of dropping an attention weight in training.
+
+    Raises `ValueError` for an odd `d_head` with rotary positions, or heads that do not divide.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        config: AttentionConfig,
+        *,
+        causal: bool = True,
+        positions: PositionConfig | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.sizes = sizes = config.resolved(d_model)
+        self.causal = causal
+        self.dropout = dropout
+        self.rotary = positions if positions is not None and positions.kind == "rotary" else None
+        if self.rotary is not None and sizes.d_head % 2:
+            raise ValueError(f"d_head={sizes.d_head}: expected an even width, because rotary turns pairs of components")
+        self.query = nn.Linear(d_model, sizes.heads * sizes.d_head, bias=config.bias)
+        self.key = nn.Linear(d_model, sizes.kv_heads * sizes.d_head, bias=config.bias)
+        self.value = nn.Linear(d_model, sizes.kv_heads * sizes.d_v, bias=config.bias)
+        self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch token d_model"],
+        *,
+        source: Float[Tensor, "batch key d_model"] | None = None,
+        positions: Int[Tensor, "*batch token"] | None = None,
+        mask: Mask | None = None,
+        cache: LayerCache | CrossCache | None = None,
+        backend: Literal["auto", "reference", "sdpa"] = "auto",
+    ) -> Float[Tensor, "batch token d_model"]:
+        """Each token of `x` looks at `x` itself, at what the cache holds, or at `source`.
+
+        source:     cross-attention: keys and values come from here, queries from `x`.
+        positions:  (token) or (batch, token), for rotary. Default: 0, 1, ... from where the cache stands.
+        mask:       broadcast to (batch, head, token, key); with a cache, key counts the slots it shows.
+        cache:      a `LayerCache` for self-attention (written), or a `CrossCache` in place of `source` (read).
+        """
+        if isinstance(cache, CrossCache) or source is not None:
+            kept = cache if isinstance(cache, CrossCache) else self.project_source(source)
+            q = self._split(self.query(x), self.sizes.heads)
+            return self._merge(self._attend(q, kept.keys, kept.values, mask, causal=False, backend=backend))
+        q, k, v = self.project(x, positions if positions is not None else self._default_positions(x, cache))
+        if cache is None:
+            return self._merge(self._attend(q, k, v, mask, causal=self.causal, backend=backend))
+        if not self.causal:
+            raise ValueError("cache: kept keys and values stay right only under a causal mask; got causal=False")
+        keys, values = cache.write(k, v)
+        if cache.mask is not None:
+            mask = cache.mask if mask is None else _join(mask, cache.mask)
+        return self._merge(self._attend(q, keys, values, mask, causal=cache.mask is None, backend=backend))
+
+    def project(
+        self, x: Float[Tensor, "batch token d_model"], positions: Int[Tensor, "*batch token"]
+    ) -> tuple[
+        Float[Tensor, "batch head token d_head"],
+        Float[Tensor, "batch kv_head token d_head"],
+        Float[Tensor, "batch kv_head token d_v"],
+    ]:
+        """Queries, keys and values of `x`, split into heads; queries and keys rotated if positions are rotary."""
+        q = self._split(self.query(x), self.sizes.heads)
+        k = self._split(self.key(x), self.sizes.kv_heads)
+        v = self._split(self.value(x), self.sizes.kv_heads)
+        if self.rotary is not None:
+            angles = rotary_angles(positions, self.sizes.d_head, self.rotary.base, x.dtype)
+            q, k = rotate(q, angles, self.rotary.layout), rotate(k, angles, self.rotary.layout)
+        return q, k, v
+
+    def project_source(self, source: Float[Tensor, "batch key d_model"] | None) -> CrossCache:
+        """Keys and values of a source, to be computed once and passed as `cache` from then on."""
+        if source is None:
+            raise ValueError("source=None: expected the tensor that cross-attention looks at, (batch, key, d_model)")
+        return CrossCache(
+            self._split(self.key(source), self.sizes.kv_heads), self._split(self.value(source), self.sizes.kv_heads)
+        )
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, backend: str
+    ) -> Float[Tensor, "batch head query d_v"]:
+        dropout = self.dropout if self.training else 0.0
+        k, v = k.to(q.dtype), v.to(q.dtype)
+        return attend(q, k, v, mask=mask, causal=causal, dropout=dropout, backend=backend)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _default_positions(x: Tensor, cache: LayerCache | None) -> Tensor:
+        return torch.arange(x.shape[1], device=x.device) if cache is None else cache.slots
+
+    @staticmethod
+    def _split(x: Float[Tensor, "batch token wide"], heads: int) -> Float[Tensor, "batch head token d_head"]:
+        """(batch, token, head * d) -> (batch, head, token, d). Viewing first and transposing then keeps each token's
+        components together; a direct view to the final shape would mix tokens with heads."""
+        return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+
+    def _merge(self, heads: Float[Tensor, "batch head token d_v"]) -> Float[Tensor, "batch token d_model"]:
+        return self.output(heads.transpose(1, 2).flatten(2))
+
+
+def _join(mask: Tensor, allowed: Tensor) -> Tensor:
+    return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)

@@ -1,0 +1,172 @@
+"""What generation keeps: the keys and values of tokens already seen (lesson 10).
+
+A cache is a value that the caller owns: it goes into a call and a new one comes out. No module holds one, so two
+conversations on one model cannot meet.
+
+    out = model(tokens, cache=KVCache.create(model.config, batch=2, slots=64))
+    out = model(next_tokens, cache=out.cache)
+
+The tensors are allocated once and written in place; only `lengths` tells what is in them. An older cache value therefore
+stays valid for what it describes, and going on from it overwrites what came later (`rewind` says so explicitly);
+`clone` it first to keep both futures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from companion.config import ModelConfig
+from companion.layers.masks import causal, materialize
+
+
+@dataclass(frozen=True)
+class CrossCache:
+    """Keys and values of a source, projected once and read at every step. They never grow."""
+
+    keys: Float[Tensor, "batch kv_head key d_head"]
+    values: Float[Tensor, "batch kv_head key d_v"]
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's share of a `KVCache`, opened for a call of `token` new tokens.
+
+    slots:    where each new token goes, (batch, token). It is also its position.
+    filled:   slots in use before this call when that is the same for every row, else `None`.
+    visible:  how many slots attention reads.
+    mask:     which of them each new token may see; `None` when lower-right causal says it all.
+    """
+
+    keys: Float[Tensor, "batch kv_head slot d_head"]
+    values: Float[Tensor, "batch kv_head slot d_v"]
+    slots: Int[Tensor, "batch token"]
+    filled: int | None
+    visible: int
+    mask: Bool[Tensor, "batch 1 token key"] | None
+
+    def write(
+        self, k: Float[Tensor, "batch kv_head token d_head"], v: Float[Tensor, "batch kv_head token d_v"]
+    ) -> tuple[Float[Tensor, "batch kv_head key d_head"], Float[Tensor, "batch kv_head key d_v"]]:
+        """Store the new keys (already rotated) and values; give back every visible slot."""
+        if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+            raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
+        for store, new in ((self.keys, k), (self.values, v)):
+            if self.filled is not None:
+                store[:, :, self.filled : self.filled + new.shape[2]] = new
+            else:
+                rows = torch.arange(store.shape[0], device=store.device)[:, None]
+                store[rows, :, self.slots] = new.transpose(1, 2).to(store.dtype)
+        return self.keys[:, :, : self.visible], self.values[:, :, : self.visible]
+
+
+@dataclass(frozen=True)
+class KVCache:
+    """Keys and values of every layer of a decoder, for `batch` sequences of unequal lengths.
+
+    keys, values:  one tensor per layer, (batch, kv_head, slot, d_head) and (batch, kv_head, slot, d_v).
+    lengths:       tokens held of each row, (batch,). Slots from there on are free, whatever they contain.
+    filled:        an upper bound on `lengths`, known without asking the device.
+    uniform:       whether every row's length is exactly `filled`.
+    bucket:        attention reads a multiple of this many slots, so that a compiled step meets few different shapes.
+    """
+
+    keys: tuple[Float[Tensor, "batch kv_head slot d_head"], ...]
+    values: tuple[Float[Tensor, "batch kv_head slot d_v"], ...]
+    lengths: Int[Tensor, "batch"]
+    filled: int = 0
+    uniform: bool = True
+    bucket: int = 1
+
+    @classmethod
+    def create(
+        cls,
+        config: ModelConfig,
+        batch: int,
+        slots: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        bucket: int = 1,
+    ) -> KVCache:
+        """An empty cache with room for `slots` tokens in each of `batch` rows.
+
+        Memory: 2 (or d_head + d_v) numbers for each layer, kv_head and slot; `companion.account` counts the bytes.
+        Raises `ValueError` if a size is below 1.
+        """
+        for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):
+            if value < 1:
+                raise ValueError(f"{name}={value}: expected a whole number >= 1")
+        sizes = config.sizes
+
+        def store(width: int) -> tuple[Tensor, ...]:
+            shape = (batch, sizes.kv_heads, slots, width)
+            return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers))
+
+        return cls(
+            store(sizes.d_head), store(sizes.d_v), torch.zeros(batch, dtype=torch.long, device=device), bucket=bucket
+        )
+
+    @property
+    def batch(self) -> int:
+        return self.keys[0].shape[0]
+
+    @property
+    def slots(self) -> int:
+        """Room in each row, in tokens."""
+        return self.keys[0].shape[2]
+
+    def open(self, tokens: int) -> list[LayerCache]:
+        """Every layer's share, for a call that brings `tokens` new tokens to each row.
+
+        Raises `ValueError` if they do not fit; nothing has been written then.
+        """
+        if self.filled + tokens > self.slots:
+            raise ValueError(
+                f"cache: {self.filled} of {self.slots} slots are filled, got {tokens} more tokens; "
+                f"expected at most {self.slots - self.filled}"
+            )
+        slots = self.lengths[:, None] + torch.arange(tokens, device=self.lengths.device)
+        reach = self.filled + tokens
+        visible = min(self.slots, -(-reach // self.bucket) * self.bucket)
+        mask = None
+        if not self.uniform or visible != reach:
+            mask = materialize(causal, self.batch, slots, visible)
+        filled = self.filled if self.uniform else None
+        return [
+            LayerCache(k, v, slots, filled, visible, mask) for k, v in zip(self.keys, self.values, strict=True)
+        ]
+
+    def advance(self, tokens: int) -> KVCache:
+        """The cache after a call that wrote `tokens` tokens to every row."""
+        return replace(self, lengths=self.lengths + tokens, filled=self.filled + tokens)
+
+    def rewind(self, lengths: int | Int[Tensor, "batch"]) -> KVCache:
+        """Forget what lies beyond `lengths`: padding of unequal prompts, or tokens to be taken back.
+
+        Raises `ValueError` if a row would have to hold more than it does.
+        """
+        wanted = torch.as_tensor(lengths, device=self.lengths.device).to(self.lengths.dtype).expand(self.batch)
+        if bool(((wanted > self.lengths) | (wanted < 0)).any()):
+            raise ValueError(
+                f"lengths={wanted.tolist()}: expected for each row a number from 0 to what it holds, "
+                f"{self.lengths.tolist()}"
+            )
+        longest, shortest = int(wanted.max()), int(wanted.min())
+        return replace(self, lengths=wanted.clone(), filled=longest, uniform=longest == shortest)
+
+    def clone(self) -> KVCache:
+        """A copy with storage of its own, to follow two continuations of one text."""
+        return self.select(torch.arange(self.batch, device=self.lengths.device))
+
+    def select(self, rows: Int[Tensor, "row"]) -> KVCache:
+        """The given rows, in that order and as often as named, copied (beam search reorders its beams so)."""
+        return replace(
+            self,
+            keys=tuple(k[rows] for k in self.keys),
+            values=tuple(v[rows] for v in self.values),
+            lengths=self.lengths[rows],
+        )

@@ -1,0 +1,45 @@
+"""The feed-forward network: what happens to each token on its own (lesson 06)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from companion.config import FeedForwardConfig
+
+
+def activation(kind: Literal["relu", "gelu", "gelu_tanh", "swiglu"]) -> Callable[[Tensor], Tensor]:
+    """The scalar nonlinearity of `kind`; for `"swiglu"` that of its gate, SiLU: x * sigmoid(x)."""
+    match kind:
+        case "relu":
+            return F.relu
+        case "gelu":
+            return F.gelu
+        case "gelu_tanh":
+            return lambda x: F.gelu(x, approximate="tanh")
+        case "swiglu":
+            return F.silu
+
+
+class FeedForward(nn.Module):
+    """Plain: f(x W_in + b_in) W_out + b_out (Vaswani et al. 2017, eq. 2, with f = ReLU).
+    Gated (`"swiglu"`): (silu(x W_gate) * (x W_in)) W_out (Shazeer 2020, eq. 6). Biases only if the config asks.
+
+    W_in and W_gate are (d_model, d_ff), W_out (d_ff, d_model); `nn.Linear` stores the transpose.
+    """
+
+    def __init__(self, d_model: int, config: FeedForwardConfig) -> None:
+        super().__init__()
+        self.activation = activation(config.activation)
+        self.gate = nn.Linear(d_model, config.d_ff, bias=config.bias) if config.activation == "swiglu" else None
+        self.inner = nn.Linear(d_model, config.d_ff, bias=config.bias)
+        self.outer = nn.Linear(config.d_ff, d_model, bias=config.bias)
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        hidden = self.inner(x)
+        hidden = self.activation(hidden) if self.gate is None else self.activation(self.gate(x)) * hidden
+        return self.outer(hidden)

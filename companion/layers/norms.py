@@ -1,0 +1,58 @@
+"""Normalisation: LayerNorm and RMSNorm (lesson 06). Both act on one token's vector at a time, over d_model."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from companion.config import NormConfig
+
+
+def rms_norm(
+    x: Float[Tensor, "... d_model"], gain: Float[Tensor, "d_model"], eps: float
+) -> Float[Tensor, "... d_model"]:
+    """x / sqrt(mean(x^2) + eps) * gain, over the last axis (Zhang and Sennrich 2019, eq. 4).
+
+    Half-precision inputs are squared in float32, where they cannot overflow. Written out because, eagerly on a CPU,
+    `F.rms_norm` is many times slower than this, and a compiler fuses both alike.
+    """
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * gain
+
+
+class RMSNorm(nn.Module):
+    """`rms_norm` with a learned gain (d_model)."""
+
+    def __init__(self, d_model: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        return rms_norm(x, self.weight, self.eps)
+
+
+class LayerNorm(nn.Module):
+    """(x - mean) / sqrt(var + eps) * gain + bias, with the biased variance (Ba et al. 2016, eq. 4).
+
+    Two statistics for each token, over d_model; epsilon inside the root.
+    """
+
+    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+def norm(config: NormConfig, d_model: int) -> LayerNorm | RMSNorm:
+    """The norm that `config` asks for, for vectors of width `d_model`."""
+    match config.kind:
+        case "layer":
+            return LayerNorm(d_model, config.eps)
+        case "rms":
+            return RMSNorm(d_model, config.eps)

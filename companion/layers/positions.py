@@ -1,0 +1,102 @@
+"""Positions: how a model is told the order of its tokens (lessons 04 and 05).
+
+Every function takes an integer tensor `positions`, so that a token keeps its place whether it is computed with the
+whole sequence, alone beside a cache, or in a batch of unequal prompts.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+def _frequencies(width: int, base: float, like: Tensor) -> Float[Tensor, "pair"]:
+    """omega_i = base^(-2i / width) for i = 0 ... width/2 - 1: one frequency for each pair of components."""
+    exponent = torch.arange(0, width, 2, device=like.device, dtype=like.dtype) / width
+    return base**-exponent
+
+
+def _angles(
+    positions: Int[Tensor, "*batch token"], width: int, base: float, dtype: torch.dtype, name: str
+) -> Float[Tensor, "*batch token pair"]:
+    if width % 2:
+        raise ValueError(f"{name}={width}: expected an even width, because components are taken in pairs")
+    # Angles reach thousands of radians: half precision would blur neighbouring positions into one.
+    wide = positions.to(torch.float64 if dtype == torch.float64 else torch.float32)
+    return wide[..., None] * _frequencies(width, base, wide)
+
+
+def sinusoidal(
+    positions: Int[Tensor, "*batch token"], d_model: int, base: float = 10000.0, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "*batch token d_model"]:
+    """Sinusoidal encoding (Vaswani et al. 2017, section 3.5; lesson 04).
+
+    PE(pos, 2i) = sin(pos / base^(2i/d_model)),  PE(pos, 2i+1) = cos(pos / base^(2i/d_model)); i counts pairs.
+
+    Raises `ValueError` if `d_model` is odd.
+    """
+    angles = _angles(positions, d_model, base, dtype, "d_model")
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(dtype)
+
+
+class Learned(nn.Module):
+    """One trained vector per position, as in GPT-2 and BERT. It cannot go past `context`.
+
+    `forward(positions: (..., token)) -> (..., token, d_model)`.
+    """
+
+    def __init__(self, context: int, d_model: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(context, d_model))
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, positions: Int[Tensor, "*batch token"]) -> Float[Tensor, "*batch token d_model"]:
+        return nn.functional.embedding(positions, self.weight)
+
+
+def rotary_angles(
+    positions: Int[Tensor, "*batch token"], d_head: int, base: float = 10000.0, dtype: torch.dtype = torch.float32
+) -> Float[Tensor, "*batch token pair"]:
+    """The angle, in radians, by which each pair of components turns at each position (Su et al. 2021, eq. 15).
+
+    angle(m, j) = m * base^(-2j / d_head) for the pair j = 0 ... d_head/2 - 1. Frequencies come from the width of a
+    *head*. Raises `ValueError` if `d_head` is odd.
+    """
+    return _angles(positions, d_head, base, dtype, "d_head")
+
+
+def rotate(
+    x: Float[Tensor, "batch head token d_head"],
+    angles: Float[Tensor, "... token pair"],
+    layout: Literal["half", "interleaved"] = "half",
+) -> Float[Tensor, "batch head token d_head"]:
+    """Turn each pair of components of `x` by its angle (Su et al. 2021, eq. 34; lesson 05).
+
+    (a, b) -> (a cos - b sin, a sin + b cos). `angles` is (token, pair) or (batch, token, pair). `layout` says which
+    components make a pair: `"half"` i and i + d_head/2, `"interleaved"` 2i and 2i + 1.
+    """
+    if angles.ndim == 3:
+        angles = angles[:, None]  # (batch, 1, token, pair): all heads of a row turn alike
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    if layout == "half":
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+    if layout == "interleaved":
+        a, b = x[..., 0::2], x[..., 1::2]
+        return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+    raise ValueError(f"layout={layout!r}: expected 'half' or 'interleaved'")
+
+
+def half_from_interleaved(d_head: int) -> Int[Tensor, "d_head"]:
+    """The permutation between the two rotary layouts: `rotate(x, a, "interleaved")[..., p]` equals
+    `rotate(x[..., p], a, "half")` for p = `half_from_interleaved(d_head)`.
+
+    Permuting the rows of a trained query and key projection the same way converts a checkpoint from one layout to the
+    other. Raises `ValueError` if `d_head` is odd.
+    """
+    if d_head % 2:
+        raise ValueError(f"d_head={d_head}: expected an even width, because components are taken in pairs")
+    return torch.arange(d_head).view(d_head // 2, 2).T.flatten()
