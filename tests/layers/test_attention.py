@@ -1,0 +1,216 @@
+"""Attention equals its formula, PyTorch's operators, and itself under every way of calling it."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from companion import Attention, AttentionConfig, PositionConfig, attend, attention_weights
+
+BACKENDS = ["reference", "sdpa"]
+
+
+def heads(query=5, key=7, kv_head=2, dtype=torch.float64, grad=False):
+    """q, k, v with every size different: batch 3, head 4, d_head 6, d_v 8."""
+    g = torch.Generator().manual_seed(query * 100 + key)
+    shapes = [(3, 4, query, 6), (3, kv_head, key, 6), (3, kv_head, key, 8)]
+    return [torch.randn(s, generator=g, dtype=dtype).requires_grad_(grad) for s in shapes]
+
+
+def some_mask(query=5, key=7):
+    mask = torch.rand(3, 1, query, key, generator=torch.Generator().manual_seed(1)) > 0.4
+    mask[..., 0] = True
+    return mask
+
+
+def test_attend_is_the_formula_entry_by_entry():
+    q, k, v = heads(kv_head=2)
+    out = attend(q, k, v, backend="reference")
+    b, h, i = 1, 3, 2  # query head 3 reads key-value head 1
+    scores = [sum(q[b, h, i, c] * k[b, 1, j, c] for c in range(6)) / math.sqrt(6) for j in range(7)]
+    total = sum(math.exp(s) for s in scores)
+    for c in range(8):
+        expected = sum(math.exp(s) / total * v[b, 1, j, c].item() for j, s in enumerate(scores))
+        assert out[b, h, i, c].item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("kv_head", [1, 2, 4])
+@pytest.mark.parametrize("masking", ["none", "bool", "float", "causal", "causal and bool", "causal and float"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_attend_equals_pytorch_forward_and_backward(kv_head, masking, backend):
+    q, k, v = heads(kv_head=kv_head, grad=True)
+    mask = some_mask() if "bool" in masking else None
+    if "float" in masking:
+        mask = torch.randn(4, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    out = attend(q, k, v, mask=mask, causal="causal" in masking, backend=backend)
+    bias = torch.zeros(3, 4, 5, 7, dtype=torch.float64)
+    if mask is not None:
+        bias = bias.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else bias + mask
+    if "causal" in masking:  # 5 queries are the last five of 7 tokens
+        bias = bias.masked_fill(torch.ones(5, 7).triu(diagonal=7 - 5 + 1).bool(), -math.inf)
+    wide = [x.repeat_interleave(4 // kv_head, dim=1) for x in (k, v)]
+    expected = F.scaled_dot_product_attention(q, *wide, attn_mask=bias)
+    torch.testing.assert_close(out, expected, atol=1e-12, rtol=0)
+    upstream = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(3))
+    ours = torch.autograd.grad((out * upstream).sum(), (q, k, v))
+    theirs = torch.autograd.grad((expected * upstream).sum(), (q, k, v))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_are_right(backend, causal):
+    q, k, v = heads(query=3, key=4, grad=True)
+    assert torch.autograd.gradcheck(lambda *x: attend(*x, mask=some_mask(3, 4), causal=causal, backend=backend), (q, k, v))
+
+
+def test_causal_is_aligned_with_the_last_key():
+    q, k, v = heads(query=1)
+    torch.testing.assert_close(attend(q, k, v, causal=True), attend(q, k, v))
+    torch_aligns_top_left = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert not torch.allclose(torch_aligns_top_left, attend(q, k, v, causal=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ["bool", "float"])
+def test_a_query_that_may_look_nowhere_gives_zeros_and_no_gradient(backend, dtype):
+    q, k, v = heads(grad=True)
+    mask = some_mask()
+    mask[1, :, 2] = False
+    wanted = mask if dtype == "bool" else torch.zeros(mask.shape, dtype=q.dtype).masked_fill(~mask, -math.inf)
+    out = attend(q, k, v, mask=wanted, backend=backend)
+    assert (out[1, :, 2] == 0).all()
+    assert (out[1, :, 1] != 0).any()
+    out.sum().backward()
+    assert (q.grad[1, :, 2] == 0).all()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_more_queries_than_keys_leave_the_first_queries_nothing_to_see(backend):
+    q, k, v = heads(query=7, key=5)
+    out = attend(q, k, v, causal=True, backend=backend)
+    assert (out[:, :, :2] == 0).all()
+    torch.testing.assert_close(out[:, :, 2], v[:, :, 0].repeat_interleave(2, dim=1))
+
+
+def test_weights_are_distributions_and_the_output_is_inside_the_values():
+    q, k, v = heads()
+    weights = attention_weights(q, k, mask=some_mask())
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4, 5, dtype=q.dtype))
+    assert (weights >= 0).all()
+    assert (weights.masked_select(~some_mask().expand_as(weights)) == 0).all()
+    out = attend(q, k, v)
+    wide = v.repeat_interleave(2, dim=1)
+    assert (out <= wide.amax(2, keepdim=True) + 1e-12).all()
+    assert (out >= wide.amin(2, keepdim=True) - 1e-12).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_dropout_keeps_the_expectation_and_the_inputs(backend):
+    q, k, v = heads(query=2, key=3, dtype=torch.float32)
+    kept = [x.clone() for x in (q, k, v)]
+    torch.manual_seed(0)
+    runs = torch.stack([attend(q, k, v, dropout=0.3, backend=backend) for _ in range(3000)])
+    assert runs.std(0).max() > 0.1
+    torch.testing.assert_close(runs.mean(0), attend(q, k, v), atol=0.08, rtol=0)
+    assert all(torch.equal(a, b) for a, b in zip(kept, (q, k, v), strict=True))
+
+
+def test_bad_heads_and_backends_are_named():
+    q, k, v = heads(kv_head=3)
+    with pytest.raises(ValueError, match="kv_head=3: expected a divisor of the 4 heads"):
+        attend(q, k, v)
+    q, k, v = heads()
+    with pytest.raises(ValueError, match="flash.*expected 'auto', 'reference' or 'sdpa'"):
+        attend(q, k, v, backend="flash")
+
+
+def copied(torch_layer: nn.MultiheadAttention, **kwargs) -> Attention:
+    """Our layer with the weights of PyTorch's."""
+    d_model, h = torch_layer.embed_dim, torch_layer.num_heads
+    ours = Attention(d_model, AttentionConfig(h, bias=True), **kwargs).to(torch_layer.in_proj_weight.dtype)
+    with torch.no_grad():
+        for name, weight, bias in zip(
+            ("query", "key", "value"),
+            torch_layer.in_proj_weight.chunk(3),
+            torch_layer.in_proj_bias.chunk(3),
+            strict=True,
+        ):
+            getattr(ours, name).weight.copy_(weight)
+            getattr(ours, name).bias.copy_(bias)
+        ours.output.load_state_dict(torch_layer.out_proj.state_dict())
+    return ours
+
+
+@pytest.mark.parametrize("kind", ["self", "causal", "cross", "padded"])
+def test_the_layer_equals_nn_multihead_attention(kind):
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
+    nn.init.normal_(theirs.in_proj_bias)
+    nn.init.normal_(theirs.out_proj.bias)
+    ours = copied(theirs, causal=kind == "causal")
+    x = torch.randn(2, 5, 12, dtype=torch.float64, requires_grad=True)
+    source = torch.randn(2, 7, 12, dtype=torch.float64) if kind == "cross" else None
+    looked_at = x if source is None else source
+    real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    expected, _ = theirs(
+        x,
+        looked_at,
+        looked_at,
+        attn_mask=torch.ones(5, 5).triu(1).bool() if kind == "causal" else None,
+        key_padding_mask=~real if kind == "padded" else None,
+    )
+    out = ours(x, source=source, mask=real[:, None, None] if kind == "padded" else None)
+    torch.testing.assert_close(out, expected, atol=1e-12, rtol=0)
+    for a, b in zip(
+        torch.autograd.grad(out.square().sum(), [x, *ours.parameters()]),
+        torch.autograd.grad(expected.square().sum(), [x, *copied(theirs).parameters()], allow_unused=True),
+        strict=True,
+    ):
+        if b is not None:
+            torch.testing.assert_close(a, b, atol=1e-10, rtol=0)
+
+
+def test_values_may_have_a_width_of_their_own():
+    layer = Attention(10, AttentionConfig(heads=4, kv_heads=2, d_head=6, d_v=3))
+    assert layer.value.weight.shape == (2 * 3, 10)
+    assert layer.output.weight.shape == (10, 4 * 3)
+    assert layer(torch.randn(2, 5, 10)).shape == (2, 5, 10)
+
+
+def test_a_projected_source_gives_what_the_source_gives():
+    torch.manual_seed(0)
+    layer = Attention(12, AttentionConfig(4, 2, d_v=5), causal=False).double()
+    x, source = torch.randn(3, 5, 12, dtype=torch.float64), torch.randn(3, 7, 12, dtype=torch.float64)
+    kept = layer.project_source(source)
+    torch.testing.assert_close(layer(x, cache=kept), layer(x, source=source))
+    torch.testing.assert_close(layer(x[:, 2:3], cache=kept), layer(x, source=source)[:, 2:3])
+    with pytest.raises(ValueError, match="source=None"):
+        layer.project_source(None)
+
+
+def test_unmasked_attention_is_permutation_equivariant_and_causal_attention_is_not():
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, 12, dtype=torch.float64)
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    for causal in (False, True):
+        layer = Attention(12, AttentionConfig(3), causal=causal).double()
+        same = torch.allclose(layer(x[:, order]), layer(x)[:, order])
+        assert same is not causal
+
+
+def test_rotary_attention_depends_on_distance_alone():
+    torch.manual_seed(0)
+    layer = Attention(12, AttentionConfig(3, d_head=6), positions=PositionConfig("rotary")).double()
+    x = torch.randn(2, 5, 12, dtype=torch.float64)
+    torch.testing.assert_close(layer(x, positions=torch.arange(5) + 137), layer(x), atol=1e-10, rtol=0)
+    assert not torch.allclose(layer(x, positions=torch.arange(5) * 2), layer(x))
+
+
+def test_odd_rotary_width_is_refused():
+    with pytest.raises(ValueError, match="d_head=5: expected an even width"):
+        Attention(15, AttentionConfig(3), positions=PositionConfig("rotary"))

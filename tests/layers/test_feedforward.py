@@ -1,0 +1,49 @@
+"""Feed-forward networks: the formulas, entry by entry, with every width different."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from companion import FeedForward, FeedForwardConfig
+
+
+@pytest.mark.parametrize(
+    ("kind", "f"), [("relu", F.relu), ("gelu", F.gelu), ("gelu_tanh", lambda x: F.gelu(x, approximate="tanh"))]
+)
+def test_plain_networks_are_two_matrices_and_an_activation(kind, f):
+    torch.manual_seed(0)
+    ours = FeedForward(6, FeedForwardConfig(10, kind, bias=True)).double()
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    w_in, w_out = ours.inner.weight.T, ours.outer.weight.T  # (d_model, d_ff), (d_ff, d_model)
+    torch.testing.assert_close(ours(x), f(x @ w_in + ours.inner.bias) @ w_out + ours.outer.bias)
+    assert sum(p.numel() for p in ours.parameters()) == 2 * 6 * 10 + 10 + 6
+
+
+def test_relu_network_equals_a_sequential_of_pytorch():
+    ours = FeedForward(6, FeedForwardConfig(10, "relu", bias=True))
+    theirs = nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 6))
+    theirs[0].load_state_dict(ours.inner.state_dict())
+    theirs[2].load_state_dict(ours.outer.state_dict())
+    x = torch.randn(2, 3, 6)
+    assert torch.equal(ours(x), theirs(x))
+
+
+def test_swiglu_has_three_matrices_and_no_bias():
+    torch.manual_seed(0)
+    ours = FeedForward(6, FeedForwardConfig(10, "swiglu")).double()
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    gate = x @ ours.gate.weight.T
+    expected = (gate * gate.sigmoid() * (x @ ours.inner.weight.T)) @ ours.outer.weight.T
+    torch.testing.assert_close(ours(x), expected)
+    assert sum(p.numel() for p in ours.parameters()) == 3 * 6 * 10
+
+
+@pytest.mark.parametrize("kind", ["relu", "swiglu"])
+def test_no_token_sees_another(kind):
+    ours = FeedForward(6, FeedForwardConfig(10, kind))
+    x = torch.randn(4, 6)
+    jacobian = torch.autograd.functional.jacobian(ours, x)  # (token, d_model, token, d_model)
+    for i in range(4):
+        for j in range(4):
+            assert (jacobian[i, :, j].abs().max() > 0) == (i == j)

@@ -1,0 +1,50 @@
+"""Norms equal their formulas and PyTorch's."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from companion import LayerNorm, RMSNorm, rms_norm
+
+
+def test_rms_norm_of_the_worked_vector():
+    out = rms_norm(torch.tensor([2.0, 3.0, -1.0, 4.0], dtype=torch.float64), torch.ones(4, dtype=torch.float64), 0.0)
+    assert out.tolist() == pytest.approx([x / 7.5**0.5 for x in (2, 3, -1, 4)])
+
+
+def test_rms_norm_equals_pytorch_forward_and_backward():
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 6, dtype=torch.float64, requires_grad=True)
+    gain = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    ours, theirs = rms_norm(x, gain, 1e-5), F.rms_norm(x, (6,), gain, 1e-5)
+    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+    for a, b in zip(
+        torch.autograd.grad(ours.pow(3).sum(), (x, gain)),
+        torch.autograd.grad(theirs.pow(3).sum(), (x, gain)),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, atol=1e-12, rtol=0)
+
+
+def test_rms_norm_of_large_half_precision_numbers_stays_finite():
+    x = torch.full((4,), 3e4, dtype=torch.float16)
+    assert rms_norm(x, torch.ones(4, dtype=torch.float16), 1e-6).tolist() == [1, 1, 1, 1]
+
+
+def test_layer_norm_uses_the_biased_variance_and_epsilon_inside_the_root():
+    norm = LayerNorm(4, eps=1e-5)
+    x = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    assert norm(x)[0, 0].item() == pytest.approx(0.75 / (0.1875 + 1e-5) ** 0.5, abs=1e-6)
+    tiny = x * 1e-3  # here the place of epsilon shows
+    assert norm(tiny)[0, 0].item() == pytest.approx(0.75e-3 / (0.1875e-6 + 1e-5) ** 0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+def test_norms_treat_each_token_alone_and_count_their_parameters(kind):
+    norm = kind(6)
+    x = torch.randn(2, 5, 6)
+    changed = x.clone()
+    changed[1, 3] += torch.randn(6)
+    moved = (norm(changed) - norm(x)).abs().amax(-1) > 0
+    assert moved.nonzero().tolist() == [[1, 3]]
+    assert sum(p.numel() for p in norm.parameters()) == (12 if kind is LayerNorm else 6)

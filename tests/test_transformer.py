@@ -1,0 +1,233 @@
+"""The whole model: causality, padding, equality with PyTorch's stacks, tying, initialisation."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from companion import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    KVCache,
+    ModelConfig,
+    MoEConfig,
+    NormConfig,
+    PositionConfig,
+    Transformer,
+)
+
+
+def config(**changes):
+    fields = {
+        "vocab": 13,
+        "d_model": 12,
+        "layers": 2,
+        "context": 16,
+        "attention": AttentionConfig(6, 3, d_head=4, d_v=5),
+        "feed_forward": FeedForwardConfig(14),
+    }
+    return ModelConfig(**fields | changes)
+
+
+def model(**changes):
+    torch.manual_seed(0)
+    built = Transformer(config(**changes)).double()
+    for parameter in built.parameters():  # norms with gains and biases of their own, so that a forgotten one shows
+        if parameter.ndim == 1:
+            nn.init.normal_(parameter, mean=1.0, std=0.2)
+    return built
+
+
+def tokens(batch=3, length=7, seed=0):
+    return torch.randint(0, 13, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+VARIANTS = [
+    dict(positions=PositionConfig(p), norm=NormConfig(n, place), moe=moe, feed_forward=FeedForwardConfig(14, f))
+    for (p, n, place, f, moe) in [
+        *itertools.product(("rotary", "sinusoidal", "learned"), ("rms",), ("pre", "post"), ("swiglu",), (None,)),
+        ("none", "layer", "pre", "relu", None),
+        ("rotary", "layer", "post", "gelu_tanh", None),
+        ("rotary", "rms", "pre", "swiglu", MoEConfig(4, 2)),
+    ]
+]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_no_logit_depends_on_a_later_token(variant, training):
+    # Dropout is on but drops almost nothing, and the same: what is tested is the code path of training mode.
+    net = model(**variant, dropout=1e-9).train(training)
+    text = tokens()
+    before = net(text).logits
+    for place in range(7):
+        changed = text.clone()
+        changed[:, place:] = (changed[:, place:] + 1 + torch.arange(7 - place)) % 13
+        torch.manual_seed(0)
+        after = net(changed).logits
+        torch.testing.assert_close(after[:, :place], before[:, :place], atol=1e-12, rtol=0)
+        assert (after[:, place:] - before[:, place:]).abs().max() > 1e-6
+
+
+def test_an_encoder_sees_both_ways():
+    net = model(stack="encoder")
+    changed = tokens()
+    changed[:, -1] = (changed[:, -1] + 1) % 13
+    assert (net(changed).logits - net(tokens()).logits)[:, 0].abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("stack", ["decoder", "encoder"])
+def test_padding_changes_no_real_token(stack):
+    net = model(stack=stack)
+    text = tokens(batch=2)
+    alone = net(text[1:, :4]).logits
+    real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    torch.testing.assert_close(net(text, mask=real).logits[1:, :4], alone, atol=1e-12, rtol=0)
+
+
+def test_packed_documents_are_as_if_alone():
+    from companion.layers.masks import documents, materialize
+
+    net, text = model(), tokens(batch=1)
+    ids = torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
+    packed = net(text, positions=positions, mask=materialize(documents(ids), 1, 7, 7)).logits
+    torch.testing.assert_close(packed[:, :3], net(text[:, :3]).logits, atol=1e-12, rtol=0)
+    torch.testing.assert_close(packed[:, 3:], net(text[:, 3:]).logits, atol=1e-12, rtol=0)
+
+
+def load_attention(ours, theirs):
+    for name, weight, bias in zip(
+        ("query", "key", "value"), theirs.in_proj_weight.chunk(3), theirs.in_proj_bias.chunk(3), strict=True
+    ):
+        getattr(ours, name).weight.copy_(weight)
+        getattr(ours, name).bias.copy_(bias)
+    ours.output.load_state_dict(theirs.out_proj.state_dict())
+
+
+@torch.no_grad()
+def load_stack(ours, theirs, pre):
+    for block, layer in zip(ours.blocks, theirs.layers, strict=True):
+        load_attention(block.attention, layer.self_attn)
+        norms = [block.attention_norm, block.feed_forward_norm]
+        if block.cross is not None:
+            load_attention(block.cross, layer.multihead_attn)
+            norms.insert(1, block.cross_norm)
+        for i, norm in enumerate(norms, 1):
+            norm.load_state_dict(getattr(layer, f"norm{i}").state_dict())
+        block.feed_forward.inner.load_state_dict(layer.linear1.state_dict())
+        block.feed_forward.outer.load_state_dict(layer.linear2.state_dict())
+    if pre:
+        ours.norm.load_state_dict(theirs.norm.state_dict())
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "encoder_decoder"])
+def test_stacks_equal_pytorchs_with_copied_weights(stack, placement):
+    torch.manual_seed(0)
+    pre = placement == "pre"
+    net = model(
+        stack=stack,
+        attention=AttentionConfig(3, bias=True),
+        feed_forward=FeedForwardConfig(14, "relu", bias=True),
+        positions=PositionConfig("sinusoidal"),
+        norm=NormConfig("layer", placement, 1e-5),
+        embedding=EmbeddingConfig(scaled=True),
+    )
+    options = dict(dropout=0.0, batch_first=True, norm_first=pre, dtype=torch.float64)
+    layer = nn.TransformerEncoderLayer(12, 3, 14, **options)
+    encoder = nn.TransformerEncoder(layer, 2, nn.LayerNorm(12, dtype=torch.float64), enable_nested_tensor=False)
+    theirs = nn.Transformer(12, 3, 2, 2, 14, custom_encoder=encoder, **options)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    if not pre:
+        theirs.encoder.norm = theirs.decoder.norm = None
+    target, source = tokens(), tokens(length=5, seed=1)
+    causal = nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.float64)
+    y, x = net._embed(target, torch.arange(7)), net._embed(source, torch.arange(5))
+    if net.encoder is not None:
+        load_stack(net.encoder, theirs.encoder, pre)
+    if stack == "decoder":  # PyTorch's stack without cross-attention is its encoder with a mask
+        load_stack(net.decoder, theirs.encoder, pre)
+        out, expected = net(target).logits, theirs.encoder(y, mask=causal)
+    elif stack == "encoder":
+        out, expected = net(source).logits, theirs.encoder(x)
+    else:
+        load_stack(net.decoder, theirs.decoder, pre)
+        out, expected = net(target, source=source).logits, theirs(x, y, tgt_mask=causal)
+    torch.testing.assert_close(out, net.head(expected), atol=1e-10, rtol=0)
+
+
+@torch.no_grad()
+def test_an_encoder_decoder_reads_its_source_once_and_its_target_step_by_step():
+    net = model(stack="encoder_decoder").eval()
+    target, source = tokens(), tokens(length=5, seed=1)
+    real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 4 + [False]])
+    memory = net.encode(source, mask=real)
+    full = net(target, source=memory).logits
+    torch.testing.assert_close(full[1:2], net(target[1:2], source=source[1:2, :3]).logits, atol=1e-12, rtol=0)
+    cache, steps = KVCache.create(net.config, 3, 7, dtype=torch.float64), []
+    for t in range(7):
+        out = net(target[:, t : t + 1], source=memory, cache=cache)
+        cache = out.cache
+        steps.append(out.logits)
+    torch.testing.assert_close(torch.cat(steps, 1), full, atol=1e-12, rtol=0)
+
+
+def test_a_tied_head_is_one_parameter_whose_gradient_is_the_sum_of_both_uses():
+    tied = model()
+    assert tied.unembedding is None
+    twin = model(embedding=EmbeddingConfig(tied=False))
+    with torch.no_grad():
+        missing = twin.load_state_dict(tied.state_dict(), strict=False).missing_keys
+        twin.unembedding.weight.copy_(tied.embedding.weight)
+    assert missing == ["unembedding.weight"]
+    for net in (tied, twin):
+        net(tokens()).logits.square().sum().backward()
+    torch.testing.assert_close(
+        tied.embedding.weight.grad, twin.embedding.weight.grad + twin.unembedding.weight.grad
+    )
+
+
+def test_every_parameter_learns():
+    net = model(moe=MoEConfig(2, 2), positions=PositionConfig("learned"), context=7)
+    net(tokens()).logits.square().sum().backward()
+    assert [name for name, p in net.named_parameters() if p.grad is None or p.grad.abs().max() == 0] == []
+
+
+def test_the_stream_keeps_its_size_with_depth():
+    torch.manual_seed(0)
+    for layers in (1, 16):
+        net = Transformer(config(layers=layers, d_model=48, attention=AttentionConfig(6)))
+        logits = net(tokens(8, 16)).logits
+        assert logits.std() < 0.5  # close to uniform at the start, however deep
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens(8, 16, seed=1).flatten())
+        assert loss.item() == pytest.approx(math.log(13), abs=0.15)
+
+
+def test_routing_comes_back_with_the_output_one_per_layer():
+    out = model(moe=MoEConfig(4, 2))(tokens())
+    assert [r.counts.sum().item() for r in out.routing] == [3 * 7 * 2] * 2
+    assert model()(tokens()).routing == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "call", "message"),
+    [
+        ({}, lambda net: net(tokens(), source=tokens()), "stack='decoder' got one"),
+        ({"stack": "encoder_decoder"}, lambda net: net(tokens()), "stack='encoder_decoder' got none"),
+        ({"stack": "encoder"}, lambda net: net(tokens(), source=tokens()), "belong to a decoder"),
+        ({}, lambda net: net.encode(tokens()), "expected 'encoder_decoder'"),
+        (
+            {"positions": PositionConfig("learned"), "context": 6},
+            lambda net: net(tokens()),
+            "7 of them do not fit the 6 learned positions",
+        ),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(changes, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(model(**changes))
