@@ -21,7 +21,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from types import UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def _require(condition: bool, name: str, value: object, expected: str) -> None:
@@ -223,7 +223,7 @@ class ModelConfig:
         """heads, kv_heads, d_head and d_v with every default filled in."""
         return self.attention.resolved(self.d_model)
 
-    def with_(self, **changes: Any) -> Self:
+    def with_(self, **changes: Any) -> ModelConfig:
         """A copy with some fields changed, validated again."""
         return replace(self, **changes)
 
@@ -232,7 +232,7 @@ class ModelConfig:
         return json.dumps(asdict(self), indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls, text: str) -> ModelConfig:
         """Read what `to_json` wrote. Raises `ValueError` for bad JSON, an unknown, missing or ill-typed field."""
         try:
             data = json.loads(text)

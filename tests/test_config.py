@@ -62,7 +62,7 @@ def test_sizes_are_filled_in():
         (lambda: PositionConfig(base=0), "base=0"),
     ],
 )
-def test_impossible_models_are_refused(build, message):
+def test_impossible_models_are_refused(unchecked, build, message):
     with pytest.raises(ValueError, match=message):
         build()
 
@@ -78,7 +78,7 @@ def test_impossible_models_are_refused(build, message):
         ({"dropout": True}, r"config\.dropout=True: expected float"),
     ],
 )
-def test_bad_json_says_which_field(change, message):
+def test_bad_json_says_which_field(unchecked, change, message):
     data = json.loads(small().to_json()) | change
     with pytest.raises(ValueError, match=message):
         ModelConfig.from_json(json.dumps(data))

@@ -20,12 +20,15 @@ from companion.layers.masks import causal as causal_predicate
 from companion.layers.masks import materialize
 from companion.layers.positions import rotary_angles, rotate
 
-Mask = Bool[Tensor, "#batch #head #query #key"] | Float[Tensor, "#batch #head #query #key"]
-"""Bool: True = may look. Float: added to the scaled scores, -inf = may not look."""
+Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"]
+"""Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to the scaled scores."""
 
 
 def _full_mask(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
     """`mask` and the causal rule as one mask. Causal is aligned lower-right: the last query sees every key."""
+    if mask is not None and mask.ndim != 4:
+        # (batch, query, key) would broadcast its rows over the heads, and silently so when there are as many.
+        raise ValueError(f"mask has shape {tuple(mask.shape)}: expected four axes, (batch, head, query, key) or 1 in place")
     if not causal:
         return mask
     allowed = materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device)
@@ -81,7 +84,7 @@ def attend(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(d_head) + mask) v (Vaswani et al. 2017, eq. 1; lesson 02).
 
-    mask:     broadcast to (batch, head, query, key). Boolean: True may look. Floating: added to the scaled scores.
+    mask:     four axes that broadcast to (batch, head, query, key). Boolean: True may look. Floating: added to the scaled scores.
     causal:   a query sees the keys up to its own place; with more keys than queries, the last query is at the last key.
     dropout:  probability of dropping a weight (the rest is scaled up). The caller passes 0 outside training.
     backend:  `"reference"` is the formula; `"sdpa"` is PyTorch's fused operator; `"auto"` takes the fused one.
@@ -89,7 +92,7 @@ def attend(
     A query that may look nowhere gives zeros, and no gradient, on every backend. Cost: 2 query key (d_head + d_v)
     floating-point operations per head.
 
-    Raises `ValueError` if the head counts do not divide or `backend` is unknown.
+    Raises `ValueError` if the head counts do not divide, the mask has not four axes, or `backend` is unknown.
     """
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of the {q.shape[1]} heads of q")

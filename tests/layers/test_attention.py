@@ -43,7 +43,7 @@ def test_attend_equals_pytorch_forward_and_backward(kv_head, masking, backend):
     q, k, v = heads(kv_head=kv_head, grad=True)
     mask = some_mask() if "bool" in masking else None
     if "float" in masking:
-        mask = torch.randn(4, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+        mask = torch.randn(1, 4, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     out = attend(q, k, v, mask=mask, causal="causal" in masking, backend=backend)
     bias = torch.zeros(3, 4, 5, 7, dtype=torch.float64)
     if mask is not None:
@@ -120,13 +120,21 @@ def test_dropout_keeps_the_expectation_and_the_inputs(backend):
     assert all(torch.equal(a, b) for a, b in zip(kept, (q, k, v), strict=True))
 
 
-def test_bad_heads_and_backends_are_named():
+def test_bad_heads_and_backends_are_named(unchecked):
     q, k, v = heads(kv_head=3)
     with pytest.raises(ValueError, match="kv_head=3: expected a divisor of the 4 heads"):
         attend(q, k, v)
     q, k, v = heads()
     with pytest.raises(ValueError, match="flash.*expected 'auto', 'reference' or 'sdpa'"):
         attend(q, k, v, backend="flash")
+
+
+def test_a_mask_without_a_head_axis_is_refused():
+    q, k, v = (x[:4].repeat(2, 1, 1, 1)[:4] for x in heads(kv_head=4))  # as many rows as heads: it would broadcast
+    mask = torch.ones(4, 5, 7, dtype=torch.bool).tril()
+    for backend in BACKENDS:
+        with pytest.raises(ValueError, match=r"mask has shape \(4, 5, 7\): expected four axes"):
+            attend(q, k, v, mask=mask, backend=backend)
 
 
 def copied(torch_layer: nn.MultiheadAttention, **kwargs) -> Attention:

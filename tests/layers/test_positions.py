@@ -95,7 +95,7 @@ def test_odd_head_width_is_refused(call):
         call()
 
 
-def test_odd_model_width_and_unknown_layout_are_refused():
+def test_odd_model_width_and_unknown_layout_are_refused(unchecked):
     with pytest.raises(ValueError, match="d_model=7: expected an even width"):
         sinusoidal(torch.arange(2), 7)
     with pytest.raises(ValueError, match="layout='quarter'"):
