@@ -212,6 +212,33 @@ def test_routing_comes_back_with_the_output_one_per_layer():
     out = model(moe=MoEConfig(4, 2))(tokens())
     assert [r.counts.sum().item() for r in out.routing] == [3 * 7 * 2] * 2
     assert model()(tokens()).routing == ()
+    both = model(moe=MoEConfig(4, 2), stack="encoder_decoder")(tokens(), source=tokens(length=5))
+    assert [r.counts.sum().item() for r in both.routing] == [3 * 5 * 2] * 2 + [3 * 7 * 2] * 2
+
+
+def test_dropout_acts_in_training_and_never_in_evaluation():
+    net, plain = model(dropout=0.5), model()
+    for mode in (True, False):
+        same = torch.equal(net.train(mode)(tokens()).logits, plain.train(mode)(tokens()).logits)
+        assert same is not mode
+    attention = net.train().decoder.blocks[0].attention
+    x = torch.randn(2, 5, 12, dtype=torch.float64)
+    assert not torch.equal(attention(x), attention(x))  # the weights themselves are dropped too
+
+
+def test_scaled_embeddings_enter_the_stream_times_the_root_of_their_width():
+    net = model(embedding=EmbeddingConfig(scaled=True), positions=PositionConfig("none"))
+    torch.testing.assert_close(net._embed(tokens(), torch.arange(7)), net.embedding(tokens()) * math.sqrt(12))
+
+
+def test_weights_start_with_the_variance_the_docstring_says():
+    torch.manual_seed(0)
+    net = Transformer(config(d_model=60, layers=8, attention=AttentionConfig(6), moe=MoEConfig(2, 1)))
+    block, std = net.decoder.blocks[3], math.sqrt(2 / (5 * 60))
+    for weight in (block.attention.query.weight, block.feed_forward.inner, block.feed_forward.router.weight):
+        assert weight.std().item() == pytest.approx(std, rel=0.1)
+    for weight in (block.attention.output.weight, block.feed_forward.outer):
+        assert weight.std().item() == pytest.approx(std / math.sqrt(2 * 8), rel=0.1)
 
 
 @pytest.mark.parametrize(

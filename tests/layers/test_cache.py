@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from companion import AttentionConfig, FeedForwardConfig, KVCache, ModelConfig, Transformer
+from companion import (
+    Attention,
+    AttentionConfig,
+    FeedForwardConfig,
+    KVCache,
+    ModelConfig,
+    PositionConfig,
+    Transformer,
+)
 
 CONFIG = ModelConfig(
     vocab=11,
@@ -109,3 +117,26 @@ def test_bad_uses_are_named(model):
         model(tokens(2, 2), cache=empty())
     with pytest.raises(ValueError, match="slots=0"):
         empty(slots=0)
+
+
+@torch.no_grad()
+def test_rows_of_unequal_length_go_on_from_where_each_stands(model):
+    text, lengths = tokens(3, 9), torch.tensor([2, 5, 3])
+    cache = model(text[:, :5], cache=empty()).cache.rewind(lengths)  # padded to 5, then the padding taken back
+    rows = [text[i, n : n + 4] for i, n in enumerate(lengths.tolist())]
+    out = model(torch.stack(rows), cache=cache)
+    for i, n in enumerate(lengths.tolist()):
+        torch.testing.assert_close(out.logits[i], model(text[i : i + 1]).logits[0, n : n + 4], atol=1e-12, rtol=0)
+    assert out.cache.lengths.tolist() == [6, 9, 7]
+
+
+@torch.no_grad()
+def test_a_layer_alone_counts_positions_from_its_cache():
+    torch.manual_seed(0)
+    layer = Attention(12, CONFIG.attention, positions=PositionConfig("rotary")).double()
+    x, cache = torch.randn(3, 7, 12, dtype=torch.float64), empty()
+    first = layer(x[:, :4], cache=cache.open(4)[0])
+    rest = layer(x[:, 4:], cache=cache.advance(4).open(3)[0])
+    torch.testing.assert_close(torch.cat((first, rest), 1), layer(x), atol=1e-12, rtol=0)
+    with pytest.raises(ValueError, match="only under a causal mask"):
+        Attention(12, CONFIG.attention, causal=False).double()(x, cache=cache.open(7)[0])
