@@ -1,0 +1,415 @@
+"""What a model costs, from its configuration alone: parameters, FLOPs, bytes (lessons 10, 12 and 13).
+
+Units: a FLOP is one multiplication or one addition, so a product of (m, k) and (k, n) costs 2 m k n. Only matrix
+products are counted, as in PyTorch's `FlopCounterMode`: norms, softmax, activations and rotations cost a few FLOPs per
+number and are left out. Bytes are bytes, not multiples.
+
+`forward_flops` agrees with the counter, which credits attention with every pair of query and key that is computed, also
+those that a causal mask throws away; `causal=True` counts only the pairs that are used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from companion.config import ModelConfig
+
+PUBLISHED_PEAKS: dict[str, dict[torch.dtype, float]] = {
+    name: {torch.bfloat16: half, torch.float16: half}
+    for name, half in {
+        "NVIDIA A100-SXM4-40GB": 312e12,
+        "NVIDIA A100-SXM4-80GB": 312e12,
+        "NVIDIA A100-PCIE-40GB": 312e12,
+        "NVIDIA A100 80GB PCIe": 312e12,
+        "NVIDIA H100 80GB HBM3": 989.4e12,
+        "NVIDIA H100 PCIe": 756e12,
+        "NVIDIA H200": 989.4e12,
+        "NVIDIA L4": 121e12,
+        "NVIDIA L40S": 362.05e12,
+        "NVIDIA GeForce RTX 4090": 165.2e12,
+    }.items()
+}
+"""Dense half-precision matrix products, accumulated in fp32, in FLOPs per second (makers' data sheets; the figures
+printed there "with sparsity" are twice these)."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many numbers a model learns, by part.
+
+    feed_forward:  all experts, where there are several.
+    head:          0 when it is the embedding table.
+    active:        those that take part in one token's forward pass: all but the experts it does not visit.
+    """
+
+    embedding: int
+    positions: int
+    attention: int
+    feed_forward: int
+    router: int
+    norms: int
+    head: int
+    active: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The parts by name; they sum to `total`."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "active"}
+
+
+def parameters(config: ModelConfig) -> Parameters:
+    """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
+
+    A layer has 2 d_model (d_head + d_v) head parameters in its attention for kv_head = head, (d_head + d_v) d_model
+    (head + kv_head) in general; 2 d_model d_ff in its feed-forward network, 3 with SwiGLU; biases and norms besides.
+    """
+    d_model, d_ff, sizes = config.d_model, config.feed_forward.d_ff, config.sizes
+    encoder, decoder = _stacks(config)
+    cross = decoder if encoder else 0  # a decoder beside an encoder looks at it in every layer
+    attention = _attention_weights(config)
+    if config.attention.bias:
+        attention += sizes.heads * sizes.d_head + sizes.kv_heads * (sizes.d_head + sizes.d_v) + d_model
+    network = _matrices(config) * d_model * d_ff
+    if config.feed_forward.bias:
+        network += (_matrices(config) - 1) * d_ff + d_model
+    norm = d_model * (2 if config.norm.kind == "layer" else 1)  # gain, and for layer norm a bias
+    last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement == "pre" else 0
+    layers = encoder + decoder
+    experts, visited = (1, 1) if config.moe is None else (config.moe.experts, config.moe.top_k)
+    parts = {
+        "embedding": config.vocab * d_model,
+        "positions": config.context * d_model if config.positions.kind == "learned" else 0,
+        "attention": (layers + cross) * attention,
+        "feed_forward": layers * experts * network,
+        "router": 0 if config.moe is None else layers * d_model * experts,
+        "norms": (2 * layers + cross + last_norms) * norm,
+        "head": 0 if config.embedding.tied else config.vocab * d_model,
+    }
+    return Parameters(**parts, active=sum(parts.values()) - layers * (experts - visited) * network)
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations of a forward pass, by part.
+
+    projections:  the four matrices of attention.
+    scores:       q k^T and the weighted sum of the values: the part that grows with the pairs of tokens.
+    """
+
+    projections: int
+    scores: int
+    feed_forward: int
+    router: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The parts by name; they sum to `total`."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def forward_flops(
+    config: ModelConfig,
+    tokens: int,
+    *,
+    batch: int = 1,
+    cached: int = 0,
+    source: int = 0,
+    logits: Literal["all", "last", "none"] = "all",
+    causal: bool = False,
+) -> Flops:
+    """FLOPs of one forward pass over `tokens` new tokens in each of `batch` rows.
+
+    cached:  tokens already in the KV cache; the new ones look at them too.
+    source:  for an encoder-decoder, the source's length. With `cached > 0` it is taken as encoded already.
+    logits:  for which tokens the head runs.
+    causal:  credit decoder self-attention only with the pairs that the causal mask lets through.
+
+    For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys with the `cached` ones, a layer
+    costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
+    """
+    for name, value in (("tokens", tokens), ("batch", batch)):
+        _require_whole(name, value, 1)
+    for name, value in (("cached", cached), ("source", source)):
+        _require_whole(name, value, 0)
+    if logits not in ("all", "last", "none"):
+        raise ValueError(f"logits={logits!r}: expected 'all', 'last' or 'none'")
+    if (config.stack == "encoder_decoder") != (source > 0):
+        raise ValueError(f"source={source!r}: expected a length >= 1 for an encoder_decoder, 0 for other stacks")
+    if cached and config.stack == "encoder":
+        raise ValueError(f"cached={cached!r}: expected 0 for stack='encoder', which keeps no keys and values")
+    sizes = config.sizes
+    encoder, decoder = _stacks(config)
+    read = tokens if decoder == 0 else source if cached == 0 else 0  # tokens that go through the encoder
+    written = tokens if decoder else 0
+    cross = decoder if encoder else 0
+    keys_values = 2 * config.d_model * sizes.kv_heads * (sizes.d_head + sizes.d_v)
+    queries_output = 2 * _attention_weights(config) - keys_values
+    pairs = written * (cached + written)
+    if causal:
+        pairs = written * cached + written * (written + 1) // 2
+    visits = encoder * read + decoder * written  # of a token to a layer's feed-forward network
+    experts, visited = (0, 1) if config.moe is None else (config.moe.experts, config.moe.top_k)
+    heads = {"all": tokens, "last": 1, "none": 0}[logits]
+    return Flops(
+        projections=batch
+        * (visits * (keys_values + queries_output) + cross * (written * queries_output + read * keys_values)),
+        scores=batch
+        * (2 * sizes.heads * (sizes.d_head + sizes.d_v))
+        * (encoder * read**2 + decoder * pairs + cross * written * source),
+        feed_forward=batch * visits * visited * 2 * _matrices(config) * config.d_model * config.feed_forward.d_ff,
+        router=batch * visits * 2 * config.d_model * experts,
+        head=batch * heads * 2 * config.d_model * config.vocab,
+    )
+
+
+def generation_flops(
+    config: ModelConfig, prompt: int, new: int, *, cached: bool = True, batch: int = 1, source: int = 0
+) -> int:
+    """FLOPs of writing `new` tokens after a prompt, the head running for the last token only.
+
+    cached:  with a KV cache: the prompt once, then one token a step. Without: everything again at every step.
+    """
+    _require_whole("prompt", prompt, 1)
+    _require_whole("new", new, 1)
+    total = forward_flops(config, prompt, batch=batch, source=source, logits="last").total
+    for length in range(prompt + 1, prompt + new):
+        tokens, kept = (1, length - 1) if cached else (length, 0)
+        total += forward_flops(config, tokens, cached=kept, batch=batch, source=source, logits="last").total
+    return total
+
+
+def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int = 0) -> int:
+    """FLOPs of one forward and backward pass: 3 forward passes, because each matrix product has two in its gradient."""
+    return 3 * forward_flops(config, tokens, batch=batch, source=source).total
+
+
+def counted_flops(run: Callable[[], Any]) -> int:
+    """What PyTorch's `FlopCounterMode` counts while `run()` runs, attention on the CPU included.
+
+    The counter does not know the CPU's fused attention kernel (PyTorch 2.13) and credits it with nothing; it is told.
+    """
+
+    def attention(q: torch.Size, k: torch.Size, v: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
+        return sdpa_flop_count(q, k, v)
+
+    cpu_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    with FlopCounterMode(display=False, custom_mapping={cpu_kernel: attention}) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def weights_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes of all parameters."""
+    return parameters(config).total * dtype.itemsize
+
+
+def train_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes that training with Adam holds all the time: weights, gradients, two moments, and for half-precision weights
+    an fp32 master copy (Rajbhandari et al. 2020, section 3.1). 16 a parameter in fp32 and in bf16 alike. Activations,
+    which depend on the batch, come on top.
+    """
+    moment = max(dtype.itemsize, 4)
+    master = 4 if dtype.itemsize < 4 else 0
+    return parameters(config).total * (2 * dtype.itemsize + 2 * moment + master)
+
+
+def cache_bytes(
+    config: ModelConfig, tokens: int, *, batch: int = 1, dtype: torch.dtype = torch.float32, source: int = 0
+) -> int:
+    """Bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows:
+    layers kv_heads (d_head + d_v) numbers a token. For an encoder-decoder the keys and values of `source` tokens too.
+
+    Raises `ValueError` for an encoder, which keeps nothing.
+    """
+    _require_whole("tokens", tokens, 0)
+    _require_whole("batch", batch, 1)
+    if config.stack == "encoder":
+        raise ValueError("config has stack='encoder': expected a decoder, which keeps keys and values")
+    _require_whole("source", source, 0)
+    if source and config.stack == "decoder":
+        raise ValueError(f"source={source!r}: expected 0 for stack='decoder', which looks at no source")
+    sizes = config.sizes
+    token = config.layers * sizes.kv_heads * (sizes.d_head + sizes.d_v)
+    return batch * (tokens + source) * token * dtype.itemsize
+
+
+def forward_bytes(
+    config: ModelConfig, tokens: int, *, cached: int = 0, batch: int = 1, dtype: torch.dtype = torch.float32
+) -> int:
+    """Bytes that a forward pass must at least move between memory and processor: every weight that takes part, once;
+    the cached keys and values, read; the new ones, written. Activations are taken to stay close to the processor.
+
+    Of the tables of embeddings and learned positions a row per token is read (the whole of a tied table, for the head).
+    With a mixture of experts, the experts that `tokens * batch` tokens are expected to visit if each chooses at random.
+    """
+    if config.stack != "decoder":
+        raise ValueError(f"config has stack={config.stack!r}: expected 'decoder'")
+    _require_whole("tokens", tokens, 1)
+    _require_whole("cached", cached, 0)
+    count = parameters(config)
+    rows = batch * tokens
+    weights: float = count.attention + count.feed_forward + count.router + count.norms + config.vocab * config.d_model
+    if not config.embedding.tied:
+        weights += rows * config.d_model
+    if config.positions.kind == "learned":
+        weights += min(rows, config.context) * config.d_model
+    if config.moe is not None:
+        missed = (1 - config.moe.top_k / config.moe.experts) ** rows  # the chance that no token visits an expert
+        weights -= missed * count.feed_forward
+    return round(weights * dtype.itemsize) + cache_bytes(config, cached + tokens, batch=batch, dtype=dtype)
+
+
+def decode_bytes(config: ModelConfig, cached: int, *, batch: int = 1, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes of one decode step: `forward_bytes` of one token in each row after `cached` others."""
+    return forward_bytes(config, 1, cached=cached, batch=batch, dtype=dtype)
+
+
+def intensity(
+    config: ModelConfig, tokens: int, *, cached: int = 0, batch: int = 1, dtype: torch.dtype = torch.float32
+) -> float:
+    """FLOPs per byte moved: of a prefill (`tokens` = the prompt) or of a decode step (`tokens=1`)."""
+    flops = forward_flops(config, tokens, cached=cached, batch=batch, logits="last").total
+    return flops / forward_bytes(config, tokens, cached=cached, batch=batch, dtype=dtype)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A processor on the roofline (Williams et al. 2009): `flops` per second at most, `bandwidth` bytes per second."""
+
+    flops: float
+    bandwidth: float
+
+    @property
+    def balance(self) -> float:
+        """FLOPs per byte at which both limits meet: below it the memory decides, above it the arithmetic."""
+        return self.flops / self.bandwidth
+
+    def attainable(self, intensity: float) -> float:
+        """The roof: FLOPs per second that work of this intensity can reach."""
+        return min(self.flops, intensity * self.bandwidth)
+
+    def seconds(self, flops: float, bytes: float) -> float:
+        """The least time that work can take: the longer of its arithmetic and its memory traffic."""
+        return max(flops / self.flops, bytes / self.bandwidth)
+
+    def bound(self, intensity: float) -> Literal["memory", "compute"]:
+        """Which of the two limits work of this intensity."""
+        return "memory" if intensity < self.balance else "compute"
+
+
+def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Chip:
+    """What this machine reaches: its best rate over some matrix products, and over some copies of a large tensor (each
+    byte is read once and written once). Takes one to two seconds; the result varies with what else is running.
+    """
+    device = torch.device(device)
+    side, megabytes = (1024, 64) if device.type == "cpu" else (8192, 1024)
+    a = torch.randn(side, side, device=device).to(dtype)
+    table = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=device).fill_(1)
+    copy = torch.empty_like(table)
+    product = _best_seconds(lambda: a @ a, device)
+    copying = _best_seconds(lambda: copy.copy_(table), device)
+    return Chip(flops=2 * side**3 / product, bandwidth=2 * table.nbytes / copying)
+
+
+def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
+    """The makers' dense matrix-product rate in FLOPs per second for exactly this name of `torch.cuda.get_device_name`;
+    `None` for a chip or a dtype that is not in the table: a share of another chip's peak would mean nothing."""
+    return PUBLISHED_PEAKS.get(device_name, {}).get(dtype)
+
+
+def peak_share(flops: float, seconds: float, peak: float) -> float:
+    """The share of a chip's peak that was used (model FLOPs utilisation; Chowdhery et al. 2022, appendix B)."""
+    for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
+        if not value > 0:
+            raise ValueError(f"{name}={value!r}: expected a number > 0")
+    return flops / seconds / peak
+
+
+def table(config: ModelConfig) -> str:
+    """The account of a model as text: parameters by part, FLOPs a token, cache bytes, memory to hold and to train."""
+    count, context = parameters(config), config.context
+    source = context if config.stack == "encoder_decoder" else 0
+    rows = [("parameters", "")]
+    rows += [(f"  {name.replace('_', ' ')}", f"{value:>14,}") for name, value in count.parts.items() if value]
+    rows += [("  total", f"{count.total:>14,}")]
+    if config.moe is not None:
+        rows += [("  active for one token", f"{count.active:>14,}")]
+    rows += [("FLOPs", "")]
+    if config.stack == "decoder":
+        for place in (1, context):
+            flops = forward_flops(config, 1, cached=place - 1).total
+            rows += [(f"  to write token {place:,}", f"{flops:>14,}")]
+    flops = train_flops(config, context, source=source) // (context + source)
+    rows += [("  to train on a token, full context", f"{flops:>14,}")]
+    rows += [("memory", f"{'fp32':>14}{'bf16':>14}")]
+
+    def both(name: str, cost: Callable[[torch.dtype], int]) -> tuple[str, str]:
+        return name, "".join(f"{_readable(cost(dtype)):>14}" for dtype in (torch.float32, torch.bfloat16))
+
+    rows += [both("  weights", lambda dtype: weights_bytes(config, dtype))]
+    rows += [both("  training, activations not counted", lambda dtype: train_bytes(config, dtype))]
+    if config.stack != "encoder":
+        rows += [both("  cache, a token", lambda dtype: cache_bytes(config, 1, dtype=dtype))]
+        rows += [both("  cache, full context", lambda dtype: cache_bytes(config, context, dtype=dtype, source=source))]
+    return "\n".join(f"{name:<36}{value}".rstrip() for name, value in rows)
+
+
+def _readable(size: float) -> str:
+    """Bytes in decimal units: 1 kB is 1000 bytes."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _require_whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}: expected a whole number >= {least}")
+
+
+def _stacks(config: ModelConfig) -> tuple[int, int]:
+    """Layers in the encoder and in the decoder."""
+    return (config.layers if config.stack != "decoder" else 0), (config.layers if config.stack != "encoder" else 0)
+
+
+def _attention_weights(config: ModelConfig) -> int:
+    """Numbers in the four matrices of one attention."""
+    sizes = config.sizes
+    return config.d_model * (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
+
+
+def _matrices(config: ModelConfig) -> int:
+    """Matrices of one feed-forward network: in, out, and a gate where there is one."""
+    return 3 if config.feed_forward.activation == "swiglu" else 2
+
+
+def _best_seconds(run: Callable[[], Any], device: torch.device, seconds: float = 0.5) -> float:
+    """The shortest of the runs that fit into `seconds`, after one to warm up. The shortest, because whatever else the
+    machine does only adds time."""
+    best, deadline = float("inf"), 0.0
+    while best == float("inf") or time.perf_counter() < deadline:
+        start = time.perf_counter()
+        run()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)  # kernels run on while Python goes ahead
+        if deadline:
+            best = min(best, time.perf_counter() - start)
+        else:
+            deadline = time.perf_counter() + seconds
+    return best
