@@ -1,0 +1,210 @@
+"""Checkpoints: what is written comes back, whole or not at all, and what does not fit is named."""
+
+import json
+import os
+import re
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from companion import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    MoEConfig,
+    PositionConfig,
+    Transformer,
+)
+from companion.checkpoints import load_model, load_pretrained, load_tensors, save_model, save_tensors, write_atomic
+
+CONFIG = ModelConfig(
+    vocab=13,
+    d_model=12,
+    layers=2,
+    context=20,
+    attention=AttentionConfig(heads=4, kv_heads=2, d_head=6, d_v=5),
+    feed_forward=FeedForwardConfig(d_ff=7),
+)
+VARIANTS = {
+    "tied": CONFIG,
+    "untied": CONFIG.with_(embedding=EmbeddingConfig(tied=False)),
+    "experts": CONFIG.with_(moe=MoEConfig(experts=3, top_k=2)),
+    "learned, biased": CONFIG.with_(
+        positions=PositionConfig("learned"), attention=AttentionConfig(heads=3, bias=True), stack="encoder"
+    ),
+    "both stacks": CONFIG.with_(stack="encoder_decoder"),
+}
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_a_model_comes_back_bit_for_bit(config, tmp_path):
+    torch.manual_seed(1)
+    model = Transformer(config)
+    save_model(tmp_path / "deep" / "folder", model)
+    again = load_model(tmp_path / "deep" / "folder")
+    assert again.config == config and not again.training
+    assert again.state_dict().keys() == model.state_dict().keys()
+    assert all(torch.equal(again.state_dict()[name], value) for name, value in model.state_dict().items())
+    assert all(p.requires_grad for p in again.parameters())
+    assert sorted(os.listdir(tmp_path / "deep" / "folder")) == ["config.json", "model.safetensors"]
+
+
+def test_a_tied_table_is_stored_once_and_stays_one_parameter(tmp_path):
+    model = Transformer(CONFIG)
+    save_model(tmp_path, model)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert sum(t.numel() for t in stored.values()) == sum(p.numel() for p in model.parameters())
+    assert [name for name, t in stored.items() if t.shape == (13, 12)] == ["embedding.weight"]
+    again = load_model(tmp_path)
+    x = torch.randn(1, 12)
+    before = again.head(x)
+    with torch.no_grad():
+        again.embedding.weight *= 2
+    torch.testing.assert_close(again.head(x), 2 * before)
+
+
+def test_the_dtype_can_be_chosen_when_loading(tmp_path):
+    model = Transformer(CONFIG).double()
+    save_model(tmp_path, model)
+    assert {p.dtype for p in load_model(tmp_path).parameters()} == {torch.float64}
+    half = load_model(tmp_path, dtype=torch.bfloat16)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+    assert torch.equal(half.embedding.weight, model.embedding.weight.bfloat16())
+
+
+def test_loading_draws_no_random_numbers(tmp_path):
+    save_model(tmp_path, Transformer(CONFIG))
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    load_model(tmp_path)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_missing_and_damaged_files_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"nowhere: expected a folder with config.json and model.safetensors"):
+        load_model(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"config.json: expected the model's configuration, found no such file"):
+        load_model(tmp_path)
+    save_model(tmp_path, Transformer(CONFIG))
+    weights = tmp_path / "model.safetensors"
+    whole = weights.read_bytes()
+    for size in (0, 5, len(whole) // 2, len(whole) - 1):
+        weights.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=rf"model.safetensors: .* got {size} bytes .* cut short"):
+            load_model(tmp_path)
+    weights.unlink()
+    with pytest.raises(ValueError, match=r"model.safetensors: expected a safetensors file, found none"):
+        load_model(tmp_path)
+    text = (tmp_path / "config.json").read_text()
+    for damaged in (text[: len(text) // 2], "[1]", ""):
+        (tmp_path / "config.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"config.json: expected (JSON; it is damaged|a JSON object)"):
+            load_model(tmp_path)
+
+
+def test_a_configuration_that_does_not_fit_the_weights_is_taken_apart(tmp_path):
+    save_model(tmp_path, Transformer(CONFIG))
+    other = CONFIG.with_(feed_forward=FeedForwardConfig(d_ff=9, activation="relu", bias=True), layers=1)
+    (tmp_path / "config.json").write_text(other.to_json())
+    with pytest.raises(ValueError) as caught:
+        load_model(tmp_path)
+    message = str(caught.value)
+    assert "missing decoder.blocks.0.feed_forward.inner.bias (9,)" in message
+    assert "unexpected decoder.blocks.0.feed_forward.gate.weight (7, 12)" in message
+    assert "decoder.blocks.0.feed_forward.inner.weight is (7, 12), expected (9, 12)" in message
+    assert re.search(r"and \d+ more", message)
+
+
+def test_a_checkpoint_of_another_kind_of_model_is_refused(tmp_path):
+    save_model(tmp_path, Transformer(CONFIG))
+    data = json.loads(CONFIG.to_json())
+    for change, message in (
+        ({"model_type": "bert"}, "got model_type='bert', a Hugging Face one; read it with load_pretrained"),
+        ({"alibi": True}, "config.alibi: unknown field"),
+        ({"d_model": 13}, "heads"),
+        ({"layers": "2"}, "config.layers='2': expected int"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**data, **change, "attention": {"heads": 4}}))
+        with pytest.raises(ValueError, match=re.escape(message)) as caught:
+            load_model(tmp_path)
+        assert str(tmp_path / "config.json") in str(caught.value)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ValueError, match=r"model_type='bert': expected one of gpt2, llama, or none"):
+        load_pretrained(tmp_path)
+
+
+def test_load_pretrained_takes_companions_own_layout(tmp_path):
+    model = Transformer(CONFIG)
+    save_model(tmp_path, model)
+    assert torch.equal(load_pretrained(tmp_path).embedding.weight, model.embedding.weight)
+
+
+def _fail(*_args, **_kwargs):
+    raise OSError("no space left on device")
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_old_files_and_no_draft(step, tmp_path, monkeypatch):
+    old = Transformer(CONFIG)
+    save_model(tmp_path, old)
+    save_tensors(tmp_path / "state.safetensors", {"step": torch.tensor(1)})
+    write_atomic(tmp_path / "notes.txt", "old")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr(os, step, _fail)
+    for write in (
+        lambda: save_model(tmp_path, Transformer(CONFIG)),
+        lambda: save_tensors(tmp_path / "state.safetensors", {"step": torch.tensor(2)}),
+        lambda: write_atomic(tmp_path / "notes.txt", "new"),
+        lambda: write_atomic(tmp_path / "more.txt", "new"),
+    ):
+        with pytest.raises(OSError, match="no space left"):
+            write()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_model_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    save_model(tmp_path, Transformer(CONFIG))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr("companion.checkpoints.save_file", _fail)
+    with pytest.raises(OSError, match="no space left"):
+        save_model(tmp_path, Transformer(CONFIG.with_(layers=1)))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_text_and_bytes_are_written_as_they_are(tmp_path):
+    write_atomic(tmp_path / "new" / "text", "Grüße\n")
+    write_atomic(tmp_path / "new" / "data", b"\x00\xff")
+    assert (tmp_path / "new" / "text").read_bytes() == "Grüße\n".encode()
+    assert (tmp_path / "new" / "data").read_bytes() == b"\x00\xff"
+
+
+def test_tensors_of_any_dtype_and_layout_come_back(tmp_path):
+    tensors = {
+        "a.b": torch.arange(6, dtype=torch.int64).view(2, 3).T,
+        "rng": torch.get_rng_state(),
+        "scalar": torch.tensor(0.5, dtype=torch.float64),
+        "half": torch.randn(3, requires_grad=True).bfloat16(),
+        "flag": torch.tensor([True, False]),
+    }
+    save_tensors(tmp_path / "state.safetensors", tensors)
+    again = load_tensors(tmp_path / "state.safetensors")
+    assert again.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert again[name].dtype == tensor.dtype and torch.equal(again[name], tensor)
+
+
+def test_no_pickle_is_read(tmp_path):
+    torch.save({"embedding.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(CONFIG.to_json())
+    with pytest.raises(ValueError, match="expected a whole safetensors file"):
+        load_model(tmp_path)
+
+
+def test_weights_of_foreign_names_are_listed(tmp_path):
+    save_file({"wte.weight": torch.zeros(2, 3)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(CONFIG.to_json())
+    with pytest.raises(ValueError, match=r"missing embedding.weight \(13, 12\).*more"):
+        load_model(tmp_path)
