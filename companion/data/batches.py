@@ -1,0 +1,128 @@
+"""Windows of token ids to train on and to measure with, each a function of its number alone.
+
+A batch depends on nothing but (seed, step): a run that is killed and started again at step 300 sees exactly the batch
+it would have seen, with no state to save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from companion.data.corpora import Document
+from companion.data.tokenizer import BytePairTokenizer
+
+IGNORE = -100
+"""The target of a position that is not scored."""
+
+
+def encode_documents(tokenizer: BytePairTokenizer, documents: Sequence[Document]) -> list[Int[Tensor, " _token"]]:
+    """Each document as ids, the separator first: the model predicts a document's first token from it."""
+    return [torch.tensor([tokenizer.separator, *tokenizer.encode(document.text)]) for document in documents]
+
+
+class TrainingBatches:
+    """Batches of windows of packed documents.
+
+    The documents are laid end to end, each behind its separator, and the last is followed by the first. An epoch starts
+    at a random place of that ring, cuts it into windows that do not overlap, and shuffles them: in one epoch each token
+    is a target at most once, and less than one window's worth is left out, another one each time.
+
+    tokens:   the ids of all documents, (token,).
+    context:  tokens a window predicts.
+    batch:    windows in a batch.
+
+    Raises `ValueError` when the documents do not fill a single window.
+    """
+
+    def __init__(self, documents: Sequence[Int[Tensor, " _token"]], *, context: int, batch: int, seed: int) -> None:
+        if context < 1 or batch < 1:
+            raise ValueError(f"context={context!r}, batch={batch!r}: expected whole numbers >= 1")
+        self.tokens = torch.cat(list(documents))
+        self.context, self.batch, self.seed = context, batch, seed
+        self.windows = len(self.tokens) // context
+        if self.windows == 0:
+            raise ValueError(
+                f"context={context}: expected at most the {len(self.tokens)} tokens there are to train on; "
+                "use a shorter context or more text"
+            )
+        self._epoch = lru_cache(maxsize=2)(self._shuffled)
+
+    def __call__(self, step: int) -> tuple[Int[Tensor, "batch token"], Int[Tensor, "batch token"]]:
+        """Inputs and targets of batch number `step`; a target is the token after its input."""
+        starts = torch.tensor([self._start(step * self.batch + i) for i in range(self.batch)])
+        places = (starts[:, None] + torch.arange(self.context + 1)) % len(self.tokens)
+        window = self.tokens[places]
+        return window[:, :-1], window[:, 1:]
+
+    def epochs(self, steps: int) -> float:
+        """How often `steps` batches go through the text."""
+        return steps * self.batch / self.windows
+
+    def _start(self, number: int) -> int:
+        epoch, place = divmod(number, self.windows)
+        return int(self._epoch(epoch)[place])
+
+    def _shuffled(self, epoch: int) -> np.ndarray:
+        random = np.random.default_rng((self.seed, epoch))
+        first = int(random.integers(len(self.tokens)))
+        return (first + self.context * random.permutation(self.windows)) % len(self.tokens)
+
+
+class EvaluationBatches:
+    """Windows that score every token of every document exactly once.
+
+    Each document is scored on its own, from its separator on. Where it is longer than the context, the window moves on
+    by `stride` tokens at a time and only what is new is scored, so that every later token is predicted from at least
+    `context - stride` tokens before it. A smaller stride gives more context and costs more: `context / stride` times.
+
+    context:  most tokens in a window.
+    stride:   tokens scored in each window after a document's first; `None`: half of the context.
+    batch:    windows in a batch; short ones are padded on the right, where a causal model cannot look.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[Int[Tensor, " _token"]],
+        *,
+        context: int,
+        stride: int | None = None,
+        batch: int = 32,
+    ) -> None:
+        stride = max(1, context // 2) if stride is None else stride
+        if not 1 <= stride <= context:
+            raise ValueError(f"stride={stride!r}: expected a whole number from 1 to context={context}")
+        self.documents, self.context, self.stride, self.batch = list(documents), context, stride, batch
+        self._spans = [span for i, ids in enumerate(self.documents) for span in self._cut(i, len(ids) - 1)]
+        # Windows of like length share a batch: less padding. Sorting is stable, so the order is fixed.
+        self._spans.sort(key=lambda span: span[2] - span[1])
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return -(-len(self._spans) // self.batch)
+
+    def __iter__(self) -> Iterator[tuple[Int[Tensor, "batch token"], Int[Tensor, "batch token"]]]:
+        """Inputs, and targets with `IGNORE` where a token is context or padding."""
+        for first in range(0, len(self._spans), self.batch):
+            spans = self._spans[first : first + self.batch]
+            longest = max(stop - start for _, start, stop, _ in spans)
+            inputs = torch.zeros(len(spans), longest, dtype=torch.long)
+            targets = torch.full((len(spans), longest), IGNORE)
+            for row, (document, start, stop, scored_from) in enumerate(spans):
+                ids = self.documents[document]
+                inputs[row, : stop - start] = ids[start:stop]
+                targets[row, scored_from - start : stop - start] = ids[scored_from + 1 : stop + 1]
+            yield inputs, targets
+
+    def _cut(self, document: int, targets: int) -> Iterator[tuple[int, int, int, int]]:
+        """(document, first input, end of inputs, first input whose target is scored) for each window."""
+        scored = 0
+        while scored < targets:
+            stop = min(targets, self.context if scored == 0 else scored + self.stride)
+            yield document, max(0, stop - self.context), stop, scored
+            scored = stop

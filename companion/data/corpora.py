@@ -1,0 +1,284 @@
+"""Real text to learn from: what comes with every Python, or any file, folder or glob of the reader's.
+
+A corpus is a list of documents. Some are held out to measure the model with, and a document is never on both sides:
+windows cut from one text at random would overlap, and a model that has seen 511 of a window's 512 tokens in training
+is not being tested. Paragraphs that occur a second time are removed before the split for the same reason.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PARAGRAPH_BREAK = re.compile(r"(\n[ \t]*(?:\r?\n[ \t]*)*\r?\n)")
+SECTION = re.compile(r"^(?=\S.*\n([*=~^-])\1{2,}$)", re.MULTILINE)
+"""Where a section of the reference begins: a line that is underlined."""
+SENTENCE_END = re.compile(r"(?<=[.:;!?]) ")
+SHORTEST_REPEAT = 60
+"""Paragraphs below this many characters (headings, rules, "See also") may repeat."""
+MOST_HELD_OUT = 1_000_000
+"""Bytes of held-out text that are enough: they fix bits per byte to about a hundredth."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text and the name it is known by."""
+
+    name: str
+    text: str
+
+    @property
+    def bytes(self) -> int:
+        """Its length in UTF-8, in bytes."""
+        return len(self.text.encode())
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents in a fixed order, what they are in words, and what was left out of them."""
+
+    documents: tuple[Document, ...]
+    title: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return sum(document.bytes for document in self.documents)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Training and held-out documents. `notes` says how the text was divided where that is not by document."""
+
+    train: tuple[Document, ...]
+    held_out: tuple[Document, ...]
+    notes: tuple[str, ...] = ()
+
+
+def python_reference() -> Corpus:
+    """The language reference that every Python carries for its `help()`: half a megabyte, about 200 documents.
+
+    A document is a section: the topics run from two lines to sixty thousand characters, and a handful of the large ones
+    would decide alone what the held-out text is like. The reference differs a little between Python versions, so a
+    number measured on it belongs to one version. Raises `ValueError` where a cut-down Python has left it out.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise ValueError(
+            "this Python comes without its help topics (the module pydoc_data): name a text file or folder to use"
+        ) from None
+    documents = []
+    for topic in sorted(topics):
+        text = topics[topic]
+        places = [match.start() for match in SECTION.finditer(text) if match.start() > 0]
+        for start, end in zip([0, *places], [*places, len(text)], strict=True):
+            if section := text[start:end].strip():
+                documents.append(Document(f"{topic}: {section.splitlines()[0]}", text[start:end]))
+    title = f"the language reference of Python {platform.python_version()}"
+    return deduplicate(Corpus(tuple(documents), title))
+
+
+def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> Corpus:
+    """The text of `paths`: files, folders (everything below, hidden entries excepted) and globs (`**` included).
+
+    Files are UTF-8, and are read in the order of `paths`, by name within a folder or glob, each at most once. A file
+    that is named, or matched by a glob, must be text; in a folder, what is not text is left out and `notes` says so.
+    Repeated paragraphs are removed (see `deduplicate`) unless `keep_repeats`.
+
+    Raises `ValueError` for a path that does not exist, a glob that matches nothing, a file that is not text (invalid
+    UTF-8 or a NUL byte), and when there is no text at all.
+    """
+    if not paths:
+        raise ValueError("data: expected at least one file, folder or glob, got none")
+    documents: list[Document] = []
+    not_text: list[str] = []
+    seen: set[Path] = set()
+    for path in paths:
+        for file, name, from_folder in _files(str(path)):
+            if (real := file.resolve()) in seen:
+                continue
+            seen.add(real)
+            try:
+                text = _read_text(file)
+            except UnicodeError as error:
+                if not from_folder:
+                    raise ValueError(f"{file}: expected a text file in UTF-8, got one that is not ({error})") from None
+                not_text.append(name)
+                continue
+            if text:
+                documents.append(Document(name, text))
+    if not any(document.text.strip() for document in documents):
+        detail = f" (not UTF-8 text: {len(not_text)} {_plural(len(not_text), 'file')})" if not_text else ""
+        raise ValueError(f"data: expected text in {', '.join(map(str, paths))}, found none{detail}")
+    notes = []
+    if not_text:
+        shown = ", ".join(not_text[:3]) + (", ..." if len(not_text) > 3 else "")
+        notes.append(f"left out, not UTF-8 text: {len(not_text)} {_plural(len(not_text), 'file')} ({shown})")
+    title = ", ".join(str(path) for path in paths[:3]) + (", ..." if len(paths) > 3 else "")
+    corpus = Corpus(tuple(documents), title, tuple(notes))
+    return corpus if keep_repeats else deduplicate(corpus)
+
+
+def deduplicate(corpus: Corpus) -> Corpus:
+    """Keep the first of every document, and of every paragraph, that occurs more than once.
+
+    A paragraph is what stands between blank lines. It is a repetition when sentences that occurred before make up a
+    quarter of it or more; paragraphs under `SHORTEST_REPEAT` characters are left alone. Without this, text that an author
+    pasted into two places would be trained on and then "predicted".
+    """
+    seen: set[str] = set()
+    sentences: set[str] = set()
+    documents: list[Document] = []
+    removed = 0
+    for document in corpus.documents:
+        if document.text in seen:
+            removed += document.bytes
+            continue
+        seen.add(document.text)
+        pieces = PARAGRAPH_BREAK.split(document.text)  # paragraph, break, paragraph, break, ..., paragraph
+        kept: list[str] = []
+        for i in range(0, len(pieces), 2):
+            if _is_repeated(pieces[i], sentences):
+                removed += sum(len(piece.encode()) for piece in pieces[i : i + 2])
+                continue
+            sentences.update(_sentences(pieces[i]))
+            kept.extend(pieces[i : i + 2])
+        if text := "".join(kept):
+            documents.append(document if text == document.text else Document(document.name, text))
+    if not removed:
+        return corpus
+    note = f"removed repeated paragraphs: {removed:,} of {corpus.bytes:,} bytes ({removed / corpus.bytes:.1%})"
+    return Corpus(tuple(documents), corpus.title, (*corpus.notes, note))
+
+
+def repeated_share(train: Iterable[Document], documents: Sequence[Document]) -> float:
+    """Share of the bytes of `documents` in paragraphs that are repetitions (as for `deduplicate`) of text in `train`."""
+    known = {s for document in train for piece in PARAGRAPH_BREAK.split(document.text)[::2] for s in _sentences(piece)}
+    pieces = [piece for document in documents for piece in PARAGRAPH_BREAK.split(document.text)[::2]]
+    total = sum(document.bytes for document in documents)
+    return sum(len(piece.encode()) for piece in pieces if _is_repeated(piece, known)) / total if total else 0.0
+
+
+def split(corpus: Corpus, held_out: float = 0.1) -> Split:
+    """Divide a corpus into text to train on and text to measure with; no document is on both sides.
+
+    Documents are ordered by a hash of name and text, and the first that fit into the share `held_out` of all bytes (at
+    most `MOST_HELD_OUT`) are held out: the same documents give the same split on every machine, in whatever order they
+    were read. A single document is cut once, at the paragraph break nearest to the wanted share from its end.
+
+    Raises `ValueError` for a share outside (0, 1) and for a text too short to be cut.
+    """
+    if not 0 < held_out < 1:
+        raise ValueError(f"held_out={held_out!r}: expected a share between 0 and 1, both excluded")
+    wanted = min(held_out * corpus.bytes, MOST_HELD_OUT)
+    documents = corpus.documents
+    if len(documents) == 1:
+        return _split_one(documents[0], wanted)
+    by_hash = sorted(documents, key=lambda document: hashlib.sha256(_identity(document)).digest())
+    chosen: set[int] = set()
+    size = 0
+    for document in by_hash:
+        if size + document.bytes <= wanted:
+            chosen.add(id(document))
+            size += document.bytes
+    if not chosen:  # every document is larger than the share: one must do
+        chosen.add(id(min(by_hash, key=lambda document: document.bytes)))
+    return Split(
+        tuple(document for document in documents if id(document) not in chosen),
+        tuple(document for document in documents if id(document) in chosen),
+    )
+
+
+def fingerprint(documents: Iterable[Document]) -> str:
+    """A short hash of names and texts: equal for equal documents in the same order."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(hashlib.sha256(_identity(document)).digest())
+    return digest.hexdigest()[:16]
+
+
+def _split_one(document: Document, wanted: float) -> Split:
+    text = document.text
+    if len(text) < 2:
+        raise ValueError(f"{document.name}: expected text that can be cut into two parts, got {len(text)} character")
+    target = len(text) - min(len(text) - 1, max(1, round(len(text) * wanted / document.bytes)))
+    cut, unit = target, "character"
+    for pattern, name in ((PARAGRAPH_BREAK, "paragraph"), (re.compile(r"\n"), "line"), (re.compile(r"\s"), "word")):
+        breaks = [match.end() for match in pattern.finditer(text)]
+        # A break far from the wanted place would hold out half of the text, or next to nothing.
+        near = [place for place in breaks if 0.5 <= (len(text) - place) / (len(text) - target) <= 2]
+        if near:
+            cut, unit = min(near, key=lambda place: abs(place - target)), name
+            break
+    note = f"a single document: its last part is held out, cut once at a {unit} break"
+    return Split(
+        (Document(f"{document.name} (first part)", text[:cut]),),
+        (Document(f"{document.name} (last part)", text[cut:]),),
+        (note,),
+    )
+
+
+def _sentences(paragraph: str) -> list[str]:
+    """The sentences of a paragraph; line breaks and indentation do not make them others."""
+    return SENTENCE_END.split(" ".join(paragraph.split()))
+
+
+def _is_repeated(paragraph: str, seen: set[str]) -> bool:
+    sentences = _sentences(paragraph)
+    length = sum(map(len, sentences))
+    return length >= SHORTEST_REPEAT and sum(len(s) for s in sentences if s in seen) >= length / 4
+
+
+def _identity(document: Document) -> bytes:
+    return document.name.encode() + b"\0" + document.text.encode()
+
+
+def _files(path: str) -> Iterable[tuple[Path, str, bool]]:
+    """(file, name, whether it was found inside a folder) for one path of the reader's, in a fixed order."""
+    given = Path(path).expanduser()
+    if given.is_file():
+        yield given, given.name, False
+    elif given.is_dir():
+        for file in _walk(given):
+            yield file, file.relative_to(given).as_posix(), True
+    elif glob.has_magic(path):
+        matches = sorted(Path(match) for match in glob.glob(str(given), recursive=True))
+        files = [match for match in matches if match.is_file()]
+        if not files:
+            raise ValueError(f"data: expected files for {path!r}, found none")
+        # Names are relative to the part of the pattern that is fixed, so that they are the same on another machine.
+        base = Path(os.path.commonpath([file.parent for file in files]))
+        for file in files:
+            yield file, file.relative_to(base).as_posix(), False
+    else:
+        raise ValueError(f"data: expected a file, folder or glob, but {path!r} does not exist")
+
+
+def _walk(folder: Path) -> Iterable[Path]:
+    for here, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        for name in sorted(files):
+            if not name.startswith("."):
+                yield Path(here, name)
+
+
+def _read_text(file: Path) -> str:
+    """The text of a file, line ends as they are. Raises `UnicodeError` when it is not text, `ValueError` unreadable."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+    if (nul := data.find(b"\0")) >= 0:
+        raise UnicodeError(f"a NUL byte at byte {nul}")
+    return data.decode("utf-8-sig")
+
+
+def _plural(count: int, noun: str) -> str:
+    return noun if count == 1 else noun + "s"

@@ -1,0 +1,156 @@
+"""Text to token ids and back: byte-level byte-pair encoding (Sennrich et al. 2016; on bytes: Radford et al. 2019).
+
+Every one of the 256 bytes is a token, so that any text can be written and comes back exactly; training adds the pairs
+that occur most. Lesson 01 builds the merges by hand; here the `tokenizers` library makes them.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from companion.checkpoints import write_atomic
+
+SEPARATOR = "<|document|>"
+"""Stands before every document. The text "<|document|>" in a document is ordinary text, never this token."""
+SMALLEST_VOCAB = 257
+"""256 bytes and the separator."""
+
+
+class BytePairTokenizer:
+    """A trained byte-level BPE. `train` or `load` makes one.
+
+    vocab:      number of token ids, at most what was asked for (a short text does not have that many repeated pairs).
+    separator:  id of the token that stands before every document.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        separator = tokenizer.token_to_id(SEPARATOR)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        if separator is None or any(tokenizer.token_to_id(symbol) is None for symbol in alphabet):
+            raise ValueError(f"tokenizer: expected a byte-level one with all 256 bytes and the token {SEPARATOR}")
+        tokenizer.encode_special_tokens = True  # not stored in the file: without it a text could forge a separator
+        self._tokenizer = tokenizer
+        self.vocab: int = tokenizer.get_vocab_size()
+        self.separator: int = separator
+
+    @classmethod
+    def train(cls, texts: Iterable[str], vocab: int = 1024) -> BytePairTokenizer:
+        """Learn at most `vocab` tokens from `texts`. The same texts give the same tokens, whatever the threads."""
+        if vocab < SMALLEST_VOCAB:
+            raise ValueError(f"vocab={vocab!r}: expected at least {SMALLEST_VOCAB} (256 bytes and the separator)")
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab,
+            min_frequency=2,
+            special_tokens=[SEPARATOR],
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator((_checked(text) for text in texts), trainer)
+        return cls(tokenizer)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> BytePairTokenizer:
+        """Read what `to_json` gave and a file kept. Raises `ValueError` for a missing, cut or foreign file."""
+        path = Path(path)
+        try:
+            return cls.from_json(path.read_text("utf-8"))
+        except OSError as error:
+            raise ValueError(f"{path}: the tokenizer cannot be read ({error.strerror})") from None
+        except UnicodeError:
+            raise ValueError(f"{path}: expected the JSON of a tokenizer, got a file that is not text") from None
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_json(cls, text: str) -> BytePairTokenizer:
+        """The tokenizer whose `to_json` is `text`."""
+        try:
+            tokenizer = Tokenizer.from_str(text)
+        except Exception as error:  # the library raises a bare Exception
+            raise ValueError(f"tokenizer: expected the JSON of a byte-level BPE ({error})") from None
+        return cls(tokenizer)
+
+    def to_json(self) -> str:
+        """The tokenizer as JSON text, in the format of the `tokenizers` library."""
+        return str(self._tokenizer.to_str(pretty=True)) + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `to_json` to `path`: all of it or, when that is interrupted, nothing."""
+        write_atomic(Path(path), self.to_json())
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, no separator added. Raises `ValueError` for text that UTF-8 cannot write."""
+        return list(self._tokenizer.encode(_checked(text), add_special_tokens=False).ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids`, separators left out; `decode(encode(text)) == text` for every text.
+
+        Ids that do not end on a whole character, as a model may write them, give U+FFFD there.
+        """
+        return b"".join(self.bytes_of(i) for i in ids).decode("utf-8", errors="replace")
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that one token stands for; none for the separator."""
+        if not 0 <= token < self.vocab:
+            raise ValueError(f"token={token!r}: expected an id from 0 to {self.vocab - 1}")
+        return self._bytes[token]
+
+    def lengths(self) -> Sequence[int]:
+        """How many bytes each token stands for: `vocab` numbers."""
+        return [len(piece) for piece in self._bytes]
+
+    def stream(self) -> StreamDecoder:
+        """A decoder for tokens that arrive one at a time."""
+        return StreamDecoder(self)
+
+    @cached_property
+    def _bytes(self) -> list[bytes]:
+        byte_of = {symbol: byte for byte, symbol in _byte_symbols().items()}
+        pieces = []
+        for i in range(self.vocab):
+            symbols = "" if i == self.separator else self._tokenizer.id_to_token(i) or ""
+            pieces.append(bytes(byte_of[symbol] for symbol in symbols))
+        return pieces
+
+
+class StreamDecoder:
+    """Text of tokens as they arrive, never half a character: a token may end inside one, which waits for the next."""
+
+    def __init__(self, tokenizer: BytePairTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token: int) -> str:
+        """The characters that `token` completes; often several, sometimes none."""
+        return self._decoder.decode(self._tokenizer.bytes_of(token))
+
+    def finish(self) -> str:
+        """What is left: U+FFFD for a character that never became whole, else nothing."""
+        return self._decoder.decode(b"", final=True)
+
+
+def _checked(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"text: expected what UTF-8 can write, got a lone surrogate at {error.start}") from None
+    return text
+
+
+def _byte_symbols() -> dict[int, str]:
+    """The printable character that byte-level BPE writes for each byte.
+
+    Printable bytes stand for themselves; the 68 others are numbered, in order, from U+0100 on.
+    """
+    own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in own]
+    return {byte: chr(byte) if byte in own else chr(256 + others.index(byte)) for byte in range(256)}

@@ -1,0 +1,147 @@
+"""What a model has to beat: a good compressor and byte n-gram models, in bits per byte on the same held-out text.
+
+Bits per byte is the mean of -log2 p over the bytes of a text. Unlike the loss per token it does not depend on the
+tokenizer, so that models, n-grams and compressors can be compared with each other.
+"""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from companion.data.corpora import Document
+
+XZ_WINDOW = 64 * 2**20
+"""`xz -9` looks back 64 MiB: more training text than this cannot help it."""
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """One figure to beat."""
+
+    name: str
+    bits_per_byte: float
+
+
+def yardsticks(train: Sequence[Document], held_out: Sequence[Document]) -> list[Yardstick]:
+    """`xz -9` alone and primed with the training text, and n-grams of order 3, 4 and 5, all on `held_out`.
+
+    Seconds for megabytes: sorting dominates, O(n log n) in the bytes of training text.
+    """
+    marks = [
+        Yardstick("xz -9, held-out text alone", xz_bits_per_byte([], held_out)),
+        Yardstick("xz -9, primed with the training text", xz_bits_per_byte(train, held_out)),
+    ]
+    model = NgramModel(order=5).fit(document.text.encode() for document in train)
+    for order in (3, 4, 5):
+        bits = sum(model.bits(document.text.encode(), order=order) for document in held_out)
+        marks.append(Yardstick(f"byte {order}-gram model", bits / _bytes(held_out)))
+    return marks
+
+
+def xz_bits_per_byte(train: Sequence[Document], held_out: Sequence[Document]) -> float:
+    """Bits per byte that `xz -9` adds for `held_out` after it has compressed `train` (nothing, when that is empty).
+
+    With training text this is the size of both together less the size of the training text, of which the last
+    `XZ_WINDOW` bytes are used. Raises `ValueError` when `held_out` is empty.
+    """
+    before = b"".join(document.text.encode() for document in train)[-XZ_WINDOW:]
+    text = b"".join(document.text.encode() for document in held_out)
+    if not text:
+        raise ValueError("held_out: expected at least one byte of text, got none")
+    extra = len(lzma.compress(before + text, preset=9)) - (len(lzma.compress(before, preset=9)) if before else 0)
+    return 8 * extra / len(text)
+
+
+class NgramModel:
+    """Byte n-grams, interpolated over all shorter contexts as Witten and Bell (1991) do.
+
+    With c(h, b) the number of times byte b followed the context h, n(h) = sum_b c(h, b), t(h) the number of different
+    bytes seen after h, and h' being h without its first byte:
+
+        p(b | h) = (c(h, b) + t(h) p(b | h')) / (n(h) + t(h)),     p(b) before any context = 1 / 256
+
+    A context that was never seen has n = t = 0 and passes p(b | h') on. An order-n model looks at n - 1 bytes. Contexts
+    do not reach across the start of a document.
+    """
+
+    def __init__(self, order: int) -> None:
+        if not 1 <= order <= 8:
+            raise ValueError(f"order={order!r}: expected a whole number from 1 to 8 (eight bytes fill a 64-bit key)")
+        self.order = order
+        # One table for each context length k = 0 ... order-1, all sorted by key, so that a look-up is a binary search:
+        # (k+1)-grams with their counts, and contexts of k bytes with n(h) and t(h).
+        self._tables: list[tuple[npt.NDArray[Any], ...]] = []
+
+    def fit(self, texts: Iterable[bytes]) -> NgramModel:
+        """Count every n-gram of `texts`, each text a document of its own. O(order * n log n) time, O(n) memory."""
+        stream, depth = _join(texts)
+        self._tables = []
+        for k in range(self.order):
+            grams, counts = np.unique(_keys(stream, k + 1)[depth[k:] >= k], return_counts=True)
+            contexts, start, followers = np.unique(grams >> np.uint64(8), return_index=True, return_counts=True)
+            totals = np.add.reduceat(counts, start) if len(start) else counts
+            self._tables.append((grams, counts, contexts, totals, followers))
+        return self
+
+    def bits(self, text: bytes, order: int | None = None) -> float:
+        """The length of `text` under the model in bits: -sum of log2 p. `order`: a lower one than the model's own."""
+        return float(-np.log2(self.probabilities(text, order)).sum())
+
+    def probabilities(self, text: bytes, order: int | None = None) -> npt.NDArray[np.float64]:
+        """p of every byte of `text` given the bytes before it: (byte,)."""
+        order = self.order if order is None else order
+        if not 1 <= order <= self.order:
+            raise ValueError(f"order={order!r}: expected a whole number from 1 to this model's order {self.order}")
+        if not self._tables:
+            raise ValueError("the model has no counts yet: call fit first")
+        stream = np.frombuffer(text, np.uint8)
+        p = np.full(len(stream), 1 / 256)
+        for k in range(min(order, len(stream))):
+            grams, counts, contexts, totals, followers = self._tables[k]
+            keys = _keys(stream, k + 1)
+            c = _look_up(grams, counts, keys)
+            n = _look_up(contexts, totals, keys >> np.uint64(8))
+            t = _look_up(contexts, followers, keys >> np.uint64(8))
+            seen = n > 0
+            p[k:][seen] = ((c + t * p[k:]) / np.maximum(n + t, 1))[seen]
+        return p
+
+    def next_byte(self, context: bytes) -> npt.NDArray[np.float64]:
+        """p of each of the 256 bytes that could follow `context`: (256,), sums to 1."""
+        tail = context[-(self.order - 1) :] if self.order > 1 else b""
+        return np.array([self.probabilities(tail + bytes([byte]))[-1] for byte in range(256)])
+
+
+def _bytes(documents: Sequence[Document]) -> int:
+    return sum(document.bytes for document in documents)
+
+
+def _join(texts: Iterable[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """All texts in one array, and each byte's place within its own text."""
+    parts = [np.frombuffer(text, np.uint8) for text in texts]
+    if not any(len(part) for part in parts):
+        raise ValueError("texts: expected at least one byte to count, got none")
+    return np.concatenate(parts), np.concatenate([np.arange(len(part)) for part in parts])
+
+
+def _keys(stream: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.uint64]:
+    """Every run of `length` bytes as one whole number, most recent byte lowest: (len(stream) - length + 1,)."""
+    count = max(0, len(stream) - length + 1)
+    keys = np.zeros(count, np.uint64)
+    for i in range(length):
+        keys = (keys << np.uint64(8)) | stream[i : i + count].astype(np.uint64)
+    return keys
+
+
+def _look_up(
+    keys: npt.NDArray[np.uint64], values: npt.NDArray[np.integer], wanted: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int64]:
+    """The value of each wanted key, 0 where there is none; `keys` are sorted."""
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[place] == wanted, values[place], 0).astype(np.int64)
