@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from jaxtyping import config, install_import_hook
 
-install_import_hook("companion", "beartype.beartype")
+install_import_hook("companion", "shapes.check")
 
 
 @pytest.fixture

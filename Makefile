@@ -1,0 +1,120 @@
+# The Executable Transformer. `make` explains the targets. Paths are relative on purpose: the checkout may lie in a
+# folder with spaces or accents in its name, which make cannot handle. Works with GNU make 3.81 (macOS).
+
+PYTHON ?= python3
+TORCH  ?= torch==2.13.0
+LESSON ?=
+FIGURES ?= lab-figures
+
+VENV := .venv
+PY   := $(VENV)/bin/python
+PIP  := $(PY) -m pip --disable-pip-version-check install
+
+# One thread for each process: the tests run two at once, and the numbers do not depend on it.
+OMP_NUM_THREADS ?= 1
+export OMP_NUM_THREADS
+
+PYTEST := $(PY) -m pytest -n 2 --dist loadscope
+NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test lint types pytest test-notebooks notebooks check-notebooks lab-check clean FORCE
+
+help:
+	@echo 'The Executable Transformer'
+	@echo
+	@echo '  make lab               open the course in JupyterLab (makes its environment first)'
+	@echo '  make test              prove everything: lint, types, tests, and every cell of every notebook'
+	@echo
+	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
+	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
+	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
+	@echo '  make lint | types | pytest     one part of make test alone'
+	@echo '  make lab-check         open every notebook in a real browser and run it (needs Chromium; FIGURES=folder)'
+	@echo '  make clean             remove the environment and all caches'
+	@echo
+	@echo 'Options, as in  make lab PYTHON=python3.12'
+	@echo '  PYTHON=$(PYTHON)         the Python (3.11 or newer) that makes the environment'
+	@echo '  TORCH=$(TORCH)   which PyTorch to install, with any options of pip: see pytorch.org/get-started'
+
+# --- the environment -------------------------------------------------------------------------------------------------
+# Stamp files say what has been installed, and are touched only when something was: a second run takes seconds.
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo 'The course needs Python 3.11 or newer, and "$(PYTHON)" is' "$$($(PYTHON) --version 2>/dev/null || echo 'not there')." >&2; \
+	  echo 'Name another one:  make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
+	@$(PY) -m pip --version >/dev/null 2>&1 || { echo 'Making the environment in $(VENV) ...'; $(PYTHON) -m venv $(VENV); } || { \
+	  echo 'Could not make a virtual environment. On Debian and Ubuntu:  apt install python3-venv' >&2; exit 1; }
+	@touch $@
+
+# PyTorch alone and first, so that nothing else chooses its build. Another TORCH= is taken up when you give one.
+$(VENV)/.torch: $(VENV)/.created FORCE
+	@if [ ! -f $@ ] || { [ '$(origin TORCH)' != file ] && [ "$$(cat $@)" != '$(TORCH)' ]; }; then \
+	  echo 'Installing $(TORCH) (a minute or more) ...'; \
+	  $(PIP) $(TORCH) && echo '$(TORCH)' > $@; fi
+
+# A checkout that was moved installs itself again: Python finds the package by the folder's name. Each extra contains
+# those after it, whose stamps it sets too.
+define install
+@if [ ! -f $@ ] || [ "$$(cat $@)" != "$$PWD" ] || [ pyproject.toml -nt $@ ] || [ $(VENV)/.torch -nt $@ ]; then \
+  echo 'Installing the course with its extra "$(1)" (a minute or two) ...'; \
+  $(PIP) --quiet --editable '.[$(1)]' && for extra in $(1) $(2); do echo "$$PWD" > $(VENV)/.$$extra; done; fi
+endef
+
+$(VENV)/.lab: $(VENV)/.torch FORCE
+	$(call install,lab)
+
+$(VENV)/.test: $(VENV)/.torch FORCE
+	$(call install,test,lab)
+
+$(VENV)/.dev: $(VENV)/.torch FORCE
+	$(call install,dev,test lab)
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+# jupytext, where the test extra has brought it, stays out of a reader's JupyterLab.
+LAB_FLAGS := --ServerApp.jpserver_extensions='{"jupyterlab_jupytext": False}' --log-level=WARN \
+  --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_one_token_by_hand.ipynb
+ifeq ($(shell id -u),0)
+LAB_FLAGS += --allow-root
+endif
+ifeq ($(shell uname),Linux)
+ifeq ($(DISPLAY)$(WAYLAND_DISPLAY),)
+LAB_FLAGS += --no-browser
+endif
+endif
+
+lab: $(VENV)/.lab
+	@$(PY) -m jupyterlab $(LAB_FLAGS)
+
+# --- proving ---------------------------------------------------------------------------------------------------------
+test: $(VENV)/.test
+	@$(MAKE) --no-print-directory lint types
+	$(PYTEST) $(NBVAL) tests notebooks
+
+lint: $(VENV)/.test
+	$(PY) -m ruff check .
+
+types: $(VENV)/.test
+	$(PY) -m mypy
+
+pytest: $(VENV)/.test
+	$(PYTEST) tests
+
+test-notebooks: $(VENV)/.test
+	$(PYTEST) $(NBVAL) $(or $(patsubst %,notebooks/%*.ipynb,$(LESSON)),notebooks)
+
+lab-check: $(VENV)/.dev
+	$(PY) tests/lab/check.py --figures '$(FIGURES)' $(LESSON)
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+notebooks: $(VENV)/.test
+	@$(PY) notebooks/build.py $(if $(ALL),--all) $(LESSON)
+
+check-notebooks: $(VENV)/.test
+	@$(PY) notebooks/build.py --check $(LESSON)
+	@$(PY) -m pytest -q tests/notebooks/test_lessons.py tests/test_claims.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

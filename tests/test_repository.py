@@ -1,0 +1,99 @@
+"""What the README, the Makefile, pyproject.toml and environment.yml promise each other."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = set(re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE))
+
+
+def commands(text):
+    """The lines of all shell blocks, comments cut off."""
+    blocks = re.findall(r"^```(?:bash|sh|shell|powershell|bat)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [line.split("#")[0].strip() for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def test_conda_installs_an_extra_that_exists():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    [pip] = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    [extra] = re.findall(r"^-e \.\[(\w+)\]$", "\n".join(pip), re.MULTILINE)
+    assert extra in PROJECT["optional-dependencies"]
+    assert environment["name"] == PROJECT["name"]
+    [python] = [entry for entry in environment["dependencies"] if str(entry).startswith("python=")]
+    assert tuple(map(int, python.removeprefix("python=").split("."))) >= (3, 11)
+
+
+def test_every_make_command_that_is_named_anywhere_is_a_target():
+    pages = [ROOT / "README.md", ROOT / "notebooks" / "README.md", ROOT / ".ci" / "run"]
+    lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
+    named = {word for line in lines for word in re.findall(r"(?:^|`)\s*make ([a-z][a-z-]+)", line)}
+    assert {"lab", "test", "notebooks"} <= named
+    assert named <= TARGETS, f"no such target: {sorted(named - TARGETS)}"
+
+
+def test_make_alone_explains_every_target():
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert TARGETS - {"help"} <= set(re.findall(r"[a-z][a-z-]+", told))
+
+
+def test_makefile_installs_extras_that_exist():
+    extras = set(re.findall(r"\$\(call install,(\w+)", MAKEFILE))
+    assert extras == set(PROJECT["optional-dependencies"])
+
+
+def test_makefile_uses_no_absolute_path():
+    code = [line for line in MAKEFILE.splitlines() if not line.startswith("#")]
+    assert "CURDIR" not in MAKEFILE and "abspath" not in MAKEFILE and "realpath" not in MAKEFILE
+    assert not [line for line in code if re.search(r"(?<![\w.}*$)-])/(?!dev/null)[a-z]", line)]
+
+
+def test_readme_installs_the_extra_and_the_torch_of_the_makefile():
+    [torch] = re.findall(r"^TORCH\s*\?= (\S+)$", MAKEFILE, re.MULTILINE)
+    installed = "\n".join(line for line in commands(README) if "pip install" in line)
+    assert torch in installed
+    assert set(re.findall(r"\.\[(\w+)\]", installed)) <= set(PROJECT["optional-dependencies"])
+    assert torch == "torch==2.13.0" and "torch>=2.11" in PROJECT["dependencies"]
+
+
+def test_readme_names_companion_commands_that_exist():
+    from companion import cli
+
+    named = {line.split()[1] for line in commands(README) if line.startswith("companion ")}
+    assert {"train", "generate"} <= named
+    help_text = subprocess.run([sys.executable, "-m", "companion", "--help"], capture_output=True, text=True).stdout
+    assert named <= set(re.findall(r"\w+", help_text)), help_text
+    assert callable(cli.main) and PROJECT["scripts"] == {"companion": "companion.cli:main"}
+
+
+def test_readme_lists_every_lesson():
+    for notebook in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        assert f"notebooks/{notebook.name}" in README
+
+
+@pytest.mark.parametrize("page", ["README.md", "notebooks/README.md"])
+def test_links_within_the_repository_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
+    missing = [link for link in links if not ((ROOT / page).parent / link).exists()]
+    assert not missing, missing
+
+
+def test_ci_runs_the_readmes_test_command():
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "set -euo pipefail" in script and script.rstrip().endswith("make test")
+    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
+
+
+def test_licences_are_named():
+    assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
+    assert PROJECT["license"] == "MIT"
+    assert "CC BY 4.0" in README and "MIT" in README
