@@ -1,0 +1,334 @@
+"""Figures of the lessons: one style, one way to finish a figure, and the two pictures that every lesson draws.
+
+    fig, ax = figures.subplots()
+    ax.plot(widths, variances, label="measured")
+    ax.set(xlabel="head width d_k", ylabel="variance of q . k")
+    ax.legend()
+    figures.show(fig, alt="The variance of q . k grows in proportion to d_k.")
+
+A figure that is not legible to everyone is an error here and not a matter of taste: `show` refuses an axis without a
+name, lines that differ by colour alone, small print, and a picture without alternative text.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from cycler import cycler
+from IPython.display import display
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+DPI = 100
+SMALLEST_PRINT = 8.0  # points; at 100 dpi this is the size of a footnote
+
+# Okabe and Ito's palette ("Color universal design", 2008): told apart with every common form of colour blindness.
+PALETTE = {
+    "blue": "#0072B2",
+    "orange": "#E69F00",
+    "green": "#009E73",
+    "red": "#D55E00",
+    "purple": "#CC79A7",
+    "sky": "#56B4E9",
+    "black": "#000000",
+}
+
+# A curve's dash and marker change together with its colour, so that the figure also works in black and white.
+_CYCLE = cycler(
+    color=list(PALETTE.values()),
+    linestyle=["-", "--", "-.", ":", "-", "--", "-."],
+    marker=["o", "s", "^", "D", "v", "P", "X"],
+)
+
+STYLE: dict[str, Any] = {
+    "figure.dpi": DPI,
+    "savefig.dpi": DPI,
+    "figure.constrained_layout.use": True,
+    "figure.facecolor": "white",
+    "font.family": "DejaVu Sans",  # ships with Matplotlib: the same letters on every machine
+    "font.size": 11.0,
+    "axes.titlesize": 12.0,
+    "axes.labelsize": 11.0,
+    "xtick.labelsize": 10.0,
+    "ytick.labelsize": 10.0,
+    "legend.fontsize": 10.0,
+    "legend.frameon": False,
+    "axes.prop_cycle": _CYCLE,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 5.0,
+    "image.cmap": "Blues",
+    "hatch.linewidth": 0.6,
+}
+
+Matrix = torch.Tensor | np.ndarray | Sequence[Sequence[float]]
+
+
+def use_style() -> None:
+    """Switch the course's Matplotlib style on for everything drawn from now on (`subplots` does it for you)."""
+    plt.rcParams.update(STYLE)  # type: ignore[arg-type]
+
+
+def subplots(
+    rows: int = 1, columns: int = 1, *, width: float = 6.4, height: float = 3.8, **options: Any
+) -> tuple[Figure, Any]:
+    """`plt.subplots` in the course's style.
+
+    Args:
+        rows, columns: how many axes, as in `plt.subplots`.
+        width, height: of the whole figure, in inches; one inch is 100 pixels. Wider than 10 does not fit a notebook.
+        options: anything else `plt.subplots` takes (`sharex`, `squeeze`, `width_ratios`, ...).
+
+    Returns:
+        the figure, and one `Axes` or an array of them.
+    """
+    use_style()
+    return plt.subplots(rows, columns, figsize=(width, height), **options)
+
+
+class _Picture:
+    """A finished figure as Jupyter shows it: pixels, and its words for those who cannot see them."""
+
+    def __init__(self, png: bytes, alt: str, size: str):
+        self.png, self.alt, self.size = png, alt, size
+
+    def __repr__(self) -> str:
+        return f"Figure ({self.size}): {self.alt}"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"image/png": self.png, "text/plain": repr(self)}, {"image/png": {"alt": self.alt}}
+
+
+def show(fig: Figure, *, alt: str) -> None:
+    """Check a figure, show it under the cell as a PNG with alternative text, and close it.
+
+    Args:
+        fig: the figure; nothing can be drawn on it afterwards.
+        alt: one or two sentences that tell someone who cannot see the figure what it shows: what is on the axes and
+            what the eye would notice, not "a plot of ...". It is compared between machines: no measured number.
+
+    Raises:
+        ValueError: for an axis without a name, labelled curves without a legend, curves that differ by colour alone,
+            text smaller than 8 points, or an empty `alt`. An axis that is switched off (`ax.axis("off")`, for diagrams)
+            needs no names.
+    """
+    faults = _faults(fig, alt)
+    if faults:
+        raise ValueError("this figure is not finished:\n  " + "\n  ".join(faults))
+    buffer = io.BytesIO()
+    # Without the `Software` entry the file does not depend on Matplotlib's version, only on what is drawn.
+    fig.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    width, height = (round(inches * DPI) for inches in fig.get_size_inches())
+    count = len(fig.axes)
+    size = f"{width} x {height} pixels, {count} {'axis' if count == 1 else 'axes'}"
+    plt.close(fig)
+    display(_Picture(buffer.getvalue(), " ".join(alt.split()), size))
+
+
+def _faults(fig: Figure, alt: str) -> list[str]:
+    faults = []
+    if len(alt.split()) < 4:
+        faults.append(f"alt: expected a sentence that says what the figure shows, got {alt!r}")
+    if not fig.axes:
+        faults.append("the figure has no axes")
+    for number, ax in enumerate(fig.axes, 1):
+        name = f"axes {number}" + (f" ({ax.get_title()!r})" if ax.get_title() else "")
+        if ax.axison and ax.get_visible():
+            faults += [f"{name}: {fault}" for fault in _axis_faults(fig, ax)]
+    for text in fig.findobj(Text):
+        assert isinstance(text, Text)
+        if text.get_visible() and text.get_text().strip() and float(text.get_fontsize()) < SMALLEST_PRINT:
+            points = f"{text.get_fontsize():g} points"
+            faults.append(f"text {text.get_text()!r} is {points}; {SMALLEST_PRINT:g} is the smallest that can be read")
+    return faults
+
+
+def _axis_faults(fig: Figure, ax: Axes) -> list[str]:
+    faults = []
+    # A colour bar has one named axis; every other axes has two, of which shared ones may be named once.
+    named = {
+        "x": bool(fig.get_supxlabel()) or any(a.get_xlabel() for a in ax.get_shared_x_axes().get_siblings(ax)),
+        "y": bool(fig.get_supylabel()) or any(a.get_ylabel() for a in ax.get_shared_y_axes().get_siblings(ax)),
+    }
+    if hasattr(ax, "_colorbar"):
+        if not any(named.values()):
+            faults.append("the colour bar has no label: colorbar(..., label=...)")
+        return faults
+    for letter, found in named.items():
+        if not found:
+            faults.append(f"no label on the {letter} axis: ax.set_{letter}label(...), with the unit if there is one")
+    lines = [line for line in ax.get_lines() if line.get_visible() and not str(line.get_label()).startswith("_")]
+    if len(lines) > 1 and ax.get_legend() is None and not fig.legends:
+        faults.append("several labelled curves and no legend: ax.legend()")
+    for one, other in combinations(lines, 2):
+        if (one.get_linestyle(), str(one.get_marker())) == (other.get_linestyle(), str(other.get_marker())):
+            faults.append(
+                f"curves {one.get_label()!r} and {other.get_label()!r} differ by colour alone: "
+                "give one another linestyle or marker"
+            )
+    return faults
+
+
+def heatmap(
+    ax: Axes,
+    matrix: Matrix,
+    *,
+    rows: Sequence[object] | None = None,
+    columns: Sequence[object] | None = None,
+    row_label: str,
+    column_label: str,
+    title: str = "",
+    bar_label: str = "",
+    limits: tuple[float, float] | None = None,
+    values: bool | None = None,
+    digits: int = 2,
+) -> AxesImage:
+    """Draw a matrix as coloured cells, its first index downwards, as it is printed.
+
+    Args:
+        ax: where to draw.
+        matrix: (row, column). Entries that are `-inf` (masked) or NaN are hatched and named, never coloured.
+        rows, columns: a name for each row and column (tokens, as text); numbers from 0 if left out.
+        row_label, column_label: what the two axes are, as in "query (the token that looks)".
+        title: over the axes.
+        bar_label: what the colour means, with its unit. Draws a colour bar; without it there is none.
+        limits: (lowest, highest) value of the colour scale. Give the same to every map that is to be compared.
+            By default the range of the data: from 0 if nothing is negative, otherwise symmetric about 0.
+        values: write the value into each cell. By default where there are at most 12 rows and 12 columns.
+        digits: decimals of these values.
+
+    Returns:
+        the image, for a colour bar of your own.
+
+    Raises:
+        ValueError: the matrix is not two-dimensional, or the names are not as many as the rows or columns.
+    """
+    array = _as_array(matrix)
+    if array.ndim != 2:
+        raise ValueError(f"matrix: expected two axes (row, column), got shape {array.shape}")
+    for name, given, count in (("rows", rows, array.shape[0]), ("columns", columns, array.shape[1])):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{name}: expected {count} names, one each, got {len(given)}: {list(given)}")
+    finite = array[np.isfinite(array)]
+    lowest, highest = limits or _limits(finite)
+    # PuOr and Blues both stay readable in grey and with every common form of colour blindness.
+    image = ax.imshow(
+        np.where(np.isfinite(array), array, np.nan),
+        cmap="PuOr_r" if lowest < 0 else "Blues",
+        vmin=lowest,
+        vmax=highest,
+        aspect="equal" if max(array.shape) <= 4 * min(array.shape) else "auto",
+        interpolation="nearest",
+    )
+    ax.grid(False)
+    ax.set(xlabel=column_label, ylabel=row_label, title=title)
+    _name_ticks(ax, "y", rows, array.shape[0])
+    _name_ticks(ax, "x", columns, array.shape[1])
+    show_values = max(array.shape) <= 12 if values is None else values
+    for (row, column), value in np.ndenumerate(array):
+        if not np.isfinite(value):
+            ax.add_patch(
+                Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="#EEEEEE", edgecolor="#999999", hatch="//")
+            )
+        if show_values:
+            shade = sum(image.cmap(image.norm(value))[:3]) if np.isfinite(value) else 3.0
+            ax.text(
+                column, row, _number(float(value), digits),
+                ha="center", va="center", fontsize=10, color="black" if shade > 1.4 else "white",
+            )  # fmt: skip
+    if bar_label:
+        bar = ax.get_figure().colorbar(image, ax=ax, label=bar_label, shrink=0.85)  # type: ignore[union-attr]
+        bar.outline.set_visible(False)
+    return image
+
+
+def attention_map(
+    ax: Axes,
+    weights: Matrix,
+    *,
+    queries: Sequence[object],
+    keys: Sequence[object],
+    title: str = "",
+    bar_label: str = "",
+    values: bool | None = None,
+) -> AxesImage:
+    """Draw attention weights: one row for each query, which looks; one column for each key, which is looked at.
+
+    The colour scale always runs from 0 to 1, so that maps of different heads can be compared.
+
+    Args:
+        ax: where to draw.
+        weights: (query, key), each row a distribution (or zeros, for a query that sees nothing).
+        queries, keys: the tokens of the two sides, as text, in order. In self-attention they are the same.
+        title, bar_label, values: as in `heatmap`.
+
+    Raises:
+        ValueError: the weights are not one such matrix (a swapped axis is caught here whenever the rows do not sum
+            to 1), or the tokens are not as many as its rows or columns.
+    """
+    array = _as_array(weights)
+    if array.ndim != 2:
+        raise ValueError(f"weights: expected the axes (query, key) of one head, got shape {array.shape}")
+    if array.shape != (len(queries), len(keys)):
+        raise ValueError(f"weights: expected shape (queries, keys) = ({len(queries)}, {len(keys)}), got {array.shape}")
+    totals = array.sum(axis=1)
+    if (array < 0).any() or not np.all(np.isclose(totals, 1, atol=1e-2) | (totals == 0)):
+        raise ValueError(
+            "weights: each row must be a distribution over the keys (these may be scores, or transposed); "
+            f"the rows sum to {[round(float(total), 3) for total in totals]}, the smallest entry is {array.min():.3g}"
+        )
+    return heatmap(
+        ax, array, rows=queries, columns=keys, limits=(0.0, 1.0), title=title, bar_label=bar_label, values=values,
+        row_label="query (the token that looks)", column_label="key (the token looked at)",
+    )  # fmt: skip
+
+
+def _as_array(matrix: Matrix) -> np.ndarray:
+    if isinstance(matrix, torch.Tensor):
+        matrix = matrix.detach().cpu().double().numpy()
+    return np.asarray(matrix, dtype=float)
+
+
+def _limits(finite: np.ndarray) -> tuple[float, float]:
+    if finite.size == 0:
+        return 0.0, 1.0
+    if finite.min() >= 0:
+        return 0.0, float(finite.max()) or 1.0
+    reach = float(np.abs(finite).max())
+    return -reach, reach
+
+
+def _name_ticks(ax: Axes, letter: str, names: Sequence[object] | None, count: int) -> None:
+    axis = ax.xaxis if letter == "x" else ax.yaxis
+    if names is None:
+        if count <= 16:  # otherwise Matplotlib thins the numbers out
+            axis.set_ticks(range(count))
+        return
+    texts = [str(name).replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") for name in names]
+    # parse_math: a token may be a dollar sign
+    axis.set_ticks(range(count), texts, parse_math=False)
+    if letter == "x" and sum(map(len, texts)) > 5 * count and count > 2:
+        axis.set_tick_params(rotation=45)
+        for label in axis.get_ticklabels():
+            label.set(ha="right", rotation_mode="anchor")
+
+
+def _number(value: float, digits: int) -> str:
+    if np.isnan(value):
+        return "NaN"
+    if np.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    text = f"{value:.{digits}f}"
+    return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")  # no "-0.00"

@@ -1,0 +1,367 @@
+"""Build the lessons: notebooks/NN_name.ipynb is notebooks/src/NN_name.md, executed.
+
+    python notebooks/build.py [--all] [--check] [LESSON ...]
+
+The same source, companion and libraries give the same bytes: cell ids follow from the text, and nothing that depends
+on the clock or on chance is kept. A notebook records, in its metadata, a digest of each code cell with its outputs and
+one of the companion modules that the lesson imports. So the builder can tell what needs to run: nothing when only
+prose changed. `--check` runs nothing and says which notebook is not what its source builds, and where.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = HERE.parent / "companion"
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+KEPT_CELL_METADATA = ("tags", "name")
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+CELL_TIMEOUT = 300  # seconds
+# What a kernel inherits: one thread, one hash seed, and nothing of the builder's own plotting or terminal settings.
+KERNEL_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
+FORGOTTEN_ENVIRONMENT = ("MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "FORCE_COLOR", "PYTHONSTARTUP")
+
+
+class BuildError(Exception):
+    """A lesson that cannot be built; the message says which, where and why."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A source and the notebook that is built from it."""
+
+    source: Path
+    notebook: Path
+
+    @property
+    def name(self) -> str:
+        return self.source.stem
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source as cells without outputs, and the line of the file on which each cell begins."""
+
+    cells: list[NotebookNode]
+    lines: list[int]
+
+
+def lessons(folder: Path = HERE) -> list[Lesson]:
+    """All lessons of a folder, in order: each `src/NN_name.md`, and each notebook that has lost its source."""
+    names = {path.stem for path in (folder / "src").glob("[0-9][0-9]_*.md")}
+    names |= {path.stem for path in folder.glob("[0-9][0-9]_*.ipynb")}
+    return [Lesson(folder / "src" / f"{name}.md", folder / f"{name}.ipynb") for name in sorted(names)]
+
+
+def read_source(path: Path) -> Source:
+    """The cells of a MyST source, with ids that follow from their text."""
+    text = path.read_text(encoding="utf-8")
+    cells, seen = jupytext.reads(text, fmt="md:myst").cells, {}  # type: ignore[var-annotated]
+    for cell in cells:
+        key = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
+        seen[key] = seen.get(key, 0) + 1
+        cell.id = key if seen[key] == 1 else f"{key}-{seen[key]}"
+        cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in KEPT_CELL_METADATA})
+    return Source(cells, list(_first_lines(text, cells)))
+
+
+def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
+    position = 0
+    for cell in cells:
+        found = text.find(cell.source, position)
+        if found >= 0:
+            yield text.count("\n", 0, found) + 1
+            position = found + len(cell.source)
+        else:  # jupytext changed the text of the cell; point at the end of the one before
+            yield text.count("\n", 0, position) + 1
+
+
+def _code(cells: list[NotebookNode]) -> list[NotebookNode]:
+    return [cell for cell in cells if cell.cell_type == "code"]
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _cell_digest(cell: NotebookNode) -> str:
+    return _sha(json.dumps([cell.source, cell.execution_count, cell.outputs], sort_keys=True))
+
+
+def _assemble(cells: list[NotebookNode], companion: str) -> str:
+    """The file's text, from executed cells."""
+    record = {"companion": companion, "cells": [_cell_digest(cell) for cell in _code(cells)]}
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={**METADATA, "build": record})
+    notebook.nbformat_minor = 5
+    return nbformat.writes(notebook) + "\n"
+
+
+# --- which modules of the companion a lesson depends on
+
+
+def companion_digest(cells: list[NotebookNode], package: Path = PACKAGE) -> str:
+    """Of the source files of every companion module that the code cells import, and those these import."""
+    found: set[Path] = set()
+    for cell in _code(cells):
+        _follow(_parse(cell.source), "", package, found)
+    parts = [f"{path.relative_to(package).as_posix()}\n{path.read_text(encoding='utf-8')}" for path in sorted(found)]
+    return _sha("\0".join(parts))
+
+
+def _parse(code: str) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except SyntaxError:  # the run reports it, with its cell and line
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _follow(tree: ast.AST, inside: str, package: Path, found: set[Path]) -> None:
+    """Add the files behind the companion imports of `tree`, a module of the package `inside`, and behind theirs."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                _add(alias.name, None, package, found)
+        elif isinstance(node, ast.ImportFrom):
+            above = inside.split(".")[: len(inside.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                _add(module, alias.name, package, found)
+
+
+def _add(module: str, name: str | None, package: Path, found: set[Path]) -> None:
+    if module.split(".")[0] != package.name:
+        return
+    base = package.joinpath(*module.split(".")[1:])
+    if name and ((base / f"{name}.py").exists() or (base / name / "__init__.py").exists()):
+        return _add(f"{module}.{name}", None, package, found)
+    is_package = (base / "__init__.py").exists()
+    path = base / "__init__.py" if is_package else base.with_suffix(".py")
+    if not path.exists():
+        return
+    tree = _parse(path.read_text(encoding="utf-8"))
+    if is_package and name:  # a name that the package hands on: follow it alone, not all that the package knows
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and any(name == (a.asname or a.name) for a in node.names):
+                return _follow(ast.Module(body=[node], type_ignores=[]), module, package, found)
+    if path not in found:
+        found.add(path)
+        _follow(tree, module if is_package else module.rpartition(".")[0], package, found)
+
+
+# --- what needs to be done
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a notebook is not what its source builds. `line` is a line of the source."""
+
+    what: str
+    cell: int | None = None
+    line: int | None = None
+    runs: bool = True  # must cells be executed to mend it?
+
+    def __str__(self) -> str:
+        where = "" if self.cell is None else f"cell {self.cell}" + (f" (source line {self.line})" if self.line else "")
+        return f"{where}: {self.what}" if where else self.what
+
+
+def difference(lesson: Lesson, source: Source | None = None) -> Difference | None:
+    """The first place where the stored notebook is not what its source builds, or None. Runs nothing."""
+    if not lesson.source.exists():
+        return Difference(f"there is a notebook, but no source {lesson.source.name} in {lesson.source.parent.name}/")
+    source = source or read_source(lesson.source)
+    if not lesson.notebook.exists():
+        return Difference("has never been built")
+    text = lesson.notebook.read_text(encoding="utf-8")
+    try:
+        stored = nbformat.reads(text, as_version=4)
+        record = stored.metadata["build"]["cells"]
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError, AttributeError, KeyError, TypeError) as error:
+        return Difference(f"is not a notebook that was built here ({type(error).__name__})")
+    found = _code_difference(source, stored.cells, record) or _prose_difference(source, stored.cells)
+    if found:
+        return found
+    if text != _assemble(_with_outputs(source.cells, stored.cells), stored.metadata["build"]["companion"]):
+        return Difference("its metadata or its form was changed after it was built (saved from Jupyter?)", runs=False)
+    return None
+
+
+def _code_difference(source: Source, stored: list[NotebookNode], record: list[str]) -> Difference | None:
+    old = _code(stored)
+    numbers = [number for number, cell in enumerate(source.cells, 1) if cell.cell_type == "code"]
+    for index, number in enumerate(numbers):
+        line = source.lines[number - 1]
+        if index >= len(old):
+            return Difference("this code cell is not in the notebook", number, line)
+        if source.cells[number - 1].source != old[index].source:
+            return Difference("the code in the notebook is not the code in the source", number, line)
+        if index >= len(record) or record[index] != _cell_digest(old[index]):
+            return Difference("the stored output was changed after it was built", number, line)
+    if len(old) > len(numbers):
+        number = stored.index(old[len(numbers)]) + 1
+        return Difference("the notebook has a code cell that is not in the source", number)
+    return None
+
+
+def _prose_difference(source: Source, stored: list[NotebookNode]) -> Difference | None:
+    for number, (cell, line) in enumerate(zip(source.cells, source.lines, strict=True), 1):
+        old = stored[number - 1] if number <= len(stored) else None
+        if old is None or (cell.cell_type, cell.source) != (old.cell_type, old.source):
+            shift = _first_changed_line(cell.source, old.source if old is not None else "")
+            return Difference("the text in the notebook is not the text in the source", number, line + shift, False)
+        if cell.id != old.get("id") or cell.metadata != old.metadata:
+            return Difference("the cell's id, tags or name differ from the source", number, line, runs=False)
+    if len(stored) > len(source.cells):
+        return Difference("the notebook has a cell that is not in the source", len(source.cells) + 1, runs=False)
+    return None
+
+
+def _first_changed_line(new: str, old: str) -> int:
+    lines = zip(new.split("\n"), old.split("\n"), strict=False)
+    return next((index for index, (a, b) in enumerate(lines) if a != b), 0)
+
+
+def _with_outputs(cells: list[NotebookNode], stored: list[NotebookNode]) -> list[NotebookNode]:
+    """The cells of the source with the outputs of the same code cells in the stored notebook."""
+    old = iter(_code(stored))
+    merged = []
+    for cell in cells:
+        copy = NotebookNode(cell)
+        if cell.cell_type == "code":
+            match = next(old)
+            copy.outputs, copy.execution_count = match.outputs, match.execution_count
+        merged.append(copy)
+    return merged
+
+
+# --- doing it
+
+
+def execute(lesson: Lesson, source: Source) -> list[NotebookNode]:
+    """The cells, executed in order in a fresh kernel whose folder is the notebook's.
+
+    Raises:
+        BuildError: a cell failed, took more than 300 seconds, or took the kernel with it.
+    """
+    notebook = nbformat.v4.new_notebook(cells=source.cells, metadata=METADATA)
+    at = [-1]
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        record_timing=False,
+        coalesce_streams=True,
+        extra_arguments=["--log-level=40"],  # the kernel's own advice is not for whoever builds
+        resources={"metadata": {"path": str(lesson.notebook.parent)}},
+        on_cell_execute=lambda cell, cell_index: at.__setitem__(0, cell_index),
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in FORGOTTEN_ENVIRONMENT} | KERNEL_ENVIRONMENT
+    try:
+        client.execute(env=environment)
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        number = at[0] + 1
+        reason = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+        where = f"cell {number} ({lesson.source.name}, line {source.lines[number - 1]})"
+        raise BuildError(f"{lesson.name}: {where} failed\n{reason}") from error
+    for cell in _code(notebook.cells):
+        for output in cell.outputs:
+            output.get("data", {}).pop(WIDGET_VIEW, None)  # its model's id is random
+    return notebook.cells
+
+
+def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE) -> str:
+    """Bring one notebook up to date and say what was done. The old notebook stays until the new one is complete.
+
+    Raises:
+        BuildError: there is no source, or a cell failed; the notebook is as it was.
+    """
+    if not lesson.source.exists():
+        raise BuildError(f"{lesson.name}: {difference(lesson)}; delete the notebook or bring its source back")
+    start = time.monotonic()
+    source = read_source(lesson.source)
+    companion = companion_digest(source.cells, package)
+    stale = difference(lesson, source)
+    stored = None
+    if lesson.notebook.exists() and not (stale and stale.runs):
+        stored = nbformat.read(lesson.notebook, as_version=4)
+    if rerun or stored is None or stored.metadata["build"]["companion"] != companion:
+        cells, how = execute(lesson, source), "executed"
+    elif stale:
+        cells, how = _with_outputs(source.cells, stored.cells), "outputs kept"
+    else:
+        return f"{lesson.name}: up to date"
+    text = _assemble(cells, companion)
+    old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None
+    if text != old:
+        unfinished = lesson.notebook.with_name(f".{lesson.name}.unfinished")
+        unfinished.write_text(text, encoding="utf-8", newline="\n")
+        unfinished.replace(lesson.notebook)
+    size, seconds = len(text.encode()) / 1024, time.monotonic() - start
+    state = "written" if text != old else "unchanged"
+    return f"{lesson.name}: {how}, {state}, {len(_code(cells))} code cells, {size:.0f} KiB, {seconds:.1f} s"
+
+
+def _check_all(chosen: list[Lesson]) -> bool:
+    fine = True
+    for lesson in chosen:
+        found = difference(lesson)
+        if found:
+            fine = False
+            print(f"{lesson.name}: STALE, {found}. Run: make notebooks")
+            continue
+        stored = nbformat.read(lesson.notebook, as_version=4)
+        changed = stored.metadata["build"]["companion"] != companion_digest(stored.cells)
+        print(f"{lesson.name}: ok" + (", built with another state of the companion: make notebooks" if changed else ""))
+    return fine
+
+
+def _build_all(chosen: list[Lesson], rerun: bool, jobs: int) -> bool:
+    def attempt(lesson: Lesson) -> bool:
+        try:
+            line, fine = build(lesson, rerun=rerun), True
+        except BuildError as error:
+            line, fine = f"{error}\n{lesson.name}: FAILED; the notebook is as it was", False
+        print(line, flush=True)
+        return fine
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return all(list(pool.map(attempt, chosen)))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Build the notebooks from notebooks/src/*.md.")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="number or beginning of the name (default: all)")
+    parser.add_argument("--check", action="store_true", help="run nothing; say which notebook is stale, and where")
+    parser.add_argument("--all", action="store_true", help="execute every lesson, whether it changed or not")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="lessons at once (%(default)s)")
+    options = parser.parse_args(arguments)
+    chosen = [x for x in lessons() if not options.lessons or any(x.name.startswith(p) for p in options.lessons)]
+    if not chosen:
+        parser.error(f"no lesson begins with {' or '.join(options.lessons) or 'a number'}")
+    fine = _check_all(chosen) if options.check else _build_all(chosen, options.all, options.jobs)
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

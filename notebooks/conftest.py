@@ -1,0 +1,16 @@
+"""How long each lesson took, after a run of nbval over the notebooks."""
+
+from collections import Counter
+
+
+def pytest_terminal_summary(terminalreporter):
+    seconds = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            lesson, found, _ = getattr(report, "nodeid", "").partition(".ipynb::")
+            if found and hasattr(report, "duration"):
+                seconds[lesson] += report.duration
+    if seconds:
+        terminalreporter.section("seconds for each lesson")
+        for lesson, total in sorted(seconds.items()):
+            terminalreporter.line(f"{total:7.1f}  {lesson}")

@@ -1,0 +1,25 @@
+"""A small, correct lesson, built once, for the tests of the builder and of the contract."""
+
+import shutil
+from pathlib import Path
+
+import build
+import pytest
+
+
+@pytest.fixture(scope="session")
+def small_lesson(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("course with a space, é")
+    (folder / "src").mkdir()
+    shutil.copy(Path(__file__).with_name("02_small.md"), folder / "src")
+    [lesson] = build.lessons(folder)
+    build.build(lesson)
+    return lesson
+
+
+@pytest.fixture
+def copied(small_lesson, tmp_path):
+    """The same lesson in a folder of its own, to be changed."""
+    shutil.copytree(small_lesson.notebook.parent, tmp_path / "course")
+    [lesson] = build.lessons(tmp_path / "course")
+    return lesson

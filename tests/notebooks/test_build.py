@@ -1,0 +1,171 @@
+"""The builder: reproducible, frugal, and precise about what is stale."""
+
+import json
+import shutil
+
+import build
+import nbformat
+import pytest
+
+
+def edit(path, old, new):
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def outputs(lesson):
+    return [c.outputs for c in nbformat.read(lesson.notebook, as_version=4).cells if c.cell_type == "code"]
+
+
+@pytest.fixture
+def executed(small_lesson, monkeypatch):
+    """Execution made quick: what the small lesson's cells gave when they were really run."""
+    stored = nbformat.read(small_lesson.notebook, as_version=4)
+    monkeypatch.setattr(build, "execute", lambda lesson, source: stored.cells)
+
+
+def test_what_was_built_is_up_to_date(small_lesson):
+    assert build.difference(small_lesson) is None
+    assert build.build(small_lesson) == "02_small: up to date"
+
+
+def test_building_again_gives_the_same_bytes(copied):
+    before = copied.notebook.read_bytes()
+    assert "executed, unchanged" in build.build(copied, rerun=True)
+    assert copied.notebook.read_bytes() == before
+
+
+def test_changed_prose_is_found_and_needs_no_execution(copied, monkeypatch):
+    before = outputs(copied)
+    edit(copied.source, "It runs.", "It does run.")
+    assert "source line 73): the text in the notebook is not the text in the source" in str(build.difference(copied))
+    monkeypatch.setattr(build, "execute", None)
+    assert "outputs kept, written" in build.build(copied)
+    assert build.difference(copied) is None
+    assert outputs(copied) == before
+    assert "It does run." in copied.notebook.read_text(encoding="utf-8")
+
+
+def test_changed_code_is_found_and_executed(copied):
+    edit(copied.source, "print(add(1, 2))", "print(add(1, 6))")
+    assert "cell 2 (source line 26): the code in the notebook is not" in str(build.difference(copied))
+    assert "executed, written" in build.build(copied)
+    assert outputs(copied)[0][0].text == "7\n"
+
+
+@pytest.mark.parametrize(
+    "old, new, where",
+    [
+        ('"3\\n"', '"4\\n"', "cell 2 (source line 26): the stored output was changed"),
+        ("rising.", "falling.", "cell 5 (source line 42): the stored output was changed"),
+        ('"execution_count": 3', '"execution_count": 4', "cell 7 (source line 57): the stored output was changed"),
+        ("tag{2.1}", "tag{2.2}", "cell 1 (source line 19): the text in the notebook is not"),
+        ("return a + b", "return b + a", "cell 2 (source line 26): the code in the notebook is not"),
+        ('"rung"', '"slow"', "cell 2 (source line 26): the cell's id, tags or name differ"),
+        ('"display_name": "Python 3 (ipykernel)"', '"display_name": "mine"', "metadata or its form was changed"),
+    ],
+)
+def test_a_notebook_changed_by_hand_is_found_and_mended(copied, executed, old, new, where):
+    before = copied.notebook.read_bytes()
+    edit(copied.notebook, old, new)
+    assert where in str(build.difference(copied))
+    build.build(copied)
+    assert copied.notebook.read_bytes() == before
+
+
+def test_a_cell_too_many_is_found(copied):
+    notebook = nbformat.read(copied.notebook, as_version=4)
+    notebook.cells.append(nbformat.v4.new_markdown_cell("More."))
+    nbformat.write(notebook, copied.notebook)
+    assert "has a cell that is not in the source" in str(build.difference(copied))
+
+
+def test_no_notebook_and_no_source_are_found(copied):
+    copied.notebook.rename(copied.notebook.with_suffix(".away"))
+    assert str(build.difference(copied)) == "has never been built"
+    copied.notebook.with_suffix(".away").rename(copied.notebook)
+    copied.source.unlink()
+    assert "no source 02_small.md in src/" in str(build.difference(copied))
+    with pytest.raises(build.BuildError, match=r"no source 02_small\.md"):
+        build.build(copied)
+
+
+EMPTY = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", EMPTY])
+def test_a_file_that_is_no_built_notebook_is_found(copied, text):
+    copied.notebook.write_text(text)
+    assert "is not a notebook that was built here" in str(build.difference(copied))
+
+
+def test_a_failing_cell_is_named_and_the_old_notebook_stays(copied):
+    before = copied.notebook.read_bytes()
+    edit(copied.source, "print(add(1, 2))", "print(add(1, undefined))")
+    message = r"(?s)02_small: cell 2 \(02_small\.md, line 26\) failed.*NameError"
+    with pytest.raises(build.BuildError, match=message) as caught:
+        build.build(copied)
+    assert "\x1b" not in str(caught.value)
+    assert copied.notebook.read_bytes() == before
+    assert sorted(path.name for path in copied.notebook.parent.iterdir()) == ["02_small.ipynb", "src"]
+
+
+def test_nothing_of_the_clock_or_of_chance_is_kept(small_lesson):
+    notebook = json.loads(small_lesson.notebook.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        assert set(cell["metadata"]) <= {"tags", "name"}
+        assert not any("widget" in kind for output in cell.get("outputs", []) for kind in output.get("data", {}))
+    assert set(notebook["metadata"]) == {"build", "kernelspec", "language_info"}
+
+
+# --- what a lesson depends on
+
+
+@pytest.fixture
+def package(tmp_path):
+    files = {
+        "__init__.py": "from companion.layers.attention import attend\nfrom companion.other import thing",
+        "other.py": "thing = 1",
+        "layers/__init__.py": "",
+        "layers/attention.py": "from . import masks\nfrom ..config import Config",
+        "layers/masks.py": "import torch",
+        "config.py": "",
+        "cli.py": "from companion import other",
+    }
+    for name, text in files.items():
+        path = tmp_path / "companion" / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_text(text)
+    return tmp_path / "companion"
+
+
+@pytest.mark.parametrize(
+    "code, changed, expected",
+    [
+        ("from companion.layers.attention import attend", "layers/masks.py", True),
+        ("from companion.layers.attention import attend", "config.py", True),
+        ("from companion.layers.attention import attend", "other.py", False),
+        ("from companion.layers import attention", "layers/masks.py", True),
+        ("from companion import attend", "layers/masks.py", True),
+        ("from companion import attend", "other.py", False),
+        ("import companion.layers.masks as m", "layers/masks.py", True),
+        ("import companion.layers.masks as m", "layers/attention.py", False),
+        ("import companion", "other.py", True),
+        ("import companion", "cli.py", False),
+        ("import torch", "other.py", False),
+    ],
+)
+def test_a_lesson_depends_on_the_modules_it_imports(package, code, changed, expected):
+    cells = [nbformat.v4.new_code_cell(code)]
+    before = build.companion_digest(cells, package)
+    (package / changed).write_text("# changed")
+    assert (build.companion_digest(cells, package) != before) == expected
+
+
+def test_a_changed_companion_runs_the_lesson_again(copied, executed, tmp_path):
+    package = tmp_path / "companion"
+    shutil.copytree(build.PACKAGE, package)
+    assert build.build(copied, package=package) == "02_small: up to date"
+    edit(package / "study" / "figures.py", "DPI = 100", "DPI = 90")
+    assert build.build(copied, package=package).startswith("02_small: executed")

@@ -1,0 +1,150 @@
+"""Each rule of the contract, fed a small lesson that breaks it."""
+
+import re
+
+import build
+import contract
+import nbformat
+import pytest
+from nbformat.v4 import new_output
+
+EQUATION = "$$\na + b = b + a\n\\tag{2.1}\n$$\n"
+ASSERTED = "assert add(1, 2) == add(2, 1)  # (2.1), claim S0-04"
+NEW_CELL = "\n```{code-cell}\n%s\n```\n\n## Where texts differ"
+LONG = "\n".join(f"x{i} = {i}" for i in range(41))
+
+
+@pytest.fixture
+def book(small_lesson, tmp_path):
+    """Makes a `Book` from the small lesson after one replacement in its source, its outputs kept."""
+    stored = nbformat.read(small_lesson.notebook, as_version=4)
+    executed = {cell.metadata.name: cell for cell in stored.cells if cell.cell_type == "code"}
+
+    def make(old="", new="", **known):
+        text = small_lesson.source.read_text(encoding="utf-8")
+        assert old in text
+        path = tmp_path / "02_small.md"
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+        source = build.read_source(path)
+        code = [cell for cell in source.cells if cell.cell_type == "code"]
+        for count, cell in enumerate(code, 1):
+            cell.execution_count = count
+            cell.outputs = executed[cell.metadata.name].outputs if "name" in cell.metadata else []
+        return contract.Book("02_small", source.cells, source.lines, 1000, **known)
+
+    return make
+
+
+def texts(book):
+    return [str(fault) for fault in contract.check(book)]
+
+
+def test_a_good_lesson_has_no_fault(book):
+    assert texts(book(companion_names=contract.companion_names())) == []
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        # parts
+        ("# A small lesson\n", "A small lesson\n", "begins with its title"),
+        ("## Summary", "# Summary", "second title, 'Summary'"),
+        ("## Summary", "#### Summary", "'Summary' is H4 under an H2"),
+        ("## Summary\n\nIt runs.\n", "", "the part `## Summary` is missing"),
+        ("## Break it: a string", "## A string", "the part `## Break it` is missing"),
+        ("## Exercises", "## Summary\n\n## Exercises", "the part `## Summary` is there 2 times"),
+        ("## What to read next", "## What to read next\n\n## Afterword", "the last three H2 must be"),
+        ("run?**", "run.**", "must be the lesson's question"),
+        ("**You need:**", "Needed:", "`\\*\\*You need:\\*\\*` is missing"),
+        (" 1 minute.", " a while.", "must name its minutes"),
+        # equations
+        ("\\tag{2.1}\n", "", "source line 17: this display equation has no number"),
+        ("\\tag{2.1}\n", "\\tag{2.1} \\tag{2.2}\n", "this display equation has 2 numbers"),
+        ("\\tag{2.1}\n", "\\tag{2.2}\n", "source line 17: equation number 2.2 is out of order: expected 2.1"),
+        ("\\tag{2.1}\n", "\\tag{1.1}\n", "equation number 1.1 is out of order: expected 2.1"),
+        (EQUATION, EQUATION + "\n" + EQUATION, "source line 22: equation number 2.1 is out of order: expected 2.2"),
+        (EQUATION, EQUATION + "\n\\begin{align}\nx\n\\end{align}\n", "maths is written `\\$\\$ ... \\$\\$` here"),
+        (EQUATION, EQUATION + "\n\\tag{2.2}\n", "stands outside `\\$\\$ ... \\$\\$`"),
+        ("# (2.1), claim", "# claim", "source line 19: no code cell names equation \\(2.1\\)"),
+        ("# (2.1), claim", "# (2.1) and (2.9), claim", "the comment names equation \\(2.9\\), which does not exist"),
+        ("equation (2.1)", "equations (2.1) and (2.7)", "source line 33: equation \\(2.7\\) does not exist"),
+        (ASSERTED, "add(1, 2) == add(2, 1)  # (2.1)", "names an equation and asserts nothing"),
+        # figures
+        ("Squares rise faster", "+++\n\n### Squares rise faster", "must be Markdown and begin with a sentence"),
+        ("Squares rise faster than their roots.\n\n", "", "must be Markdown and begin with a sentence"),
+        # code
+        ("## Where texts differ", NEW_CELL % LONG, "a code cell of 41 lines"),
+        ("## Where texts differ", NEW_CELL % "x = 1\n%timeit x", "source line 66: not plain Python"),
+        ("## Where texts differ", NEW_CELL % "def attend(q):\n    pass", "import it from companion.layers.attention"),
+        ("## Where texts differ", NEW_CELL % "attend = lambda q: q", "'attend' is defined again"),
+        ("## Where texts differ", NEW_CELL % "class Block:\n    pass", "'Block' is defined again"),
+        # tags
+        (":tags: [rung]", ":tags: [raises-exception]", "unknown tags \\['raises-exception'\\]"),
+        (":name: mistake", ":name: sums", "the name 'sums' is taken"),
+        (":tags: [rung]", ":tags: [rung, nbval-ignore-output]", "not compared, without a reason"),
+        (":tags: [rung]", ":tags: [rung, nbval-ignore-output]", "1 of 3 code cells are not compared"),
+        # images
+        ("It runs.", "It runs.\n\n![a](https://example.org/a.png)", "an image from elsewhere: https://example.org/a.png"),
+        ("It runs.", 'It runs.\n\n<img alt="a" src="//example.org/a.png">', "an image from elsewhere"),
+    ],
+)  # fmt: skip
+def test_fault_in_the_source_is_found(book, old, new, message):
+    found = texts(book(old, new, companion_names=contract.companion_names()))
+    assert any(re.search(message, text) for text in found), found
+
+
+def output(kind, **content):
+    return {"outputs": [new_output(kind, **content)]}
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"execution_count": None}, "cell 2, source line \\d+: this cell was not executed"),
+        ({"execution_count": 7}, "code cell 1, executed as number 7"),
+        (output("error", ename="ValueError", evalue="no", traceback=[]), "a stored error: ValueError: no"),
+        (output("stream", name="stderr", text="a warning"), "output on stderr: 'a warning'"),
+        (output("display_data", data={"image/png": "AAAA"}), "not finished with figures.show"),
+        (output("display_data", data={"text/html": "<img src='https://a.org/b.png'>"}), "an output shows an image"),
+    ],
+)
+def test_fault_in_the_outputs_is_found(book, change, message):
+    made = book()
+    made.cells[1].update(change)
+    found = texts(made)
+    assert any(re.search(message, text) for text in found), found
+
+
+def test_code_and_inline_dollars_are_not_equations(book):
+    made = book("It runs.", "It runs: `$$x$$`, $y$.\n\n```\n$$ x $$\n```\n")
+    assert texts(made) == []
+
+
+def test_a_tagged_rung_may_define_what_the_companion_defines(book):
+    assert texts(book("It runs.", "It runs.", companion_names={"add": "companion.sums"})) == []
+    [fault] = texts(book(":tags: [rung]\n", "", companion_names={"add": "companion.sums"}))
+    assert "'add' is defined again; import it from companion.sums" in fault
+
+
+def test_equations_of_another_lesson_must_exist_there(book):
+    old, new = "# (2.1), claim", "# (2.1) and (0.3), claim"
+    assert texts(book(old, new, other_equations={0: {"0.1", "0.3"}})) == []
+    [fault] = texts(book(old, new, other_equations={0: {"0.1"}}))
+    assert "equation (0.3), which does not exist" in fault
+
+
+def test_a_reason_for_a_cell_that_is_compared_is_a_fault(book):
+    [fault] = texts(book(not_compared={"sums": "a rate"}))
+    assert "lists 'sums', and no cell of that name is tagged" in fault
+
+
+def test_a_heavy_notebook_is_a_fault(book):
+    made = book()
+    heavy = contract.Book(made.name, made.cells, made.lines, 600 * 1024)
+    [fault] = texts(heavy)
+    assert "the notebook has 600 KiB" in fault and fault.startswith("cell 5")
+
+
+def test_assertions_are_statements_and_calls():
+    assert contract.assertion_lines("x = 1\nassert x\ntorch.testing.assert_close(\n    x, x)\n") == [1, 3]
+    assert contract.assertion_lines("# assert x\nprint('assert x')") == []

@@ -1,0 +1,42 @@
+"""Every lesson is what its source builds, and keeps the contract of notebooks/README.md."""
+
+import tomllib
+from pathlib import Path
+
+import build
+import contract
+import nbformat
+import pytest
+
+LESSONS = build.lessons()
+NOT_COMPARED = tomllib.loads(Path(__file__).with_name("not_compared.toml").read_text(encoding="utf-8"))
+COMPANION = contract.companion_names()
+
+
+def test_the_lessons_of_the_course_are_there():
+    names = {lesson.name for lesson in LESSONS}
+    assert {"00_one_token_by_hand", "02_scaled_dot_product_attention", "10_generation_and_kv_cache"} <= names
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_notebook_is_what_its_source_builds(lesson):
+    found = build.difference(lesson)
+    assert found is None, f"{lesson.name}, {found}. `make notebooks` builds it"
+
+
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+def test_lesson_keeps_the_contract(lesson):
+    others = {
+        int(other.name[:2]): contract.equations(nbformat.read(other.notebook, as_version=4).cells)
+        for other in LESSONS
+        if other.notebook.exists()
+    }
+    book = contract.Book.read(
+        lesson, companion_names=COMPANION, not_compared=NOT_COMPARED.get(lesson.name, {}), other_equations=others
+    )
+    faults = contract.check(book)
+    assert not faults, "\n".join([f"{lesson.name} breaks the contract of notebooks/README.md:", *map(str, faults)])
+
+
+def test_reasons_are_kept_for_lessons_that_exist():
+    assert set(NOT_COMPARED) <= {lesson.name for lesson in LESSONS}

@@ -1,0 +1,204 @@
+"""The ledger of claims: every claim of what is taught is executed by a cell or a test, and the map to it is true."""
+
+import ast
+import csv
+import re
+import tomllib
+from pathlib import Path
+
+import build
+import contract
+import nbformat
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+KINDS = ("cell", "test", "not_decidable")
+_CLAIM = re.compile(r"\bS\d-\d\d\b")
+
+
+def ledger():
+    with (HERE / "ledger.csv").open(encoding="utf-8", newline="") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+def claims_map():
+    """The settings and the entries of claims.toml."""
+    read = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))
+    entries = {key: value for key, value in read.items() if isinstance(value, dict)}
+    return {key: value for key, value in read.items() if key not in entries}, entries
+
+
+def due(rows, settings):
+    """The claims that must be mapped by now."""
+    done = settings["topics_done"], settings["texts_done"]
+    return [key for key, row in rows.items() if row["topic"] in done[0] or key.split("-")[0] in done[1]]
+
+
+def form_fault(key, entry, rows):
+    """What is wrong with an entry by itself, or None."""
+    if key not in rows:
+        return f"{key} is not in ledger.csv"
+    kinds = [kind for kind in KINDS if kind in entry]
+    if len(kinds) != 1 or set(entry) - {*KINDS, "says"}:
+        return f"{key}: expected one of {', '.join(KINDS)}, and at most `says` beside it; got {sorted(entry)}"
+    if not all(isinstance(value, str) and value.strip() for value in entry.values()):
+        return f"{key}: every value must be text"
+    if "not_decidable" in entry and rows[key]["verdict"] != "N":
+        return f"{key}: its verdict is {rows[key]['verdict']}, so something can be computed; not_decidable is for N"
+    return None
+
+
+def claimed(cell):
+    """The claims that a code cell names in comments, and the line of each."""
+    found = {}
+    for line, comment in contract.comments(cell.source):
+        if re.search(r"\bclaims?\b", comment):
+            found |= {key: line for key in _CLAIM.findall(comment)}
+    return found
+
+
+def cell_fault(key, lesson, cells):
+    """Why no cell of the lesson executes the claim, or None."""
+    naming = [cell for cell in cells if cell.cell_type == "code" and key in claimed(cell)]
+    if not naming:
+        return f"{key}: no code cell of {lesson} says `# claim {key}`"
+    for cell in naming:
+        if cell.execution_count is None:
+            return f"{key}: its cell in {lesson} was not executed"
+        if not any(line >= claimed(cell)[key] for line in contract.assertion_lines(cell.source)):
+            return f"{key}: its cell in {lesson} asserts nothing after the comment"
+    return None
+
+
+def test_fault(key, node, root=ROOT):
+    """Why the test that is to execute the claim does not, or None."""
+    path, *names = node.split("::")
+    if not names or not (root / path).is_file():
+        return f"{key}: no test file {path}"
+    body = ast.parse((root / path).read_text(encoding="utf-8")).body
+    for name in names:
+        found = [item for item in body if isinstance(item, ast.FunctionDef | ast.ClassDef) and item.name == name]
+        if not found:
+            return f"{key}: {path} has no {'::'.join(names)}"
+        body = found[0].body
+    [function] = found
+    code = ast.unparse(function)
+    if re.search(r"\b(skip|skipif|xfail)\b", code):
+        return f"{key}: {node} may be skipped"
+    if not contract.assertion_lines(code) and "raises(" not in code and "gradcheck(" not in code:
+        return f"{key}: {node} contains no assertion"
+    return None
+
+
+test_fault.__test__ = False
+
+
+def cells_of(name):
+    path = build.HERE / f"{name}.ipynb"
+    return nbformat.read(path, as_version=4).cells if path.exists() else []
+
+
+def test_ledger_is_complete():
+    rows = ledger()
+    assert len(rows) == 270
+    assert {row["verdict"] for row in rows.values()} == set("HCIWNA")
+
+
+def test_every_claim_of_what_is_taught_is_mapped():
+    settings, entries = claims_map()
+    assert set(settings) == {"topics_done", "texts_done"}
+    missing = [key for key in due(ledger(), settings) if key not in entries]
+    assert not missing, f"{len(missing)} claims are nowhere executed: {', '.join(missing)}"
+
+
+def test_what_is_mapped_exists_is_executed_and_asserts():
+    rows, (_, entries) = ledger(), claims_map()
+    faults = []
+    for key, entry in entries.items():
+        fault = form_fault(key, entry, rows)
+        if not fault and "cell" in entry:
+            fault = cell_fault(key, entry["cell"], cells_of(entry["cell"]))
+        if not fault and "test" in entry:
+            fault = test_fault(key, entry["test"])
+        faults += [fault] if fault else []
+    assert not faults, "\n".join(["tests/claims.toml:", *faults])
+
+
+def test_lessons_name_only_claims_that_exist():
+    rows = ledger()
+    named = {(x.name, key) for x in build.lessons() for cell in cells_of(x.name) for key in claimed(cell)}
+    assert {(lesson, key) for lesson, key in named if key not in rows} == set()
+
+
+# --- each of these checks, fed something wrong
+
+
+ROWS = {
+    "S0-04": {"id": "S0-04", "verdict": "H", "topic": "att"},
+    "S0-68": {"id": "S0-68", "verdict": "N", "topic": "dec"},
+    "S2-01": {"id": "S2-01", "verdict": "I", "topic": "moe"},
+}
+
+
+def test_claims_are_due_by_topic_and_by_text():
+    assert due(ROWS, {"topics_done": ["att"], "texts_done": []}) == ["S0-04"]
+    assert due(ROWS, {"topics_done": ["att"], "texts_done": ["S2"]}) == ["S0-04", "S2-01"]
+
+
+@pytest.mark.parametrize(
+    "key, entry, message",
+    [
+        ("S9-99", {"cell": "02"}, "S9-99 is not in ledger.csv"),
+        ("S0-04", {}, "expected one of cell, test, not_decidable"),
+        ("S0-04", {"cell": "02", "test": "a::b"}, "expected one of"),
+        ("S0-04", {"cell": "02", "said": "a"}, "expected one of"),
+        ("S0-04", {"cell": 2}, "every value must be text"),
+        ("S0-04", {"not_decidable": "hard"}, "its verdict is H"),
+        ("S0-68", {"not_decidable": "an opinion"}, None),
+        ("S0-04", {"cell": "02", "says": "it holds"}, None),
+    ],
+)
+def test_entry_in_bad_form_is_found(key, entry, message):
+    fault = form_fault(key, entry, ROWS)
+    assert fault is None if message is None else message in fault
+
+
+@pytest.mark.parametrize(
+    "code, count, message",
+    [
+        ("x = 1  # claim S0-04\nassert x == 1", 1, None),
+        ("assert x == 1  # (2.1), claims S0-03, S0-04", 1, None),
+        ("assert x == 1  # S0-04", 1, "no code cell of 02 says `# claim S0-04`"),
+        ("print('# claim S0-04')\nassert x", 1, "no code cell"),
+        ("assert x\n# claim S0-04", 1, "asserts nothing after the comment"),
+        ("x = 1  # claim S0-04\nassert x == 1", None, "was not executed"),
+    ],
+)
+def test_cell_that_does_not_execute_its_claim_is_found(code, count, message):
+    fault = cell_fault("S0-04", "02", [nbformat.v4.new_code_cell(code, execution_count=count)])
+    assert fault is None if message is None else message in fault
+
+
+@pytest.mark.parametrize(
+    "node, message",
+    [
+        ("tests/t.py::test_good", None),
+        ("tests/t.py::TestA::test_in_class", None),
+        ("tests/t.py::test_absent", "has no test_absent"),
+        ("tests/none.py::test_good", "no test file tests/none.py"),
+        ("tests/t.py", "no test file"),
+        ("tests/t.py::test_empty", "contains no assertion"),
+        ("tests/t.py::test_skipped", "may be skipped"),
+    ],
+)
+def test_test_that_does_not_execute_its_claim_is_found(tmp_path, node, message):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "t.py").write_text(
+        "def test_good():\n    assert 1 + 1 == 2\n"
+        "class TestA:\n    def test_in_class(self):\n        torch.testing.assert_close(1, 1)\n"
+        "def test_empty():\n    print('assert')\n"
+        "@pytest.mark.skip\ndef test_skipped():\n    assert True\n"
+    )
+    fault = test_fault("S0-04", node, tmp_path)
+    assert fault is None if message is None else message in fault
