@@ -1,0 +1,254 @@
+"""Training on one device, in updates that depend on nothing but the state before them.
+
+An update is a function of (weights, optimizer state, number of the update): its batches and its dropout are derived
+from the seed and that number. A run that is stopped anywhere and continued from its last checkpoint therefore ends
+with the same weights, bit for bit, as one that was never stopped (same machine, same number of threads).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from companion.training.losses import IGNORE, bits_per_byte, cross_entropy_sum
+from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
+from companion.training.schedule import warmup_cosine
+from companion.transformer import Transformer
+
+Batch = tuple[Tensor, ...]
+"""A micro-batch: what the loss takes after the model, the targets last."""
+Loss = Callable[..., tuple[Tensor, Tensor]]
+"""(model, *batch) -> (sum of nats over the scored tokens, their number)."""
+
+
+class Diverged(RuntimeError):
+    """The loss or the gradient is not a number any more. Nothing of that update has reached the weights."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train.
+
+    updates:        steps of the optimizer in the whole run; the schedule ends exactly there.
+    accumulate:     micro-batches per update. More of them make a larger batch in the same memory.
+    learning_rate:  its peak, reached after `warmup` updates; it falls to `last_share` of that along half a cosine.
+    weight_decay:   of the matrices (see `optimizer.decayed`).
+    betas:          decay of AdamW's two moving averages per update.
+    clip:           largest norm of the whole gradient.
+    seed:           of dropout.
+
+    Raises `ValueError` naming the field, what it was and what it must be.
+    """
+
+    updates: int
+    accumulate: int = 1
+    learning_rate: float = 3e-3
+    last_share: float = 0.05
+    warmup: int = 50
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "accumulate"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r}: expected a whole number >= 1")
+        for name in ("warmup", "seed"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name}={value!r}: expected a whole number >= 0")
+        for name in ("learning_rate", "clip"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value!r}: expected a number > 0")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise ValueError(f"weight_decay={self.weight_decay!r}: expected a number >= 0")
+        if not 0 <= self.last_share <= 1:
+            raise ValueError(f"last_share={self.last_share!r}: expected a share between 0 and 1")
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update reports: loss in nats per token, tokens scored, norm of the gradient before clipping."""
+
+    number: int
+    loss: float
+    tokens: int
+    gradient_norm: float
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model's loss on a text: all of it in nats, the tokens it was summed over, and the bytes they stand for."""
+
+    nats: float
+    tokens: int
+    bytes: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        return bits_per_byte(self.nats, self.bytes)
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean nats per token; comparable only between models with the same tokenizer."""
+        return math.exp(self.nats / self.tokens)
+
+
+def next_token_loss(
+    model: nn.Module, tokens: Int[Tensor, "batch token"], targets: Int[Tensor, "batch token"]
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+    """The loss of a decoder: each token's target is the one after it."""
+    return cross_entropy_sum(model(tokens).logits, targets)
+
+
+class Trainer:
+    """A model, its optimizer, and the number of updates made.
+
+    model:      trained in place, on the device its parameters are on.
+    batches:    micro-batch number -> tensors for `loss`, targets last. Must depend on the number alone.
+    loss:       (model, *micro-batch) -> (sum of nats, tokens).
+    precision:  `"fp32"`, or `"bf16"`: matrix products in bfloat16 under autocast; weights and optimizer stay fp32.
+    compile:    compile the forward pass: pays off on a GPU, after a minute.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        batches: Callable[[int], Batch],
+        config: TrainingConfig,
+        *,
+        loss: Loss = next_token_loss,
+        precision: str = "fp32",
+        compile: bool = False,
+    ) -> None:
+        if precision not in ("fp32", "bf16"):
+            raise ValueError(f"precision={precision!r}: expected 'fp32' or 'bf16'")
+        self.model, self.batches, self.config, self.loss = model, batches, config, loss
+        self.device = next(model.parameters()).device
+        self.precision = precision
+        self.done = 0
+        self._forward = torch.compile(model) if compile else model
+        self.optimizer = adamw(
+            model, weight_decay=config.weight_decay, betas=config.betas, fused=self.device.type == "cuda"
+        )
+
+    def update(self) -> Update:
+        """One step of the optimizer on `accumulate` micro-batches.
+
+        The gradient is that of the mean over *all* their tokens: sums are added up and divided once, so that k
+        micro-batches with unequal numbers of tokens give what one batch of them all would.
+
+        Raises `Diverged`, with weights and optimizer untouched, when loss or gradient is not finite.
+        """
+        number = self.done + 1
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        micro = [self._batch(self.done * self.config.accumulate + i) for i in range(self.config.accumulate)]
+        tokens = sum(int((batch[-1] != IGNORE).sum()) for batch in micro)
+        if tokens == 0:
+            raise ValueError(f"batches: expected at least one target in update {number}, got none")
+        nats = torch.zeros((), device=self.device)
+        for i, batch in enumerate(micro):
+            torch.manual_seed(derived_seed(self.config.seed, self.done * self.config.accumulate + i))
+            with self._autocast():
+                total, _ = self.loss(self._forward, *(tensor.to(self.device, non_blocking=True) for tensor in batch))
+            (total / tokens).backward()
+            nats += total.detach().float()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        loss, gradient_norm = (torch.stack((nats, norm.float()))).tolist()
+        loss /= tokens
+        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+            self.optimizer.zero_grad(set_to_none=True)
+            what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {gradient_norm}"
+            raise Diverged(f"{what} at update {number}; a lower learning rate, or more warm-up, usually helps")
+        rate = self.learning_rate(number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.done = number
+        return Update(number, loss, tokens, gradient_norm, rate)
+
+    def learning_rate(self, number: int) -> float:
+        """The learning rate of update `number`, counted from 1."""
+        config = self.config
+        return warmup_cosine(
+            number,
+            updates=config.updates,
+            warmup=config.warmup,
+            peak=config.learning_rate,
+            last=config.learning_rate * config.last_share,
+        )
+
+    def evaluate(self, batches: Iterable[Batch], bytes: int) -> Evaluation:
+        """The model's loss over all of `batches`, without dropout. `bytes`: of the text that their targets spell."""
+        return evaluate(self.model, batches, bytes, loss=self.loss, precision=self.precision)
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimizer's state by parameter name. With the weights and `done`, all that the next update depends on."""
+        return optimizer_state(self.model, self.optimizer)
+
+    def load_state(self, tensors: Mapping[str, Tensor], done: int) -> None:
+        """Go on after update `done`; the weights must be in the model already."""
+        load_optimizer_state(self.model, self.optimizer, tensors)
+        self.done = done
+
+    def _batch(self, number: int) -> Batch:
+        return tuple(self.batches(number))
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        return autocast(self.device, self.precision)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    bytes: int,
+    *,
+    loss: Loss = next_token_loss,
+    precision: str = "fp32",
+) -> Evaluation:
+    """A model's loss over all of `batches`, without dropout; the model's mode is as before afterwards.
+
+    bytes: how many bytes of text the targets spell. Raises `ValueError` when nothing is scored.
+    """
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    nats = torch.zeros((), device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
+    tokens = 0
+    try:
+        for batch in batches:
+            with autocast(device, precision):
+                total, _ = loss(model, *(tensor.to(device, non_blocking=True) for tensor in batch))
+            nats += total
+            tokens += int((batch[-1] != IGNORE).sum())
+    finally:
+        model.train(was_training)
+    if tokens == 0:
+        raise ValueError("batches: expected at least one target to score, got none")
+    return Evaluation(float(nats), tokens, bytes)
+
+
+def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
+    """bfloat16 matrix products for `"bf16"`, nothing for `"fp32"`."""
+    if precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+def derived_seed(*numbers: int) -> int:
+    """A 64-bit seed from several whole numbers; near numbers give unrelated seeds."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

@@ -1,0 +1,35 @@
+"""What training makes small, and the unit it is reported in."""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from companion.data.batches import IGNORE
+
+
+def cross_entropy_sum(
+    logits: Float[Tensor, "batch token vocab"], targets: Int[Tensor, "batch token"]
+) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+    """The sum of -ln p(target) over the scored positions, in nats, and how many there are.
+
+    A sum and a count, not a mean: means of batches with unequal numbers of tokens must not be averaged. Whoever adds up
+    several batches divides once, by all tokens. Computed in fp32 or better, whatever the dtype of `logits`. Positions
+    with the target `IGNORE` count for nothing and get no gradient.
+    """
+    wide = logits.float() if logits.dtype.itemsize < 4 else logits
+    total = F.cross_entropy(wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+    return total, (targets != IGNORE).sum()
+
+
+def bits_per_byte(nats: float, bytes: int) -> float:
+    """A text's whole loss in nats over its length in bytes, in bits: nats / (ln 2 * bytes).
+
+    Comparable between tokenizers, and with compressors: 8 is no compression at all.
+    """
+    if bytes < 1:
+        raise ValueError(f"bytes={bytes!r}: expected a whole number >= 1")
+    return nats / (math.log(2) * bytes)

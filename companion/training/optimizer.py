@@ -1,0 +1,62 @@
+"""AdamW (Loshchilov and Hutter 2019), which weights it decays, and its state by parameter name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from companion.layers.positions import Learned
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def decayed(model: nn.Module) -> set[str]:
+    """Names of the parameters that weight decay applies to: matrices that multiply a stream, experts' included.
+
+    Not decayed: gains and biases, whose size is not a measure of complexity, and tables that are looked up (token and
+    position embeddings, a tied head with them): AdamW decays at every update, and a row whose token did not occur has
+    no gradient to hold it.
+    """
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, Learned))}
+    return {name for name, p in model.named_parameters() if p.ndim >= 2 and id(p) not in tables}
+
+
+def adamw(
+    model: nn.Module, *, weight_decay: float, betas: tuple[float, float] = (0.9, 0.95), fused: bool = False
+) -> torch.optim.AdamW:
+    """AdamW over all parameters of `model` in two groups; the learning rate is set before each update."""
+    names = decayed(model)
+    named = dict(model.named_parameters())
+    groups = [
+        {"params": [p for name, p in named.items() if name in names], "weight_decay": weight_decay},
+        {"params": [p for name, p in named.items() if name not in names], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, betas=betas, fused=fused)
+
+
+def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Both moments and the count of every parameter, as `exp_avg.<name>`, `exp_avg_sq.<name>`, `step.<name>`."""
+    tensors = {}
+    for name, p in model.named_parameters():
+        for key, value in optimizer.state.get(p, {}).items():
+            tensors[f"{key}.{name}"] = torch.as_tensor(value).detach()
+    return tensors
+
+
+def load_optimizer_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what `optimizer_state` gave. Raises `ValueError` unless it fits this model."""
+    state = optimizer.state_dict()
+    named = dict(model.named_parameters())
+    order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    for name, p in named.items():
+        entry = {key: tensors[f"{key}.{name}"] for key in (*MOMENTS, "step") if f"{key}.{name}" in tensors}
+        if len(entry) != 3 or any(entry[key].shape != p.shape for key in MOMENTS):
+            raise ValueError(f"optimizer state: expected moments of shape {tuple(p.shape)} for {name}, found others")
+        state["state"][order[id(p)]] = entry
+    if len(tensors) != 3 * len(named):
+        raise ValueError(f"optimizer state: expected {3 * len(named)} tensors, got {len(tensors)}: another model's")
+    optimizer.load_state_dict(state)
