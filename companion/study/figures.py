@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
+from PIL import Image
 
 DPI = 100
 SMALLEST_PRINT = 8.0  # points; at 100 dpi this is the size of a footnote
@@ -127,14 +128,24 @@ def show(fig: Figure, *, alt: str) -> None:
     faults = _faults(fig, alt)
     if faults:
         raise ValueError("this figure is not finished:\n  " + "\n  ".join(faults))
-    buffer = io.BytesIO()
-    # Without the `Software` entry the file does not depend on Matplotlib's version, only on what is drawn.
-    fig.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     width, height = (round(inches * DPI) for inches in fig.get_size_inches())
     count = len(fig.axes)
     size = f"{width} x {height} pixels, {count} {'axis' if count == 1 else 'axes'}"
+    png = _small_png(fig)
     plt.close(fig)
-    display(_Picture(buffer.getvalue(), " ".join(alt.split()), size))
+    display(_Picture(png, " ".join(alt.split()), size))
+
+
+def _small_png(fig: Figure) -> bytes:
+    """The figure in 256 colours, a third of the size: a notebook is stored with all of its figures in it.
+
+    Nothing about the software is written beside the pixels, so the bytes depend on what is drawn.
+    """
+    drawn, stored = io.BytesIO(), io.BytesIO()
+    fig.savefig(drawn, format="png", dpi=DPI)
+    picture = Image.open(drawn).convert("RGB")
+    picture.quantize(256, dither=Image.Dither.NONE).save(stored, format="png", optimize=True)
+    return stored.getvalue()
 
 
 def _faults(fig: Figure, alt: str) -> list[str]:

@@ -43,6 +43,7 @@ def draw() -> Figure:
         _box(ax, 1.3, bottom, 5.6, text, lesson, figures.PALETTE[color])
     for bottom, text, lesson in AROUND:
         _box(ax, 7.9, bottom, 4.4, text, lesson, "white")
+    ax.text(7.9, 9.4, "This lesson, 00, walks down the left side.", fontsize=10.5, style="italic", va="center")
     ax.text(7.9, 8.1, "Around the model", fontsize=12, weight="bold")
     ax.add_patch(Rectangle((1.0, 2.1), 6.2, 6.35, fill=False, linestyle="--", edgecolor="black"))
     ax.text(1.15, 8.06, "one block (large models stack dozens)", fontsize=10, style="italic", va="center")
