@@ -136,7 +136,7 @@ class FeedForwardConfig:
     """A feed-forward network; with experts, each of them.
 
     d_ff:        hidden width.
-    activation:  `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation) or `"swiglu"` (gated, three matrices).
+    activation:  `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation) or `"swiglu"` (gated, 3 matrices).
     """
 
     d_ff: int

@@ -89,7 +89,8 @@ class Transformer(nn.Module):
 
     The head has no bias. With `config.embedding.tied` it *is* the embedding table: one parameter, whose gradient is the
     sum of both uses. Weights start normal with variance 2 / (5 d_model) (Nguyen and Salazar 2019), and those that write
-    to the stream 1 / sqrt(number of writes) smaller (Radford et al. 2019), so that its variance does not grow with depth.
+    to the stream 1 / sqrt(number of writes) smaller (Radford et al. 2019), so that its variance does not grow with
+    depth.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -195,7 +196,8 @@ class Transformer(nn.Module):
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits of states of the stream: stream @ E^T when tied."""
-        return nn.functional.linear(stream, self.embedding.weight) if self.unembedding is None else self.unembedding(stream)
+        table = self.embedding.weight if self.unembedding is None else self.unembedding.weight
+        return nn.functional.linear(stream, table)
 
     def _run(
         self,

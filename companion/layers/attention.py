@@ -21,14 +21,16 @@ from companion.layers.masks import materialize
 from companion.layers.positions import rotary_angles, rotate
 
 Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"]
-"""Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to the scaled scores."""
+"""Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores."""
 
 
 def _full_mask(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
     """`mask` and the causal rule as one mask. Causal is aligned lower-right: the last query sees every key."""
     if mask is not None and mask.ndim != 4:
         # (batch, query, key) would broadcast its rows over the heads, and silently so when there are as many.
-        raise ValueError(f"mask has shape {tuple(mask.shape)}: expected four axes, (batch, head, query, key) or 1 in place")
+        raise ValueError(
+            f"mask has shape {tuple(mask.shape)}: expected four axes, each (batch, head, query, key) or 1 in place"
+        )
     if not causal:
         return mask
     allowed = materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device)
@@ -84,7 +86,8 @@ def attend(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(d_head) + mask) v (Vaswani et al. 2017, eq. 1; lesson 02).
 
-    mask:     four axes that broadcast to (batch, head, query, key). Boolean: True may look. Floating: added to the scaled scores.
+    mask:     four axes that broadcast to (batch, head, query, key). Boolean: True may look. Floating: added to the
+              scaled scores.
     causal:   a query sees the keys up to its own place; with more keys than queries, the last query is at the last key.
     dropout:  probability of dropping a weight (the rest is scaled up). The caller passes 0 outside training.
     backend:  `"reference"` is the formula; `"sdpa"` is PyTorch's fused operator; `"auto"` takes the fused one.

@@ -6,9 +6,9 @@ conversations on one model cannot meet.
     out = model(tokens, cache=KVCache.create(model.config, batch=2, slots=64))
     out = model(next_tokens, cache=out.cache)
 
-The tensors are allocated once and written in place; only `lengths` tells what is in them. An older cache value therefore
-stays valid for what it describes, and going on from it overwrites what came later (`rewind` says so explicitly);
-`clone` it first to keep both futures.
+The tensors are allocated once and written in place; only `lengths` tells what is in them. An older cache value
+therefore stays valid for what it describes, and going on from it overwrites what came later (`rewind` says so
+explicitly); `clone` it first to keep both futures.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ def jupyterlab(folder: Path) -> Iterator[tuple[str, str]]:
     address, token = f"http://127.0.0.1:{port}", secrets.token_hex(16)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"]
     command += ["--ServerApp.port_retries=0", f"--IdentityProvider.token={token}"]
-    command += [f"--ServerApp.root_dir={folder / 'notebooks'}", '--ServerApp.jpserver_extensions={"jupyterlab_jupytext": False}']
+    command += [f"--ServerApp.root_dir={folder / 'notebooks'}"]
+    command += ['--ServerApp.jpserver_extensions={"jupyterlab_jupytext": False}']
     environment = os.environ | {
         "JUPYTER_CONFIG_DIR": f"{folder}/config",
         "JUPYTERLAB_WORKSPACES_DIR": f"{folder}/workspaces",

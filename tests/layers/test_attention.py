@@ -64,7 +64,8 @@ def test_attend_equals_pytorch_forward_and_backward(kv_head, masking, backend):
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_are_right(backend, causal):
     q, k, v = heads(query=3, key=4, grad=True)
-    assert torch.autograd.gradcheck(lambda *x: attend(*x, mask=some_mask(3, 4), causal=causal, backend=backend), (q, k, v))
+    mask = some_mask(3, 4)
+    assert torch.autograd.gradcheck(lambda *x: attend(*x, mask=mask, causal=causal, backend=backend), (q, k, v))
 
 
 def test_causal_is_aligned_with_the_last_key():

@@ -26,6 +26,7 @@ def test_notebook_is_what_its_source_builds(lesson):
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_lesson_keeps_the_contract(lesson):
+    assert lesson.source.exists() and lesson.notebook.exists(), f"{lesson.name}: {build.difference(lesson)}"
     others = {
         int(other.name[:2]): contract.equations(nbformat.read(other.notebook, as_version=4).cells)
         for other in LESSONS
