@@ -70,8 +70,8 @@ class Parameters:
 def parameters(config: ModelConfig) -> Parameters:
     """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
 
-    A layer has 2 d_model (d_head + d_v) head parameters in its attention for kv_head = head, (d_head + d_v) d_model
-    (head + kv_head) in general; 2 d_model d_ff in its feed-forward network, 3 with SwiGLU; biases and norms besides.
+    An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case; a feed-forward
+    network 2 d_model d_ff, or 3 with SwiGLU; biases and norms come on top.
     """
     d_model, d_ff, sizes = config.d_model, config.feed_forward.d_ff, config.sizes
     encoder, decoder = _stacks(config)
@@ -165,13 +165,13 @@ def forward_flops(
     visits = encoder * read + decoder * written  # of a token to a layer's feed-forward network
     experts, visited = (0, 1) if config.moe is None else (config.moe.experts, config.moe.top_k)
     heads = {"all": tokens, "last": 1, "none": 0}[logits]
+    projections = visits * (keys_values + queries_output) + cross * (written * queries_output + read * keys_values)
+    pair = 2 * sizes.heads * (sizes.d_head + sizes.d_v)
+    network = 2 * _matrices(config) * config.d_model * config.feed_forward.d_ff
     return Flops(
-        projections=batch
-        * (visits * (keys_values + queries_output) + cross * (written * queries_output + read * keys_values)),
-        scores=batch
-        * (2 * sizes.heads * (sizes.d_head + sizes.d_v))
-        * (encoder * read**2 + decoder * pairs + cross * written * source),
-        feed_forward=batch * visits * visited * 2 * _matrices(config) * config.d_model * config.feed_forward.d_ff,
+        projections=batch * projections,
+        scores=batch * pair * (encoder * read**2 + decoder * pairs + cross * written * source),
+        feed_forward=batch * visits * visited * network,
         router=batch * visits * 2 * config.d_model * experts,
         head=batch * heads * 2 * config.d_model * config.vocab,
     )

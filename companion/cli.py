@@ -188,7 +188,7 @@ def _train(chosen: Namespace, arguments: list[str]) -> int:
     settings = TrainSettings(**{f.name: chosen[f.name] for f in fields(TrainSettings)})
     from companion.training.folder import RunFolder
     from companion.training.loop import Diverged
-    from companion.training.run import Prepared, Text, choose_updates, find_device, find_precision, new_record
+    from companion.training.run import Prepared, Text, find_device, find_precision, new_record, plan
 
     folder = RunFolder(settings.folder())
     settings.model_config()  # a model that cannot be should not wait for its text
@@ -211,17 +211,17 @@ def _train(chosen: Namespace, arguments: list[str]) -> int:
         prepared = Prepared.from_settings(settings, text)
         if settings.minutes is not None:
             print("measuring how fast this machine trains the model", file=sys.stderr)
-        updates, why = choose_updates(prepared, device, precision)
-        if why:
-            print(f"{why}\n")
-        trainer = prepared.trainer(updates, device, precision)
+        length = plan(prepared, device, precision)
+        if length.why:
+            print(f"{length.why}\n")
+        trainer = prepared.trainer(length.updates, device, precision)
         report.print_head(prepared, trainer, folder)
-        record = new_record(prepared, trainer)
+        record = new_record(prepared, trainer, length)
         folder.create(record, prepared.tokenizer)
     report.print_yardsticks(record["yardsticks"])
     again = "companion " + shlex.join(arguments)
     try:
-        reached = _fit(prepared, trainer, folder)
+        reached = _fit(prepared, trainer, folder, record["evaluations"])
     except Diverged as error:
         kept = folder.checkpoint()
         where = f"the last good state is {kept}" if kept else "no state had been saved yet"
@@ -249,11 +249,10 @@ def _check_same_run(folder: RunFolder, record: dict[str, Any], settings: TrainSe
         )
 
 
-def _fit(prepared: Prepared, trainer: Trainer, folder: RunFolder) -> bool:
+def _fit(prepared: Prepared, trainer: Trainer, folder: RunFolder, evaluations: int) -> bool:
     from tqdm.auto import tqdm
 
     from companion.training.fit import fit
-    from companion.training.run import EVALUATIONS
 
     def show(update: int, evaluation: Evaluation) -> None:
         line = f"  update {update:>{len(str(trainer.config.updates))},}  {evaluation.bits_per_byte:.3f} bits per byte"
@@ -267,7 +266,7 @@ def _fit(prepared: Prepared, trainer: Trainer, folder: RunFolder) -> bool:
         trainer,
         lambda: prepared.measure(trainer.model, trainer.precision),
         folder=folder,
-        evaluate_every=max(1, trainer.config.updates // EVALUATIONS),
+        evaluate_every=max(1, trainer.config.updates // evaluations),
         after_evaluation=show,
     )
 

@@ -196,14 +196,11 @@ def beam_search(
             scores = _double(logits).log_softmax(-1)
             scores += scores.new_tensor([beam.log_probability for beam in alive])[:, None]
             best = scores.flatten().topk(min(width, scores.numel()))
-            candidates = [
-                (Beam((*alive[row].tokens, token), score), row)
-                for score, (row, token) in zip(
-                    best.values.tolist(), (divmod(i, scores.shape[1]) for i in best.indices.tolist()), strict=True
-                )
-            ]
-            pool = sorted([*candidates, *((beam, -1) for beam in finished)], key=lambda b: worth(b[0]), reverse=True)
-            pool = pool[:width]
+            pool = [(beam, -1) for beam in finished]  # a beam, and the row of the cache that it continues
+            for score, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+                row, token = divmod(place, scores.shape[1])
+                pool.append((Beam((*alive[row].tokens, token), score), row))
+            pool = sorted(pool, key=lambda entry: worth(entry[0]), reverse=True)[:width]
             finished = [beam for beam, row in pool if row < 0 or beam.tokens[-1] in stop]
             going = [(beam, row) for beam, row in pool if row >= 0 and beam.tokens[-1] not in stop]
             alive, parents = [beam for beam, _ in going], [row for _, row in going]

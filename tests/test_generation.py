@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -238,6 +239,29 @@ def test_tokens_are_drawn_as_often_as_they_are_probable(model):
     assert {token for token in range(17) if p[token] == 0}.isdisjoint(counts)
     for token in range(17):  # four standard deviations of a binomial count
         assert abs(counts[token] - draws * p[token]) <= 4 * math.sqrt(draws * p[token] * (1 - p[token]))
+
+
+class Fixed(np.random.Generator):
+    """A random stream that always gives the same number."""
+
+    def __init__(self, value):
+        super().__init__(np.random.PCG64(0))
+        self.value = value
+
+    def random(self):
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("u", "token"), [(0.0, 1), (0.24, 1), (0.26, 3), (0.74, 3), (0.76, 4), (1 - 2**-53, 4)], ids=str
+)
+def test_the_ends_of_the_random_numbers_fall_on_possible_tokens(u, token, monkeypatch):
+    """0 must not give the impossible token 0, nor the largest number below 1 the impossible token 5 or none at all."""
+    model = drawn(CONFIG.with_(vocab=6))
+    logits = torch.tensor([0, 0.25, 0, 0.5, 0.25, 0]).log()
+    monkeypatch.setattr(model, "head", lambda stream: logits.expand(len(stream), 6))
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Fixed(u))
+    assert complete(model, [[2], [3, 1]], max_new_tokens=1) == [[token], [token]]
 
 
 # ---- generate -------------------------------------------------------------------------------------------------------

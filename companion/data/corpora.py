@@ -130,8 +130,8 @@ def deduplicate(corpus: Corpus) -> Corpus:
     """Keep the first of every document, and of every paragraph, that occurs more than once.
 
     A paragraph is what stands between blank lines. It is a repetition when sentences that occurred before make up a
-    quarter of it or more; paragraphs under `SHORTEST_REPEAT` characters are left alone. Without this, text that an author
-    pasted into two places would be trained on and then "predicted".
+    quarter of it or more; paragraphs under `SHORTEST_REPEAT` characters are left alone. Without this, text that an
+    author pasted into two places would be trained on and then "predicted".
     """
     seen: set[str] = set()
     sentences: set[str] = set()
@@ -159,7 +159,7 @@ def deduplicate(corpus: Corpus) -> Corpus:
 
 
 def repeated_share(train: Iterable[Document], documents: Sequence[Document]) -> float:
-    """Share of the bytes of `documents` in paragraphs that are repetitions (as for `deduplicate`) of text in `train`."""
+    """Share of the bytes of `documents` in paragraphs that repeat (in the sense of `deduplicate`) text in `train`."""
     known = {s for document in train for piece in PARAGRAPH_BREAK.split(document.text)[::2] for s in _sentences(piece)}
     pieces = [piece for document in documents for piece in PARAGRAPH_BREAK.split(document.text)[::2]]
     total = sum(document.bytes for document in documents)

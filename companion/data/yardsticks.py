@@ -143,5 +143,7 @@ def _look_up(
     keys: npt.NDArray[np.uint64], values: npt.NDArray[np.integer], wanted: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
     """The value of each wanted key, 0 where there is none; `keys` are sorted."""
+    if not len(keys):  # no training text was long enough
+        return np.zeros(len(wanted), np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[place] == wanted, values[place], 0).astype(np.int64)

@@ -32,7 +32,7 @@ def fit(
 
     The first Ctrl-C lets the update in progress finish and saves; a second one stops at once, and the last checkpoint
     remains. With a `folder`, the run begins at its last checkpoint, and one is saved after each evaluation, every
-    `save_seconds` (less often when saving takes long), and at the end.
+    `save_seconds` (0: after every update; otherwise less often when saving takes long), and at the end.
 
     after_evaluation:  called with the number of updates and the result; printing must go through `tqdm.write`.
     progress:          show a bar; `None`: if standard error is a terminal.
@@ -44,13 +44,13 @@ def fit(
         folder.restore(trainer)
     log_every = max(1, config.updates // MOST_LOGGED)
     smoothed: float | None = None
-    saved_at, saving = time.monotonic(), 0.0
+    saved_at, pause = time.monotonic(), save_seconds
     bar = tqdm(
         total=config.updates,
         initial=trainer.done,
         disable=None if progress is None else not progress,
         dynamic_ncols=True,
-        bar_format="{n_fmt}/{total_fmt} updates |{bar}| {postfix}, {remaining} left",
+        bar_format="{n_fmt}/{total_fmt} updates |{bar}| {desc}{remaining} left",
     )
     speed = _Speed()
     with bar, _stopping() as stop:
@@ -58,7 +58,8 @@ def fit(
             update = trainer.update()
             smoothed = update.loss if smoothed is None else 0.95 * smoothed + 0.05 * update.loss
             speed.count(update.tokens)
-            bar.set_postfix_str(f"loss {smoothed:.3f} nats/token, {speed.per_second:,.0f} tokens/s", refresh=False)
+            # The description, because tqdm puts a comma of its own before a postfix.
+            bar.set_description_str(f"loss {smoothed:.3f}, {speed.per_second:,.0f} tokens/s, ", refresh=False)
             bar.update()
             if folder is not None and (update.number % log_every == 0 or update.number == config.updates):
                 folder.log(
@@ -78,10 +79,10 @@ def fit(
                 if after_evaluation is not None:
                     after_evaluation(update.number, evaluation)
             now = time.monotonic()
-            if folder is not None and (due or stop.is_set() or now - saved_at > max(save_seconds, 20 * saving)):
+            if folder is not None and (due or stop.is_set() or now - saved_at >= pause):
                 folder.save(trainer)
                 saved_at = time.monotonic()
-                saving = saved_at - now
+                pause = max(save_seconds, 20 * (saved_at - now)) if save_seconds else 0.0
             if due:
                 speed.restart()  # the time of an evaluation is not the model's speed in training
         if folder is not None and stop.is_set():

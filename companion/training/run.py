@@ -26,7 +26,7 @@ from companion.transformer import Transformer
 
 DEFAULT_UPDATES = 1500
 """Updates when neither steps nor minutes are asked for."""
-MOST_EPOCHS = 40.0
+MOST_EPOCHS = 30.0
 """Passes through the text beyond which the default model learns it by heart; asked-for steps are not cut to it."""
 EVALUATIONS = 10
 """Evaluations in a run."""
@@ -117,32 +117,42 @@ class Prepared:
         return max(1, round(epochs / self.batches.epochs(self.settings.accumulate)))
 
 
-def choose_updates(prepared: Prepared, device: torch.device, precision: str) -> tuple[int, str]:
-    """How many updates a new run has, settled once, because the schedule and a resumed run depend on it; and why.
+@dataclass(frozen=True)
+class Plan:
+    """How long a new run is, settled once: the schedule and a resumed run depend on it. `why` explains a bound."""
 
-    With `minutes`, the speed of this machine is measured. Without `steps`, the text bounds the updates too.
-    """
+    updates: int
+    evaluations: int = EVALUATIONS
+    why: str = ""
+
+
+def plan(prepared: Prepared, device: torch.device, precision: str) -> Plan:
+    """The length of a new run. With `minutes`, the speed of this machine is measured and evaluations get at most a tenth
+    of the time. Without `steps`, the text bounds the updates too."""
     settings = prepared.settings
     if settings.steps is not None:
-        return settings.steps, ""
+        return Plan(settings.steps)
     enough = prepared.updates_in(MOST_EPOCHS)
     if settings.minutes is None:
-        return min(DEFAULT_UPDATES, enough), ""
+        return Plan(min(DEFAULT_UPDATES, enough))
+    seconds = 60 * settings.minutes
     trial = prepared.trainer(100, device, precision)
-    each = seconds_per_update(trial, seconds=min(5.0, 3 * settings.minutes))
+    each = seconds_per_update(trial, seconds=min(5.0, seconds / 20))
     began = time.monotonic()
     prepared.measure(trial.model, precision)
-    pauses = (EVALUATIONS + 1) * (time.monotonic() - began)
-    possible = max(1, int((60 * settings.minutes - pauses) / each))
+    pause = time.monotonic() - began
+    evaluations = max(1, min(EVALUATIONS, int(seconds / 10 / pause)))
+    possible = max(1, int((seconds - (evaluations + 1) * pause) / each))
     if possible <= enough:
-        return possible, ""
-    return enough, (
+        return Plan(possible, evaluations)
+    why = (
         f"{settings.minutes:g} minutes are {possible:,} updates here; {enough:,}, or {MOST_EPOCHS:g} times through the "
         "text, are enough: more would learn it by heart (--steps overrules this)"
     )
+    return Plan(enough, evaluations, why)
 
 
-def new_record(prepared: Prepared, trainer: Trainer) -> dict[str, Any]:
+def new_record(prepared: Prepared, trainer: Trainer, plan: Plan) -> dict[str, Any]:
     """What `run.json` of a new run says; the yardsticks are measured here."""
     split = prepared.text.split
     marks = yardsticks(split.train, split.held_out)
@@ -155,7 +165,8 @@ def new_record(prepared: Prepared, trainer: Trainer) -> dict[str, Any]:
             "train_bytes": total_bytes(split.train),
             "held_out_bytes": total_bytes(split.held_out),
         },
-        "updates": trainer.config.updates,
+        "updates": plan.updates,
+        "evaluations": plan.evaluations,
         "precision": trainer.precision,
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "bytes_per_token": prepared.bytes_per_token,

@@ -108,6 +108,7 @@ def test_all_five_on_half_a_megabyte_take_seconds() -> None:
     began = time.process_time()
     marks = yardsticks(documents[1:], documents[:1])
     assert time.process_time() - began < 20
-    assert [mark.name.split(",")[0] for mark in marks] == ["xz -9", "xz -9", *(f"byte {n}-gram model" for n in (3, 4, 5))]
+    names = [mark.name.split(",")[0] for mark in marks]
+    assert names == ["xz -9", "xz -9", *(f"byte {n}-gram model" for n in (3, 4, 5))]
     trigram, fourgram, fivegram = (mark.bits_per_byte for mark in marks[2:])
     assert 0 < fivegram < fourgram < trigram < 8
