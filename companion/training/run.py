@@ -127,8 +127,11 @@ class Plan:
 
 
 def plan(prepared: Prepared, device: torch.device, precision: str) -> Plan:
-    """The length of a new run. With `minutes`, the speed of this machine is measured and evaluations get at most a tenth
-    of the time. Without `steps`, the text bounds the updates too."""
+    """The length of a new run.
+
+    With `minutes`, the speed of this machine is measured, and evaluations get at most a tenth of the time. Without
+    `steps`, the text bounds the updates too.
+    """
     settings = prepared.settings
     if settings.steps is not None:
         return Plan(settings.steps)
