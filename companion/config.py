@@ -39,6 +39,9 @@ def _require_choice(config: object, name: str) -> None:
     _require(value in choices, f"{type(config).__name__}.{name}", value, "one of " + ", ".join(map(repr, choices)))
 
 
+PAIRINGS = ("half", "interleaved")
+
+
 @dataclass(frozen=True)
 class AttentionConfig:
     """The heads of an attention layer (Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023).
@@ -99,18 +102,24 @@ class PositionConfig:
     kind:    `"sinusoidal"` (added, Vaswani et al. 2017), `"learned"` (added, GPT-2 and BERT), `"rotary"` (rotates
              queries and keys, Su et al. 2021) or `"none"`.
     base:    the 10000 of the sinusoidal and rotary frequencies.
-    layout:  which two components rotary turns together: `"half"` pairs i with i + d_head/2 (LLaMA as published by
-             Hugging Face), `"interleaved"` pairs 2i with 2i + 1 (the paper).
+    layout:  which two components make a pair: `"half"` i and i + width/2 (LLaMA as published by Hugging Face; Marian's
+             sinusoids), `"interleaved"` 2i and 2i + 1 (both papers). `None`: `"half"` for rotary, else `"interleaved"`.
     """
 
     kind: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
     base: float = 10000.0
-    layout: Literal["half", "interleaved"] = "half"
+    layout: Literal["half", "interleaved"] | None = None
 
     def __post_init__(self) -> None:
         _require_choice(self, "kind")
-        _require_choice(self, "layout")
+        if self.layout is not None:
+            _require(self.layout in PAIRINGS, "layout", self.layout, "one of " + ", ".join(map(repr, PAIRINGS)))
         _require(self.base > 0, "base", self.base, "a number > 0")
+
+    @property
+    def pairing(self) -> Literal["half", "interleaved"]:
+        """`layout`, with its default filled in."""
+        return self.layout or ("half" if self.kind == "rotary" else "interleaved")
 
 
 @dataclass(frozen=True)
@@ -136,11 +145,12 @@ class FeedForwardConfig:
     """A feed-forward network; with experts, each of them.
 
     d_ff:        hidden width.
-    activation:  `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation) or `"swiglu"` (gated, 3 matrices).
+    activation:  `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation), `"silu"` (x sigmoid(x)) or
+                 `"swiglu"` (gated by a silu, three matrices).
     """
 
     d_ff: int
-    activation: Literal["relu", "gelu", "gelu_tanh", "swiglu"] = "swiglu"
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "swiglu"
     bias: bool = False
 
     def __post_init__(self) -> None:
@@ -152,29 +162,66 @@ class FeedForwardConfig:
 class MoEConfig:
     """A mixture of experts in place of each feed-forward network (Shazeer et al. 2017).
 
-    experts:  how many feed-forward networks there are.
-    top_k:    how many of them each token visits; their weights are the softmax over their router logits alone.
+    experts:   how many feed-forward networks there are to choose from.
+    top_k:     how many of them each token visits.
+    gating:    how the router's logits become the weights of the chosen experts.
+               `"topk_softmax"`: softmax over the chosen logits (Mixtral); equals `"softmax_topk_renormalised"`.
+               `"softmax_topk"`: softmax over all, then cut: the weights sum to less than one (Switch).
+               `"sigmoid"`: a sigmoid each, then divided by their sum (DeepSeek-V3). With k = 1 the three that
+               renormalise give weight one and the router no gradient.
+    shared:    further experts that every token visits with weight one (DeepSeekMoE).
+    capacity:  most tokens an expert takes, as a multiple of the even share tokens * top_k / experts; later ones are
+               dropped and get zero from it. `None`: no token is dropped.
+    noise:     standard deviation of normal noise added to the logits in training.
+    balanced:  a bias for each expert, not trained by gradient, enters the choice of experts but not their weights, and
+               is moved towards even load (Wang et al. 2024).
     """
 
     experts: int
     top_k: int
+    gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = "topk_softmax"
+    shared: int = 0
+    capacity: float | None = None
+    noise: float = 0.0
+    balanced: bool = False
 
     def __post_init__(self) -> None:
         _require_count("experts", self.experts)
         _require_count("top_k", self.top_k)
         _require(self.top_k <= self.experts, "top_k", self.top_k, f"at most experts={self.experts}")
+        _require_choice(self, "gating")
+        _require(
+            isinstance(self.shared, int) and self.shared >= 0, "shared", self.shared, "a whole number >= 0"
+        )
+        _require(self.capacity is None or self.capacity > 0, "capacity", self.capacity, "a number > 0, or None")
+        _require(self.noise >= 0, "noise", self.noise, "a number >= 0")
 
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
-    """The table of token vectors.
+    """The table of token vectors, and what stands at both ends of the stack.
 
-    tied:    the output head uses the same table (one parameter, not a copy; Press and Wolf 2017).
-    scaled:  embeddings are multiplied by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
+    tied:      the output head uses the same table (one parameter, not a copy; Press and Wolf 2017).
+    scaled:    embeddings are multiplied by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
+    norm:      what enters the first block is normalised (BERT).
+    segments:  how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
+    head:      what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token id
+               (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
+    classes:   outputs of BERT's classifier of the pooled first token (2: is the second sentence the next one?); 0: none.
     """
 
     tied: bool = True
     scaled: bool = False
+    norm: bool = False
+    segments: int = 0
+    head: Literal["linear", "biased", "masked"] = "linear"
+    classes: int = 0
+
+    def __post_init__(self) -> None:
+        _require_choice(self, "head")
+        for name in ("segments", "classes"):
+            value = getattr(self, name)
+            _require(isinstance(value, int) and value >= 0, name, value, "a whole number >= 0")
 
 
 @dataclass(frozen=True)

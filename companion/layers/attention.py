@@ -196,7 +196,7 @@ class Attention(nn.Module):
         v = self._split(self.value(x), self.sizes.kv_heads)
         if self.rotary is not None:
             angles = rotary_angles(positions, self.sizes.d_head, self.rotary.base, x.dtype)
-            q, k = rotate(q, angles, self.rotary.layout), rotate(k, angles, self.rotary.layout)
+            q, k = rotate(q, angles, self.rotary.pairing), rotate(k, angles, self.rotary.pairing)
         return q, k, v
 
     def project_source(self, source: Float[Tensor, "batch key d_model"] | None) -> CrossCache:

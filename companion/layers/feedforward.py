@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from companion.config import FeedForwardConfig
 
 
-def activation(kind: Literal["relu", "gelu", "gelu_tanh", "swiglu"]) -> Callable[[Tensor], Tensor]:
+def activation(kind: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]) -> Callable[[Tensor], Tensor]:
     """The scalar nonlinearity of `kind`; for `"swiglu"` that of its gate, SiLU: x * sigmoid(x)."""
     match kind:
         case "relu":
@@ -21,7 +21,7 @@ def activation(kind: Literal["relu", "gelu", "gelu_tanh", "swiglu"]) -> Callable
             return F.gelu
         case "gelu_tanh":
             return lambda x: F.gelu(x, approximate="tanh")
-        case "swiglu":
+        case "silu" | "swiglu":
             return F.silu
 
 
