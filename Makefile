@@ -5,6 +5,7 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 LESSON ?=
 FIGURES ?= lab-figures
+BENCH ?=
 
 VENV := .venv
 PY   := $(VENV)/bin/python
@@ -18,7 +19,7 @@ PYTEST := $(PY) -m pytest -n 2 --dist loadscope
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint types pytest test-notebooks notebooks check-notebooks lab-check clean FORCE
+.PHONY: help lab test lint types pytest test-notebooks notebooks check-notebooks lab-check bench clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -31,6 +32,7 @@ help:
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
 	@echo '  make lint | types | pytest     one part of make test alone'
 	@echo '  make lab-check         open every notebook in a real browser and run it (needs Chromium; FIGURES=folder)'
+	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make clean             remove the environment and all caches'
 	@echo
 	@echo 'Options, as in  make lab PYTHON=python3.12'
@@ -67,6 +69,9 @@ $(VENV)/.lab: $(VENV)/.torch FORCE
 
 $(VENV)/.test: $(VENV)/.torch FORCE
 	$(call install,test,lab)
+
+$(VENV)/.bench: $(VENV)/.torch FORCE
+	$(call install,bench)
 
 $(VENV)/.dev: $(VENV)/.torch FORCE
 	$(call install,dev,test lab)
@@ -106,6 +111,10 @@ test-notebooks: $(VENV)/.test
 
 lab-check: $(VENV)/.dev
 	$(PY) tests/lab/check.py --figures '$(FIGURES)' $(LESSON)
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+bench: $(VENV)/.bench
+	@$(PY) -m companion bench $(BENCH)
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 notebooks: $(VENV)/.test

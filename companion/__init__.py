@@ -10,10 +10,11 @@ from companion.config import (
     PositionConfig,
 )
 from companion.layers.attention import Attention, attend, attention_weights
+from companion.layers.balance import switch_loss, update_bias, z_loss
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache
 from companion.layers.feedforward import FeedForward
-from companion.layers.moe import MoE, Routing, route
+from companion.layers.moe import MoE, RoutingStats, route
 from companion.layers.norms import LayerNorm, RMSNorm, rms_norm
 from companion.layers.positions import Learned, half_from_interleaved, rotary_angles, rotate, sinusoidal
 from companion.transformer import Memory, Output, Transformer
@@ -37,7 +38,7 @@ __all__ = [
     "Output",
     "PositionConfig",
     "RMSNorm",
-    "Routing",
+    "RoutingStats",
     "Transformer",
     "attend",
     "attention_weights",
@@ -47,4 +48,7 @@ __all__ = [
     "rotate",
     "route",
     "sinusoidal",
+    "switch_loss",
+    "update_bias",
+    "z_loss",
 ]

@@ -43,8 +43,10 @@ printed there "with sparsity" are twice these)."""
 class Parameters:
     """How many numbers a model learns, by part.
 
-    feed_forward:  all experts, where there are several.
-    head:          0 when it is the embedding table.
+    embedding:     the table of tokens, and that of segments.
+    feed_forward:  all experts, where there are several, the shared ones included.
+    head:          0 when it is the embedding table and no more; BERT's dense layer, its norm and the bias belong to it.
+    pooler:        the dense layer that makes one vector of a sequence, and the classifier of that vector.
     active:        those that take part in one token's forward pass: all but the experts it does not visit.
     """
 
@@ -55,6 +57,7 @@ class Parameters:
     router: int
     norms: int
     head: int
+    pooler: int
     active: int
 
     @property
@@ -74,6 +77,7 @@ def parameters(config: ModelConfig) -> Parameters:
     network 2 d_model d_ff, or 3 with SwiGLU; biases and norms come on top.
     """
     d_model, d_ff, sizes = config.d_model, config.feed_forward.d_ff, config.sizes
+    moe = config.moe
     encoder, decoder = _stacks(config)
     cross = decoder if encoder else 0  # a decoder beside an encoder looks at it in every layer
     attention = _attention_weights(config)
@@ -84,18 +88,22 @@ def parameters(config: ModelConfig) -> Parameters:
         network += (_matrices(config) - 1) * d_ff + d_model
     norm = d_model * (2 if config.norm.kind == "layer" else 1)  # gain, and for layer norm a bias
     last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement == "pre" else 0
+    ends, dense = config.embedding, (d_model + 1) * d_model
+    head = 0 if ends.tied else config.vocab * d_model
+    head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + dense + norm}[ends.head]
     layers = encoder + decoder
-    experts, visited = (1, 1) if config.moe is None else (config.moe.experts, config.moe.top_k)
+    experts, missed = (1, 0) if moe is None else (moe.experts + moe.shared, moe.experts - moe.top_k)
     parts = {
-        "embedding": config.vocab * d_model,
+        "embedding": (config.vocab + ends.segments) * d_model,
         "positions": config.context * d_model if config.positions.kind == "learned" else 0,
         "attention": (layers + cross) * attention,
         "feed_forward": layers * experts * network,
-        "router": 0 if config.moe is None else layers * d_model * experts,
-        "norms": (2 * layers + cross + last_norms) * norm,
-        "head": 0 if config.embedding.tied else config.vocab * d_model,
+        "router": 0 if moe is None else layers * d_model * moe.experts,
+        "norms": (2 * layers + cross + last_norms + ends.norm) * norm,
+        "head": head,
+        "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
     }
-    return Parameters(**parts, active=sum(parts.values()) - layers * (experts - visited) * network)
+    return Parameters(**parts, active=sum(parts.values()) - layers * missed * network)
 
 
 @dataclass(frozen=True)
@@ -163,8 +171,9 @@ def forward_flops(
     if causal:
         pairs = written * cached + written * (written + 1) // 2
     visits = encoder * read + decoder * written  # of a token to a layer's feed-forward network
-    experts, visited = (0, 1) if config.moe is None else (config.moe.experts, config.moe.top_k)
+    experts, visited = (0, 1) if config.moe is None else (config.moe.experts, config.moe.top_k + config.moe.shared)
     heads = {"all": tokens, "last": 1, "none": 0}[logits]
+    masked = config.d_model if config.embedding.head == "masked" else 0  # one more matrix, d_model by d_model
     projections = visits * (keys_values + queries_output) + cross * (written * queries_output + read * keys_values)
     pair = 2 * sizes.heads * (sizes.d_head + sizes.d_v)
     network = 2 * _matrices(config) * config.d_model * config.feed_forward.d_ff
@@ -173,7 +182,7 @@ def forward_flops(
         scores=batch * pair * (encoder * read**2 + decoder * pairs + cross * written * source),
         feed_forward=batch * visits * visited * network,
         router=batch * visits * 2 * config.d_model * experts,
-        head=batch * heads * 2 * config.d_model * config.vocab,
+        head=batch * heads * 2 * config.d_model * (config.vocab + masked),
     )
 
 
@@ -199,16 +208,23 @@ def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int
 
 
 def counted_flops(run: Callable[[], Any]) -> int:
-    """What PyTorch's `FlopCounterMode` counts while `run()` runs, attention on the CPU included.
+    """What PyTorch's `FlopCounterMode` counts while `run()` runs, attention on the CPU and experts included.
 
-    The counter does not know the CPU's fused attention kernel (PyTorch 2.13) and credits it with nothing; it is told.
+    The counter does not know the CPU's fused attention kernel nor the grouped product of a mixture of experts
+    (PyTorch 2.13) and credits them with nothing; it is told.
     """
 
     def attention(q: torch.Size, k: torch.Size, v: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
         return sdpa_flop_count(q, k, v)
 
-    cpu_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    with FlopCounterMode(display=False, custom_mapping={cpu_kernel: attention}) as counter:
+    def grouped(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
+        return 2 * a.numel() * b[-1]  # a row of `a` meets one group's matrix; in the gradient of the groups, a column
+
+    told: dict[Any, Any] = {
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention,
+        torch.ops.aten._grouped_mm: grouped,
+    }
+    with FlopCounterMode(display=False, custom_mapping=told) as counter:
         run()
     return counter.get_total_flops()
 
@@ -248,8 +264,28 @@ def cache_bytes(
     return batch * (tokens + source) * token * dtype.itemsize
 
 
+def serve_bytes(
+    config: ModelConfig, *, batch: int = 1, dtype: torch.dtype = torch.float32, cache_dtype: torch.dtype | None = None
+) -> int:
+    """Bytes that answering `batch` rows needs: the weights, and a cache with room for a full context in each (and, for
+    an encoder-decoder, a full source). An encoder keeps no cache.
+
+    cache_dtype:  `None`: that of the weights.
+    """
+    source = config.context if config.stack == "encoder_decoder" else 0
+    room = 0 if config.stack == "encoder" else config.context
+    cache = cache_bytes(config, room, batch=batch, dtype=cache_dtype or dtype, source=source) if room else 0
+    return weights_bytes(config, dtype) + cache
+
+
 def forward_bytes(
-    config: ModelConfig, tokens: int, *, cached: int = 0, batch: int = 1, dtype: torch.dtype = torch.float32
+    config: ModelConfig,
+    tokens: int,
+    *,
+    cached: int = 0,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
 ) -> int:
     """Bytes that a forward pass must at least move between memory and processor: every weight that takes part, once;
     the cached keys and values, read; the new ones, written. Activations are taken to stay close to the processor.
@@ -263,20 +299,28 @@ def forward_bytes(
     _require_whole("cached", cached, 0)
     count = parameters(config)
     rows = batch * tokens
-    weights: float = count.attention + count.feed_forward + count.router + count.norms + config.vocab * config.d_model
-    if not config.embedding.tied:
-        weights += rows * config.d_model
+    weights: float = count.attention + count.feed_forward + count.router + count.norms + count.head
+    weights += (config.vocab if config.embedding.tied else rows) * config.d_model
     if config.positions.kind == "learned":
         weights += min(rows, config.context) * config.d_model
     if config.moe is not None:
         missed = (1 - config.moe.top_k / config.moe.experts) ** rows  # the chance that no token visits an expert
-        weights -= missed * count.feed_forward
-    return round(weights * dtype.itemsize) + cache_bytes(config, cached + tokens, batch=batch, dtype=dtype)
+        routed = config.moe.experts / (config.moe.experts + config.moe.shared)  # the shared ones are never missed
+        weights -= missed * routed * count.feed_forward
+    kept = cache_bytes(config, cached + tokens, batch=batch, dtype=cache_dtype or dtype)
+    return round(weights * dtype.itemsize) + kept
 
 
-def decode_bytes(config: ModelConfig, cached: int, *, batch: int = 1, dtype: torch.dtype = torch.float32) -> int:
+def decode_bytes(
+    config: ModelConfig,
+    cached: int,
+    *,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
+) -> int:
     """Bytes of one decode step: `forward_bytes` of one token in each row after `cached` others."""
-    return forward_bytes(config, 1, cached=cached, batch=batch, dtype=dtype)
+    return forward_bytes(config, 1, cached=cached, batch=batch, dtype=dtype, cache_dtype=cache_dtype)
 
 
 def intensity(
@@ -341,31 +385,39 @@ def peak_share(flops: float, seconds: float, peak: float) -> float:
 
 
 def table(config: ModelConfig) -> str:
-    """The account of a model as text: parameters by part, FLOPs a token, cache bytes, memory to hold and to train."""
+    """The account of a model as text: parameters by part, FLOPs a token, and memory to hold, train and serve it.
+
+    In the column int8 the weights have one byte each; what serves them keeps a bf16 cache.
+    """
     count, context = parameters(config), config.context
     source = context if config.stack == "encoder_decoder" else 0
     rows = [("parameters", "")]
-    rows += [(f"  {name.replace('_', ' ')}", f"{value:>14,}") for name, value in count.parts.items() if value]
-    rows += [("  total", f"{count.total:>14,}")]
+    rows += [(f"  {name.replace('_', ' ')}", f"{value:>18,}") for name, value in count.parts.items() if value]
+    rows += [("  total", f"{count.total:>18,}")]
     if config.moe is not None:
-        rows += [("  active for one token", f"{count.active:>14,}")]
+        rows += [("  active for one token", f"{count.active:>18,}")]
     rows += [("FLOPs", "")]
     if config.stack == "decoder":
         for place in (1, context):
             flops = forward_flops(config, 1, cached=place - 1).total
-            rows += [(f"  to write token {place:,}", f"{flops:>14,}")]
+            rows += [(f"  to write token {place:,}", f"{flops:>18,}")]
     flops = train_flops(config, context, source=source) // (context + source)
-    rows += [("  to train on a token, full context", f"{flops:>14,}")]
-    rows += [("memory", f"{'fp32':>14}{'bf16':>14}")]
+    rows += [("  to train on a token, full context", f"{flops:>18,}")]
+    single, half, byte = torch.float32, torch.bfloat16, torch.int8
+    rows += [("memory", f"{'fp32':>14}{'bf16':>14}{'int8':>14}")]
 
-    def both(name: str, cost: Callable[[torch.dtype], int]) -> tuple[str, str]:
-        return name, "".join(f"{_readable(cost(dtype)):>14}" for dtype in (torch.float32, torch.bfloat16))
+    def cells(name: str, *sizes: int) -> tuple[str, str]:
+        return name, "".join(f"{_readable(size):>14}" for size in sizes)
 
-    rows += [both("  weights", lambda dtype: weights_bytes(config, dtype))]
-    rows += [both("  training, activations not counted", lambda dtype: train_bytes(config, dtype))]
+    rows += [cells("  to hold: weights", *(weights_bytes(config, dtype) for dtype in (single, half, byte)))]
+    rows += [cells("  to train, without activations", *(train_bytes(config, dtype) for dtype in (single, half)))]
     if config.stack != "encoder":
-        rows += [both("  cache, a token", lambda dtype: cache_bytes(config, 1, dtype=dtype))]
-        rows += [both("  cache, full context", lambda dtype: cache_bytes(config, context, dtype=dtype, source=source))]
+        rows += [cells("  cache, a token", *(cache_bytes(config, 1, dtype=dtype) for dtype in (single, half)))]
+        full = (cache_bytes(config, context, dtype=dtype, source=source) for dtype in (single, half))
+        rows += [cells("  cache, full context", *full)]
+        served = [serve_bytes(config, dtype=single), serve_bytes(config, dtype=half)]
+        served += [serve_bytes(config, dtype=byte, cache_dtype=half)]
+        rows += [cells("  to serve: weights and full cache", *served)]
     return "\n".join(f"{name:<36}{value}".rstrip() for name, value in rows)
 
 

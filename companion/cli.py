@@ -1,4 +1,4 @@
-"""The command `companion`: train, generate, evaluate, account.
+"""The command `companion`: train, generate, evaluate, account, bench.
 
 Bad input gives one message and exit code 2, and nothing is written. torch and the rest are imported by the commands
 that need them, so that `--help` and a mistyped flag answer at once.
@@ -10,7 +10,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from companion.training.folder import RunFolder
     from companion.training.loop import Evaluation, Trainer
     from companion.training.run import Prepared, Text
-    from companion.transformer import Transformer
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without the character shows "?" and goes on
     chosen = parser.parse_args(arguments)
     command: str = chosen.command
-    commands = {"train": _train, "generate": _generate, "evaluate": _evaluate, "account": _account}
+    commands = {"train": _train, "generate": _generate, "evaluate": _evaluate, "account": _account, "bench": _bench}
     try:
         return commands[command](chosen[command], arguments)
     except ValueError as error:
@@ -83,6 +82,7 @@ def _parser() -> ArgumentParser:
     commands.add_subcommand("generate", _generate_parser(), help="continue one or several prompts")
     commands.add_subcommand("evaluate", _evaluate_parser(), help="measure a run on held-out text, or on text of yours")
     commands.add_subcommand("account", _account_parser(), help="count a model's parameters, FLOPs and bytes")
+    commands.add_subcommand("bench", _bench_parser(), help="measure speed beside other libraries, on this machine")
     return parser
 
 
@@ -165,14 +165,70 @@ def _evaluate_parser() -> ArgumentParser:
 
 
 def _account_parser() -> ArgumentParser:
+    from companion.presets import PRESETS
+
     parser = ArgumentParser(
-        description="Count a model: parameters by part, FLOPs a token, bytes of its cache and of itself.",
-        epilog="examples:\n  companion account\n  companion account --config my_model.json",
+        description=(
+            "Count a model: parameters by part, FLOPs a token, bytes of its cache and of itself, and how fast the\n"
+            "memory of a chip lets it write at most.\n\n"
+            f"Published systems: {', '.join(list(PRESETS)[:6])},\n{', '.join(list(PRESETS)[6:])}."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion account                          the model of the newest run\n"
+            "  companion account llama-2-70b              a published system\n"
+            "  companion account mixtral-8x7b --chip h100\n"
+            "  companion account --config my_model.json"
+        ),
         formatter_class=_Formatter,
     )
+    parser.add_argument("name", nargs="?", type=str | None, default=None, help="a published system, not a run")
     _add_run(parser)
     parser.add_argument(
         "--config", type=str | None, default=None, metavar="FILE", help="a JSON file with a ModelConfig, not a run"
+    )
+    parser.add_argument(
+        "--chip", type=str | None, default=None, help="a chip's name, such as h100 or a100-80gb. Default: this machine"
+    )
+    return parser
+
+
+def _bench_parser() -> ArgumentParser:
+    from companion.bench.sizes import PARTS, SIZES
+
+    parser = ArgumentParser(
+        description=(
+            "Measure ours and other libraries side by side, at the same sizes, with the same weights: training step,\n"
+            "prefill and generation beside transformers (LLaMA's layout), and x-transformers and litgpt where they\n"
+            "are installed; a mixture of experts beside Mixtral's and a dense layer; attention against length.\n\n"
+            "Everybody's outputs are compared before anything is timed, then all run once in each round. The table\n"
+            "gives medians, quartiles, ratios to ours, and the share of what this machine can reach at best. Nothing\n"
+            "else should run meanwhile; OMP_NUM_THREADS sets the number of threads."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion bench --quick                       under three minutes on two cores\n"
+            "  companion bench --only decode moe             parts of it\n"
+            "  companion bench --sizes large --compile       on a GPU"
+        ),
+        formatter_class=_Formatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, fewer new tokens, shorter texts")
+    parser.add_argument(
+        "--sizes", type=str, nargs="+", default=["small"], metavar="SIZE", help=f"one or more of {', '.join(SIZES)}"
+    )
+    parser.add_argument(
+        "--only", type=str, nargs="+", default=list(PARTS), metavar="PART", help=f"one or more of {', '.join(PARTS)}"
+    )
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps, or auto: cuda where there is one")
+    parser.add_argument(
+        "--precision", type=str, default="auto", help="fp32, bf16, or auto: bf16 where a GPU has it, else fp32"
+    )
+    parser.add_argument("--compile", action="store_true", help="compile training steps; compiled decoding as well")
+    parser.add_argument("--rounds", type=int | None, default=None, help="how often. Default: 11, with --quick 5")
+    parser.add_argument("--out", type=str, default="runs/bench", metavar="FOLDER", help="gets bench.json and bench.png")
+    parser.add_argument(
+        "--json", type=str | None, default=None, metavar="FILE", help="the figures go here, the picture beside it"
     )
     return parser
 
@@ -320,7 +376,7 @@ def _generate(chosen: Namespace, arguments: list[str]) -> int:
         raise ValueError(f"--tokens {chosen.tokens}: expected a whole number >= 1")
     if chosen.seed < 0:
         raise ValueError(f"--seed {chosen.seed}: expected a whole number >= 0")
-    from companion.generation import Sampling
+    from companion.generation import Sampling, generate_long
     from companion.training.run import find_device
 
     sampling = Sampling(chosen.temperature, chosen.top_k, chosen.top_p)
@@ -335,10 +391,10 @@ def _generate(chosen: Namespace, arguments: list[str]) -> int:
                 f"--prompt {_shortened(prompt)}: {len(ids[-1]):,} tokens with the one that begins a document; expected "
                 f"at most {model.config.context:,}, the model's context"
             )
-    steps = _continuations(
+    steps = generate_long(
         model,
         ids,
-        tokens=chosen.tokens,
+        max_new_tokens=chosen.tokens,
         sampling=sampling,
         stop={tokenizer.separator},
         seed=chosen.seed,
@@ -361,36 +417,6 @@ def _generate(chosen: Namespace, arguments: list[str]) -> int:
     for row, text in enumerate(texts):
         print(f"{'' if row == 0 else chr(10)}[{row + 1}] {text}{decoders[row].finish()}")
     return 0
-
-
-def _continuations(
-    model: Transformer, prompts: list[list[int]], *, tokens: int, seed: int, stop: set[int], **options: Any
-) -> Iterator[list[int | None]]:
-    """`generation.generate`, also past the end of the context.
-
-    When a row fills the context, every row keeps its last half and goes on from there: each token is written from at
-    least half of the context, where so much has been written.
-    """
-    from companion.generation import generate
-
-    context = model.config.context
-    rows = {row: list(prompt) for row, prompt in enumerate(prompts)}  # those still being written
-    written = 0
-    while written < tokens and rows:
-        if max(map(len, rows.values())) >= context:
-            rows = {row: ids[-max(1, context // 2) :] for row, ids in rows.items()}
-        steps = min(tokens - written, context - max(map(len, rows.values())))
-        order = list(rows)
-        prompts_now = list(rows.values())
-        for step in generate(model, prompts_now, max_new_tokens=steps, stop=stop, seed=seed + written, **options):
-            line: list[int | None] = [None] * len(prompts)
-            for row, token in zip(order, step, strict=True):
-                if token is not None:
-                    line[row] = token
-                    rows[row].append(token)
-            yield line
-        written += steps
-        rows = {row: ids for row, ids in rows.items() if ids[-1] not in stop}
 
 
 def _shortened(text: str) -> str:
@@ -451,11 +477,18 @@ def _evaluate(chosen: Namespace, arguments: list[str]) -> int:
 
 
 def _account(chosen: Namespace, arguments: list[str]) -> int:
-    if chosen.config is not None and chosen.run is not None:
-        raise ValueError(f"--config {chosen.config}: expected either --run or --config, got both")
+    given = [name for name in ("name", "run", "config") if chosen[name] is not None]
+    if len(given) > 1:
+        names = {"name": chosen.name, "run": "--run", "config": "--config"}
+        raise ValueError(
+            f"expected one model: a published name, --run or --config; got {' and '.join(names[n] for n in given)}"
+        )
     from companion.account import table
+    from companion.chips import decoding_table, published_machine, this_machine
     from companion.config import ModelConfig
+    from companion.presets import preset
 
+    machine = None if chosen.chip is None else published_machine(chosen.chip)
     if chosen.config is not None:
         path = Path(chosen.config)
         try:
@@ -466,7 +499,53 @@ def _account(chosen: Namespace, arguments: list[str]) -> int:
             raise ValueError(f"--config {path}: expected a JSON file, got one that is not text") from None
         except ValueError as error:
             raise ValueError(f"--config {path}: {error}") from None
+    elif chosen.name is not None:
+        config = preset(chosen.name)
     else:
         config = _run_folder(chosen.run).model().config
-    print(table(config))
+    if machine is not None and config.stack != "decoder":
+        raise ValueError(f"--chip {chosen.chip}: expected a decoder, which writes, got stack={config.stack!r}")
+    print(table(config), flush=True)
+    if config.stack == "decoder":
+        print("\n" + decoding_table(config, machine or this_machine()))
     return 0
+
+
+# bench
+
+
+def _bench(chosen: Namespace, arguments: list[str]) -> int:
+    from companion.bench.sizes import find_parts, find_sizes
+
+    sizes, parts = find_sizes(chosen.sizes), find_parts(chosen.only)
+    if chosen.rounds is not None and chosen.rounds < 1:
+        raise ValueError(f"--rounds {chosen.rounds}: expected a whole number >= 1")
+    if chosen.precision not in ("auto", "fp32", "bf16"):
+        raise ValueError(f"--precision {chosen.precision}: expected auto, fp32 or bf16")
+    flag, wanted = ("--out", chosen.out) if chosen.json is None else ("--json", chosen.json)
+    data = Path(wanted) / "bench.json" if chosen.json is None else Path(wanted)
+    picture = data.with_suffix(".png")
+    if picture == data:
+        raise ValueError(f"{flag} {wanted}: expected a name that does not end in .png, which the picture's does")
+    for path in (data, picture):
+        if path.is_dir():
+            raise ValueError(f"{flag} {wanted}: expected a place for a file, but {path} is a folder")
+    for parent in data.parents:
+        if parent.exists() and not parent.is_dir():
+            raise ValueError(f"{flag} {wanted}: expected a place for a file, but {parent} is not a folder")
+    from companion.bench.run import QUICK_ROUNDS, ROUNDS, bench
+    from companion.training.run import find_device, find_precision
+
+    device = find_device(chosen.device)
+    same = bench(
+        [size.quick() for size in sizes] if chosen.quick else sizes,
+        parts,
+        data=data,
+        picture=picture,
+        device=device,
+        precision=find_precision(chosen.precision, device),
+        compile=chosen.compile,
+        rounds=chosen.rounds or (QUICK_ROUNDS if chosen.quick else ROUNDS),
+        show=lambda text: print(text, flush=True),
+    )
+    return 0 if same else 1

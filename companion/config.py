@@ -170,8 +170,8 @@ class MoEConfig:
                `"sigmoid"`: a sigmoid each, then divided by their sum (DeepSeek-V3). With k = 1 the three that
                renormalise give weight one and the router no gradient.
     shared:    further experts that every token visits with weight one (DeepSeekMoE).
-    capacity:  most tokens an expert takes, as a multiple of the even share tokens * top_k / experts; later ones are
-               dropped and get zero from it. `None`: no token is dropped.
+    capacity:  most tokens an expert takes in training, as a multiple of the even share tokens * top_k / experts; later
+               ones are dropped and get zero from it. `None`: no token is dropped.
     noise:     standard deviation of normal noise added to the logits in training.
     balanced:  a bias for each expert, not trained by gradient, enters the choice of experts but not their weights, and
                is moved towards even load (Wang et al. 2024).
@@ -207,7 +207,8 @@ class EmbeddingConfig:
     segments:  how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
     head:      what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token id
                (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
-    classes:   outputs of BERT's classifier of the pooled first token (2: is the second sentence the next one?); 0: none.
+    pooled:    a dense layer and a tanh make a vector of the first token's last state (BERT).
+    classes:   outputs of a classifier of that vector (BERT: 2, is the second sentence the next one?); 0: none.
     """
 
     tied: bool = True
@@ -215,6 +216,7 @@ class EmbeddingConfig:
     norm: bool = False
     segments: int = 0
     head: Literal["linear", "biased", "masked"] = "linear"
+    pooled: bool = False
     classes: int = 0
 
     def __post_init__(self) -> None:
@@ -222,6 +224,7 @@ class EmbeddingConfig:
         for name in ("segments", "classes"):
             value = getattr(self, name)
             _require(isinstance(value, int) and value >= 0, name, value, "a whole number >= 0")
+        _require(self.pooled or not self.classes, "classes", self.classes, "0 unless pooled=True")
 
 
 @dataclass(frozen=True)
@@ -257,6 +260,9 @@ class ModelConfig:
             _require_count(name, getattr(self, name))
         _require_choice(self, "stack")
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
+        for name in ("segments", "pooled"):
+            value = getattr(self.embedding, name)
+            _require(self.stack == "encoder" or not value, name, value, f"none of it for stack={self.stack!r}")
         sizes = self.attention.resolved(self.d_model)
         if self.positions.kind == "rotary":
             _require(sizes.d_head % 2 == 0, "d_head", sizes.d_head, "an even width: rotary turns pairs of components")

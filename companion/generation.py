@@ -1,25 +1,37 @@
-"""Writing text with a decoder (lesson 10): the prompts in one pass (prefill), then a token per row and step (decode).
+"""Writing text with a decoder or an encoder-decoder, a token per row and step (lesson 10).
 
 What is drawn from is one distribution, transformed: `temperature`, `top_k` and `top_p` are functions on logits that
-compose, and `Sampling` composes them. `generate` streams; `complete` waits for the whole; `beam_search` looks for the
-most probable continuation instead of drawing one.
+compose, and `Sampling` composes them. `generate` streams; `complete` waits for the whole; `generate_long` goes on past
+the context. `companion.beam` looks for the most probable text instead of drawing one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from companion.decoding import (
+    BUCKET,
+    Rules,
+    check_count,
+    check_request,
+    check_rows,
+    compiled_decode,
+    decode,
+    evaluating,
+    prefill,
+    wide,
+)
 from companion.layers.cache import KVCache
-from companion.transformer import Transformer
+from companion.transformer import Memory, Transformer
+
+__all__ = ["Rules", "Sampling", "complete", "generate", "generate_long", "temperature", "top_k", "top_p"]
 
 
 def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor, "*batch vocab"]:
@@ -58,7 +70,7 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     if p == 1:
         return logits  # rounding in the running sum could cut the tail
     descending, order = logits.sort(dim=-1, descending=True, stable=True)
-    probabilities = descending.softmax(-1, dtype=_wide(logits))
+    probabilities = descending.softmax(-1, dtype=wide(logits))
     before = probabilities.cumsum(-1) - probabilities  # what the more probable tokens already add up to
     return torch.full_like(logits, -math.inf).scatter(-1, order, descending.masked_fill(before >= p, -math.inf))
 
@@ -82,7 +94,7 @@ class Sampling:
 
     def probabilities(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
         """What is drawn from; each row sums to one. Half-precision logits are taken to float32 first."""
-        logits = temperature(logits.to(_wide(logits)), self.temperature)
+        logits = temperature(logits.to(wide(logits)), self.temperature)
         if self.top_k is not None:
             logits = top_k(logits, self.top_k)
         if self.top_p is not None:
@@ -90,24 +102,37 @@ class Sampling:
         return logits.softmax(-1)
 
 
+Stream = int | np.random.Generator
+
+
 def generate(
     model: Transformer,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int]] | None = None,
     *,
+    source: Sequence[Sequence[int]] | None = None,
+    start: int | None = None,
     max_new_tokens: int | None = None,
     sampling: Sampling | None = None,
     stop: Collection[int] = (),
+    rules: Rules | None = None,
     seed: int = 0,
+    streams: Sequence[Stream] | None = None,
     compile: bool = False,
 ) -> Iterator[list[int | None]]:
     """Continue every prompt, one token per row and step, as soon as it is known.
 
     prompts:         token ids, rows of unequal lengths. They are read together, padded on the right.
+    source:          for an encoder-decoder: the token ids of each row's source, of unequal lengths too. They are
+                     encoded once, together; what a row writes depends on its own source only.
+    start:           for an encoder-decoder, in place of prompts: the id that begins every target.
     max_new_tokens:  how many steps at most. `None`: until the longest row fills `model.config.context`.
     sampling:        how to choose among the tokens. `None`: `Sampling()`, the model's own distribution.
     stop:            ids that end a row. The id itself is still given; after it the row gives `None`.
-    seed:            row r draws from a random stream that (seed, r) alone decides: its continuation does not depend on
-                     the other rows, nor on the device the model is on (but the last digits of the logits may).
+    rules:           which tokens may not come, or must. `None`: all may.
+    seed, streams:   row r draws from the random stream that `seed` and the number `streams[r]` (`None`: r) alone
+                     decide: its continuation does not depend on the other rows, nor on the device the model is on (but
+                     the last digits of the logits may). `streams[r]` may also be a NumPy generator, which is then read
+                     on from where it stands.
     compile:         compile the decode step. Attention then reads the cache in multiples of 64 slots, so that few
                      different shapes occur and two or three compilations serve a text of any length. They take from
                      seconds to a minute: it pays for long continuations, or many.
@@ -115,216 +140,165 @@ def generate(
     Yields a list with one entry per prompt; ends when every row has stopped. The model runs in evaluation mode and
     without gradients inside; between two steps and afterwards the caller finds both as they were.
 
-    Cost: one forward pass over the prompts, then per step one token's pass; `companion.account` counts both.
+    Cost: one forward pass over the sources and one over the prompts, then per step one token's pass;
+    `companion.account` counts them.
 
-    Raises `ValueError`, before anything runs, for no prompt, an empty prompt, an id outside the vocabulary, a prompt
-    that with `max_new_tokens` would not fit the context, or a model that is not a decoder.
+    Raises `ValueError`, before anything runs, for no prompt, an empty prompt or source, an id outside the vocabulary, a
+    prompt that with `max_new_tokens` would not fit the context, a source with a model that has no encoder or none with
+    one that has, or a model that writes no text.
     """
     sampling = Sampling() if sampling is None else sampling
-    steps = _check(model, prompts, max_new_tokens)
-    _check_ids("stop", stop, model.config.vocab)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed={seed!r}: expected a whole number >= 0")
-    return _generate(model, prompts, steps, sampling, frozenset(stop), seed, compile)
+    rules = Rules() if rules is None else rules
+    prompts, steps = check_request(model, prompts, source, start, max_new_tokens)
+    rules.check(model.config.vocab, stop)
+    draws = _streams(seed, streams, len(prompts))
+    return _generate(model, prompts, source, steps, sampling, frozenset(stop), rules, draws, compile)
 
 
 def complete(
     model: Transformer,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[Sequence[int]] | None = None,
     *,
+    source: Sequence[Sequence[int]] | None = None,
+    start: int | None = None,
     max_new_tokens: int | None = None,
     sampling: Sampling | None = None,
     stop: Collection[int] = (),
+    rules: Rules | None = None,
     seed: int = 0,
+    streams: Sequence[Stream] | None = None,
     compile: bool = False,
 ) -> list[list[int]]:
     """`generate`, waited for: the new tokens of each prompt, a stop token (where one came) last."""
-    rows: list[list[int]] = [[] for _ in prompts]
-    for step in generate(
-        model, prompts, max_new_tokens=max_new_tokens, sampling=sampling, stop=stop, seed=seed, compile=compile
-    ):
-        for row, token in zip(rows, step, strict=True):
-            if token is not None:
-                row.append(token)
-    return rows
+    steps = generate(
+        model,
+        prompts,
+        source=source,
+        start=start,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        stop=stop,
+        rules=rules,
+        seed=seed,
+        streams=streams,
+        compile=compile,
+    )
+    return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
 
 
-@dataclass(frozen=True)
-class Beam:
-    """A continuation and ln p of it: the sum over its tokens, a stop token included, of ln p(token | what precedes)."""
-
-    tokens: tuple[int, ...]
-    log_probability: float
-
-
-@torch.no_grad()
-def beam_search(
+def generate_long(
     model: Transformer,
-    prompt: Sequence[int],
+    prompts: Sequence[Sequence[int]],
     *,
-    width: int,
     max_new_tokens: int,
+    sampling: Sampling | None = None,
     stop: Collection[int] = (),
-    length_penalty: float = 0.0,
-) -> list[Beam]:
-    """The most probable continuations of `prompt` that keeping `width` candidates at every step finds, best first.
+    rules: Rules | None = None,
+    seed: int = 0,
+    compile: bool = False,
+) -> Iterator[list[int | None]]:
+    """`generate` for a decoder, also past the end of its context.
 
-    A candidate is worth log_probability / length^length_penalty: 0 compares the probabilities themselves, which favours
-    short continuations; 1 the mean per token. Candidates that end in a `stop` id keep their place in the beam until
-    better ones push them out. `width=1` is greedy decoding; a width that holds every continuation finds the best one
-    for certain; in between, a prefix that falls out early is lost, however good its continuation.
+    A row that fills the context keeps its last half and goes on from there: each token is written from at least half of
+    the context, where so much has been written. Rows fill it at different times; a row's tokens depend on no other row
+    all the same, because it is cut only when it is full itself, and its random stream runs on.
 
-    Cost: one pass over the prompt, then per step the pass of one token for each unfinished candidate.
+    Cost: as `generate`, and one pass over what each row keeps whenever one of them is full.
 
-    Raises `ValueError` for a width or max_new_tokens below 1, and as `generate` does.
+    Raises `ValueError`, before anything runs, as `generate` does, and for a prompt longer than the context.
     """
-    steps = _check(model, [prompt], max_new_tokens)
-    _check_ids("stop", stop, model.config.vocab)
-    if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise ValueError(f"width={width!r}: expected a whole number >= 1")
-    if not math.isfinite(length_penalty):
-        raise ValueError(f"length_penalty={length_penalty!r}: expected a finite number")
-
-    def worth(beam: Beam) -> float:
-        return beam.log_probability / len(beam.tokens) ** length_penalty
-
-    with _evaluating(model):
-        logits, cache = _prefill(model, [prompt], len(prompt) + steps - 1)
-        alive: list[Beam] = [Beam((), 0.0)]
-        finished: list[Beam] = []
-        for step in range(steps):
-            scores = _double(logits).log_softmax(-1)
-            scores += scores.new_tensor([beam.log_probability for beam in alive])[:, None]
-            best = scores.flatten().topk(min(width, scores.numel()))
-            pool = [(beam, -1) for beam in finished]  # a beam, and the row of the cache that it continues
-            for score, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-                row, token = divmod(place, scores.shape[1])
-                pool.append((Beam((*alive[row].tokens, token), score), row))
-            pool = sorted(pool, key=lambda entry: worth(entry[0]), reverse=True)[:width]
-            finished = [beam for beam, row in pool if row < 0 or beam.tokens[-1] in stop]
-            going = [(beam, row) for beam, row in pool if row >= 0 and beam.tokens[-1] not in stop]
-            alive, parents = [beam for beam, _ in going], [row for _, row in going]
-            if not alive or step == steps - 1:
-                break
-            if parents != list(range(cache.batch)):
-                cache = cache.select(torch.tensor(parents, device=logits.device))
-            last = torch.tensor([beam.tokens[-1] for beam in alive], device=logits.device)
-            logits, cache = _decode(model, last, cache)
-    return sorted([*finished, *alive], key=worth, reverse=True)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _double(x: Tensor) -> Tensor:
-    """In float64, on the CPU if the device has none (Apple's)."""
-    return (x.cpu() if x.device.type == "mps" else x).double()
-
-
-def _check_ids(name: str, ids: Collection[int], vocab: int) -> None:
-    for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
-            raise ValueError(f"{name}: token id {token!r}: expected a whole number from 0 to {vocab - 1}")
-
-
-def _check(model: Transformer, prompts: Sequence[Sequence[int]], max_new_tokens: int | None) -> int:
-    """Everything that can be wrong with what is to be continued; gives back how many steps to take."""
     config = model.config
-    if config.stack != "decoder":
-        raise ValueError(f"model has stack={config.stack!r}: expected 'decoder', the one that continues a text")
-    if len(prompts) == 0:
-        raise ValueError("prompts is empty: expected at least one prompt")
-    for row, prompt in enumerate(prompts):
-        if len(prompt) == 0:
-            raise ValueError(f"prompts[{row}] is empty: expected at least one token to continue from")
-        _check_ids(f"prompts[{row}]", prompt, config.vocab)
-    longest = max(map(len, prompts))
-    room = config.context - longest
-    if room < 1:
+    if config.stack != "decoder" or config.context < 2:
         raise ValueError(
-            f"a prompt of {longest} tokens leaves no room: expected at most {config.context - 1}, because "
-            f"context={config.context}"
+            f"model has stack={config.stack!r} and context={config.context}: expected a decoder with a context of at "
+            "least 2, one token to read and one to write"
         )
-    if max_new_tokens is None:
-        max_new_tokens = room
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens={max_new_tokens!r}: expected a whole number >= 1")
-    if max_new_tokens > room:
-        raise ValueError(
-            f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} make {longest + max_new_tokens}: "
-            f"expected at most context={config.context}"
-        )
-    return max_new_tokens
-
-
-@contextmanager
-def _evaluating(model: Transformer) -> Iterator[None]:
-    """Every module in evaluation mode inside; afterwards each as it was, also if they differed."""
-    training = [module for module in model.modules() if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def _prefill(
-    model: Transformer, prompts: Sequence[Sequence[int]], slots: int, bucket: int = 1
-) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
-    """All prompts in one pass: the logits after each one's last token, and a cache without the padding."""
-    weight = model.embedding.weight
-    lengths = torch.tensor([len(prompt) for prompt in prompts], device=weight.device)
-    tokens = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
+    check_count("max_new_tokens", max_new_tokens)
+    check_rows("prompts", prompts, config.vocab)
     for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = torch.as_tensor(prompt)
-    empty = KVCache.create(model.config, len(prompts), slots, dtype=weight.dtype, device=weight.device, bucket=bucket)
-    stream, _, cache = model.features(tokens.to(weight.device), cache=empty)
-    assert cache is not None
-    # Padding sits to the right, where no real token can see it; its keys are given back, to be overwritten.
-    last = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
-    return model.head(last), cache.rewind(lengths)
+        if len(prompt) > config.context:
+            raise ValueError(f"prompts[{row}] has {len(prompt)} tokens: expected at most context={config.context}")
+    sampling = Sampling() if sampling is None else sampling
+    rules = Rules() if rules is None else rules
+    rules.check(config.vocab, stop)
+    draws = _streams(seed, None, len(prompts))
+    return _generate_long(model, prompts, max_new_tokens, sampling, frozenset(stop), rules, draws, compile)
 
 
-def _decode(
-    model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache
-) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
-    """One more token per row."""
-    logits, _, grown = model(tokens[:, None], cache=cache)
-    return logits[:, -1], grown
+def _generate_long(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    sampling: Sampling,
+    stop: frozenset[int],
+    rules: Rules,
+    streams: Sequence[np.random.Generator],
+    compile: bool,
+) -> Iterator[list[int | None]]:
+    context = model.config.context
+    going = {row: list(prompt) for row, prompt in enumerate(prompts)}
+    written = 0
+    while written < max_new_tokens and going:
+        for ids in going.values():
+            if len(ids) == context:
+                del ids[: context - context // 2]
+        steps = min(max_new_tokens - written, context - max(map(len, going.values())))
+        now = Rules(
+            rules.never,
+            max(0, rules.min_new_tokens - written),
+            rules.last if written + steps == max_new_tokens else None,
+        )
+        rows = [streams[row] for row in going]
+        for step in _generate(model, list(going.values()), None, steps, sampling, stop, now, rows, compile):
+            line: list[int | None] = [None] * len(prompts)
+            for (row, ids), token in zip(going.items(), step, strict=True):
+                if token is not None:
+                    line[row] = token
+                    ids.append(token)
+            yield line
+        written += steps
+        going = {row: ids for row, ids in going.items() if ids[-1] not in stop}
 
 
-BUCKET = 64
-"""Slots by which a compiled decode step sees the cache grow."""
+def _streams(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
+    check_count("seed", seed, least=0)
+    if streams is None:
+        streams = range(rows)
+    if len(streams) != rows:
+        raise ValueError(f"streams has {len(streams)} entries: expected {rows}, one for each prompt")
+    for row, stream in enumerate(streams):
+        if not isinstance(stream, np.random.Generator):
+            check_count(f"streams[{row}]", stream, least=0)
+    # NumPy's generators take (seed, row) as one seed, and draw the same numbers wherever the model runs.
+    return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in streams]
 
 
 def _generate(
     model: Transformer,
     prompts: Sequence[Sequence[int]],
+    source: Sequence[Sequence[int]] | None,
     steps: int,
     sampling: Sampling,
     stop: frozenset[int],
-    seed: int,
+    rules: Rules,
+    streams: Sequence[np.random.Generator],
     compile: bool,
 ) -> Iterator[list[int | None]]:
-    # NumPy's generators take (seed, row) as one seed, and draw the same numbers wherever the model runs.
-    streams = [np.random.default_rng((seed, row)) for row in range(len(prompts))]
     bucket = BUCKET if compile else 1
     slots = -(-(max(map(len, prompts)) + steps - 1) // bucket) * bucket
-    decode: Callable[..., tuple[Tensor, KVCache]] = _compiled_decode if compile else _decode
+    next_logits: Callable[..., tuple[Tensor, KVCache]] = compiled_decode if compile else decode
     stopped = [False] * len(prompts)
     cache: KVCache | None = None
+    memory: Memory | None = None
     tokens = torch.empty(0, dtype=torch.long)
-    for _ in range(steps):
+    for i in range(steps):
         # Both are entered anew for each step: a generator that is waiting must not leave its caller without gradients.
-        with torch.no_grad(), _evaluating(model):
+        with torch.no_grad(), evaluating(model):
             if cache is None:
-                logits, cache = _prefill(model, prompts, slots, bucket)
+                logits, cache, memory = prefill(model, prompts, source, slots, bucket)
             else:
-                logits, cache = decode(model, tokens, cache)
-            tokens = _draw(logits, sampling, streams)
+                logits, cache = next_logits(model, tokens, cache, memory)
+            tokens = _draw(rules.apply(logits, i, steps, stop), sampling, streams)
         step = [None if done else token for done, token in zip(stopped, tokens.tolist(), strict=True)]
         stopped = [done or token in stop for done, token in zip(stopped, step, strict=True)]
         yield step
@@ -338,24 +312,11 @@ def _draw(
     """One token per row: the first whose cumulative probability exceeds a uniform number u in [0, 1)."""
     if sampling.temperature == 0:
         return logits.argmax(-1)
-    cumulative = _double(sampling.probabilities(logits)).cumsum(-1)
+    probabilities = sampling.probabilities(logits)
+    # In float64, on the CPU if the device has none (Apple's).
+    cumulative = (probabilities.cpu() if probabilities.device.type == "mps" else probabilities).double().cumsum(-1)
     u = torch.tensor([stream.random() for stream in streams], dtype=torch.float64, device=cumulative.device)
     # The sum may differ from 1 in its last digits; u times the sum stays below it, and `right=True` steps over tokens
     # of probability zero, also if u = 0.
     tokens = torch.searchsorted(cumulative, u[:, None] * cumulative[:, -1:], right=True)
     return tokens.squeeze(-1).to(logits.device)
-
-
-def _compiled_decode(
-    model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache
-) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
-    """`_decode`, compiled: shapes and Python numbers change only where the cache enters its next bucket."""
-    # `filled` is only an upper bound on the lengths, so it may be given as the bucket's last slot.
-    last = min(-(-(cache.filled + 1) // cache.bucket) * cache.bucket, model.config.context) - 1
-    logits, grown = _compiled()(model, tokens, replace(cache, filled=last, uniform=False))
-    return logits, replace(grown, filled=cache.filled + 1)
-
-
-@lru_cache
-def _compiled() -> Callable[..., tuple[Tensor, KVCache]]:
-    return torch.compile(_decode)

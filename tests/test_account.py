@@ -29,6 +29,7 @@ from companion.account import (
     parameters,
     peak_share,
     published_peak,
+    serve_bytes,
     table,
     train_bytes,
     train_flops,
@@ -37,9 +38,26 @@ from companion.account import (
 
 
 @st.composite
+def ends(draw, stack):
+    pooled = stack == "encoder" and draw(st.booleans())
+    return EmbeddingConfig(
+        tied=draw(st.booleans()),
+        norm=draw(st.booleans()),
+        segments=draw(st.integers(0, 3)) if stack == "encoder" else 0,
+        head=draw(st.sampled_from(["linear", "biased", "masked"])),
+        pooled=pooled,
+        classes=draw(st.integers(0, 4)) if pooled else 0,
+    )
+
+
+@st.composite
 def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
-    kv_heads = draw(st.integers(1, 3))
-    moe = draw(st.none() | st.builds(lambda k, extra: MoEConfig(k + extra, k), st.integers(1, 3), st.integers(0, 3)))
+    kv_heads, stack = draw(st.integers(1, 3)), draw(st.sampled_from(stacks))
+    mixtures = st.builds(
+        lambda k, extra, shared: MoEConfig(k + extra, k, shared=shared, balanced=extra > 1),
+        *(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)),
+    )
+    moe = draw(st.none() | mixtures)
     return ModelConfig(
         vocab=draw(st.integers(2, 30)),
         d_model=2 * draw(st.integers(1, 12)),
@@ -59,24 +77,30 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
         ),
         positions=PositionConfig(draw(st.sampled_from(["rotary", "sinusoidal", "learned", "none"]))),
         norm=NormConfig(draw(st.sampled_from(["layer", "rms"])), draw(st.sampled_from(["pre", "post"]))),
-        embedding=EmbeddingConfig(tied=draw(st.booleans())),
+        embedding=draw(ends(stack)),
         moe=moe,
-        stack=draw(st.sampled_from(stacks)),
+        stack=stack,
     )
 
 
 def part_of(name):
     """Which part of the account a parameter of the model belongs to."""
     for key, part in (
+        ("transform", "head"),
+        ("unembedding", "head"),
+        ("head_bias", "head"),
+        ("pooler", "pooler"),
+        ("classifier", "pooler"),
         ("norm", "norms"),
         ("router", "router"),
         ("feed_forward", "feed_forward"),
         ("embedding.weight", "embedding"),
+        ("segments", "embedding"),
         ("positions", "positions"),
     ):
-        if key in name and name != "unembedding.weight":
+        if key in name:
             return part
-    return "head" if name == "unembedding.weight" else "attention"
+    return "attention"
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -271,6 +295,27 @@ def test_experts_visited_are_what_random_choices_visit():
     visited = torch.stack([(choices == e).any(1) for e in range(5)], dim=1).sum(1).double().mean()
     fewer, more = (forward_bytes(EXPERTS.with_(moe=MoEConfig(5, k)), rows) for k in (2, 5))
     assert (more - fewer) / expert == pytest.approx(5 - visited.item(), abs=0.02)
+
+
+def test_int8_weights_with_a_wider_cache():
+    weights, cache = weights_bytes(GROUPED, torch.int8), cache_bytes(GROUPED, 64, dtype=torch.bfloat16)
+    assert weights == parameters(GROUPED).total
+    assert serve_bytes(GROUPED, dtype=torch.int8, cache_dtype=torch.bfloat16) == weights + cache
+    assert serve_bytes(GROUPED, batch=3) == 4 * weights + 6 * cache
+    assert decode_bytes(GROUPED, 63, dtype=torch.int8, cache_dtype=torch.bfloat16) == weights + cache
+    both = GROUPED.with_(stack="encoder_decoder")
+    assert serve_bytes(both) == weights_bytes(both) + cache_bytes(both, 64, source=64)
+    assert serve_bytes(GROUPED.with_(stack="encoder")) == weights_bytes(GROUPED.with_(stack="encoder"))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_decode_step_reads_every_weight_of_its_head(tied):
+    plain, masked = (
+        PLAIN.with_(embedding=EmbeddingConfig(tied=tied, norm=True, head=head)) for head in ("linear", "masked")
+    )
+    more = parameters(masked).total - parameters(plain).total
+    assert more == 11 + 12 * 12 + 12 + 12  # a bias a token id, a dense layer with its own, an RMS norm
+    assert decode_bytes(masked, 5) - decode_bytes(plain, 5) == 4 * more
 
 
 def test_prefill_is_bound_by_arithmetic_and_decode_by_memory():

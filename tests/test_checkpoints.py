@@ -17,7 +17,7 @@ from companion import (
     PositionConfig,
     Transformer,
 )
-from companion.checkpoints import load_model, load_pretrained, load_tensors, save_model, save_tensors, write_atomic
+from companion.checkpoints import load_model, load_tensors, save_model, save_tensors, write_atomic
 
 CONFIG = ModelConfig(
     vocab=13,
@@ -96,7 +96,10 @@ def test_missing_and_damaged_files_are_named(tmp_path):
         with pytest.raises(ValueError, match=rf"model.safetensors: .* got {size} bytes .* cut short"):
             load_model(tmp_path)
     weights.unlink()
-    with pytest.raises(ValueError, match=r"model.safetensors: expected a safetensors file, found none"):
+    with pytest.raises(ValueError, match=r"model.safetensors: expected a safetensors file, found none$"):
+        load_model(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"found none; pytorch_model.bin beside it is a pickle, .* never read"):
         load_model(tmp_path)
     text = (tmp_path / "config.json").read_text()
     for damaged in (text[: len(text) // 2], "[1]", ""):
@@ -122,7 +125,7 @@ def test_a_checkpoint_of_another_kind_of_model_is_refused(tmp_path):
     save_model(tmp_path, Transformer(CONFIG))
     data = json.loads(CONFIG.to_json())
     for change, message in (
-        ({"model_type": "bert"}, "got model_type='bert', a Hugging Face one; read it with load_pretrained"),
+        ({"model_type": "bert"}, "model_type='bert', a Hugging Face one; read it with companion.published.load"),
         ({"alibi": True}, "config.alibi: unknown field"),
         ({"d_model": 13}, "heads"),
         ({"layers": "2"}, "config.layers='2': expected int"),
@@ -131,15 +134,6 @@ def test_a_checkpoint_of_another_kind_of_model_is_refused(tmp_path):
         with pytest.raises(ValueError, match=re.escape(message)) as caught:
             load_model(tmp_path)
         assert str(tmp_path / "config.json") in str(caught.value)
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ValueError, match=r"model_type='bert': expected one of gpt2, llama, or none"):
-        load_pretrained(tmp_path)
-
-
-def test_load_pretrained_takes_companions_own_layout(tmp_path):
-    model = Transformer(CONFIG)
-    save_model(tmp_path, model)
-    assert torch.equal(load_pretrained(tmp_path).embedding.weight, model.embedding.weight)
 
 
 def _fail(*_args, **_kwargs):

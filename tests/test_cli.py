@@ -284,10 +284,7 @@ def test_greedy_text_goes_on_past_the_context_and_unequal_prompts_do_not_disturb
         alone.append(capsys.readouterr().out.rstrip("\n"))
     flags = [flag for prompt in prompts for flag in ("--prompt", prompt)]
     assert main([*command, *flags]) == 0
-    both = capsys.readouterr().out
-    # Fewer tokens than the room the shorter prompt has are compared: where the longer one fills the context, both move.
-    assert both.startswith("[1] The ") and "\n\n[2] Ada walked 3 miles" in both
-    assert both.startswith(f"[1] {alone[0][:12]}") and f"[2] {alone[1][:24]}" in both
+    assert capsys.readouterr().out.rstrip("\n") == f"[1] {alone[0]}\n\n[2] {alone[1]}"
     assert main(["generate", "--prompt", "The ", "--tokens", "60", "--seed", "1"]) == 0  # context is 24
 
 
@@ -342,8 +339,33 @@ def test_an_account_of_a_run_and_of_a_config(at_home: Path, capsys) -> None:
     path = at_home / "runs/books/checkpoints/step-00000012/config.json"
     assert main(["account", "--config", str(path)]) == 0
     assert f"{record['parameters']:,}" in capsys.readouterr().out
-    assert "expected either --run or --config" in refused(["account", "--config", "a", "--run", "b"], capsys)
+    for both in (["--config", "a", "--run", "b"], ["gpt2", "--run", "b"], ["gpt2", "--config", "a"]):
+        assert "expected one model: a published name, --run or --config; got" in refused(["account", *both], capsys)
     assert "--config nowhere.json: cannot be read" in refused(["account", "--config", "nowhere.json"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        ("llama-2-70b", ("68,976,648,192", "275.9 GB", "NVIDIA H100 80GB HBM3: 3,350 GB/s")),
+        ("mixtral-8x7b", ("46,702,792,704", "12,879,925,248")),
+        ("gpt2", ("124,439,808", "36.9 kB")),
+    ],
+)
+def test_an_account_of_a_published_system(name: str, figures: tuple[str, ...], capsys) -> None:
+    assert main(["account", name, "--chip", "h100"]) == 0
+    said = capsys.readouterr().out
+    assert all(figure in said for figure in figures)
+    assert max(map(len, said.splitlines())) < 80
+
+
+def test_an_account_of_what_does_not_write_and_of_what_is_not_known(capsys) -> None:
+    assert main(["account", "bert-base"]) == 0
+    said = capsys.readouterr().out
+    assert "110,106,428" in said and "tokens a second" not in said
+    assert "expected a decoder, which writes" in refused(["account", "bert-base", "--chip", "h100"], capsys)
+    assert "did you mean llama-2-70b?" in refused(["account", "llama2-70b"], capsys)
+    assert "did you mean h100?" in refused(["account", "gpt2", "--chip", "h100-sxm"], capsys)
 
 
 # help

@@ -23,7 +23,7 @@ FULL = ModelConfig(
     feed_forward=FeedForwardConfig(13, "relu"),
     positions=PositionConfig("rotary", 500.0, "interleaved"),
     norm=NormConfig("layer", "post", 1e-5),
-    embedding=EmbeddingConfig(tied=False, scaled=True),
+    embedding=EmbeddingConfig(tied=False, scaled=True, norm=True, head="masked"),
     moe=MoEConfig(4, 2),
     stack="encoder_decoder",
     dropout=0.1,
@@ -60,6 +60,12 @@ def test_sizes_are_filled_in():
         (lambda: NormConfig("batch"), "NormConfig.kind='batch': expected one of 'layer', 'rms'"),
         (lambda: FeedForwardConfig(8, "tanh"), "activation='tanh'"),
         (lambda: PositionConfig(base=0), "base=0"),
+        (lambda: PositionConfig("sinusoidal", layout="quarter"), "layout='quarter': expected one of 'half', 'inter"),
+        (lambda: EmbeddingConfig(head="dense"), "EmbeddingConfig.head='dense': expected one of 'linear'"),
+        (lambda: EmbeddingConfig(segments=-1), "segments=-1: expected a whole number >= 0"),
+        (lambda: EmbeddingConfig(classes=2), "classes=2: expected 0 unless pooled=True"),
+        (lambda: small(embedding=EmbeddingConfig(segments=2)), "segments=2: expected none of it for stack='decoder'"),
+        (lambda: small(embedding=EmbeddingConfig(pooled=True)), "pooled=True: expected none of it for stack='decoder'"),
     ],
 )
 def test_impossible_models_are_refused(unchecked, build, message):

@@ -9,8 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import drawn
 
-import companion.generation as generation
+import companion.decoding as decoding
 from companion import (
     AttentionConfig,
     EmbeddingConfig,
@@ -20,23 +21,10 @@ from companion import (
     MoEConfig,
     NormConfig,
     PositionConfig,
-    Transformer,
 )
-from companion.generation import Beam, Sampling, beam_search, complete, generate, temperature, top_k, top_p
+from companion.generation import Rules, Sampling, complete, generate, generate_long, temperature, top_k, top_p
 
 INF = math.inf
-
-
-def drawn(config, seed=0, std=0.4):
-    """A model whose predictions are far from uniform, and differ from token to token and place to place."""
-    torch.manual_seed(seed)
-    model = Transformer(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(std=std)
-            if "norm" in name and name.endswith("weight"):
-                parameter += 1
-    return model
 
 
 CONFIG = ModelConfig(
@@ -379,11 +367,11 @@ def test_the_compiled_step_reads_whole_buckets_and_writes_the_same_text(monkeypa
     expected = complete(model, PROMPTS, max_new_tokens=143)
     seen = []
 
-    def recorded(model, tokens, cache):
+    def recorded(model, tokens, cache, memory):
         seen.append((cache.filled, cache.uniform, cache.slots))
-        return generation._decode(model, tokens, cache)
+        return decoding.decode(model, tokens, cache, memory)
 
-    monkeypatch.setattr(generation, "_compiled", lambda: recorded)
+    monkeypatch.setattr(decoding, "_compiled", lambda: recorded)
     assert complete(model, PROMPTS, max_new_tokens=143, compile=True) == expected
     assert len(seen) == 142
     # What a compiler specialises on changes twice in 142 steps; in the end the context is the limit.
@@ -410,83 +398,243 @@ def test_bad_input_is_named_before_anything_runs(model, change, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("stack", ["encoder", "encoder_decoder"])
-def test_only_a_decoder_continues_a_text(stack):
-    with pytest.raises(ValueError, match=f"stack='{stack}': expected 'decoder'"):
-        generate(Transformer(CONFIG.with_(stack=stack)), [[1]], max_new_tokens=2)
+@pytest.mark.parametrize(
+    ("stack", "change", "message"),
+    [
+        ("encoder", {}, "stack='encoder': expected 'decoder' or 'encoder_decoder'"),
+        ("decoder", {"source": [[1]]}, "source: stack='decoder' got one; it belongs to an encoder_decoder"),
+        ("decoder", {"prompts": None}, "prompts=None: expected the texts to continue"),
+        ("encoder_decoder", {}, "source: stack='encoder_decoder' got none"),
+        ("encoder_decoder", {"source": []}, "source is empty: expected at least one source"),
+        ("encoder_decoder", {"source": [[]]}, "source[0] is empty: expected at least one token"),
+        ("encoder_decoder", {"source": [[17]]}, "source[0]: token id 17: expected a whole number from 0 to 16"),
+        ("encoder_decoder", {"source": [[1], [2]]}, "source has 2 rows: expected 1, one for each prompt"),
+        ("encoder_decoder", {"source": [[1] * 41]}, "a source of 41 tokens: expected at most context=40"),
+        ("encoder_decoder", {"source": [[1]], "prompts": None}, "start=None without prompts: expected the token id"),
+        ("encoder_decoder", {"source": [[1]], "prompts": None, "start": 17}, "start: token id 17: expected"),
+        ("encoder_decoder", {"source": [[1]], "start": 1}, "start=1: expected it only without prompts"),
+    ],
+)
+def test_sources_belong_to_encoder_decoders_one_for_each_prompt(stack, change, message):
+    with pytest.raises(ValueError) as caught:
+        generate(drawn(CONFIG.with_(stack=stack)), **{"prompts": [[1]], "max_new_tokens": 2, **change})
+    assert message in str(caught.value)
 
 
-# ---- beam search ----------------------------------------------------------------------------------------------------
-
-SMALL = CONFIG.with_(vocab=4, context=12)
-
-
-def every_continuation(model, prompt, steps, stop):
-    """All texts that `steps` tokens can make, a stop token ending them, each with its ln p, without a cache."""
-    found = []
-    for tokens in itertools.product(range(4), repeat=steps):
-        ends = next((i + 1 for i, token in enumerate(tokens) if token in stop), steps)
-        if tokens[ends:] == (0,) * (steps - ends):  # each stopped text once
-            with torch.no_grad():
-                logp = model(torch.tensor([[*prompt, *tokens[:ends]]])).logits[0].double().log_softmax(-1)
-            places = range(len(prompt) - 1, len(prompt) - 1 + ends)
-            found.append(Beam(tokens[:ends], sum(float(logp[i, t]) for i, t in zip(places, tokens, strict=False))))
-    return found
-
-
-@pytest.mark.parametrize("stop", [(), (2,), (0, 3)])
-@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
-def test_a_wide_enough_beam_finds_what_enumeration_finds(stop, length_penalty):
-    model = drawn(SMALL, seed=8)
-    expected = every_continuation(model.eval(), [1, 3], 4, stop)
-    expected.sort(key=lambda b: b.log_probability / len(b.tokens) ** length_penalty, reverse=True)
-    found = beam_search(model, [1, 3], width=300, max_new_tokens=4, stop=stop, length_penalty=length_penalty)
-    assert [beam.tokens for beam in found] == [beam.tokens for beam in expected]
-    assert [b.log_probability for b in found] == pytest.approx([b.log_probability for b in expected], abs=1e-5)
-    assert sum(math.exp(beam.log_probability) for beam in found) == pytest.approx(1)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"streams": [0]}, "streams has 1 entries: expected 3, one for each prompt"),
+        ({"streams": [0, 1, -1]}, "streams[2]=-1: expected a whole number >= 0"),
+        ({"rules": Rules(never=[17])}, "never: token id 17: expected a whole number from 0 to 16"),
+        ({"rules": Rules(last=17)}, "last: token id 17: expected a whole number from 0 to 16"),
+        ({"rules": Rules(never=range(17))}, "expected at least one of the 17 token ids to be left"),
+        ({"rules": Rules(never=range(9), min_new_tokens=1), "stop": range(9, 17)}, "token ids to be left"),
+    ],
+)
+def test_streams_and_rules_that_cannot_be_are_refused(model, change, message):
+    with pytest.raises(ValueError) as caught:
+        generate(model, PROMPTS, max_new_tokens=2, **change)
+    assert message in str(caught.value)
+    with pytest.raises(ValueError, match="min_new_tokens=-1: expected a whole number >= 0"):
+        Rules(min_new_tokens=-1)
 
 
-@pytest.mark.parametrize("stop", [(), (2,)])
-def test_a_beam_of_one_is_greedy(stop):
-    for seed in range(5):
-        model = drawn(SMALL, seed=seed)
-        (beam,) = beam_search(model, [1, 3], width=1, max_new_tokens=6, stop=stop)
-        assert list(beam.tokens) == complete(model, [[1, 3]], max_new_tokens=6, sampling=GREEDY, stop=stop)[0]
+# ---- rules and streams ----------------------------------------------------------------------------------------------
 
 
-def test_a_beam_finds_a_more_probable_text_than_greedy():
-    better = 0
-    for seed in range(10):
-        model = drawn(SMALL, seed=seed, std=0.2)
-        (greedy,) = beam_search(model, [2], width=1, max_new_tokens=5)
-        found = beam_search(model, [2], width=16, max_new_tokens=5)
-        assert len(found) == 16 and found == sorted(found, key=lambda beam: -beam.log_probability)
-        better += found[0].log_probability > greedy.log_probability + 1e-5
-    assert better >= 3
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.5)], ids=str)
+def test_rules_forbid_delay_and_force_tokens(model, sampling):
+    options = dict(max_new_tokens=12, sampling=sampling, seed=3)
+    free = complete(model, PROMPTS, **options)
+    common = Counter(itertools.chain(*free)).most_common(2)[0][0]
+    without = complete(model, PROMPTS, rules=Rules(never=[common]), **options)
+    assert common in set(itertools.chain(*free)) - set(itertools.chain(*without))
+    stop = {row[0] for row in free}
+    assert [len(row) for row in complete(model, PROMPTS, stop=stop, **options)] == [1, 1, 1]
+    late = complete(model, PROMPTS, stop=stop, rules=Rules(min_new_tokens=5), **options)
+    assert all(len(row) > 5 and stop.isdisjoint(row[:5]) for row in late)
+    forced = complete(model, PROMPTS, rules=Rules(last=6, never=[6], min_new_tokens=99), stop=[6], **options)
+    assert [row[-1] for row in forced] == [6, 6, 6] and all(len(row) == 12 for row in forced)
 
 
-def test_a_length_penalty_favours_longer_texts():
-    model = drawn(SMALL, seed=3)
-    lengths = [
-        len(beam_search(model, [1], width=300, max_new_tokens=4, stop=(2,), length_penalty=penalty)[0].tokens)
-        for penalty in (-3.0, 0.0, 3.0)
+def test_forbidden_tokens_leave_the_others_their_odds(model):
+    """The draw is from p renormalised over what is left."""
+    rules, draws = Rules(never=[0, 2, 5, 8]), 3000
+    with torch.no_grad():
+        p = model.eval()(torch.tensor([[3, 1]])).logits[0, -1].double().softmax(-1)
+    p[[0, 2, 5, 8]] = 0
+    p /= p.sum()
+    counts = Counter(row[0] for row in complete(model, [[3, 1]] * draws, max_new_tokens=1, rules=rules))
+    for token in range(17):
+        assert abs(counts[token] - draws * p[token]) <= 4 * math.sqrt(draws * p[token] * (1 - p[token]))
+
+
+def test_a_row_of_a_batch_can_be_drawn_again_by_the_name_of_its_stream(model):
+    together = complete(model, PROMPTS, max_new_tokens=10, seed=6)
+    assert complete(model, [PROMPTS[2], PROMPTS[0]], streams=[2, 0], max_new_tokens=10, seed=6) == [
+        together[2],
+        together[0],
     ]
-    assert lengths == sorted(lengths) and lengths[0] == 1 and lengths[2] == 4
+    stream = np.random.default_rng((6, 1))  # a generator is read on from where it stands
+    first = complete(model, [PROMPTS[1]], streams=[stream], max_new_tokens=4)[0]
+    assert first + complete(model, [PROMPTS[1] + first], streams=[stream], max_new_tokens=6)[0] == together[1]
 
 
-def test_beam_search_leaves_the_model_as_it_was_and_refuses_bad_input():
-    model = drawn(SMALL)
-    model.train()
-    beam_search(model, [1], width=2, max_new_tokens=3)
-    assert torch.is_grad_enabled() and all(module.training for module in model.modules())
-    for change, message in (
-        ({"width": 0}, "width=0: expected a whole number >= 1"),
-        ({"length_penalty": math.nan}, "length_penalty=nan: expected a finite number"),
-        ({"prompt": []}, "is empty: expected at least one token"),
-        ({"prompt": [4]}, "token id 4: expected a whole number from 0 to 3"),
-        ({"max_new_tokens": 12}, "a prompt of 1 tokens and max_new_tokens=12 make 13: expected at most context=12"),
-        ({"stop": [9]}, "stop: token id 9"),
-    ):
-        with pytest.raises(ValueError) as caught:
-            beam_search(model, **{"prompt": [1], "width": 2, "max_new_tokens": 3, **change})
-        assert message in str(caught.value)
+# ---- past the context -----------------------------------------------------------------------------------------------
+
+
+def long_by_hand(model, prompt, steps, stop, seed, row, sampling):
+    """One text alone, the whole of what it keeps again at every step."""
+    context, text, written = model.config.context, list(prompt), []
+    stream = np.random.default_rng((seed, row))
+    for _ in range(steps):
+        if len(text) == context:
+            text = text[-(context // 2) :]
+        with torch.no_grad():
+            p = sampling.probabilities(model(torch.tensor([text])).logits[0, -1]).double()
+        cumulative = p.cumsum(-1)
+        u = 0.0 if sampling.temperature == 0 else stream.random()
+        token = int(torch.searchsorted(cumulative, torch.tensor(u) * cumulative[-1], right=True))
+        text.append(token)
+        written.append(token)
+        if token in stop:
+            break
+    return written
+
+
+@pytest.mark.parametrize("context", [8, 9])
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.5)], ids=str)
+def test_past_the_context_a_row_goes_on_from_its_last_half_whatever_the_others_do(context, sampling):
+    model = drawn(CONFIG.with_(context=context, positions=PositionConfig("learned"))).double().eval()
+    prompts, stop, seed = [[3, 1, 4], [1], [5, 9, 2, 6, 5, 3, 5, 8], [7, 7]], {13, 2}, 11
+    steps = list(generate_long(model, prompts, max_new_tokens=40, sampling=sampling, stop=stop, seed=seed))
+    rows = [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
+    assert rows == [long_by_hand(model, prompt, 40, stop, seed, row, sampling) for row, prompt in enumerate(prompts)]
+    assert max(map(len, rows)) > context
+    if sampling.temperature:  # some finished early, and the streams of the others ran on
+        assert min(map(len, rows)) < context // 2
+    for row in range(4):  # once a row has ended it gives nothing more
+        given = [step[row] is not None for step in steps]
+        assert given == sorted(given, reverse=True)
+
+
+def test_past_the_context_the_rules_count_over_the_whole(model):
+    short = drawn(CONFIG.with_(context=6))
+    rules = Rules(never=[4], min_new_tokens=17, last=4)
+    steps = list(
+        generate_long(short, [[1], [2, 3]], max_new_tokens=19, stop=range(5, 17), rules=rules, sampling=Sampling(3.0))
+    )
+    for row in zip(*steps, strict=True):
+        written = [token for token in row if token is not None]
+        assert len(written) > 17 and set(written[:17]) <= {0, 1, 2, 3}
+        assert 4 not in written[:18] and (written[17] >= 5 or written[18] == 4)
+    inside = list(generate_long(model, PROMPTS, max_new_tokens=20, seed=2))  # within the context it is `generate`
+    assert inside == list(generate(model, PROMPTS, max_new_tokens=20, seed=2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompts": [[1], [2] * 41]}, "prompts[1] has 41 tokens: expected at most context=40"),
+        ({"prompts": [[1], [17]]}, "prompts[1]: token id 17"),
+        ({"prompts": []}, "prompts is empty"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0: expected a whole number >= 1"),
+        ({"seed": -1}, "seed=-1: expected a whole number >= 0"),
+        ({"stop": [17]}, "stop: token id 17"),
+        ({"model": drawn(CONFIG.with_(context=1))}, "context=1: expected a decoder with a context of at least 2"),
+        ({"model": drawn(CONFIG.with_(stack="encoder_decoder"))}, "stack='encoder_decoder' and context=40: expected"),
+    ],
+)
+def test_what_cannot_go_on_is_refused_before_anything_runs(model, change, message):
+    with pytest.raises(ValueError) as caught:
+        generate_long(**{"model": model, "prompts": [[1, 2]], "max_new_tokens": 6, **change})
+    assert message in str(caught.value)
+
+
+# ---- encoder-decoders -----------------------------------------------------------------------------------------------
+
+BOTH = CONFIG.with_(stack="encoder_decoder", positions=PositionConfig("sinusoidal"))
+SOURCES = [[2, 7, 1, 8, 2, 8], [4], [6, 6, 2]]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(st.data(), decoders(), st.sampled_from([torch.float32, torch.float64]), st.integers(0, 2**16))
+@torch.no_grad()
+def test_an_encoder_decoder_cached_equals_uncached_for_any_split_of_any_ragged_batch(data, config, dtype, seed):
+    config = config.with_(stack="encoder_decoder")
+    model = drawn(config, seed).to(dtype).eval()
+    lengths = data.draw(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 7)), min_size=1, max_size=4))
+    sources = [torch.randint(0, 11, (a,)) for a, _ in lengths]
+    targets = [torch.randint(0, 11, (b,)) for _, b in lengths]
+    expected = [model(t[None], source=s[None]).logits[0] for s, t in zip(sources, targets, strict=True)]  # each alone
+    ids = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=3)
+    real = torch.arange(ids.shape[1]) < torch.tensor([a for a, _ in lengths])[:, None]
+    memory = model.encode(ids, mask=real)
+    tokens = torch.nn.utils.rnn.pad_sequence(targets, batch_first=True, padding_value=5)
+    cache = KVCache.create(config, len(lengths), tokens.shape[1], dtype=dtype)
+    logits = []
+    for size in data.draw(splits(tokens.shape[1]), label="split of the targets"):
+        start = cache.filled
+        out = model(tokens[:, start : start + size], source=memory, cache=cache)
+        logits.append(out.logits)
+        cache = out.cache
+        rows = torch.tensor(data.draw(st.permutations(range(len(lengths)))))  # rows may trade places at any time
+        back = rows.argsort()
+        cache, memory = cache.select(rows).select(back), memory.select(rows).select(back)
+    bound = {torch.float32: 2e-5, torch.float64: 1e-10}[dtype]
+    for row, reference in enumerate(expected):
+        there = torch.cat(logits, 1)[row, : len(reference)]
+        assert float((there - reference).abs().max()) <= bound * max(1.0, float(reference.abs().max()))
+
+
+def test_an_encoder_decoder_writes_greedily_what_recomputing_everything_would():
+    model = drawn(BOTH, seed=1).double().eval()
+    with torch.no_grad():
+        expected = []
+        for source in SOURCES:
+            text = [1]
+            for _ in range(12):
+                text.append(int(model(torch.tensor([text]), source=torch.tensor([source])).logits[0, -1].argmax()))
+            expected.append(text[1:])
+    assert len(set(map(tuple, expected))) == 3  # so the source matters
+    assert complete(model, source=SOURCES, start=1, max_new_tokens=12, sampling=GREEDY) == expected
+    begun = [[1, *row[:n]] for row, n in zip(expected, (3, 0, 5), strict=True)]  # targets that have begun already
+    rest = complete(model, begun, source=SOURCES, max_new_tokens=7, sampling=GREEDY)
+    assert rest == [row[n : n + 7] for row, n in zip(expected, (3, 0, 5), strict=True)]
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.2, top_k=9)], ids=str)
+def test_a_source_is_read_alone_whatever_stands_beside_it(sampling):
+    model = drawn(BOTH).double()
+    options = dict(start=1, max_new_tokens=10, sampling=sampling, seed=4, stop=[3])
+    together = complete(model, source=SOURCES, **options)
+    for row, source in enumerate(SOURCES):
+        assert complete(model, source=[source], streams=[row], **options) == [together[row]]
+    assert complete(model, source=SOURCES, **options) == together  # a seed gives the same text
+
+
+def test_a_source_is_encoded_and_its_keys_and_values_projected_once():
+    model = drawn(BOTH)
+    calls = Counter()
+    hooks = [
+        module.register_forward_hook(lambda module, args, out, name=name: calls.update([name]))
+        for name, module in model.named_modules()
+    ]
+    stream = generate(model, source=SOURCES, start=1, max_new_tokens=6)
+    assert not calls  # nothing runs before it is asked for
+    assert len(list(stream)) == 6
+    for hook in hooks:
+        hook.remove()
+    for layer in range(2):
+        assert calls[f"encoder.blocks.{layer}"] == 1
+        assert calls[f"decoder.blocks.{layer}.cross.key"] == calls[f"decoder.blocks.{layer}.cross.value"] == 1
+        assert calls[f"decoder.blocks.{layer}.cross.query"] == calls[f"decoder.blocks.{layer}.attention.key"] == 6
+
+
+def test_the_compiled_step_reads_the_source_too(monkeypatch):
+    model = drawn(BOTH)
+    options = dict(source=SOURCES, start=1, max_new_tokens=39)
+    expected = complete(model, **options)
+    monkeypatch.setattr(decoding, "_compiled", lambda: decoding.decode)
+    assert complete(model, compile=True, **options) == expected

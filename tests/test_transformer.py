@@ -124,9 +124,33 @@ def load_stack(ours, theirs, pre):
         ours.norm.load_state_dict(theirs.norm.state_dict())
 
 
+def pairs(ours, theirs, pre):
+    """Parameters of the two stacks side by side; PyTorch keeps query, key and value in one."""
+    for block, layer in zip(ours.blocks, theirs.layers, strict=True):
+        norms = [block.attention_norm, block.feed_forward_norm]
+        attentions = [(block.attention, layer.self_attn)]
+        if block.cross is not None:
+            attentions.append((block.cross, layer.multihead_attn))
+            norms.insert(1, block.cross_norm)
+        for a, b in attentions:
+            for kind in ("weight", "bias"):
+                three = [getattr(getattr(a, name), kind) for name in ("query", "key", "value")]
+                yield three, getattr(b, f"in_proj_{kind}")
+                yield [getattr(a.output, kind)], getattr(b.out_proj, kind)
+        modules = [(norm, getattr(layer, f"norm{i}")) for i, norm in enumerate(norms, 1)]
+        modules += [(block.feed_forward.inner, layer.linear1), (block.feed_forward.outer, layer.linear2)]
+        for a, b in modules:
+            yield [a.weight], b.weight
+            yield [a.bias], b.bias
+    if pre:
+        yield [ours.norm.weight], theirs.norm.weight
+        yield [ours.norm.bias], theirs.norm.bias
+
+
+@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("placement", ["pre", "post"])
 @pytest.mark.parametrize("stack", ["encoder", "decoder", "encoder_decoder"])
-def test_stacks_equal_pytorchs_with_copied_weights(stack, placement):
+def test_stacks_equal_pytorchs_with_copied_weights_forward_and_backward(stack, placement, padded):
     torch.manual_seed(0)
     pre = placement == "pre"
     net = model(
@@ -146,19 +170,72 @@ def test_stacks_equal_pytorchs_with_copied_weights(stack, placement):
     if not pre:
         theirs.encoder.norm = theirs.decoder.norm = None
     target, source = tokens(), tokens(length=5, seed=1)
-    causal = nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.float64)
+    # Targets are padded inside too, where an attention that forgot the mask would see it; the first token is real.
+    target_real, source_real = torch.ones(3, 7, dtype=torch.bool), torch.ones(3, 5, dtype=torch.bool)
+    if padded:
+        target_real[1, 4:] = target_real[2, 2] = source_real[0, 3:] = source_real[2, 1:] = False
+    later = torch.ones(7, 7, dtype=torch.bool).triu(1)  # True: may not look, in PyTorch's masks
+    hidden = dict(src_key_padding_mask=~source_real, memory_key_padding_mask=~source_real)
     y, x = net._embed(target, torch.arange(7)), net._embed(source, torch.arange(5))
+    stacks = []
     if net.encoder is not None:
         load_stack(net.encoder, theirs.encoder, pre)
+        stacks.append((net.encoder, theirs.encoder))
     if stack == "decoder":  # PyTorch's stack without cross-attention is its encoder with a mask
         load_stack(net.decoder, theirs.encoder, pre)
-        out, expected = net(target).logits, theirs.encoder(y, mask=causal)
+        stacks.append((net.decoder, theirs.encoder))
+        out = net(target, mask=target_real).logits
+        expected = theirs.encoder(y, mask=later, src_key_padding_mask=~target_real)
     elif stack == "encoder":
-        out, expected = net(source).logits, theirs.encoder(x)
+        out = net(source, mask=source_real).logits
+        expected = theirs.encoder(x, src_key_padding_mask=~source_real)
     else:
         load_stack(net.decoder, theirs.decoder, pre)
-        out, expected = net(target, source=source).logits, theirs(x, y, tgt_mask=causal)
-    torch.testing.assert_close(out, net.head(expected), atol=1e-10, rtol=0)
+        stacks.append((net.decoder, theirs.decoder))
+        out = net(target, source=net.encode(source, mask=source_real), mask=target_real).logits
+        expected = theirs(x, y, tgt_mask=later, tgt_key_padding_mask=~target_real, **hidden)
+    expected = net.head(expected)
+    real = source_real if stack == "encoder" else target_real
+    torch.testing.assert_close(out[real], expected[real], atol=1e-10, rtol=0)
+    # The gradient of the same weighted sum, at every parameter of the stacks and at the embeddings.
+    weights = torch.randn(out[real].shape, dtype=torch.float64)
+    (out[real] * weights).sum().backward()
+    embedded = net.embedding.weight.grad.clone()
+    net.embedding.weight.grad = None
+    (expected[real] * weights).sum().backward()
+    torch.testing.assert_close(embedded, net.embedding.weight.grad, atol=1e-9, rtol=0)
+    for a, b in stacks:
+        for parts, whole in pairs(a, b, pre):
+            assert whole.grad.abs().max() > 0
+            torch.testing.assert_close(torch.cat([p.grad for p in parts]), whole.grad, atol=1e-9, rtol=0)
+
+
+@torch.no_grad()
+def test_keys_and_values_of_a_source_are_projected_once_and_then_read():
+    net = model(stack="encoder_decoder").eval()
+    target, source = tokens(), tokens(length=5, seed=1)
+    calls = []
+    for name, module in net.named_modules():
+        if name.endswith(("cross.key", "cross.value", "cross.query", "encoder")):
+            module.register_forward_hook(lambda module, args, out, name=name: calls.append(name))
+    memory, cache = net.encode(source), KVCache.create(net.config, 3, 7, dtype=torch.float64)
+    assert len(calls) == 1 + 2 * 2  # the encoder, and keys and values of each of two layers
+    calls.clear()
+    for t in range(7):
+        cache = net(target[:, t : t + 1], source=memory, cache=cache).cache
+    assert sorted(calls) == sorted([f"decoder.blocks.{layer}.cross.query" for layer in range(2)] * 7)
+
+
+@torch.no_grad()
+def test_rows_of_a_memory_can_be_chosen_and_repeated():
+    net = model(stack="encoder_decoder").eval()
+    target, source = tokens(), tokens(length=5, seed=1)
+    real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 4 + [False]])
+    rows = torch.tensor([2, 0, 2, 1])
+    for mask in (None, real, real[:1, None, None]):  # none, one for each row, one for all
+        memory = net.encode(source, mask=mask)
+        expected = net(target, source=memory).logits[rows]
+        torch.testing.assert_close(net(target[rows], source=memory.select(rows)).logits, expected, atol=1e-12, rtol=0)
 
 
 @torch.no_grad()
@@ -248,6 +325,10 @@ def test_weights_start_with_the_variance_the_docstring_says():
         ({"stack": "encoder_decoder"}, lambda net: net(tokens()), "stack='encoder_decoder' got none"),
         ({"stack": "encoder"}, lambda net: net(tokens(), source=tokens()), "belong to a decoder"),
         ({}, lambda net: net.encode(tokens()), "expected 'encoder_decoder'"),
+        ({}, lambda net: net(tokens(), segments=tokens()), "segments belong to an encoder"),
+        ({"stack": "encoder"}, lambda net: net(tokens(), segments=tokens()), "expected embedding.segments >= 1"),
+        ({"stack": "encoder"}, lambda net: net.pool(torch.zeros(2, 7, 12)), "pooled=False"),
+        ({"stack": "encoder"}, lambda net: net.classify(torch.zeros(2, 7, 12)), "classes=0"),
         (
             {"positions": PositionConfig("learned"), "context": 6},
             lambda net: net(tokens()),

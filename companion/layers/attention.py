@@ -7,7 +7,9 @@ serves self- and cross-attention, causal or not, cached or not, with grouped que
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,16 +18,24 @@ from torch import Tensor, nn
 
 from companion.config import AttentionConfig, PositionConfig
 from companion.layers.cache import CrossCache, LayerCache
+from companion.layers.masks import Predicate, both, evaluate, materialize
 from companion.layers.masks import causal as causal_predicate
-from companion.layers.masks import materialize
 from companion.layers.positions import rotary_angles, rotate
 
 Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"]
 """Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores."""
 
+SourceMask = Bool[Tensor, "*#source_axes"] | Float[Tensor, "*#source_axes"]
+"""A `Mask` over the keys of a source, of which there are not as many as in the `Mask` beside it."""
 
-def _full_mask(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> Tensor | None:
+Backend = Literal["auto", "reference", "sdpa", "flex"]
+
+
+def _full_mask(q: Tensor, k: Tensor, mask: Tensor | Predicate | None, causal: bool) -> Tensor | None:
     """`mask` and the causal rule as one mask. Causal is aligned lower-right: the last query sees every key."""
+    if mask is not None and not isinstance(mask, Tensor):
+        keys = torch.arange(k.shape[2], device=q.device)
+        mask = evaluate(mask, q.shape[0], q.shape[1], torch.arange(-q.shape[2], 0, device=q.device) + k.shape[2], keys)
     if mask is not None and mask.ndim != 4:
         # (batch, query, key) would broadcast its rows over the heads, and silently so when there are as many.
         raise ValueError(
@@ -56,7 +66,7 @@ def attention_weights(
     q: Float[Tensor, "batch head query d_head"],
     k: Float[Tensor, "batch kv_head key d_head"],
     *,
-    mask: Mask | None = None,
+    mask: Mask | Predicate | None = None,
     causal: bool = False,
 ) -> Float[Tensor, "batch head query key"]:
     """softmax(q k^T / sqrt(d_head) + mask) over the keys (Vaswani et al. 2017, eq. 1; lesson 02).
@@ -79,31 +89,35 @@ def attend(
     k: Float[Tensor, "batch kv_head key d_head"],
     v: Float[Tensor, "batch kv_head key d_v"],
     *,
-    mask: Mask | None = None,
+    mask: Mask | Predicate | None = None,
     causal: bool = False,
     dropout: float = 0.0,
-    backend: Literal["auto", "reference", "sdpa"] = "auto",
+    backend: Backend = "auto",
 ) -> Float[Tensor, "batch head query d_v"]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(d_head) + mask) v (Vaswani et al. 2017, eq. 1; lesson 02).
 
     mask:     four axes that broadcast to (batch, head, query, key). Boolean: True may look. Floating: added to the
-              scaled scores.
+              scaled scores. Or a predicate of `companion.layers.masks`, with the last query at the last key.
     causal:   a query sees the keys up to its own place; with more keys than queries, the last query is at the last key.
     dropout:  probability of dropping a weight (the rest is scaled up). The caller passes 0 outside training.
     backend:  `"reference"` is the formula; `"sdpa"` is PyTorch's fused operator; `"auto"` takes the fused one.
+              `"flex"`, for a GPU, compiles a kernel for the predicate, which skips blocks of keys that nobody sees.
 
     A query that may look nowhere gives zeros, and no gradient, on every backend. Cost: 2 query key (d_head + d_v)
     floating-point operations per head.
 
-    Raises `ValueError` if the head counts do not divide, the mask has not four axes, or `backend` is unknown.
+    Raises `ValueError` if the head counts do not divide, the mask has not four axes, `backend` is unknown, or it is
+    `"flex"` and there is dropout, or a gradient to be taken on a CPU.
     """
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of the {q.shape[1]} heads of q")
-    if backend not in ("auto", "reference", "sdpa"):
-        raise ValueError(f"backend={backend!r}: expected 'auto', 'reference' or 'sdpa'")
+    if backend not in ("auto", "reference", "sdpa", "flex"):
+        raise ValueError(f"backend={backend!r}: expected 'auto', 'reference', 'sdpa' or 'flex'")
     if backend == "reference":
         weights = F.dropout(attention_weights(q, k, mask=mask, causal=causal), dropout, training=dropout > 0)
         return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    if backend == "flex":
+        return _flex(q, k, v, mask, causal, dropout)
     grouped = q.shape[1] != k.shape[1]
     if mask is None and (not causal or q.shape[2] == k.shape[2] or q.shape[2] == 1):
         # PyTorch aligns is_causal top-left, which is right only for as many keys as queries; a single last query
@@ -117,6 +131,60 @@ def attend(
         full = full.to(q.dtype)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=full, dropout_p=dropout, enable_gqa=grouped)
     return out.masked_fill(empty, 0.0)
+
+
+def _flex(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Predicate | None, causal: bool, dropout: float
+) -> Float[Tensor, "batch head query d_v"]:
+    """`attend` by PyTorch's `flex_attention` (Dong et al. 2024): compiled on a GPU, the plain formula on a CPU.
+
+    Its table of blocks is made anew in every call, by asking the predicate about every pair once: a byte for each pair
+    for a moment, times batch and heads where the predicate depends on them.
+    """
+    # Imported here: not everyone who attends should wait for a compiler to load.
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if dropout:
+        raise ValueError(f"dropout={dropout}: expected 0 with backend='flex', which cannot drop weights")
+    on_cpu = q.device.type == "cpu"
+    if on_cpu and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        raise ValueError(
+            "backend='flex' has no backward pass on the CPU: expected tensors on a GPU, torch.no_grad(), "
+            "or backend='sdpa'"
+        )
+    run: Any = flex_attention if on_cpu else _compiled(flex_attention)
+    grouped = q.shape[1] != k.shape[1]
+    if isinstance(mask, Tensor) and mask.dtype != torch.bool:
+        full = _full_mask(q, k, mask, causal)
+        assert full is not None
+        full, empty = _split_empty_rows(full)
+        bias = full.expand(*q.shape[:3], k.shape[2])
+        out = run(q, k, v, score_mod=lambda score, b, h, i, j: score + bias[b, h, i, j], enable_gqa=grouped)
+        return out.masked_fill(empty, 0.0)
+    offset = k.shape[2] - q.shape[2]
+    rules: list[Predicate] = [causal_predicate] if causal else []
+    if isinstance(mask, Tensor):
+        _full_mask(q, k, mask, causal=False)  # refuses a mask without four axes
+        wide = mask.expand(*q.shape[:3], k.shape[2])
+        rules.append(lambda b, h, query, key: wide[b, h, query - offset, key])
+    elif mask is not None:
+        rules.append(mask)
+    if not rules:
+        return run(q, k, v, enable_gqa=grouped)
+    allowed = both(*rules)
+    # Asked about one pair, the predicate shows by its shape whether it depends on the batch row and on the head.
+    pair = torch.zeros(1, dtype=torch.long, device=q.device)
+    asked = mask if isinstance(mask, Tensor) else evaluate(allowed, q.shape[0], q.shape[1], pair, pair)
+    rows, heads = asked.shape[:2]
+    blocks = create_block_mask(
+        lambda b, h, i, j: allowed(b, h, i + offset, j), rows, heads, q.shape[2], k.shape[2], device=str(q.device)
+    )
+    return run(q, k, v, block_mask=blocks, enable_gqa=grouped)
+
+
+@lru_cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
 
 
 class Attention(nn.Module):
@@ -158,15 +226,15 @@ class Attention(nn.Module):
         *,
         source: Float[Tensor, "batch key d_model"] | None = None,
         positions: Int[Tensor, "*batch token"] | None = None,
-        mask: Mask | None = None,
+        mask: Mask | Predicate | None = None,
         cache: LayerCache | CrossCache | None = None,
-        backend: Literal["auto", "reference", "sdpa"] = "auto",
+        backend: Backend = "auto",
     ) -> Float[Tensor, "batch token d_model"]:
         """Each token of `x` looks at `x` itself, at what the cache holds, or at `source`.
 
         source:     cross-attention: keys and values come from here, queries from `x`.
         positions:  (token) or (batch, token), for rotary. Default: 0, 1, ... from where the cache stands.
-        mask:       broadcast to (batch, head, token, key); with a cache, key counts the slots it shows.
+        mask:       broadcast to (batch, head, token, key); with a cache, key counts the slots it shows. Or a predicate.
         cache:      a `LayerCache` for self-attention (written), or a `CrossCache` in place of `source` (read).
         """
         if isinstance(cache, CrossCache) or source is not None:
@@ -179,6 +247,8 @@ class Attention(nn.Module):
         if not self.causal:
             raise ValueError("cache: kept keys and values stay right only under a causal mask; got causal=False")
         keys, values = cache.write(k, v)
+        if mask is not None and not isinstance(mask, Tensor):
+            mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(keys.shape[2], device=q.device))
         if cache.mask is not None:
             mask = cache.mask if mask is None else _join(mask, cache.mask)
         return self._merge(self._attend(q, keys, values, mask, causal=cache.mask is None, backend=backend))
@@ -208,11 +278,11 @@ class Attention(nn.Module):
         )
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, causal: bool, backend: str
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Predicate | None, *, causal: bool, backend: Backend
     ) -> Float[Tensor, "batch head query d_v"]:
         dropout = self.dropout if self.training else 0.0
         k, v = k.to(q.dtype), v.to(q.dtype)
-        return attend(q, k, v, mask=mask, causal=causal, dropout=dropout, backend=backend)  # type: ignore[arg-type]
+        return attend(q, k, v, mask=mask, causal=causal, dropout=dropout, backend=backend)
 
     @staticmethod
     def _default_positions(x: Tensor, cache: LayerCache | None) -> Tensor:

@@ -3,14 +3,14 @@ each with its residual and its norm (lessons 06 to 08)."""
 
 from __future__ import annotations
 
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.config import ModelConfig
-from companion.layers.attention import Attention, Mask
+from companion.layers.attention import Attention, Mask, SourceMask
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.feedforward import FeedForward
-from companion.layers.moe import MoE, Routing
+from companion.layers.moe import Experts, MoE, RoutingStats
 from companion.layers.norms import norm
 
 
@@ -47,11 +47,14 @@ class Block(nn.Module):
         mask: Mask | None = None,
         cache: LayerCache | None = None,
         source: Float[Tensor, "batch key d_model"] | CrossCache | None = None,
-        source_mask: Mask | None = None,
-    ) -> tuple[Float[Tensor, "batch token d_model"], Routing | None]:
+        source_mask: SourceMask | None = None,
+        real: Bool[Tensor, "batch token"] | None = None,
+        experts: Experts = "auto",
+    ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats | None]:
         """The next state of the stream, and where a mixture of experts sent its tokens (`None` without one).
 
         `source` is what cross-attention looks at: the encoder's output, or its keys and values projected before.
+        `real` and `experts` are for a mixture of experts: which tokens are not padding, and how it computes.
         """
         h = self._enter(x, self.attention_norm)
         x = self._leave(x, self.attention(h, positions=positions, mask=mask, cache=cache), self.attention_norm)
@@ -60,7 +63,10 @@ class Block(nn.Module):
             h = self._enter(x, self.cross_norm)
             x = self._leave(x, self.cross(h, mask=source_mask, cache=kept), self.cross_norm)
         h = self._enter(x, self.feed_forward_norm)
-        out, routing = self.feed_forward(h) if isinstance(self.feed_forward, MoE) else (self.feed_forward(h), None)
+        if isinstance(self.feed_forward, MoE):
+            out, routing = self.feed_forward(h, real=real, experts=experts)
+        else:
+            out, routing = self.feed_forward(h), None
         return self._leave(x, out, self.feed_forward_norm), routing
 
     def _enter(self, x: Tensor, norm: nn.Module) -> Tensor:

@@ -30,6 +30,10 @@ class CrossCache:
     keys: Float[Tensor, "batch kv_head key d_head"]
     values: Float[Tensor, "batch kv_head key d_v"]
 
+    def select(self, rows: Int[Tensor, "row"]) -> CrossCache:
+        """The given rows, in that order and as often as named, copied."""
+        return CrossCache(self.keys[rows], self.values[rows])
+
 
 @dataclass(frozen=True)
 class LayerCache:
@@ -164,9 +168,17 @@ class KVCache:
 
     def select(self, rows: Int[Tensor, "row"]) -> KVCache:
         """The given rows, in that order and as often as named, copied (beam search reorders its beams so)."""
+
+        def pick(store: Tensor) -> Tensor:
+            # What no row has filled is not worth copying. It is zero, not left undefined: a masked slot has weight
+            # zero, and zero times whatever a float may hold could be NaN.
+            picked = store.new_zeros(len(rows), *store.shape[1:])
+            picked[:, :, : self.filled] = store[rows, :, : self.filled]
+            return picked
+
         return replace(
             self,
-            keys=tuple(k[rows] for k in self.keys),
-            values=tuple(v[rows] for v in self.values),
+            keys=tuple(map(pick, self.keys)),
+            values=tuple(map(pick, self.values)),
             lengths=self.lengths[rows],
         )

@@ -3,60 +3,169 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.config import FeedForwardConfig, MoEConfig
-from companion.layers.feedforward import activation
+from companion.layers.feedforward import FeedForward, activation
+
+Gating = Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"]
+Experts = Literal["auto", "loop", "grouped", "gather"]
+"""How the experts' products are computed; see `MoE`. All give the same numbers."""
 
 
-class Routing(NamedTuple):
+class RoutingStats(NamedTuple):
     """Where a layer sent its tokens: returned with the output, never kept on the module.
 
-    logits:   the router's score of each expert, (batch, token, expert).
+    logits:   the router's score of each expert, (batch, token, expert), with the noise of training if there is any.
     experts:  the experts each token visits, best first, (batch, token, top_k).
-    weights:  how much each of them counts, (batch, token, top_k); they sum to one.
+    weights:  how much each of them counts, (batch, token, top_k); after `"softmax_topk"` they sum to less than one.
+    real:     which tokens are not padding, (batch, token); `None`: all. The statistics below count these alone.
+    kept:     which visits take place, (batch, token, top_k); the others found their expert full. `None`: all.
     """
 
     logits: Float[Tensor, "*batch expert"]
     experts: Int[Tensor, "*batch top_k"]
     weights: Float[Tensor, "*batch top_k"]
+    real: Bool[Tensor, "*batch"] | None = None
+    kept: Bool[Tensor, "*batch top_k"] | None = None
 
     @property
     def counts(self) -> Int[Tensor, "expert"]:
-        """How many tokens each expert received."""
-        return torch.bincount(self.experts.flatten(), minlength=self.logits.shape[-1])
+        """How many tokens chose each expert, those included that then found it full."""
+        chosen = torch.ones_like(self.experts) if self.real is None else self.real[..., None].expand_as(self.experts)
+        # Not bincount, which asks the device how long its answer is, and waits for it.
+        zeros = torch.zeros(self.logits.shape[-1], dtype=torch.long, device=self.experts.device)
+        return zeros.scatter_add(0, self.experts.flatten(), chosen.flatten().long())
+
+    @property
+    def load(self) -> Float[Tensor, "expert"]:
+        """The share of all choices that fell on each expert, f_e; they sum to one. Zeros when there is no token."""
+        counts = self.counts.to(torch.promote_types(self.logits.dtype, torch.float32))
+        return counts / counts.sum().clamp(min=1)
+
+    @property
+    def entropy(self) -> Float[Tensor, ""]:
+        """Of the load, in nats: ln(expert) when all experts get the same, 0 when one gets everything."""
+        return -torch.xlogy(self.load, self.load).sum()
+
+    @property
+    def effective_experts(self) -> Float[Tensor, ""]:
+        """exp(entropy): as many experts, evenly loaded, would have the same entropy. From 1 to `expert`."""
+        return self.entropy.exp()
+
+    @property
+    def dropped(self) -> Float[Tensor, ""]:
+        """The share of all choices that found their expert full; 0 without a capacity."""
+        if self.kept is None:
+            return torch.zeros((), dtype=self.load.dtype, device=self.logits.device)
+        return (~self.kept).sum().to(self.load.dtype) / self.counts.sum().clamp(min=1)
 
 
-def route(logits: Float[Tensor, "*batch expert"], top_k: int) -> Routing:
-    """Each token's `top_k` best experts, weighted by the softmax over those logits alone (Jiang et al. 2024, Mixtral).
+def route(
+    logits: Float[Tensor, "*batch expert"],
+    top_k: int,
+    gating: Gating = "topk_softmax",
+    *,
+    bias: Float[Tensor, "expert"] | None = None,
+) -> RoutingStats:
+    """Each token's `top_k` best experts and their weights. With z the logits and S the chosen experts:
 
-    This equals the softmax over all experts, cut to the best and renormalised.
-    Raises `ValueError` unless 1 <= top_k <= expert.
+        "topk_softmax"                exp(z_e) / sum over S of exp(z)     (Jiang et al. 2024, Mixtral)
+        "softmax_topk"                exp(z_e) / sum over all of exp(z)   (Fedus et al. 2022, Switch; sums to < 1)
+        "softmax_topk_renormalised"   the second divided by its sum over S, which is the first
+        "sigmoid"                     s(z_e) / sum over S of s(z)         (DeepSeek-AI 2024, DeepSeek-V3)
+
+    bias:  for each expert, added to its score (the softmax over all logits, or the sigmoid) for the choice of S and not
+           for the weights (Wang et al. 2024, eq. 3).
+
+    With top_k = 1 all but `"softmax_topk"` give weight one whatever the logits are, so that the loss has no gradient at
+    the router. Weights are computed in fp32 or better.
+
+    Raises `ValueError` unless 1 <= top_k <= expert, or for an unknown gating.
     """
     if not 1 <= top_k <= logits.shape[-1]:
         raise ValueError(f"top_k={top_k}: expected a number from 1 to the {logits.shape[-1]} experts")
-    best, experts = logits.topk(top_k, dim=-1)
-    return Routing(logits, experts, best.softmax(-1))
+    wide = logits.float() if logits.dtype.itemsize < 4 else logits
+    if bias is None:
+        experts = wide.topk(top_k, dim=-1).indices  # scores rise with logits; and where scores saturate, logits do not
+    else:
+        scores = wide.sigmoid() if gating == "sigmoid" else wide.softmax(-1)
+        experts = (scores + bias).topk(top_k, dim=-1).indices
+    best = wide.gather(-1, experts)
+    match gating:
+        case "topk_softmax" | "softmax_topk_renormalised":
+            weights = best.softmax(-1)
+        case "softmax_topk":
+            weights = (best - wide.logsumexp(-1, keepdim=True)).exp()
+        case "sigmoid":
+            weights = F.logsigmoid(best).softmax(-1)  # s_e / sum(s), also where every s is too small for a float
+        case _:
+            raise ValueError(f"gating={gating!r}: expected topk_softmax, softmax_topk, ..._renormalised or sigmoid")
+    return RoutingStats(logits, experts, weights)
+
+
+def within_capacity(routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
+    """Which visits take place when an expert takes at most ceil(capacity * tokens * top_k / experts) tokens.
+
+    First come, first served, in the order of the tokens, row after row of the batch (Fedus et al. 2022, section 2.2).
+    Padding takes nobody's place and loses none.
+    """
+    top_k, experts = routing.experts.shape[-1], routing.logits.shape[-1]
+    chosen = routing.experts.flatten()
+    visits: int | Tensor = chosen.numel()
+    if routing.real is not None:
+        real = routing.real[..., None].expand_as(routing.experts).flatten()
+        chosen = chosen.masked_fill(~real, experts)  # behind the last expert
+        visits = routing.real.sum() * top_k
+    share = Fraction(str(capacity))  # exact as written: 1.1 * 10 tokens are 11 places, not 12
+    places = -(-(share.numerator * visits) // (share.denominator * experts))
+    order = chosen.argsort(stable=True)
+    queue = chosen[order]
+    first = torch.searchsorted(queue, torch.arange(experts + 1, device=chosen.device))
+    rank = torch.arange(len(chosen), device=chosen.device) - first[queue]
+    kept = torch.empty_like(rank, dtype=torch.bool).scatter_(0, order, (rank < places) | (queue == experts))
+    return kept.view_as(routing.experts)
 
 
 class MoE(nn.Module):
     """A router and `experts` feed-forward networks; each token's output is the weighted sum over its `top_k`.
 
-    out(x) = sum over the chosen e of weight_e FFN_e(x)      (Shazeer et al. 2017, eq. 1)
+    out(x) = sum over the chosen e of weight_e FFN_e(x) + sum over the shared s of FFN_s(x)
+                                             (Shazeer et al. 2017, eq. 1; shared experts: Dai et al. 2024, eq. 9)
 
     Each expert's matrices are slices of one parameter: inner and gate (expert, d_model, d_ff), outer
-    (expert, d_ff, d_model). Tokens are taken expert by expert in a plain loop.
+    (expert, d_ff, d_model). The shared experts are one `FeedForward`, `shared`, as wide as all of them together, which
+    is the same function. `bias` (expert) is a buffer, saved with the model and moved by `balance.update_bias` alone.
+
+    In training, noise is added to the logits and a visit that finds its expert full is dropped: it adds exactly zero,
+    and the other weights stay as they are. In evaluation neither happens, so that what a token gets does not depend on
+    its neighbours.
+
+    The same numbers are computed in one of three ways, chosen by the call:
+
+    `"loop"`     the tokens sorted by expert, one expert after the other. Any dtype and size; asks the device for the
+                 experts' numbers of tokens, and waits.
+    `"grouped"`  the same in one call, `F.grouped_mm`: fp32, bf16 or fp16, with rows of d_model and of d_ff numbers that
+                 are multiples of 16 bytes. Nothing waits.
+    `"gather"`   every token gets copies of its experts' matrices: for decoding a few tokens. At most as many visits as
+                 there are experts, so that the copies are never larger than the experts themselves.
+    `"auto"`     what is fastest among those that can.
     """
+
+    bias: Tensor | None
 
     def __init__(self, d_model: int, expert: FeedForwardConfig, config: MoEConfig) -> None:
         super().__init__()
         if expert.bias:
             raise ValueError("feed_forward.bias=True: expected False in a mixture of experts, whose experts have none")
-        self.top_k = config.top_k
+        self.config = config
         self.activation = activation(expert.activation)
         self.router = nn.Linear(d_model, config.experts, bias=False)
         inner = (config.experts, d_model, expert.d_ff)
@@ -67,22 +176,140 @@ class MoE(nn.Module):
             if weight is not None:  # nn.Linear's own default, for each expert: uniform with variance 1 / (3 fan_in)
                 bound = 1 / math.sqrt(weight.shape[1])
                 nn.init.uniform_(weight, -bound, bound)
+        self.shared = FeedForward(d_model, replace(expert, d_ff=config.shared * expert.d_ff)) if config.shared else None
+        self.register_buffer("bias", torch.zeros(config.experts) if config.balanced else None)
 
     def forward(
-        self, x: Float[Tensor, "batch token d_model"]
-    ) -> tuple[Float[Tensor, "batch token d_model"], Routing]:
-        routing = route(self.router(x), self.top_k)
-        tokens = x.flatten(0, 1)
-        experts, weights = routing.experts.flatten(0, 1), routing.weights.flatten(0, 1)
-        out = torch.zeros_like(tokens)
-        for e in range(self.inner.shape[0]):
-            rows, slots = (experts == e).nonzero(as_tuple=True)
-            visited = self.expert(e, tokens[rows]) * weights[rows, slots, None]
-            out = out.index_add(0, rows, visited.to(out.dtype))
-        return out.view_as(x), routing
+        self,
+        x: Float[Tensor, "batch token d_model"],
+        *,
+        real: Bool[Tensor, "batch token"] | None = None,
+        experts: Experts = "auto",
+    ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats]:
+        """The output, and where the tokens went.
+
+        real:     which tokens are not padding. Padding visits its experts like any token, but is not counted and takes
+                  nobody's place.
+        experts:  how it is computed, see above. Raises `ValueError` for a way that cannot serve this input.
+        """
+        config = self.config
+        logits = self.router(x)
+        if self.training and config.noise:
+            logits = logits + config.noise * torch.randn_like(logits)
+        routing = route(logits, config.top_k, config.gating, bias=self.bias)._replace(real=real)
+        if self.training and config.capacity is not None:
+            routing = routing._replace(kept=within_capacity(routing, config.capacity))
+        # The router's product came in the precision that products are computed in, whoever decided on it.
+        tokens = x.flatten(0, 1).to(logits.dtype)
+        chosen, weights = routing.experts.flatten(0, 1), routing.weights.flatten(0, 1)[..., None]
+        answers = self._answers(tokens, chosen, routing.kept, experts)
+        if routing.kept is not None:
+            answers = answers.masked_fill(~routing.kept.flatten(0, 1)[..., None], 0)  # whatever is there: it may be NaN
+        out = (answers * weights.to(answers.dtype)).sum(1).view_as(x)
+        return (out if self.shared is None else out + self.shared(x)).to(x.dtype), routing
 
     def expert(self, e: int, x: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
         """What expert `e` alone makes of each row."""
-        hidden = x @ self.inner[e]
-        hidden = self.activation(hidden) if self.gate is None else self.activation(x @ self.gate[e]) * hidden
-        return hidden @ self.outer[e]
+        gate, inner, outer = self._matrices(x.dtype)
+        return self._network(x, None if gate is None else gate[e], inner[e], outer[e])
+
+    def _matrices(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor, Tensor]:
+        return None if self.gate is None else self.gate.to(dtype), self.inner.to(dtype), self.outer.to(dtype)
+
+    def _network(
+        self, x: Tensor, gate: Tensor | None, inner: Tensor, outer: Tensor, product: Any = torch.matmul
+    ) -> Tensor:
+        """One feed-forward network, or many at once where `product` takes many matrices."""
+        hidden = product(x, inner)
+        hidden = self.activation(hidden) if gate is None else self.activation(product(x, gate)) * hidden
+        return product(hidden, outer)
+
+    def _answers(
+        self,
+        tokens: Float[Tensor, "row d_model"],
+        chosen: Int[Tensor, "row top_k"],
+        kept: Bool[Tensor, "*batch top_k"] | None,
+        experts: Experts,
+    ) -> Float[Tensor, "row top_k d_model"]:
+        """Each chosen expert's answer to each token, not weighted; anything at all for a visit that was dropped."""
+        how = self._way(tokens, chosen.numel(), experts)
+        gate, inner, outer = self._matrices(tokens.dtype)
+        if how == "gather":
+            index = chosen.flatten()
+            rows = tokens[:, None].expand(*chosen.shape, -1).reshape(len(index), 1, -1)
+            mine = None if gate is None else gate.index_select(0, index)
+            answers = self._network(rows, mine, inner.index_select(0, index), outer.index_select(0, index))
+            return answers.view(*chosen.shape, inner.shape[1])
+        key = chosen.flatten()
+        if kept is not None:
+            key = key.masked_fill(~kept.flatten(), len(inner))  # behind the last expert, where nobody computes
+        order = key.argsort(stable=True)
+        inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+        bounds = torch.searchsorted(key[order], torch.arange(len(inner), device=order.device), right=True)
+        rows = _Reordered.apply(tokens, order, inverse, chosen.shape[1])
+        if how == "grouped":
+            if kept is not None:  # the kernel writes nothing there, neither now nor in the gradient
+                rows = rows.masked_fill((key[order] == len(inner))[:, None], 0)
+            ends = bounds.to(torch.int32)
+            answers = self._network(rows, gate, inner, outer, lambda a, b: F.grouped_mm(a, b, offs=ends))
+        else:
+            sizes = bounds.diff(prepend=bounds.new_zeros(1)).tolist()
+            pieces = rows.split([*sizes, len(rows) - sum(sizes)])
+            gates = [None] * len(inner) if gate is None else gate.unbind()
+            # unbind, because the gradient of inner[e] would be as large as inner, for every e
+            each = zip(pieces[:-1], gates, inner.unbind(), outer.unbind(), strict=True)
+            # Whoever has no token is passed over, unless nobody has one.
+            visited = [self._network(*one) for one in each if len(one[0]) or not sum(sizes)]
+            answers = torch.cat([*visited, torch.zeros_like(pieces[-1])])
+        return _Reordered.apply(answers, inverse, order, 1).view(*chosen.shape, inner.shape[1])
+
+    def _way(self, tokens: Tensor, visits: int, wanted: Experts) -> Experts:
+        """The way to compute `visits` answers; the tokens' dtype is that of the products."""
+        if wanted not in ("auto", "loop", "grouped", "gather"):
+            raise ValueError(f"experts={wanted!r}: expected 'auto', 'loop', 'grouped' or 'gather'")
+        number, d_model, d_ff = self.inner.shape
+        size = tokens.element_size()
+        if wanted == "gather" and visits > number:
+            raise ValueError(
+                f"experts='gather': expected at most {number} visits, one for each expert, got {visits}: "
+                "copies of their matrices would be larger than the experts themselves; take 'grouped'"
+            )
+        fits = tokens.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        aligned = d_model * size % 16 == 0 and d_ff * size % 16 == 0
+        if wanted == "grouped" and not fits:
+            raise ValueError(
+                f"experts='grouped': expected float32, bfloat16 or float16, got {tokens.dtype}; take 'loop'"
+            )
+        if wanted == "grouped" and not aligned:
+            raise ValueError(
+                f"experts='grouped': expected d_model and d_ff to be multiples of {16 // size} numbers (16 bytes), got "
+                f"{d_model} and {d_ff}; take 'loop'"
+            )
+        if wanted != "auto":
+            return wanted if visits else "loop"  # nothing to do is done the plain way
+        if tokens.is_cuda and visits <= self.config.top_k:
+            return "gather"
+        if not (fits and aligned and visits) or (torch.compiler.is_compiling() and size > 2):
+            return "loop"  # PyTorch 2.13 cannot compile the fp32 kernel
+        # On a CPU nothing has to wait for a device, and one expert's hidden numbers fit its cache where all do not.
+        return "loop" if tokens.device.type == "cpu" and visits >= 8192 else "grouped"
+
+
+class _Reordered(torch.autograd.Function):
+    """Row order[i] // copies of x as row i: x with every row `copies` times over, in another order.
+
+    The gradient collects by the inverse order instead of scattering: the same sum in the same order every time, on a
+    GPU too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor, copies: int) -> Tensor:
+        ctx.save_for_backward(inverse)
+        ctx.copies = copies
+        return x.index_select(0, order if copies == 1 else order // copies)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (inverse,) = ctx.saved_tensors
+        back = grad.index_select(0, inverse)
+        return back if ctx.copies == 1 else back.unflatten(0, (-1, ctx.copies)).sum(1), None, None, None

@@ -30,16 +30,26 @@ def _angles(
 
 
 def sinusoidal(
-    positions: Int[Tensor, "*batch token"], d_model: int, base: float = 10000.0, dtype: torch.dtype = torch.float32
+    positions: Int[Tensor, "*batch token"],
+    d_model: int,
+    base: float = 10000.0,
+    dtype: torch.dtype = torch.float32,
+    layout: Literal["half", "interleaved"] = "interleaved",
 ) -> Float[Tensor, "*batch token d_model"]:
     """Sinusoidal encoding (Vaswani et al. 2017, section 3.5; lesson 04).
 
     PE(pos, 2i) = sin(pos / base^(2i/d_model)),  PE(pos, 2i+1) = cos(pos / base^(2i/d_model)); i counts pairs.
+    With `layout="half"` all the sines come first, then all the cosines (tensor2tensor and Marian).
 
-    Raises `ValueError` if `d_model` is odd.
+    Raises `ValueError` if `d_model` is odd, or for another layout.
     """
     angles = _angles(positions, d_model, base, dtype, "d_model")
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2).to(dtype)
+    waves = angles.sin(), angles.cos()
+    if layout == "interleaved":
+        return torch.stack(waves, dim=-1).flatten(-2).to(dtype)
+    if layout == "half":
+        return torch.cat(waves, dim=-1).to(dtype)
+    raise ValueError(f"layout={layout!r}: expected 'half' or 'interleaved'")
 
 
 class Learned(nn.Module):

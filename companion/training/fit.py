@@ -69,6 +69,8 @@ def fit(
                         "tokens": update.tokens,
                         "gradient_norm": update.gradient_norm,
                         "learning_rate": update.learning_rate,
+                        **({} if update.dropped is None else {"dropped": update.dropped}),
+                        **({} if update.effective_experts is None else {"effective_experts": update.effective_experts}),
                     }
                 )
             due = update.number % evaluate_every == 0 or update.number == config.updates

@@ -15,18 +15,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 
-from companion.training.losses import IGNORE, bits_per_byte, cross_entropy_sum
+from companion.layers.balance import update_bias
+from companion.layers.moe import MoE, RoutingStats
+from companion.training.losses import IGNORE, Scored, bits_per_byte, cross_entropy_sum, routing_loss
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
 from companion.training.schedule import warmup_cosine
 from companion.transformer import Transformer
 
 Batch = tuple[Tensor, ...]
 """A micro-batch: what the loss takes after the model, the targets last."""
-Loss = Callable[..., tuple[Tensor, Tensor]]
-"""(model, *batch) -> (sum of nats over the scored tokens, their number)."""
+Loss = Callable[..., Scored]
+"""(model, *batch) -> `Scored`."""
 
 
 class Diverged(RuntimeError):
@@ -43,7 +45,10 @@ class TrainingConfig:
     weight_decay:   of the matrices (see `optimizer.decayed`).
     betas:          decay of AdamW's two moving averages per update.
     clip:           largest norm of the whole gradient.
-    seed:           of dropout.
+    seed:           of dropout, and of a router's noise.
+    balance_loss:   weight of the Switch loss of each mixture of experts, which asks for an even load.
+    z_loss:         weight of each router's z-loss, which keeps its logits small.
+    bias_rate:      step of the selection bias of experts with `balanced`, made after each update.
 
     Raises `ValueError` naming the field, what it was and what it must be.
     """
@@ -57,6 +62,9 @@ class TrainingConfig:
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
     seed: int = 0
+    balance_loss: float = 0.0
+    z_loss: float = 0.0
+    bias_rate: float = 0.001
 
     def __post_init__(self) -> None:
         for name in ("updates", "accumulate"):
@@ -71,21 +79,32 @@ class TrainingConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name}={value!r}: expected a number > 0")
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise ValueError(f"weight_decay={self.weight_decay!r}: expected a number >= 0")
+        for name in ("weight_decay", "balance_loss", "z_loss", "bias_rate"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name}={value!r}: expected a number >= 0")
         if not 0 <= self.last_share <= 1:
             raise ValueError(f"last_share={self.last_share!r}: expected a share between 0 and 1")
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one update reports: loss in nats per token, tokens scored, norm of the gradient before clipping."""
+    """What one update reports.
+
+    loss:               nats per token, without the losses that balance experts.
+    tokens:             how many were scored.
+    gradient_norm:      before clipping.
+    effective_experts:  of the layer whose load is the most uneven, see `RoutingStats`; `None` without experts.
+    dropped:            share of the visits to experts, in all layers, that found them full; `None` without experts.
+    """
 
     number: int
     loss: float
     tokens: int
     gradient_norm: float
     learning_rate: float
+    effective_experts: float | None = None
+    dropped: float | None = None
 
 
 @dataclass(frozen=True)
@@ -108,9 +127,10 @@ class Evaluation:
 
 def next_token_loss(
     model: nn.Module, tokens: Int[Tensor, "batch token"], targets: Int[Tensor, "batch token"]
-) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
+) -> Scored:
     """The loss of a decoder: each token's target is the one after it."""
-    return cross_entropy_sum(model(tokens).logits, targets)
+    out = model(tokens)
+    return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
 
 
 class Trainer:
@@ -118,7 +138,7 @@ class Trainer:
 
     model:      trained in place, on the device its parameters are on.
     batches:    micro-batch number -> tensors for `loss`, targets last. Must depend on the number alone.
-    loss:       (model, *micro-batch) -> (sum of nats, tokens).
+    loss:       (model, *micro-batch) -> `Scored`.
     precision:  `"fp32"`, or `"bf16"`: matrix products in bfloat16 under autocast; weights and optimizer stay fp32.
     compile:    compile the forward pass: pays off on a GPU, after a minute.
     """
@@ -139,6 +159,10 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.precision = precision
         self.done = 0
+        self._experts = [module for module in model.modules() if isinstance(module, MoE)]  # in the order of the routing
+        self._steered = bool(self._experts) and (
+            config.balance_loss > 0 or config.z_loss > 0 or any(moe.bias is not None for moe in self._experts)
+        )
         self._forward = torch.compile(model) if compile else model
         self.optimizer = adamw(
             model, weight_decay=config.weight_decay, betas=config.betas, fused=self.device.type == "cuda"
@@ -148,7 +172,9 @@ class Trainer:
         """One step of the optimizer on `accumulate` micro-batches.
 
         The gradient is that of the mean over *all* their tokens: sums are added up and divided once, so that k
-        micro-batches with unequal numbers of tokens give what one batch of them all would.
+        micro-batches with unequal numbers of tokens give what one batch of them all would. So do the losses that
+        balance experts: their load is that of the whole batch. It is known only after all micro-batches, and with more
+        than one, these are run once more before, without a gradient, to count: a third of the time on top.
 
         Raises `Diverged`, with weights and optimizer untouched, when loss or gradient is not finite.
         """
@@ -160,14 +186,25 @@ class Trainer:
         if tokens == 0:
             raise ValueError(f"batches: expected at least one target in update {number}, got none")
         nats = torch.zeros((), device=self.device)
+        weights = {"balance": self.config.balance_loss, "z": self.config.z_loss}
+        with_losses = bool(self._experts) and any(weights.values())
+        load = _Load()
+        if with_losses and len(micro) > 1:
+            with torch.no_grad():
+                for i, batch in enumerate(micro):
+                    load.add(self._scored(i, batch).routing)
+        whole = load.counts
+        load = _Load()
         for i, batch in enumerate(micro):
-            torch.manual_seed(derived_seed(self.config.seed, self.done * self.config.accumulate + i))
-            with self._autocast():
-                total, _ = self.loss(self._forward, *(tensor.to(self.device, non_blocking=True) for tensor in batch))
-            (total / tokens).backward()
+            total, _, routing = self._scored(i, batch)
+            load.add(routing)
+            objective = total / tokens
+            if with_losses:
+                objective = objective + routing_loss(routing, whole or load.counts, **weights)
+            objective.backward()
             nats += total.detach().float()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        loss, gradient_norm = (torch.stack((nats, norm.float()))).tolist()
+        loss, gradient_norm, *experts = torch.stack((nats, norm.float(), *load.summary())).tolist()
         loss /= tokens
         if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
             self.optimizer.zero_grad(set_to_none=True)
@@ -177,8 +214,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+        if self._steered:
+            for moe, counts in zip(self._experts, load.counts, strict=True):
+                if moe.bias is not None:
+                    update_bias(moe, counts, self.config.bias_rate)
         self.done = number
-        return Update(number, loss, tokens, gradient_norm, rate)
+        return Update(number, loss, tokens, gradient_norm, rate, *experts)
 
     def learning_rate(self, number: int) -> float:
         """The learning rate of update `number`, counted from 1."""
@@ -203,6 +244,18 @@ class Trainer:
         """Go on after update `done`; the weights must be in the model already."""
         load_optimizer_state(self.model, self.optimizer, tensors)
         self.done = done
+
+    def _scored(self, i: int, batch: Batch) -> Scored:
+        """The loss of the update's micro-batch number i, with the dropout and the noise that belong to it."""
+        torch.manual_seed(derived_seed(self.config.seed, self.done * self.config.accumulate + i))
+        with self._autocast():
+            scored = self.loss(self._forward, *(tensor.to(self.device, non_blocking=True) for tensor in batch))
+        if self._steered and len(scored.routing) != len(self._experts):
+            raise ValueError(
+                f"loss: expected the routing of {len(self._experts)} layers, whose load is to be balanced, got that of "
+                f"{len(scored.routing)}; return it in Scored"
+            )
+        return scored
 
     def _batch(self, number: int) -> Batch:
         return tuple(self.batches(number))
@@ -232,14 +285,35 @@ def evaluate(
     try:
         for batch in batches:
             with autocast(device, precision):
-                total, _ = loss(model, *(tensor.to(device, non_blocking=True) for tensor in batch))
-            nats += total
+                nats += loss(model, *(tensor.to(device, non_blocking=True) for tensor in batch)).nats
             tokens += int((batch[-1] != IGNORE).sum())
     finally:
         model.train(was_training)
     if tokens == 0:
         raise ValueError("batches: expected at least one target to score, got none")
     return Evaluation(float(nats), tokens, bytes)
+
+
+class _Load:
+    """What the experts of each layer were asked for, summed over micro-batches. Nothing here waits for a device."""
+
+    def __init__(self) -> None:
+        self.counts: list[Tensor] = []
+        self._dropped: list[Tensor] = []
+
+    def add(self, routing: tuple[RoutingStats, ...]) -> None:
+        here = [layer.counts for layer in routing]
+        self.counts = [a + b for a, b in zip(self.counts, here, strict=True)] if self.counts else here
+        self._dropped += [(~layer.kept).sum() for layer in routing if layer.kept is not None]
+
+    def summary(self) -> list[Tensor]:
+        """The effective experts of the least even layer, and the share of visits dropped in all; empty for no layer."""
+        if not self.counts:
+            return []
+        counts = torch.stack(self.counts)
+        load = counts.float() / counts.sum(-1, keepdim=True).clamp(min=1)
+        dropped = torch.stack(self._dropped).sum() if self._dropped else torch.zeros((), device=counts.device)
+        return [(-torch.xlogy(load, load).sum(-1)).exp().min(), dropped.float() / counts.sum().clamp(min=1)]
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:

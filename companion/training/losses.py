@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from companion.data.batches import IGNORE
+from companion.layers.balance import switch_loss, z_loss
+from companion.layers.moe import RoutingStats
+
+
+class Scored(NamedTuple):
+    """What a loss says of one batch: the sum of nats over its scored tokens, their number, and where the model's
+    experts were sent its tokens (empty without a mixture of experts)."""
+
+    nats: Float[Tensor, ""]
+    tokens: Int[Tensor, ""]
+    routing: tuple[RoutingStats, ...] = ()
 
 
 def cross_entropy_sum(
@@ -23,6 +37,20 @@ def cross_entropy_sum(
     wide = logits.float() if logits.dtype.itemsize < 4 else logits
     total = F.cross_entropy(wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     return total, (targets != IGNORE).sum()
+
+
+def routing_loss(
+    routing: Sequence[RoutingStats], counts: Sequence[Int[Tensor, "expert"]], *, balance: float, z: float
+) -> Float[Tensor, ""]:
+    """balance * `switch_loss` + z * `z_loss`, summed over the layers (Fedus et al. 2022, section 2.2).
+
+    counts: each layer's, of the whole batch; the losses of its micro-batches then add up to that of the whole.
+    """
+    losses = [
+        balance * switch_loss(layer, whole) + z * z_loss(layer, whole)
+        for layer, whole in zip(routing, counts, strict=True)
+    ]
+    return torch.stack(losses).sum()
 
 
 def bits_per_byte(nats: float, bytes: int) -> float:

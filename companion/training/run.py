@@ -97,6 +97,9 @@ class Prepared:
         settings = self.settings
         torch.manual_seed(derived_seed(settings.seed, 2))
         model = Transformer(self.config).to(device)
+        moe, balance_loss = self.config.moe, settings.balance_loss
+        if balance_loss is None:
+            balance_loss = 0.0 if moe is None or moe.balanced else 0.01
         config = TrainingConfig(
             updates=updates,
             accumulate=settings.accumulate,
@@ -105,6 +108,9 @@ class Prepared:
             weight_decay=settings.weight_decay,
             clip=settings.clip,
             seed=derived_seed(settings.seed, 3),
+            balance_loss=balance_loss,
+            z_loss=settings.z_loss,
+            bias_rate=settings.bias_rate,
         )
         return Trainer(model, self.batches, config, precision=precision, compile=settings.compile)
 

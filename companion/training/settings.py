@@ -21,6 +21,7 @@ from companion.config import (
     PositionConfig,
 )
 
+_OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
 TEXT, MODEL, TRAINING, MACHINE = "the text", "the model", "the training", "the machine and the run"
 
 
@@ -55,7 +56,9 @@ class TrainSettings:
     d_ff: int | None = _setting(
         MODEL, None, "hidden width of the feed-forward network. Default: 8/3 d-model for swiglu, else 4 d-model"
     )
-    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu"] = _setting(MODEL, "swiglu", "of the feed-forward net")
+    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = _setting(
+        MODEL, "swiglu", "of the feed-forward network"
+    )
     context: int = _setting(MODEL, 128, "tokens the model sees at once")
     positions: Literal["rotary", "sinusoidal", "learned", "none"] = _setting(
         MODEL, "rotary", "how it is told the order of the tokens"
@@ -66,6 +69,17 @@ class TrainSettings:
         MODEL, None, "experts in each feed-forward layer. Default: none, a plain feed-forward network"
     )
     experts_per_token: int = _setting(MODEL, 2, "experts that each token visits, with --experts")
+    gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = _setting(
+        MODEL, "topk_softmax", "how the router's scores become the experts' weights"
+    )
+    shared_experts: int = _setting(MODEL, 0, "further experts that every token visits")
+    capacity: float | None = _setting(
+        MODEL,
+        None,
+        "most tokens an expert takes in training, as a multiple of the even share; the rest is dropped. Default: all",
+    )
+    router_noise: float = _setting(MODEL, 0.0, "standard deviation of noise on the router's scores in training")
+    balanced: bool = _setting(MODEL, False, "balance experts by a bias that enters their choice alone")
     tied: bool = _setting(MODEL, True, "the output head is the embedding table (true), or has its own weights (false)")
     dropout: float = _setting(MODEL, 0.15, "probability of dropout in training")
 
@@ -84,6 +98,11 @@ class TrainSettings:
     warmup: int = _setting(TRAINING, 50, "updates until the peak learning rate")
     weight_decay: float = _setting(TRAINING, 0.1, "of the matrices")
     clip: float = _setting(TRAINING, 1.0, "largest norm of the gradient")
+    balance_loss: float | None = _setting(
+        TRAINING, None, "weight of the loss that asks for evenly loaded experts. Default: 0.01, or 0 with --balanced"
+    )
+    z_loss: float = _setting(TRAINING, 0.0, "weight of the loss that keeps the router's scores small; 0.001 is usual")
+    bias_rate: float = _setting(TRAINING, 0.001, "step of the bias of --balanced after each update")
     seed: int = _setting(TRAINING, 0, "of the initial weights, the batches and the dropout")
 
     out: str | None = _setting(MACHINE, None, "folder of the run. Default: runs/ and the name of the text")
@@ -110,6 +129,15 @@ class TrainSettings:
         for name in ("warmup", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name} {getattr(self, name)}: expected a whole number >= 0")
+        for name in ("balance_loss", "z_loss", "bias_rate"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected a number >= 0")
+        if self.experts is None and self.model is None:
+            for name in (*_OF_EXPERTS, "balance_loss", "z_loss", "bias_rate"):
+                if getattr(self, name) != _default(name):
+                    flag, value = name.replace("_", "-"), getattr(self, name)
+                    raise ValueError(f"--{flag} {value}: expected --experts beside it; there are no experts")
         if self.model is not None:
             given = [f.name for f in fields(self) if f.metadata["group"] == MODEL and f.name != "model"]
             given = [name for name in given if getattr(self, name) != _default(name)]
@@ -142,8 +170,21 @@ class TrainSettings:
             positions=PositionConfig(self.positions),
             norm=NormConfig(self.norm, self.norm_placement),
             embedding=EmbeddingConfig(tied=self.tied),
-            moe=None if self.experts is None else MoEConfig(self.experts, self.experts_per_token),
+            moe=self._mixture(),
             dropout=self.dropout,
+        )
+
+    def _mixture(self) -> MoEConfig | None:
+        if self.experts is None:
+            return None
+        return MoEConfig(
+            self.experts,
+            self.experts_per_token,
+            gating=self.gating,
+            shared=self.shared_experts,
+            capacity=self.capacity,
+            noise=self.router_noise,
+            balanced=self.balanced,
         )
 
     def folder(self) -> Path:

@@ -7,6 +7,7 @@ import torch
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as apply_gptj
 from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as apply_llama
+from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
 from companion import Learned, half_from_interleaved, rotary_angles, rotate, sinusoidal
 
@@ -18,6 +19,14 @@ def test_sinusoidal_is_the_papers_formula():
             angle = pos / 10000 ** (2 * i / 6)
             assert table[row, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-12)
             assert table[row, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)
+
+
+def test_sines_first_is_the_same_table_in_marians_order_and_precise_at_its_longest():
+    positions = torch.arange(512)
+    beside, first = (sinusoidal(positions, 16, layout=layout) for layout in ("interleaved", "half"))
+    assert torch.equal(first[:, :8], beside[:, 0::2]) and torch.equal(first[:, 8:], beside[:, 1::2])
+    theirs = MarianSinusoidalPositionalEmbedding(512, 16).create_weight()
+    torch.testing.assert_close(first, theirs, atol=5e-5, rtol=0)
 
 
 def test_learned_positions_are_rows_of_a_table():
@@ -100,3 +109,5 @@ def test_odd_model_width_and_unknown_layout_are_refused(unchecked):
         sinusoidal(torch.arange(2), 7)
     with pytest.raises(ValueError, match="layout='quarter'"):
         rotate(torch.zeros(1, 1, 2, 4), rotary_angles(torch.arange(2), 4), "quarter")
+    with pytest.raises(ValueError, match="layout='quarter'"):
+        sinusoidal(torch.arange(2), 4, layout="quarter")

@@ -24,6 +24,7 @@ from companion.training.loop import (
     evaluate,
     next_token_loss,
 )
+from companion.training.losses import Scored
 from companion.training.optimizer import decayed
 from companion.transformer import Transformer
 
@@ -58,7 +59,7 @@ def test_accumulated_micro_batches_with_unequal_tokens_have_the_gradient_of_one_
     torch.manual_seed(2)
     model = Transformer(PLAIN).double()
     means = [next_token_loss(model, *batch) for batch in micro]
-    assert abs(sum(float((s / n).detach()) for s, n in means) / 3 - losses[1].loss) > 1e-3
+    assert abs(sum(float((s / n).detach()) for s, n, _ in means) / 3 - losses[1].loss) > 1e-3
 
 
 def test_the_gradient_is_clipped_to_its_norm_over_all_parameters(make_trainer) -> None:
@@ -125,7 +126,7 @@ def test_a_loss_that_is_not_a_number_stops_before_it_reaches_the_weights(make_tr
     weights = [p.detach().clone() for p in trainer.model.parameters()]
     state = {name: t.clone() for name, t in trainer.state().items()}
     loss = trainer.loss
-    trainer.loss = lambda model, *batch: (loss(model, *batch)[0] * float("nan"), loss(model, *batch)[1])
+    trainer.loss = lambda model, *batch: Scored(loss(model, *batch).nats * float("nan"), loss(model, *batch).tokens)
     with pytest.raises(Diverged, match="the loss is nan at update 2; a lower learning rate"):
         trainer.update()
     assert trainer.done == 1
@@ -159,7 +160,7 @@ def test_matrices_decay_and_gains_biases_and_tables_do_not() -> None:
 
 def test_weight_decay_shrinks_exactly_the_decayed(make_trainer) -> None:
     trainer = make_trainer(weight_decay=0.5, accumulate=1)
-    trainer.loss = lambda model, x, y: (model(x).logits.sum() * 0.0, (y >= 0).sum())  # no gradient, only decay
+    trainer.loss = lambda model, x, y: Scored(model(x).logits.sum() * 0.0, (y >= 0).sum())  # no gradient, only decay
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     rate = trainer.update().learning_rate
     for name, p in trainer.model.named_parameters():

@@ -1,0 +1,140 @@
+"""Contenders for one piece of work: found to compute the same function, then timed; whoever is not timed is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from companion.account import Chip
+from companion.bench.timing import Spread, interleaved, paired_ratio
+
+OURS = "ours"
+"""The contender that all ratios are relative to."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how everything is measured.
+
+    precision:  `"fp32"` or `"bf16"`. Contenders are compared with each other in both.
+    chip:       this machine's measured ceiling.
+    """
+
+    device: torch.device
+    precision: str
+    compile: bool
+    rounds: int
+    chip: Chip
+    progress: bool = True
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A contender without a time. `kind` says whether it is not here, does not do this work, broke, or computes
+    something else, which should never happen."""
+
+    name: str
+    kind: Literal["missing", "refused", "failed", "differs"]
+    why: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender's times.
+
+    ratio:  its time over ours, taken round by round: 2 means that it needs twice as long.
+    rate:   items (tokens) per second at the median.
+    share:  the least time the machine's measured ceiling allows, over the median.
+    kept:   bytes kept between forward and backward pass, where that was asked for.
+    """
+
+    name: str
+    samples: tuple[float, ...]
+    seconds: Spread
+    ratio: Spread
+    rate: float
+    share: float
+    kept: int | None = None
+
+
+@dataclass
+class Comparison:
+    """One piece of work and everybody who does it.
+
+    part:       train, decode, moe or attention.
+    items:      tokens that one run deals with.
+    flops:      of the model (its matrix products), in one run.
+    least:      seconds that the measured ceiling allows at best.
+    bound:      what that ceiling is: the arithmetic or the memory.
+    """
+
+    part: str
+    title: str
+    size: str
+    items: int
+    flops: float
+    least: float
+    bound: str = "compute"
+    length: int | None = None
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def omit(self, name: str, kind: Literal["missing", "refused", "failed", "differs"], why: object) -> None:
+        """Leave a contender out, and say why in one line."""
+        text = " ".join(str(why).split()) or type(why).__name__
+        self.left_out.append(LeftOut(name, kind, text if len(text) <= 300 else text[:297] + "..."))
+
+    def time(
+        self, runs: dict[str, Callable[[], Any]], setting: Setting, *, kept: dict[str, int] | None = None
+    ) -> Comparison:
+        """Time what is left. Raises `ValueError` unless ours is among it."""
+        if OURS not in runs:
+            raise ValueError(f"runs has {', '.join(runs) or 'nobody'}: expected {OURS!r} too, for the ratios")
+        from tqdm.auto import tqdm
+
+        with tqdm(
+            total=setting.rounds * len(runs),
+            desc=f"{self.part} {self.size}{f' {self.length}' if self.length else ''}",
+            unit="run",
+            disable=None if setting.progress else True,
+            leave=False,
+        ) as bar:
+            samples = interleaved(runs, rounds=setting.rounds, device=setting.device, tick=bar.update)
+        for name, times in samples.items():
+            spread = Spread.of(times)
+            self.rows.append(
+                Row(
+                    name,
+                    tuple(times),
+                    spread,
+                    paired_ratio(times, samples[OURS]),
+                    rate=self.items / spread.median,
+                    share=self.least / spread.median,
+                    kept=None if kept is None else kept.get(name),
+                )
+            )
+        return self
+
+
+def difference(expected: Tensor, got: Tensor) -> float:
+    """Root mean square of the difference over that of `expected`; infinite where shapes differ or numbers are not."""
+    if expected.shape != got.shape:
+        return float("inf")
+    expected, got = expected.detach().double().cpu(), got.detach().double().cpu()
+    error = float((expected - got).square().mean().sqrt() / expected.square().mean().sqrt().clamp_min(1e-30))
+    return error if error == error else float("inf")
+
+
+def differs(expected: Tensor, got: Tensor, what: str, *, precision: str) -> str | None:
+    """A line about how far `got` is from `expected`, or `None` if rounding explains it."""
+    most = 1e-4 if precision == "fp32" else 5e-2
+    error = difference(expected, got)
+    return None if error <= most else f"its {what} differs from ours by {error:.1e} of its size; {most:.0e} is allowed"

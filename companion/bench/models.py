@@ -1,0 +1,210 @@
+"""Whole decoders side by side: training steps, and generation."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from companion import account
+from companion.bench import peers
+from companion.bench.compare import OURS, Comparison, Setting, differs
+from companion.bench.sizes import Size
+from companion.config import ModelConfig
+from companion.generation import Sampling, complete
+from companion.training.loop import Trainer, TrainingConfig, autocast
+from companion.transformer import Transformer
+
+TRIAL_UPDATES = 3
+"""Updates that every contender makes before it is timed, and whose losses must agree."""
+
+
+def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
+    """A new decoder; its gains are drawn too, because gains that are all one could be swapped unnoticed."""
+    torch.manual_seed(seed)
+    model = Transformer(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim == 1:
+                p.uniform_(0.5, 1.5)
+    return model.eval()
+
+
+def train(size: Size, setting: Setting) -> Comparison:
+    """One update: forward pass, loss, backward pass, clipping, AdamW. Ours is `Trainer.update`, all of it; the others'
+    is the shortest loop that does the same, with the same optimizer."""
+    config, device = size.config, setting.device
+    flops = account.train_flops(config, config.context, batch=size.batch)
+    comparison = Comparison(
+        part="train",
+        title=f"training step, {size.batch} x {config.context:,} tokens ({_count(config)} parameters)",
+        size=size.name,
+        items=size.batch * config.context,
+        flops=flops,
+        least=flops / setting.chip.flops,
+    )
+    ours = drawn(config).to(device)
+    tokens = torch.randint(config.vocab, (size.batch, config.context + 1), device=device)
+    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    with torch.no_grad():
+        expected = ours(inputs).logits
+    steps: dict[str, Callable[[], tuple[float, float]]] = {}
+    settings = TrainingConfig(updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0)
+    for name, peer in _peers(ours, comparison):
+        try:
+            peer.model.to(device).eval()
+            with torch.no_grad():
+                why = differs(expected, peer.logits(inputs), "logits", precision="fp32")
+            if why is None:
+                steps[name] = _plain_step(peer, inputs, targets, settings, setting)
+            else:
+                comparison.omit(name, "differs", why)
+        except Exception as error:  # whatever somebody else's code raises must not end the comparison
+            comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
+    trainer = Trainer(ours, lambda _: (inputs, targets), settings, precision=setting.precision, compile=setting.compile)
+
+    def update() -> tuple[float, float]:
+        done = trainer.update()
+        return done.loss, done.gradient_norm
+
+    course = torch.tensor([update() for _ in range(TRIAL_UPDATES)])
+    runs: dict[str, Callable[[], Any]] = {OURS: update}
+    for name, step in steps.items():
+        try:
+            theirs = torch.tensor([step() for _ in range(TRIAL_UPDATES)])
+        except Exception as error:
+            comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
+            continue
+        # The loss to four digits; the norm of the gradient, which rounding moves more, to two.
+        parts = ((0, "loss", 1e-4 if setting.precision == "fp32" else 1e-2), (1, "gradient", 1e-2))
+        far = [what for i, what, most in parts if not torch.allclose(course[:, i], theirs[:, i], rtol=most, atol=0)]
+        if far:
+            comparison.omit(name, "differs", f"its {' and '.join(far)} in the first {TRIAL_UPDATES} updates differ")
+        else:
+            runs[name] = step
+    return comparison.time(runs, setting)
+
+
+def _plain_step(
+    peer: peers.Peer, inputs: Tensor, targets: Tensor, settings: TrainingConfig, setting: Setting
+) -> Callable[[], tuple[float, float]]:
+    """The shortest loop that makes the same update; gives the loss and the gradient's norm."""
+    model = peer.model
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(
+        parameters,
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        weight_decay=settings.weight_decay,
+        fused=setting.device.type == "cuda",
+    )
+    logits = torch.compile(peer.logits) if setting.compile else peer.logits
+    model.train()
+
+    def step() -> tuple[float, float]:
+        optimizer.zero_grad(set_to_none=True)
+        with autocast(setting.device, setting.precision):
+            scores = logits(inputs)
+            loss = F.cross_entropy(scores.float().flatten(0, 1), targets.flatten())
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(parameters, settings.clip)
+        value, length = torch.stack((loss.detach(), norm)).tolist()
+        optimizer.step()
+        return value, length
+
+    return step
+
+
+def decode(size: Size, setting: Setting) -> list[Comparison]:
+    """Prefill (a prompt, and the first new token), and generation (a short prompt, and many new tokens), one row,
+    always the most probable token, each library through its own `generate`."""
+    config, device, dtype, chip = size.config, setting.device, setting.dtype, setting.chip
+    ours = drawn(config).to(device)
+    torch.manual_seed(1)
+    long, short = (torch.randint(config.vocab, (1, n), device=device) for n in (config.context // 2, size.prompt))
+
+    def pass_costs(tokens: int, cached: int) -> tuple[int, int]:
+        flops = account.forward_flops(config, tokens, cached=cached, logits="last").total
+        return flops, account.forward_bytes(config, tokens, cached=cached, dtype=dtype)
+
+    comparisons, every = [], []
+    for title, prompt, new in (
+        (f"prefill, {long.shape[1]:,} tokens", long, 1),
+        (f"generation, {size.prompt:,} + {size.new:,} tokens", short, size.new),
+    ):
+        costs = [pass_costs(prompt.shape[1], 0), *(pass_costs(1, prompt.shape[1] + i) for i in range(new - 1))]
+        flops, moved = sum(f for f, _ in costs), sum(b for _, b in costs)
+        comparison = Comparison(
+            part="decode",
+            title=f"{title}, one row ({_count(config)} parameters)",
+            size=size.name,
+            items=new if new > 1 else prompt.shape[1],
+            flops=flops,
+            least=sum(chip.seconds(f, b) for f, b in costs),
+            bound=chip.bound(flops / moved),
+        )
+        comparisons.append(comparison)
+        every.append((comparison, prompt, new))
+    writers: dict[str, tuple[nn.Module, Callable[[Tensor, int], list[int]]]] = {OURS: (ours, _writer(ours))}
+    if setting.compile:
+        writers["ours, compiled"] = (ours, _writer(ours, compile=True))
+    for name, peer in _peers(ours, *comparisons):
+        writers[name] = (peer.model.to(device).eval(), peer.generate)
+        if setting.compile:
+            writers |= {f"{name}, {variant}": (peer.model, write) for variant, write in peer.variants.items()}
+    runs: list[dict[str, Callable[[], Any]]] = [{} for _ in every]
+    expected = [writers[OURS][1](prompt, new) for _, prompt, new in every]  # compared in fp32, where no two ties differ
+    for name, (_, write) in writers.items():
+        for (comparison, prompt, new), wanted, run in zip(every, expected, runs, strict=True):
+            try:
+                got = write(prompt, new)
+            except Exception as error:
+                comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
+                continue
+            if got == wanted:
+                run[name] = partial(write, prompt, new)
+            else:
+                comparison.omit(name, "differs", "it does not write the tokens that ours writes")
+    for model, _ in writers.values():
+        model.to(dtype)
+    if dtype != torch.float32:
+        for (comparison, _, _), run in zip(every, runs, strict=True):
+            for name in [name for name in run if name != OURS]:
+                try:
+                    run[name]()
+                except Exception as error:
+                    comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
+                    del run[name]
+    return [comparison.time(run, setting) for (comparison, _, _), run in zip(every, runs, strict=True)]
+
+
+def _writer(model: Transformer, *, compile: bool = False) -> Callable[[Tensor, int], list[int]]:
+    def write(prompt: Tensor, new: int) -> list[int]:
+        greedy = Sampling(temperature=0.0)
+        return complete(model, prompt.tolist(), max_new_tokens=new, sampling=greedy, compile=compile)[0]
+
+    return write
+
+
+def _peers(ours: Transformer, *comparisons: Comparison) -> Iterator[tuple[str, peers.Peer]]:
+    """Every peer that can be built; whoever cannot is left out of all the comparisons, with the reason."""
+    original = copy.deepcopy(ours).cpu()
+    for name in peers.PEERS:
+        try:
+            yield name, peers.build(name, original)
+        except peers.Missing as error:
+            for comparison in comparisons:
+                comparison.omit(name, "missing", error)
+        except Exception as error:  # its interface has changed
+            for comparison in comparisons:
+                comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
+
+
+def _count(config: ModelConfig) -> str:
+    total = account.parameters(config).total
+    return f"{total / 1e6:.1f} M" if total >= 1e6 else f"{total / 1e3:.0f} k"

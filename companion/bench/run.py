@@ -1,0 +1,127 @@
+"""One run of the whole comparison."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from companion.account import Chip, measure_chip, published_peak
+from companion.bench import layers, models, peers, report
+from companion.bench.compare import Comparison, Setting
+from companion.bench.sizes import Size, find_parts
+from companion.training.run import versions
+
+ROUNDS, QUICK_ROUNDS = 11, 5
+"""How often everything is measured, and how often in a quick run."""
+
+
+def measure(
+    sizes: Sequence[Size],
+    parts: Sequence[str],
+    *,
+    device: torch.device,
+    precision: str = "fp32",
+    compile: bool = False,
+    rounds: int = ROUNDS,
+    progress: bool = True,
+    show: Callable[[str], Any] = print,
+) -> tuple[dict[str, Any], list[Comparison]]:
+    """Everything about the machine, and every comparison; `show` gets each table as soon as it is known.
+
+    Raises `ValueError` for an unknown part, or none, or less than one round.
+    """
+    parts = find_parts(parts)
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"rounds={rounds!r}: expected a whole number >= 1")
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    setting = Setting(device, precision, compile, rounds, _ceiling(dtype, device), progress)
+    record = _record(setting, sizes, parts)
+    show(report.head(record))
+    comparisons: list[Comparison] = []
+    for size in sizes:
+        for part in parts:
+            with _quiet():
+                new = _measure(part, size, setting)
+            comparisons += new
+            show("\n" + report.tables(new))
+    return record, comparisons
+
+
+def _ceiling(dtype: torch.dtype, device: torch.device) -> Chip:
+    """The best of two measurements: a moment in which something else runs would lower it."""
+    chips = [measure_chip(dtype, device) for _ in range(2)]
+    return Chip(max(chip.flops for chip in chips), max(chip.bandwidth for chip in chips))
+
+
+def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
+    match part:
+        case "train":
+            return [models.train(size, setting)]
+        case "decode":
+            return models.decode(size, setting)
+        case "moe":
+            return layers.moe(size, setting)
+        case _:
+            return layers.attention(size, setting)
+
+
+def _record(setting: Setting, sizes: Sequence[Size], parts: Sequence[str]) -> dict[str, Any]:
+    device, chip = setting.device, setting.chip
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    found = {peer: number for peer in peers.PEERS if (number := peers.version(peer)) is not None}
+    own = versions()
+    return {
+        "machine": {
+            "device": name,
+            "system": own["machine"],
+            "threads": torch.get_num_threads(),
+            "precision": setting.precision,
+            "compile": setting.compile,
+            "rounds": setting.rounds,
+        },
+        "ceiling": {
+            "flops": chip.flops,
+            "bandwidth": chip.bandwidth,
+            "published_flops": published_peak(name, setting.dtype),
+        },
+        "versions": {"python": own["python"], "torch": own["torch"]} | found,
+        "sizes": [asdict(size) for size in sizes],
+        "parts": list(parts),
+    }
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Other libraries' advice to their users stays out of the table."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def bench(
+    sizes: Sequence[Size],
+    parts: Sequence[str],
+    *,
+    data: Path,
+    picture: Path,
+    show: Callable[[str], Any] = print,
+    **options: Any,
+) -> bool:
+    """`measure`, printed, and written to `data` (JSON) and `picture` (PNG).
+
+    False if a contender computed another function than ours: it was not timed then, and the last lines name it.
+    """
+    record, comparisons = measure(sizes, parts, show=show, **options)
+    report.write_json(data, record, comparisons)
+    drawn = report.write_plot(picture, record, comparisons)
+    show(f"\nfigures   {data}" + (f"\npicture   {picture}" if drawn else "\nno picture: matplotlib is not installed"))
+    wrong = [f"{out.name} ({c.title}): {out.why}" for c in comparisons for out in c.left_out if out.kind == "differs"]
+    if wrong:
+        show("\nnot the same function, which should never happen:\n  " + "\n  ".join(wrong))
+    return not wrong

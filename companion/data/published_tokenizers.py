@@ -1,0 +1,182 @@
+"""The tokenizers of published checkpoints, read from the model's own folder (lessons 01 and 13).
+
+Three forms are in use: `tokenizer.json`, which the `tokenizers` library writes; GPT-2's first form, `vocab.json` with
+`merges.txt`; and Marian's, two SentencePiece models with one table of ids, `source.spm`, `target.spm`, `vocab.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+
+@runtime_checkable
+class PublishedTokenizer(Protocol):
+    """What every published tokenizer can do.
+
+    vocab:  number of token ids; a model's table may have more rows than that.
+    """
+
+    vocab: int
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, with the special tokens that its model expects around it."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids`, special tokens left out."""
+
+
+def load_tokenizer(folder: str | Path) -> PublishedTokenizer:
+    """The tokenizer in a published checkpoint's folder, whichever form it has.
+
+    Raises `ValueError` if there is none, a file is missing or damaged, or Marian's needs `sentencepiece`, which the
+    extra `published` installs.
+    """
+    folder = Path(folder)
+    if (folder / "source.spm").is_file():
+        return MarianTokenizer(folder)
+    if (folder / "tokenizer.json").is_file():
+        return JsonTokenizer(_from_json(folder / "tokenizer.json"))
+    if (folder / "merges.txt").is_file():
+        return JsonTokenizer(_from_merges(folder))
+    raise ValueError(
+        f"{folder}: expected tokenizer.json, vocab.json with merges.txt, or source.spm; found none of them"
+    )
+
+
+class JsonTokenizer:
+    """A tokenizer of the `tokenizers` library, with its published normalisation, special tokens and decoder."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()  # a file may carry the settings of whoever saved it; a text must come back whole
+        self._tokenizer = tokenizer
+        self.vocab: int = tokenizer.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text).ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return str(self._tokenizer.decode(_checked(ids, self.vocab), skip_special_tokens=True))
+
+
+class MarianTokenizer:
+    """Marian's tokenizer: SentencePiece cuts the text, and a table that both languages share numbers the pieces.
+
+    A text may begin with a language code such as ">>fra<<". `encode` adds the end token, as its model was trained.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        try:
+            import sentencepiece
+        except ImportError:
+            raise ValueError(
+                f"{folder}: this tokenizer needs sentencepiece; pip install 'executable-transformer[published]'"
+            ) from None
+        self._source, self._target = sentencepiece.SentencePieceProcessor(), sentencepiece.SentencePieceProcessor()
+        for model, name in ((self._source, "source.spm"), (self._target, "target.spm")):
+            path = folder / name
+            if not path.is_file():
+                raise ValueError(f"{path}: expected a SentencePiece model, found no such file")
+            try:
+                model.Load(str(path))
+            except (RuntimeError, OSError) as error:
+                raise ValueError(f"{path}: expected a SentencePiece model; it is damaged ({error})") from None
+        if (folder / "target_vocab.json").is_file():
+            raise ValueError(f"{folder / 'target_vocab.json'}: expected one table for both languages, found two")
+        self._ids = _table(folder / "vocab.json")
+        self._pieces = {i: piece for piece, i in self._ids.items()}
+        missing = [token for token in ("<unk>", "</s>", "<pad>") if token not in self._ids]
+        if missing:
+            raise ValueError(f"{folder / 'vocab.json'}: expected the token {missing[0]}, found none")
+        self.vocab = max(self._pieces) + 1
+        self.stop, self.pad = self._ids["</s>"], self._ids["<pad>"]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a source text, ended by `</s>`; a piece without an id becomes `<unk>`."""
+        pieces = []
+        end = text.find("<<")
+        if text.startswith(">>") and end >= 0:
+            pieces, text = [text[: end + 2]], text[end + 2 :]
+        pieces += self._source.EncodeAsPieces(text)
+        return [self._ids.get(piece, self._ids["<unk>"]) for piece in pieces] + [self.stop]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The target text of `ids`: end, padding and unknown pieces left out."""
+        special = {self.stop, self.pad, self._ids["<unk>"]}
+        pieces = [self._pieces[i] for i in _checked(ids, self.vocab) if i not in special and i in self._pieces]
+        text = self._target.DecodePieces(pieces)
+        return str(text).replace("▁", " ").strip()
+
+
+class TextStream:
+    """The text of tokens as they arrive, for any tokenizer: `push` gives what each one adds, `finish` what is left.
+
+    A token's text can depend on those before it, so all of it is decoded again and what is new is given; a character
+    of which only some bytes have come waits for the others.
+    """
+
+    def __init__(self, tokenizer: PublishedTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._shown = ""
+
+    def push(self, token: int) -> str:
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids)
+        return self._take(text.rstrip("\ufffd")) if text.startswith(self._shown) else ""
+
+    def finish(self) -> str:
+        return self._take(self._tokenizer.decode(self._ids))
+
+    def _take(self, text: str) -> str:
+        new, self._shown = text[len(self._shown) :], max(text, self._shown, key=len)
+        return new
+
+
+def _checked(ids: Iterable[int], vocab: int) -> list[int]:
+    ids = list(ids)
+    for i in ids:
+        if not 0 <= i < vocab:
+            raise ValueError(f"ids: {i!r} is not a token; expected ids from 0 to {vocab - 1}")
+    return ids
+
+
+def _from_json(path: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_str(path.read_text("utf-8"))
+    except Exception as error:  # the library raises a bare Exception
+        raise ValueError(f"{path}: expected a tokenizer of the tokenizers library; it is damaged ({error})") from None
+
+
+def _from_merges(folder: Path) -> Tokenizer:
+    """GPT-2's byte-level BPE from its first form, with the one special token it has."""
+    _table(folder / "vocab.json")
+    try:
+        tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    except Exception as error:  # the library raises a bare Exception
+        raise ValueError(f"{folder / 'merges.txt'}: expected the merges of vocab.json ({error})") from None
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if tokenizer.token_to_id("<|endoftext|>") is not None:
+        tokenizer.add_special_tokens([AddedToken("<|endoftext|>", normalized=False, special=True)])
+    return tokenizer
+
+
+def _table(path: Path) -> dict[str, int]:
+    """A table from pieces to ids. Raises `ValueError` if it is missing, damaged, or something else."""
+    if not path.is_file():
+        raise ValueError(f"{path}: expected a table from pieces to ids, found no such file")
+    try:
+        table = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({error})") from None
+    whole = isinstance(table, dict) and table and all(type(i) is int and i >= 0 for i in table.values())
+    if not whole:
+        raise ValueError(f"{path}: expected a table from pieces to ids, got {table!r:.80}")
+    return table

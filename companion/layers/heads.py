@@ -1,0 +1,41 @@
+"""What BERT puts behind its last block (Devlin et al. 2019, section 3.1 and appendix A; lesson 13).
+
+Other models go straight from the stream to the table of tokens and need nothing from here.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from companion.config import FeedForwardConfig, NormConfig
+from companion.layers.feedforward import activation
+from companion.layers.norms import norm
+
+
+class MaskedTransform(nn.Module):
+    """norm(f(x W + b)): one more layer between a token's last state and the table that scores it.
+
+    f is the activation of the feed-forward networks; W is (d_model, d_model).
+    """
+
+    def __init__(self, d_model: int, feed_forward: FeedForwardConfig, config: NormConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_model)
+        self.activation = activation(feed_forward.activation)
+        self.norm = norm(config, d_model)
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        return self.norm(self.activation(self.dense(x)))
+
+
+class Pooler(nn.Module):
+    """tanh(x_0 W + b): a vector for the whole sequence, made of its first token's last state."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch d_model"]:
+        return torch.tanh(self.dense(x[:, 0]))

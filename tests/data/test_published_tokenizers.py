@@ -1,0 +1,156 @@
+"""Published tokenizers: read from a model's folder, the same ids and texts as `transformers` gives."""
+
+import json
+import sys
+
+import pytest
+import sentencepiece
+from theirs import transformers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from companion.data.published_tokenizers import MarianTokenizer, TextStream, load_tokenizer
+
+LINES = [
+    "The quick brown fox jumps over the lazy dog.",
+    "Ein kleiner Frosch fragt den Lehrer um Rat, und der Lehrer fragt den Frosch.",
+    "She sells sea shells by the sea shore; the shells she sells are sea shells.",
+    "naïve café, 42 apples & 17 pears: Grüße aus Köln!",
+]
+TEXTS = [*LINES, "an unseen word: zyzzyva", " two  spaces", "", "emoji 🙂 and 漢字"]
+
+
+def byte_pairs(folder):
+    """A byte-level BPE in a new Tokenizer, as GPT-2's is."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    folder.mkdir(exist_ok=True)
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def marian_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("marian")
+    (folder / "text").write_text("\n".join(LINES * 5), "utf-8")
+    vocab = ["</s>", "<unk>", ">>deu<<"]
+    for side in ("source", "target"):
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(folder / "text"),
+            model_prefix=str(folder / side),
+            vocab_size=65 if side == "source" else 74,
+            model_type="unigram",
+            minloglevel=2,
+        )
+        (folder / f"{side}.model").rename(folder / f"{side}.spm")
+        model = sentencepiece.SentencePieceProcessor(str(folder / f"{side}.spm"))
+        vocab += [piece for i in range(3, len(model)) if (piece := model.IdToPiece(i)) not in vocab]
+    vocab.remove("z")  # a piece without an id
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate([*vocab, "<pad>"])}), "utf-8")
+    return folder
+
+
+def test_gpt2s_first_form_and_tokenizer_json_give_the_ids_of_transformers(tmp_path):
+    trained = byte_pairs(tmp_path / "first")
+    trained.model.save(str(tmp_path / "first"))
+    (tmp_path / "json").mkdir()
+    trained.save(str(tmp_path / "json" / "tokenizer.json"))
+    theirs = transformers.GPT2Tokenizer.from_pretrained(tmp_path / "first")
+    first, later = load_tokenizer(tmp_path / "first"), load_tokenizer(tmp_path / "json")
+    for text in [*TEXTS, "end<|endoftext|>start"]:
+        ids = theirs(text).input_ids
+        assert first.encode(text) == later.encode(text) == ids
+        expected = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert first.decode(ids) == later.decode(ids) == expected
+        assert "<|endoftext|>" in text or first.decode(ids) == text
+    assert first.vocab == later.vocab == 330
+
+
+def test_berts_word_pieces_get_their_special_tokens(tmp_path):
+    trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    trained.normalizer = normalizers.BertNormalizer(lowercase=True)
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trained.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trained.train_from_iterator(
+        LINES, trainers.WordPieceTrainer(vocab_size=90, special_tokens=special, show_progress=False)
+    )
+    trained.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    trained.enable_truncation(5)
+    trained.enable_padding(length=40)
+    trained.save(str(tmp_path / "tokenizer.json"))
+    ours = load_tokenizer(tmp_path)
+    ids = ours.encode("The Lazy [MASK].")
+    assert ids[0] == 2 and ids[-1] == 3 and 4 in ids and 0 not in ids
+    assert len(ours.encode(LINES[2])) > 10  # not cut short
+    assert ours.decode(ours.encode("the lazy dog")) == "the lazy dog"
+
+
+def test_marians_ids_and_texts_are_those_of_transformers(marian_folder):
+    theirs, ours = transformers.MarianTokenizer.from_pretrained(marian_folder), load_tokenizer(marian_folder)
+    assert isinstance(ours, MarianTokenizer)
+    for text in [*TEXTS, ">>deu<< " + LINES[0]]:
+        ids = theirs(text).input_ids
+        assert ours.encode(text) == ids
+        assert ids[-1] == ours.stop == 0
+        expected = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert ours.decode([*ids, ours.pad]) == expected
+    assert 1 in ours.encode("zyzzyva") and ours.vocab == len(theirs)
+    assert ours.decode(ours.encode(LINES[2])) == LINES[2]
+
+
+def test_a_stream_never_gives_half_a_character_and_ends_with_the_whole_text(tmp_path, marian_folder):
+    byte_pairs(tmp_path).save(str(tmp_path / "tokenizer.json"))
+    for tokenizer in (load_tokenizer(tmp_path), load_tokenizer(marian_folder)):
+        for text in TEXTS:
+            ids = tokenizer.encode(text)
+            stream = TextStream(tokenizer)
+            parts = [stream.push(i) for i in ids]
+            assert "\ufffd" not in "".join(parts)
+            assert "".join(parts) + stream.finish() == tokenizer.decode(ids)
+    ids = load_tokenizer(tmp_path).encode("漢")
+    stream = TextStream(load_tokenizer(tmp_path))
+    assert [stream.push(i) for i in ids[:-1]] == [""] * (len(ids) - 1) and len(ids) > 1
+    assert stream.finish() == "\ufffd"
+
+
+def test_what_is_missing_or_damaged_is_named(tmp_path, marian_folder, monkeypatch):
+    with pytest.raises(
+        ValueError, match=r"expected tokenizer.json, vocab.json with merges.txt, or source.spm; found none"
+    ):
+        load_tokenizer(tmp_path)
+    (tmp_path / "merges.txt").write_text("a b c d\n")
+    with pytest.raises(ValueError, match=r"vocab.json: expected a table from pieces to ids, found no such file"):
+        load_tokenizer(tmp_path)
+    for text, said in (("{", "expected JSON"), ("[1]", "expected a table"), ('{"a": "b"}', "expected a table")):
+        (tmp_path / "vocab.json").write_text(text)
+        with pytest.raises(ValueError, match=rf"vocab.json: {said}"):
+            load_tokenizer(tmp_path)
+    (tmp_path / "vocab.json").write_text('{"a": 0}')
+    with pytest.raises(ValueError, match=r"merges.txt: expected the merges of vocab.json"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer.json: expected a tokenizer"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "source.spm").write_bytes(b"not one")
+    with pytest.raises(ValueError, match=r"source.spm: expected a SentencePiece model; it is damaged"):
+        load_tokenizer(tmp_path)
+    for name in ("source.spm", "vocab.json"):
+        (tmp_path / name).write_bytes((marian_folder / name).read_bytes())
+    with pytest.raises(ValueError, match=r"target.spm: expected a SentencePiece model, found no such file"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "target.spm").write_bytes((marian_folder / "target.spm").read_bytes())
+    with pytest.raises(ValueError, match=r"ids: 999 is not a token; expected ids from 0 to"):
+        load_tokenizer(tmp_path).decode([999])
+    (tmp_path / "vocab.json").write_text('{"<unk>": 0, "</s>": 1}')
+    with pytest.raises(ValueError, match=r"vocab.json: expected the token <pad>, found none"):
+        load_tokenizer(tmp_path)
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(ValueError, match=r"needs sentencepiece; pip install 'executable-transformer\[published\]'"):
+        load_tokenizer(tmp_path)
