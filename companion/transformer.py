@@ -81,10 +81,12 @@ class Stack(nn.Module):
         experts: Experts = "auto",
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
         routing = []
+        attention = self.blocks[0].attention
+        turn = positions if attention.rotary is None else attention.turn(positions, x.dtype)  # the same in every layer
         for i, block in enumerate(self.blocks):
             x, where = block(
                 x,
-                positions=positions,
+                positions=turn,
                 mask=mask,
                 cache=None if cache is None else cache[i],
                 source=None if memory is None else memory.layers[i],

@@ -12,6 +12,7 @@ from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.feedforward import FeedForward
 from companion.layers.moe import Experts, MoE, RoutingStats
 from companion.layers.norms import norm
+from companion.layers.positions import Turn
 
 
 class Block(nn.Module):
@@ -43,7 +44,7 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "batch token d_model"],
         *,
-        positions: Int[Tensor, "*batch token"] | None = None,
+        positions: Int[Tensor, "*batch token"] | Turn | None = None,
         mask: Mask | None = None,
         cache: LayerCache | None = None,
         source: Float[Tensor, "batch key d_model"] | CrossCache | None = None,
@@ -75,5 +76,5 @@ class Block(nn.Module):
 
     def _leave(self, x: Tensor, out: Tensor, norm: nn.Module) -> Tensor:
         """The stream after a sub-layer's output has been added."""
-        x = x + self.dropout(out)
+        x = x + (self.dropout(out) if self.training else out)
         return x if self.pre else norm(x)

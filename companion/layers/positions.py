@@ -6,7 +6,7 @@ whole sequence, alone beside a cache, or in a batch of unequal prompts.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -78,26 +78,43 @@ def rotary_angles(
     return _angles(positions, d_head, base, dtype, "d_head")
 
 
+class Turn(NamedTuple):
+    """Cosines and sines of rotary angles, made once for all the layers that turn by them: (token, pair), or
+    (batch, 1, token, pair) where rows stand at different positions."""
+
+    cos: Float[Tensor, "... token pair"]
+    sin: Float[Tensor, "... token pair"]
+
+
+def turn(angles: Float[Tensor, "... token pair"], dtype: torch.dtype) -> Turn:
+    """What `rotate` needs of the angles, (token, pair) or (batch, token, pair), in the dtype of what it will turn."""
+    if angles.ndim == 3:
+        angles = angles[:, None]  # (batch, 1, token, pair): all heads of a row turn alike
+    return Turn(angles.cos().to(dtype), angles.sin().to(dtype))
+
+
 def rotate(
     x: Float[Tensor, "batch head token d_head"],
-    angles: Float[Tensor, "... token pair"],
+    angles: Float[Tensor, "... token pair"] | Turn,
     layout: Literal["half", "interleaved"] = "half",
 ) -> Float[Tensor, "batch head token d_head"]:
     """Turn each pair of components of `x` by its angle (Su et al. 2021, eq. 34; lesson 05).
 
-    (a, b) -> (a cos - b sin, a sin + b cos). `angles` is (token, pair) or (batch, token, pair). `layout` says which
-    components make a pair: `"half"` i and i + d_head/2, `"interleaved"` 2i and 2i + 1.
+    (a, b) -> (a cos - b sin, a sin + b cos). `angles` is (token, pair) or (batch, token, pair), or their `Turn`.
+    `layout` says which components make a pair: `"half"` i and i + d_head/2, `"interleaved"` 2i and 2i + 1.
     """
-    if angles.ndim == 3:
-        angles = angles[:, None]  # (batch, 1, token, pair): all heads of a row turn alike
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    cos, sin = angles if isinstance(angles, Turn) else turn(angles, x.dtype)
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)  # under autocast the stream is wider than its projections
     if layout == "half":
         a, b = x.chunk(2, dim=-1)
-        return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
+        return torch.cat(_turned(a, b, cos, sin), dim=-1)
     if layout == "interleaved":
-        a, b = x[..., 0::2], x[..., 1::2]
-        return torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1).flatten(-2)
+        return torch.stack(_turned(x[..., 0::2], x[..., 1::2], cos, sin), dim=-1).flatten(-2)
     raise ValueError(f"layout={layout!r}: expected 'half' or 'interleaved'")
+
+
+def _turned(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(a * sin, b, cos)
 
 
 def half_from_interleaved(d_head: int) -> Int[Tensor, "d_head"]:
