@@ -88,9 +88,12 @@ class Transformer(nn.Module):
     """Token ids in, one score per possible next (or masked) token out.
 
     The head has no bias. With `config.embedding.tied` it *is* the embedding table: one parameter, whose gradient is the
-    sum of both uses. Weights start normal with variance 2 / (5 d_model) (Nguyen and Salazar 2019), and those that write
-    to the stream 1 / sqrt(number of writes) smaller (Radford et al. 2019), so that its variance does not grow with
-    depth.
+    sum of both uses.
+
+    Embeddings start normal with variance 1 / d_model, so that the logits of a normalised state have variance one
+    whatever the width (a fixed 0.02 leaves those of a narrow model near zero, and its first updates slow); other
+    weights with variance 2 / (5 d_model) (Nguyen and Salazar 2019), and those that write to the stream 1 / sqrt(number
+    of writes) smaller (Radford et al. 2019), so that its variance does not grow with depth.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -127,7 +130,7 @@ class Transformer(nn.Module):
                 nn.init.normal_(
                     outer.weight if isinstance(outer, nn.Linear) else outer, std=std / math.sqrt(writes)
                 )
-        nn.init.normal_(self.embedding.weight, std=d_model**-0.5 if self.config.embedding.scaled else 0.02)
+        nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
 
     def forward(
         self,
