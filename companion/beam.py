@@ -79,7 +79,7 @@ def beam_search(
     # With k stop ids, at most k * width of the best (1 + k) * width candidates end: `width` are left to live on.
     considered = max(2, 1 + len(ends)) * width
     searches = [_Search(width, steps, ends, length_penalty, early_stopping) for _ in prompts]
-    with evaluating(model):
+    with evaluating(model.modules()):
         logits, cache, memory = prefill(model, prompts, source, max(map(len, prompts)) + steps - 1)
         everyone, owners = memory, list(range(len(prompts)))  # owners: whose candidate each row of the cache is
         for step in range(steps):

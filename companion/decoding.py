@@ -6,14 +6,14 @@ An encoder-decoder reads its sources once before that; what the decoder's layers
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
@@ -151,9 +151,9 @@ def check_rows(name: str, rows: Sequence[Sequence[int]], vocab: int) -> None:
 
 
 @contextmanager
-def evaluating(model: Transformer) -> Iterator[None]:
-    """Every module in evaluation mode inside; afterwards each as it was, also if they differed."""
-    training = [module for module in model.modules() if module.training]
+def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Every one of `modules` in evaluation mode inside; afterwards each as it was, also if they differed."""
+    training = [module for module in modules if module.training]
     try:
         for module in training:
             module.training = False

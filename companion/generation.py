@@ -291,9 +291,10 @@ def _generate(
     cache: KVCache | None = None
     memory: Memory | None = None
     tokens = torch.empty(0, dtype=torch.long)
+    modules = list(model.modules())  # found once: the walk costs as much as a layer's arithmetic
     for i in range(steps):
         # Both are entered anew for each step: a generator that is waiting must not leave its caller without gradients.
-        with torch.no_grad(), evaluating(model):
+        with torch.no_grad(), evaluating(modules):
             if cache is None:
                 logits, cache, memory = prefill(model, prompts, source, slots, bucket)
             else:

@@ -103,9 +103,12 @@ class Transformer(nn.Module):
     """Token ids in, one score per possible next (or masked) token out.
 
     With `config.embedding.tied` the head *is* the embedding table: one parameter, whose gradient is the sum of both
-    uses. It has a bias, and more, only where `config.embedding.head` says so. Weights start normal with variance
-    2 / (5 d_model) (Nguyen and Salazar 2019), and those that write to the stream 1 / sqrt(number of writes) smaller
-    (Radford et al. 2019), so that its variance does not grow with depth.
+    uses. It has a bias, and more, only where `config.embedding.head` says so.
+
+    Embeddings start normal with variance 1 / d_model, so that the logits of a normalised state have variance one
+    whatever the width (a fixed 0.02 leaves those of a narrow model near zero, and its first updates slow); other
+    weights with variance 2 / (5 d_model) (Nguyen and Salazar 2019), and those that write to the stream 1 / sqrt(number
+    of writes) smaller (Radford et al. 2019), so that its variance does not grow with depth.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -153,7 +156,7 @@ class Transformer(nn.Module):
                     outer += [layer.shared.outer.weight]
                 for matrix in outer:
                     nn.init.normal_(matrix, std=std / math.sqrt(writes))
-        nn.init.normal_(self.embedding.weight, std=d_model**-0.5 if self.config.embedding.scaled else 0.02)
+        nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
         if self.segments is not None:
             nn.init.normal_(self.segments.weight, std=0.02)
 
