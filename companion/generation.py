@@ -294,7 +294,7 @@ def _generate(
     modules = list(model.modules())  # found once: the walk costs as much as a layer's arithmetic
     for i in range(steps):
         # Both are entered anew for each step: a generator that is waiting must not leave its caller without gradients.
-        with torch.no_grad(), evaluating(modules):
+        with torch.inference_mode(), evaluating(modules):
             if cache is None:
                 logits, cache, memory = prefill(model, prompts, source, slots, bucket)
             else:

@@ -81,12 +81,12 @@ class Stack(nn.Module):
         experts: Experts = "auto",
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
         routing = []
-        attention = self.blocks[0].attention
-        turn = positions if attention.rotary is None else attention.turn(positions, x.dtype)  # the same in every layer
+        first: Attention = self.blocks[0].attention  # type: ignore[assignment]
+        places = positions if first.rotary is None else first.rotation(positions, x.dtype)  # the same in every layer
         for i, block in enumerate(self.blocks):
             x, where = block(
                 x,
-                positions=turn,
+                positions=places,
                 mask=mask,
                 cache=None if cache is None else cache[i],
                 source=None if memory is None else memory.layers[i],

@@ -86,7 +86,7 @@ def test_another_function_is_never_timed_and_the_exit_code_says_so(tmp_path, mon
         peer = honest(name, ours)
         if name == "transformers":
             with torch.no_grad():
-                peer.model.model.layers[0].mlp.up_proj.weight.mul_(-1)
+                peer.model.model.norm.weight.mul_(-1)  # the least likely token is now the most likely
         return peer
 
     monkeypatch.setattr(peers, "build", build)
@@ -109,7 +109,7 @@ def test_updates_must_agree_too_not_only_the_first_output(monkeypatch, setting):
         return peer
 
     monkeypatch.setattr(peers, "build", build)
-    comparison = models.train(TINY, setting)
+    comparison = models.training(TINY, setting)
     assert names(comparison) == {OURS}
     assert {out.name for out in comparison.left_out if out.kind == "differs"} == INSTALLED
 

@@ -35,7 +35,7 @@ def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
     return model.eval()
 
 
-def train(size: Size, setting: Setting) -> Comparison:
+def training(size: Size, setting: Setting) -> Comparison:
     """One update: forward pass, loss, backward pass, clipping, AdamW. Ours is `Trainer.update`, all of it; the others'
     is the shortest loop that does the same, with the same optimizer."""
     config, device = size.config, setting.device

@@ -62,7 +62,7 @@ def _ceiling(dtype: torch.dtype, device: torch.device) -> Chip:
 def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
     match part:
         case "train":
-            return [models.train(size, setting)]
+            return [models.training(size, setting)]
         case "decode":
             return models.decode(size, setting)
         case "moe":

@@ -20,7 +20,7 @@ from companion.config import AttentionConfig, PositionConfig
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.masks import Predicate, both, evaluate, materialize
 from companion.layers.masks import causal as causal_predicate
-from companion.layers.positions import Turn, rotary_angles, rotate, turn
+from companion.layers.positions import Rotation, rotary_angles, rotate, rotation
 
 Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"]
 """Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores."""
@@ -225,7 +225,7 @@ class Attention(nn.Module):
         x: Float[Tensor, "batch token d_model"],
         *,
         source: Float[Tensor, "batch key d_model"] | None = None,
-        positions: Int[Tensor, "*batch token"] | Turn | None = None,
+        positions: Int[Tensor, "*batch token"] | Rotation | None = None,
         mask: Mask | Predicate | None = None,
         cache: LayerCache | CrossCache | None = None,
         backend: Backend = "auto",
@@ -233,7 +233,7 @@ class Attention(nn.Module):
         """Each token of `x` looks at `x` itself, at what the cache holds, or at `source`.
 
         source:     cross-attention: keys and values come from here, queries from `x`.
-        positions:  (token) or (batch, token), for rotary; or what `turn` made of them, once for all layers.
+        positions:  (token) or (batch, token), for rotary; or what `rotation` made of them, once for all layers.
                     Default: 0, 1, ... from where the cache stands.
         mask:       broadcast to (batch, head, token, key); with a cache, key counts the slots it shows. Or a predicate.
         cache:      a `LayerCache` for self-attention (written), or a `CrossCache` in place of `source` (read).
@@ -255,7 +255,7 @@ class Attention(nn.Module):
         return self._merge(self._attend(q, keys, values, mask, causal=cache.mask is None, backend=backend))
 
     def project(
-        self, x: Float[Tensor, "batch token d_model"], positions: Int[Tensor, "*batch token"] | Turn
+        self, x: Float[Tensor, "batch token d_model"], positions: Int[Tensor, "*batch token"] | Rotation
     ) -> tuple[
         Float[Tensor, "batch head token d_head"],
         Float[Tensor, "batch kv_head token d_head"],
@@ -266,16 +266,16 @@ class Attention(nn.Module):
         k = self._split(self.key(x), self.sizes.kv_heads)
         v = self._split(self.value(x), self.sizes.kv_heads)
         if self.rotary is not None:
-            if not isinstance(positions, Turn):
-                positions = self.turn(positions, x.dtype)
+            if not isinstance(positions, Rotation):
+                positions = self.rotation(positions, x.dtype)
             q, k = rotate(q, positions, self.rotary.pairing), rotate(k, positions, self.rotary.pairing)
         return q, k, v
 
-    def turn(self, positions: Int[Tensor, "*batch token"], dtype: torch.dtype) -> Turn:
+    def rotation(self, positions: Int[Tensor, "*batch token"], dtype: torch.dtype) -> Rotation:
         """By how much rotary positions turn this layer's queries and keys. Raises `ValueError` for other kinds."""
         if self.rotary is None:
             raise ValueError("positions: this layer turns nothing; expected rotary positions")
-        return turn(rotary_angles(positions, self.sizes.d_head, self.rotary.base, dtype), dtype)
+        return rotation(rotary_angles(positions, self.sizes.d_head, self.rotary.base, dtype), dtype)
 
     def project_source(self, source: Float[Tensor, "batch key d_model"] | None) -> CrossCache:
         """Keys and values of a source, to be computed once and passed as `cache` from then on."""

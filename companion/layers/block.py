@@ -12,7 +12,7 @@ from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.feedforward import FeedForward
 from companion.layers.moe import Experts, MoE, RoutingStats
 from companion.layers.norms import norm
-from companion.layers.positions import Turn
+from companion.layers.positions import Rotation
 
 
 class Block(nn.Module):
@@ -44,7 +44,7 @@ class Block(nn.Module):
         self,
         x: Float[Tensor, "batch token d_model"],
         *,
-        positions: Int[Tensor, "*batch token"] | Turn | None = None,
+        positions: Int[Tensor, "*batch token"] | Rotation | None = None,
         mask: Mask | None = None,
         cache: LayerCache | None = None,
         source: Float[Tensor, "batch key d_model"] | CrossCache | None = None,

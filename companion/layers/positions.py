@@ -78,7 +78,7 @@ def rotary_angles(
     return _angles(positions, d_head, base, dtype, "d_head")
 
 
-class Turn(NamedTuple):
+class Rotation(NamedTuple):
     """Cosines and sines of rotary angles, made once for all the layers that turn by them: (token, pair), or
     (batch, 1, token, pair) where rows stand at different positions."""
 
@@ -86,24 +86,24 @@ class Turn(NamedTuple):
     sin: Float[Tensor, "... token pair"]
 
 
-def turn(angles: Float[Tensor, "... token pair"], dtype: torch.dtype) -> Turn:
+def rotation(angles: Float[Tensor, "... token pair"], dtype: torch.dtype) -> Rotation:
     """What `rotate` needs of the angles, (token, pair) or (batch, token, pair), in the dtype of what it will turn."""
     if angles.ndim == 3:
         angles = angles[:, None]  # (batch, 1, token, pair): all heads of a row turn alike
-    return Turn(angles.cos().to(dtype), angles.sin().to(dtype))
+    return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
 def rotate(
     x: Float[Tensor, "batch head token d_head"],
-    angles: Float[Tensor, "... token pair"] | Turn,
+    angles: Float[Tensor, "... token pair"] | Rotation,
     layout: Literal["half", "interleaved"] = "half",
 ) -> Float[Tensor, "batch head token d_head"]:
     """Turn each pair of components of `x` by its angle (Su et al. 2021, eq. 34; lesson 05).
 
-    (a, b) -> (a cos - b sin, a sin + b cos). `angles` is (token, pair) or (batch, token, pair), or their `Turn`.
+    (a, b) -> (a cos - b sin, a sin + b cos). `angles` is (token, pair) or (batch, token, pair), or their `Rotation`.
     `layout` says which components make a pair: `"half"` i and i + d_head/2, `"interleaved"` 2i and 2i + 1.
     """
-    cos, sin = angles if isinstance(angles, Turn) else turn(angles, x.dtype)
+    cos, sin = angles if isinstance(angles, Rotation) else rotation(angles, x.dtype)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)  # under autocast the stream is wider than its projections
     if layout == "half":
         a, b = x.chunk(2, dim=-1)
