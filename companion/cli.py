@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -124,24 +124,52 @@ def _train_parser() -> ArgumentParser:
 
 def _generate_parser() -> ArgumentParser:
     parser = ArgumentParser(
-        description="Continue a prompt with a trained model, token by token as they come.",
+        description=(
+            "Continue a prompt with a model you trained or a published one (GPT-2, LLaMA, Mixtral), token by token as\n"
+            "they come; a published Marian translates it."
+        ),
         epilog=(
             "examples:\n"
             '  companion generate --prompt "The "\n'
-            '  companion generate --prompt "The " --prompt "If a class" --tokens 50     two at once\n'
-            '  companion generate --prompt "The " --temperature 0                       always the most probable token'
+            '  companion generate --prompt "The " --prompt "If a class" --tokens 50    two at once\n'
+            '  companion generate --prompt "The " --temperature 0                      always the most probable token\n'
+            '  companion generate --checkpoint openai-community/gpt2 --download --prompt "The "\n'
+            '  companion generate --checkpoint opus-mt-de-en/ --prompt "Guten Tag" --beams 4'
         ),
         formatter_class=_Formatter,
     )
     parser.add_argument("--prompt", action="append", type=str, default=[], help="text to continue; may be repeated")
+    parser.add_argument(
+        "--prompt-ids", action="append", type=str, default=[], metavar="IDS", help='token ids instead, as "5 17 3"'
+    )
     _add_run(parser)
+    parser.add_argument(
+        "--checkpoint", type=str | None, default=None, metavar="FOLDER", help="a published model's folder, not a run"
+    )
+    parser.add_argument(
+        "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
+    )
     parser.add_argument("--tokens", type=int, default=200, help="most tokens to write for each prompt")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0: the most probable token; 1: the model's own")
+    parser.add_argument(
+        "--temperature",
+        type=float | None,
+        default=None,
+        help="0: the most probable token; 1: the model's own. Default: 0.8, for a translator 0",
+    )
     parser.add_argument("--top-k", type=int | None, default=None, help="draw from the k most probable tokens only")
     parser.add_argument(
         "--top-p", type=float | None, default=None, help="draw from the fewest tokens that hold this much probability"
     )
     parser.add_argument("--seed", type=int, default=0, help="the same seed writes the same text")
+    parser.add_argument(
+        "--beams", type=int | None, default=None, help="search for the most probable text with this many candidates"
+    )
+    parser.add_argument(
+        "--length-penalty",
+        type=float | None,
+        default=None,
+        help="beams: divide a text's log-probability by its length to this power. Default: 1",
+    )
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps, or auto: cuda where there is one")
     parser.add_argument("--compile", action="store_true", help="compile the decode step: pays for long texts on a GPU")
     return parser
@@ -366,61 +394,63 @@ def _finish(prepared: Prepared, trainer: Trainer, folder: RunFolder, record: dic
 
 
 def _generate(chosen: Namespace, arguments: list[str]) -> int:
-    prompts: list[str] = chosen.prompt
-    if not prompts:
-        raise ValueError('--prompt: expected text to continue, got none; for example --prompt "The "')
-    for prompt in prompts:
-        if not prompt:
-            raise ValueError("--prompt '': expected at least one character, got an empty prompt")
-    if chosen.tokens < 1:
-        raise ValueError(f"--tokens {chosen.tokens}: expected a whole number >= 1")
-    if chosen.seed < 0:
-        raise ValueError(f"--seed {chosen.seed}: expected a whole number >= 0")
-    from companion.generation import Sampling, generate_long
+    _check_generate(chosen)
+    from companion.generation import Sampling
     from companion.training.run import find_device
+    from companion.writing import Search, from_checkpoint, from_run, read_ids, write
 
-    sampling = Sampling(chosen.temperature, chosen.top_k, chosen.top_p)
+    by_ids = bool(chosen.prompt_ids)
+    for prompt in chosen.prompt_ids:
+        read_ids(prompt)
+    temperature = 1.0 if chosen.temperature is None else chosen.temperature
+    sampling = Sampling(temperature, chosen.top_k, chosen.top_p)
     device = find_device(chosen.device)
-    folder = _run_folder(chosen.run)
-    model, tokenizer = folder.model().to(device), folder.tokenizer()
-    ids = []
-    for prompt in prompts:
-        ids.append([tokenizer.separator, *tokenizer.encode(prompt)])
-        if len(ids[-1]) > model.config.context:
-            raise ValueError(
-                f"--prompt {_shortened(prompt)}: {len(ids[-1]):,} tokens with the one that begins a document; expected "
-                f"at most {model.config.context:,}, the model's context"
-            )
-    steps = generate_long(
-        model,
-        ids,
-        max_new_tokens=chosen.tokens,
+    if chosen.checkpoint is None:
+        writer = from_run(_run_folder(chosen.run), device, ids=by_ids)
+    else:
+        writer = from_checkpoint(chosen.checkpoint, device, download=chosen.download, ids=by_ids)
+    if chosen.temperature is None:
+        sampling = replace(sampling, temperature=0.0 if writer.translates else 0.8)
+    search = None
+    if chosen.beams is not None:
+        search = Search(chosen.beams, 1.0 if chosen.length_penalty is None else chosen.length_penalty)
+    write(
+        writer,
+        chosen.prompt_ids or chosen.prompt,
+        tokens=chosen.tokens,
         sampling=sampling,
-        stop={tokenizer.separator},
+        search=search,
         seed=chosen.seed,
         compile=chosen.compile,
     )
-    decoders = [tokenizer.stream() for _ in prompts]
-    if len(prompts) == 1:
-        print(prompts[0], end="", flush=True)
-        for (token,) in steps:
-            print("" if token is None else decoders[0].push(token), end="", flush=True)
-        print(decoders[0].finish())
-        return 0
-    from tqdm.auto import tqdm
-
-    texts = list(prompts)
-    for step in tqdm(steps, total=chosen.tokens, unit="token", disable=None, leave=False):
-        for row, token in enumerate(step):
-            if token is not None:
-                texts[row] += decoders[row].push(token)
-    for row, text in enumerate(texts):
-        print(f"{'' if row == 0 else chr(10)}[{row + 1}] {text}{decoders[row].finish()}")
     return 0
 
 
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "...")
+def _check_generate(chosen: Namespace) -> None:
+    """What can be wrong with the flags alone."""
+    if chosen.prompt and chosen.prompt_ids:
+        raise ValueError("--prompt-ids: expected no --prompt beside it, got both")
+    if not chosen.prompt and not chosen.prompt_ids:
+        raise ValueError('--prompt: expected text to continue, got none; for example --prompt "The "')
+    if "" in chosen.prompt:
+        raise ValueError("--prompt '': expected at least one character, got an empty prompt")
+    if chosen.checkpoint is not None and chosen.run is not None:
+        raise ValueError("--checkpoint: expected no --run beside it, got both")
+    if chosen.download and chosen.checkpoint is None:
+        raise ValueError("--download: expected a --checkpoint to fetch, got none")
+    for name, least in (("tokens", 1), ("seed", 0), ("beams", 1)):
+        value = chosen[name]
+        if value is not None and value < least:
+            raise ValueError(f"--{name} {value}: expected a whole number >= {least}")
+    if chosen.beams is None:
+        if chosen.length_penalty is not None:
+            raise ValueError("--length-penalty: expected --beams with it, got none")
+        return
+    for name in ("temperature", "top_k", "top_p"):
+        if chosen[name] is not None:
+            raise ValueError(f"--{name.replace('_', '-')}: expected no --beams beside it; a beam search draws nothing")
+    if chosen.compile:
+        raise ValueError("--compile: expected no --beams beside it; a beam search is not compiled")
 
 
 def _run_folder(path: str | None) -> RunFolder:
@@ -464,9 +494,7 @@ def _evaluate(chosen: Namespace, arguments: list[str]) -> int:
     if split is None:
         print("          the text the model learned from is not here any more: nothing to prime the yardsticks with")
     print(flush=True)
-    evaluation = measure(
-        model, encode_documents(tokenizer, documents), total_bytes(documents), progress=True
-    )
+    evaluation = measure(model, encode_documents(tokenizer, documents), total_bytes(documents), progress=True)
     marks = yardsticks(split.train if split is not None else (), documents)
     report.print_yardsticks({mark.name: mark.bits_per_byte for mark in marks}, evaluation.bits_per_byte)
     print(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")

@@ -190,9 +190,7 @@ class MoEConfig:
         _require_count("top_k", self.top_k)
         _require(self.top_k <= self.experts, "top_k", self.top_k, f"at most experts={self.experts}")
         _require_choice(self, "gating")
-        _require(
-            isinstance(self.shared, int) and self.shared >= 0, "shared", self.shared, "a whole number >= 0"
-        )
+        _require(isinstance(self.shared, int) and self.shared >= 0, "shared", self.shared, "a whole number >= 0")
         _require(self.capacity is None or self.capacity > 0, "capacity", self.capacity, "a number > 0, or None")
         _require(self.noise >= 0, "noise", self.noise, "a number >= 0")
 

@@ -220,12 +220,14 @@ class SpecialTokens:
     stop:   what ends a text.
     pad:    what fills up a batch.
     never:  what must not be written.
+    last:   what the last permitted token must be if the text has not ended by then; `None`: anything.
     """
 
     start: int | None = None
     stop: frozenset[int] = frozenset()
     pad: int | None = None
     never: frozenset[int] = frozenset()
+    last: int | None = None
 
 
 def special_tokens(folder: str | Path) -> SpecialTokens:
@@ -248,4 +250,5 @@ def special_tokens(folder: str | Path) -> SpecialTokens:
         stop=frozenset(stop if isinstance(stop, list) else [stop]),
         pad=data.get("pad_token_id"),
         never=frozenset(phrase[0] for phrase in phrases),
+        last=data.get("forced_eos_token_id"),
     )

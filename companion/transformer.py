@@ -207,9 +207,7 @@ class Transformer(nn.Module):
             if source is not None or cache is not None:
                 raise ValueError("source and cache belong to a decoder; got one for stack='encoder'")
             assert self.encoder is not None
-            return Features(
-                *self._run(self.encoder, tokens, positions, mask, segments=segments, experts=experts), None
-            )
+            return Features(*self._run(self.encoder, tokens, positions, mask, segments=segments, experts=experts), None)
         if segments is not None:
             raise ValueError(f"segments belong to an encoder; got them for stack={self.config.stack!r}")
         if (source is None) == (self.encoder is not None):
@@ -222,9 +220,7 @@ class Transformer(nn.Module):
         if positions is None and opened is not None:
             positions = opened[0].slots
         reach = tokens.shape[1] + (0 if cache is None else cache.filled)
-        stream, routing = self._run(
-            self.decoder, tokens, positions, mask, opened, memory, reach, experts=experts
-        )
+        stream, routing = self._run(self.decoder, tokens, positions, mask, opened, memory, reach, experts=experts)
         routing = (memory.routing if memory is not None else ()) + routing
         return Features(stream, routing, None if cache is None else cache.advance(tokens.shape[1]))
 

@@ -264,9 +264,7 @@ def test_a_tied_head_is_one_parameter_whose_gradient_is_the_sum_of_both_uses():
     assert missing == ["unembedding.weight"]
     for net in (tied, twin):
         net(tokens()).logits.square().sum().backward()
-    torch.testing.assert_close(
-        tied.embedding.weight.grad, twin.embedding.weight.grad + twin.unembedding.weight.grad
-    )
+    torch.testing.assert_close(tied.embedding.weight.grad, twin.embedding.weight.grad + twin.unembedding.weight.grad)
 
 
 def test_every_parameter_learns():

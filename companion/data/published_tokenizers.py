@@ -118,15 +118,19 @@ class TextStream:
     """The text of tokens as they arrive, for any tokenizer: `push` gives what each one adds, `finish` what is left.
 
     A token's text can depend on those before it, so all of it is decoded again and what is new is given; a character
-    of which only some bytes have come waits for the others.
+    of which only some bytes have come waits for the others. An id that only the model's table has adds nothing.
+
+    before:  the ids that the text goes on from; their own text is not given.
     """
 
-    def __init__(self, tokenizer: PublishedTokenizer) -> None:
+    def __init__(self, tokenizer: PublishedTokenizer, before: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._shown = ""
+        self._ids = list(before)
+        self._shown = tokenizer.decode(self._ids)
 
     def push(self, token: int) -> str:
+        if token >= self._tokenizer.vocab:
+            return ""
         self._ids.append(token)
         text = self._tokenizer.decode(self._ids)
         return self._take(text.rstrip("\ufffd")) if text.startswith(self._shown) else ""

@@ -140,9 +140,7 @@ class KVCache:
         if not self.uniform or visible != reach:
             mask = materialize(causal, self.batch, slots, visible)
         filled = self.filled if self.uniform else None
-        return [
-            LayerCache(k, v, slots, filled, visible, mask) for k, v in zip(self.keys, self.values, strict=True)
-        ]
+        return [LayerCache(k, v, slots, filled, visible, mask) for k, v in zip(self.keys, self.values, strict=True)]
 
     def advance(self, tokens: int) -> KVCache:
         """The cache after a call that wrote `tokens` tokens to every row."""

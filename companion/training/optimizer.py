@@ -45,9 +45,7 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
     return tensors
 
 
-def load_optimizer_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
-) -> None:
+def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `optimizer_state` gave. Raises `ValueError` unless it fits this model."""
     state = optimizer.state_dict()
     named = dict(model.named_parameters())

@@ -63,9 +63,7 @@ class Prepared:
     held_out: Sequence[Tensor]
 
     @classmethod
-    def from_settings(
-        cls, settings: TrainSettings, text: Text, tokenizer: BytePairTokenizer | None = None
-    ) -> Prepared:
+    def from_settings(cls, settings: TrainSettings, text: Text, tokenizer: BytePairTokenizer | None = None) -> Prepared:
         """Train the tokenizer on the training text (or take the run's own) and encode with it."""
         wanted = settings.model_config()
         if tokenizer is None:

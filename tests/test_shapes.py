@@ -1,0 +1,54 @@
+"""The runtime shape checker is on in the tests, over the whole package, and its message names the axis."""
+
+import pytest
+import torch
+from jaxtyping import TypeCheckError
+
+from companion import (
+    AttentionConfig,
+    FeedForwardConfig,
+    KVCache,
+    ModelConfig,
+    MoEConfig,
+    Transformer,
+    attend,
+    linear_attention,
+    rms_norm,
+    route,
+    switch_loss,
+    tiled_attention,
+)
+from companion.layers.positions import Learned
+from companion.training.losses import cross_entropy_sum
+
+Q, K, V = torch.randn(2, 4, 5, 6), torch.randn(2, 2, 7, 6), torch.randn(2, 2, 7, 3)
+CONFIG = ModelConfig(
+    vocab=11,
+    d_model=12,
+    layers=1,
+    context=8,
+    attention=AttentionConfig(3),
+    feed_forward=FeedForwardConfig(10),
+    moe=MoEConfig(3, 2),
+)
+
+
+@pytest.mark.parametrize(
+    ("call", "axis"),
+    [
+        (lambda: attend(Q, K[..., :4], V), "d_head=6"),
+        (lambda: attend(Q, K, V[:, :, :5]), "key=7"),
+        (lambda: attend(Q, K[:1], V), "batch=2"),
+        (lambda: tiled_attention(Q, K, V[:, :1]), "kv_head=2"),
+        (lambda: linear_attention(Q, K[:, :, :, :5], V), "d_head=6"),
+        (lambda: rms_norm(torch.randn(2, 6), torch.ones(5), 1e-6), "d_model=6"),
+        (lambda: Learned(8, 6)(torch.rand(2, 3)), r"Int\[Tensor"),
+        (lambda: Transformer(CONFIG)(torch.zeros(5, dtype=torch.long)), r"batch token"),
+        (lambda: KVCache.create(CONFIG, 2, 8).select(torch.zeros(2, 1, dtype=torch.long)), "row"),
+        (lambda: switch_loss(route(torch.randn(2, 3, 4), 2).logits), "RoutingStats"),
+        (lambda: cross_entropy_sum(torch.randn(2, 3, 11), torch.zeros(2, 4, dtype=torch.long)), "token=3"),
+    ],
+)
+def test_a_wrong_shape_or_type_is_named(call, axis):
+    with pytest.raises(TypeCheckError, match=axis):
+        call()
