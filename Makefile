@@ -99,6 +99,7 @@ test: $(VENV)/.test
 
 lint: $(VENV)/.test
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check --quiet .
 
 types: $(VENV)/.test
 	$(PY) -m mypy

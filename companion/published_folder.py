@@ -230,10 +230,21 @@ class SpecialTokens:
     last: int | None = None
 
 
+_UNKNOWN_RULES: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+    "forced_bos_token_id": None,
+}
+"""Rules of a published generation_config.json that are not followed here, and the value that makes each do nothing."""
+
+
 def special_tokens(folder: str | Path) -> SpecialTokens:
     """What a published folder's generation_config.json says of its special tokens, or else its config.json.
 
-    Raises `ValueError` for a damaged file, or a forbidden phrase of several tokens, which nothing here can forbid.
+    Raises `ValueError` for a damaged file, an id that is none, a forbidden phrase of several tokens, and a rule of
+    generation that nothing here follows: ignoring it would write another text without a word.
     """
     folder = Path(folder)
     data = {name: value for name, value in read_config(folder).items() if value is not None}
@@ -243,11 +254,24 @@ def special_tokens(folder: str | Path) -> SpecialTokens:
     start = data.get("decoder_start_token_id") if data.get("is_encoder_decoder") else data.get("bos_token_id")
     stop = data.get("eos_token_id", [])
     phrases = data.get("bad_words_ids", [])
-    if any(len(phrase) != 1 for phrase in phrases):
+    if any(not isinstance(phrase, list) or len(phrase) != 1 for phrase in phrases):
         raise ValueError(f"{folder}: bad_words_ids={phrases!r}: expected single tokens")
+    for name, harmless in _UNKNOWN_RULES.items():
+        if data.get(name, harmless) != harmless:
+            raise ValueError(
+                f"{folder}: {name}={data[name]!r}: expected {harmless!r}, a rule that nothing here follows"
+            )
+    stop = stop if isinstance(stop, list) else [stop]
+    for name, value in (
+        ("eos_token_id", stop),
+        ("bos_token_id", [start]),
+        ("pad_token_id", [data.get("pad_token_id")]),
+    ):
+        if any(not isinstance(token, int) and token is not None for token in value):
+            raise ValueError(f"{folder}: {name}={value!r}: expected token ids")
     return SpecialTokens(
         start=start,
-        stop=frozenset(stop if isinstance(stop, list) else [stop]),
+        stop=frozenset(stop),
         pad=data.get("pad_token_id"),
         never=frozenset(phrase[0] for phrase in phrases),
         last=data.get("forced_eos_token_id"),

@@ -1,0 +1,218 @@
+"""What `companion` understands: its flags, and the help that teaches them.
+
+Nothing here needs torch, so that `--help` and a mistyped flag answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter
+
+from companion.training.settings import TrainSettings
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
+    """Defaults and types behind each flag; descriptions and examples as they are written."""
+
+
+def command_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="companion",
+        description=(
+            "Train a transformer on real text from this machine, watch it write, and account for every parameter.\n\n"
+            "  companion train                     about five minutes on a laptop; no flag is needed\n"
+            '  companion generate --prompt "The "  stream text from the model just trained\n'
+            "  companion evaluate                  bits per byte on text it has not seen\n"
+            "  companion account                   its parameters, FLOPs and bytes"
+        ),
+        formatter_class=_Formatter,
+    )
+    commands = parser.add_subcommands(dest="command", title="commands", description="Each explains itself with --help.")
+    commands.add_subcommand("train", _train_parser(), help="train a decoder on text and keep it in a run folder")
+    commands.add_subcommand("generate", _generate_parser(), help="continue one or several prompts")
+    commands.add_subcommand("evaluate", _evaluate_parser(), help="measure a run on held-out text, or on text of yours")
+    commands.add_subcommand("account", _account_parser(), help="count a model's parameters, FLOPs and bytes")
+    commands.add_subcommand("bench", _bench_parser(), help="measure speed beside other libraries, on this machine")
+    return parser
+
+
+def _train_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        description=(
+            "Train a decoder on text and print bits per byte on a held-out part of it, beside what xz and n-gram\n"
+            "models need for the same text.\n\n"
+            "Stop with Ctrl-C at any time: the run is saved, and the same command goes on from there. A run that was\n"
+            "killed ends, when continued, with the same weights as one that was not, bit for bit."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion train                                    text that comes with Python, default model\n"
+            "  companion train --minutes 5                        as many updates as fit into five minutes\n"
+            "  companion train --data notes/ 'books/*.txt'        your own text\n"
+            "  companion train --d-model 256 --layers 6 --dropout 0.2 --out runs/larger\n"
+            "  companion train --experts 8 --out runs/experts     a mixture of experts\n"
+            "  companion train --config settings.yaml             the same flags from a file; --print_config writes one"
+        ),
+        formatter_class=_Formatter,
+    )
+    parser.add_argument("--config", action=ActionConfigFile, help="a YAML or JSON file with any of the flags below")
+    hints = get_type_hints(TrainSettings)
+    groups: dict[str, Any] = {}
+    defaults = TrainSettings()
+    for f in fields(TrainSettings):
+        title = f.metadata["group"]
+        group = groups.setdefault(title, None) or parser.add_argument_group(title)
+        groups[title] = group
+        options: dict[str, Any] = {"type": hints[f.name], "default": getattr(defaults, f.name)}
+        if f.name == "data":
+            options |= {"type": str, "nargs": "+", "metavar": "PATH"}
+        elif f.name == "compile":
+            options = {"action": "store_true"}
+        group.add_argument("--" + f.name.replace("_", "-"), help=f.metadata["help"], **options)
+    return parser
+
+
+def _generate_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        description=(
+            "Continue a prompt with a model you trained or a published one (GPT-2, LLaMA, Mixtral), token by token as\n"
+            "they come; a published Marian translates it."
+        ),
+        epilog=(
+            "examples:\n"
+            '  companion generate --prompt "The "\n'
+            '  companion generate --prompt "The " --prompt "If a class" --tokens 50    two at once\n'
+            '  companion generate --prompt "The " --temperature 0                      always the most probable token\n'
+            '  companion generate --checkpoint openai-community/gpt2 --download --prompt "The "\n'
+            '  companion generate --checkpoint opus-mt-de-en/ --prompt "Guten Tag" --beams 4'
+        ),
+        formatter_class=_Formatter,
+    )
+    parser.add_argument("--prompt", action="append", type=str, default=[], help="text to continue; may be repeated")
+    parser.add_argument(
+        "--prompt-ids", action="append", type=str, default=[], metavar="IDS", help='token ids instead, as "5 17 3"'
+    )
+    _add_run(parser)
+    parser.add_argument(
+        "--checkpoint", type=str | None, default=None, metavar="FOLDER", help="a published model's folder, not a run"
+    )
+    parser.add_argument(
+        "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
+    )
+    parser.add_argument("--tokens", type=int, default=200, help="most tokens to write for each prompt")
+    parser.add_argument(
+        "--temperature",
+        type=float | None,
+        default=None,
+        help="0: the most probable token; 1: the model's own. Default: 0.8, for a translator 0",
+    )
+    parser.add_argument("--top-k", type=int | None, default=None, help="draw from the k most probable tokens only")
+    parser.add_argument(
+        "--top-p", type=float | None, default=None, help="draw from the fewest tokens that hold this much probability"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the same seed writes the same text")
+    parser.add_argument(
+        "--beams", type=int | None, default=None, help="search for the most probable text with this many candidates"
+    )
+    parser.add_argument(
+        "--length-penalty",
+        type=float | None,
+        default=None,
+        help="beams: divide a text's log-probability by its length to this power. Default: 1",
+    )
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps, or auto: cuda where there is one")
+    parser.add_argument("--compile", action="store_true", help="compile the decode step: pays for long texts on a GPU")
+    return parser
+
+
+def _evaluate_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        description=(
+            "Measure a run in bits per byte: on the text that was held out of its training, or on text of yours.\n"
+            "Every token is scored once, in its own document, from at least half of the context before it."
+        ),
+        epilog="examples:\n  companion evaluate\n  companion evaluate --run runs/larger --data letter.txt",
+        formatter_class=_Formatter,
+    )
+    _add_run(parser)
+    parser.add_argument(
+        "--data", type=str, nargs="+", default=[], metavar="PATH", help="files, folders or globs to measure on instead"
+    )
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps, or auto: cuda where there is one")
+    return parser
+
+
+def _account_parser() -> ArgumentParser:
+    from companion.presets import PRESETS
+
+    parser = ArgumentParser(
+        description=(
+            "Count a model: parameters by part, FLOPs a token, bytes of its cache and of itself, and how fast the\n"
+            "memory of a chip lets it write at most.\n\n"
+            f"Published systems: {', '.join(list(PRESETS)[:6])},\n{', '.join(list(PRESETS)[6:])}."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion account                          the model of the newest run\n"
+            "  companion account llama-2-70b              a published system\n"
+            "  companion account mixtral-8x7b --chip h100\n"
+            "  companion account --config my_model.json"
+        ),
+        formatter_class=_Formatter,
+    )
+    parser.add_argument("name", nargs="?", type=str | None, default=None, help="a published system, not a run")
+    _add_run(parser)
+    parser.add_argument(
+        "--config", type=str | None, default=None, metavar="FILE", help="a JSON file with a ModelConfig, not a run"
+    )
+    parser.add_argument(
+        "--chip", type=str | None, default=None, help="a chip's name, such as h100 or a100-80gb. Default: this machine"
+    )
+    return parser
+
+
+def _bench_parser() -> ArgumentParser:
+    from companion.bench.sizes import PARTS, SIZES
+
+    parser = ArgumentParser(
+        description=(
+            "Measure ours and other libraries side by side, at the same sizes, with the same weights: training step,\n"
+            "prefill and generation beside transformers (LLaMA's layout), and x-transformers and litgpt where they\n"
+            "are installed; a mixture of experts beside Mixtral's and a dense layer; attention against length.\n\n"
+            "Everybody's outputs are compared before anything is timed, then all run once in each round. The table\n"
+            "gives medians, quartiles, ratios to ours, and the share of what this machine can reach at best. Nothing\n"
+            "else should run meanwhile; OMP_NUM_THREADS sets the number of threads."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion bench --quick                       under three minutes on two cores\n"
+            "  companion bench --only decode moe             parts of it\n"
+            "  companion bench --sizes large --compile       on a GPU"
+        ),
+        formatter_class=_Formatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, fewer new tokens, shorter texts")
+    parser.add_argument(
+        "--sizes", type=str, nargs="+", default=["small"], metavar="SIZE", help=f"one or more of {', '.join(SIZES)}"
+    )
+    parser.add_argument(
+        "--only", type=str, nargs="+", default=list(PARTS), metavar="PART", help=f"one or more of {', '.join(PARTS)}"
+    )
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps, or auto: cuda where there is one")
+    parser.add_argument(
+        "--precision", type=str, default="auto", help="fp32, bf16, or auto: bf16 where a GPU has it, else fp32"
+    )
+    parser.add_argument("--compile", action="store_true", help="compile training steps; compiled decoding as well")
+    parser.add_argument("--rounds", type=int | None, default=None, help="how often. Default: 11, with --quick 5")
+    parser.add_argument("--out", type=str, default="runs/bench", metavar="FOLDER", help="gets bench.json and bench.png")
+    parser.add_argument(
+        "--json", type=str | None, default=None, metavar="FILE", help="the figures go here, the picture beside it"
+    )
+    return parser
+
+
+def _add_run(parser: ArgumentParser) -> None:
+    parser.add_argument("--run", type=str | None, default=None, help="folder of a run. Default: the newest in runs/")
