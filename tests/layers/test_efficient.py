@@ -39,7 +39,7 @@ def some_mask(query, key):
     return mask
 
 
-def same(ours, theirs, inputs, atol=1e-12):
+def assert_same(ours, theirs, inputs, atol=1e-12):
     """Outputs and gradients agree."""
     torch.testing.assert_close(ours, theirs, atol=atol, rtol=0)
     upstream = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(3))
@@ -72,12 +72,12 @@ def test_tiled_attention_is_exact_for_any_tile(query, key, kv_head, tile, is_cau
         "predicate": both(window(3), padding(torch.tensor([key, 2, 4]))),
     }[masking]
     expected = attend(q, k, v, mask=mask, causal=is_causal, backend="reference")
-    same(tiled_attention(q, k, v, mask=mask, causal=is_causal, tile=tile), expected, (q, k, v))
+    assert_same(tiled_attention(q, k, v, mask=mask, causal=is_causal, tile=tile), expected, (q, k, v))
 
 
 def test_tiled_attention_is_exact_in_single_and_half_precision():
     q, k, v = heads(33, 41, dtype=torch.float32, grad=True)
-    same(tiled_attention(q, k, v, causal=True, tile=(8, 5)), attend(q, k, v, causal=True), (q, k, v), atol=2e-6)
+    assert_same(tiled_attention(q, k, v, causal=True, tile=(8, 5)), attend(q, k, v, causal=True), (q, k, v), atol=2e-6)
     q, k, v = (x.detach().bfloat16() for x in (q, k, v))
     expected = attend(*(x.float() for x in (q, k, v)))
     out = tiled_attention(q, k, v, tile=(8, 5))
@@ -104,7 +104,9 @@ def test_tiled_attention_gives_zeros_and_no_gradient_where_nothing_is_seen():
 
 def test_tiled_attention_survives_scores_that_exp_does_not():
     q, k, v = heads(grad=True)
-    same(tiled_attention(q * 1e3, k, v, tile=(2, 2)), attend(q * 1e3, k, v, backend="reference"), (q, k, v), atol=1e-9)
+    assert_same(
+        tiled_attention(q * 1e3, k, v, tile=(2, 2)), attend(q * 1e3, k, v, backend="reference"), (q, k, v), atol=1e-9
+    )
 
 
 def saved_numbers(run):
@@ -200,7 +202,7 @@ def test_tiled_attention_refuses_what_it_cannot_do(unchecked):
 def test_the_band_equals_the_mask(query, key, width, block, kv_head):
     q, k, v = heads(query, key, kv_head, grad=True)
     ours = sliding_window_attention(q, k, v, width, block=block)
-    same(ours, attend(q, k, v, mask=window(width)), (q, k, v))
+    assert_same(ours, attend(q, k, v, mask=window(width)), (q, k, v))
 
 
 def test_the_band_costs_its_width_times_the_length():
@@ -240,13 +242,13 @@ def test_linear_attention_is_its_quadratic_formula(kv_head, is_causal, padded):
     q, k, v = heads(11, 11 if is_causal else 7, kv_head, grad=True)
     real = torch.arange(k.shape[2]) < torch.tensor([k.shape[2], 5, 1])[:, None] if padded else None
     ours = linear_attention(q, k, v, causal=is_causal, real=real, chunk=4)
-    same(ours, quadratic(q, k, v, is_causal=is_causal, real=real), (q, k, v))
+    assert_same(ours, quadratic(q, k, v, is_causal=is_causal, real=real), (q, k, v))
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 11, 64])
 def test_causal_linear_attention_does_not_depend_on_the_chunk(chunk):
     q, k, v = heads(11, 11, grad=True)
-    same(linear_attention(q, k, v, causal=True, chunk=chunk), quadratic(q, k, v, is_causal=True), (q, k, v))
+    assert_same(linear_attention(q, k, v, causal=True, chunk=chunk), quadratic(q, k, v, is_causal=True), (q, k, v))
 
 
 def test_causal_linear_attention_is_a_recurrent_network():
@@ -422,7 +424,7 @@ def test_the_flex_backend_equals_sdpa_forward_and_backward(name, unchecked):
     if name == "rows differ":
         predicate = both(causal, padding(torch.tensor([200, 2, 0]).cuda()))
     ours = attend(q, k, v, mask=predicate, backend="flex")
-    same(ours, attend(q, k, v, mask=predicate, backend="sdpa"), (q, k, v), atol=5e-3)
+    assert_same(ours, attend(q, k, v, mask=predicate, backend="sdpa"), (q, k, v), atol=5e-3)
 
 
 def test_the_package_does_not_need_triton():
