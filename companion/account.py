@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from companion.config import ModelConfig
+from companion.config import ModelConfig, require_whole
 
 PUBLISHED_PEAKS: dict[str, dict[torch.dtype, float]] = {
     name: {torch.bfloat16: half, torch.float16: half}
@@ -151,9 +151,9 @@ def forward_flops(
     costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
     """
     for name, value in (("tokens", tokens), ("batch", batch)):
-        _require_whole(name, value, 1)
+        require_whole(name, value, 1)
     for name, value in (("cached", cached), ("source", source)):
-        _require_whole(name, value, 0)
+        require_whole(name, value, 0)
     if logits not in ("all", "last", "none"):
         raise ValueError(f"logits={logits!r}: expected 'all', 'last' or 'none'")
     if (config.stack == "encoder_decoder") != (source > 0):
@@ -193,8 +193,8 @@ def generation_flops(
 
     cached:  with a KV cache: the prompt once, then one token a step. Without: everything again at every step.
     """
-    _require_whole("prompt", prompt, 1)
-    _require_whole("new", new, 1)
+    require_whole("prompt", prompt, 1)
+    require_whole("new", new, 1)
     total = forward_flops(config, prompt, batch=batch, source=source, logits="last").total
     for length in range(prompt + 1, prompt + new):
         tokens, kept = (1, length - 1) if cached else (length, 0)
@@ -252,11 +252,11 @@ def cache_bytes(
 
     Raises `ValueError` for an encoder, which keeps nothing.
     """
-    _require_whole("tokens", tokens, 0)
-    _require_whole("batch", batch, 1)
+    require_whole("tokens", tokens, 0)
+    require_whole("batch", batch, 1)
     if config.stack == "encoder":
         raise ValueError("config has stack='encoder': expected a decoder, which keeps keys and values")
-    _require_whole("source", source, 0)
+    require_whole("source", source, 0)
     if source and config.stack == "decoder":
         raise ValueError(f"source={source!r}: expected 0 for stack='decoder', which looks at no source")
     sizes = config.sizes
@@ -295,8 +295,8 @@ def forward_bytes(
     """
     if config.stack != "decoder":
         raise ValueError(f"config has stack={config.stack!r}: expected 'decoder'")
-    _require_whole("tokens", tokens, 1)
-    _require_whole("cached", cached, 0)
+    require_whole("tokens", tokens, 1)
+    require_whole("cached", cached, 0)
     count = parameters(config)
     rows = batch * tokens
     weights: float = count.attention + count.feed_forward + count.router + count.norms + count.head
@@ -428,11 +428,6 @@ def _readable(size: float) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
-
-
-def _require_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r}: expected a whole number >= {least}")
 
 
 def _stacks(config: ModelConfig) -> tuple[int, int]:

@@ -12,7 +12,8 @@ from typing import Literal
 
 import torch
 
-from companion.decoding import Rules, check_count, check_request, decode, evaluating, prefill, wide
+from companion.config import require_whole
+from companion.decoding import Rules, check_request, decode, evaluating, prefill, wide
 from companion.transformer import Transformer
 
 
@@ -67,7 +68,7 @@ def beam_search(
     rules = Rules() if rules is None else rules
     prompts, steps = check_request(model, prompts, source, start, max_new_tokens)
     rules.check(model.config.vocab, stop)
-    check_count("width", width)
+    require_whole("width", width)
     if not math.isfinite(length_penalty):
         raise ValueError(f"length_penalty={length_penalty!r}: expected a finite number")
     if abs(length_penalty) * math.log(steps) > 300:

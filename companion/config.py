@@ -29,8 +29,10 @@ def _require(condition: bool, name: str, value: object, expected: str) -> None:
         raise ValueError(f"{name}={value!r}: expected {expected}")
 
 
-def _require_count(name: str, value: object) -> None:
-    _require(isinstance(value, int) and not isinstance(value, bool) and value >= 1, name, value, "a whole number >= 1")
+def require_whole(name: str, value: object, least: int = 1) -> None:
+    """Raises `ValueError` unless `value`, the argument called `name`, is a whole number of at least `least`."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    _require(whole and value >= least, name, value, f"a whole number >= {least}")  # type: ignore[operator]
 
 
 def _require_choice(config: object, name: str) -> None:
@@ -60,10 +62,10 @@ class AttentionConfig:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        _require_count("heads", self.heads)
+        require_whole("heads", self.heads)
         for name in ("kv_heads", "d_head", "d_v"):
             if getattr(self, name) is not None:
-                _require_count(name, getattr(self, name))
+                require_whole(name, getattr(self, name))
         _require(
             self.heads % (self.kv_heads or self.heads) == 0,
             "kv_heads",
@@ -73,7 +75,7 @@ class AttentionConfig:
 
     def resolved(self, d_model: int) -> ResolvedAttention:
         """The same heads with every width filled in for a model of width `d_model`."""
-        _require_count("d_model", d_model)
+        require_whole("d_model", d_model)
         if self.d_head is None:
             _require(
                 d_model % self.heads == 0,
@@ -154,7 +156,7 @@ class FeedForwardConfig:
     bias: bool = False
 
     def __post_init__(self) -> None:
-        _require_count("d_ff", self.d_ff)
+        require_whole("d_ff", self.d_ff)
         _require_choice(self, "activation")
 
 
@@ -186,11 +188,11 @@ class MoEConfig:
     balanced: bool = False
 
     def __post_init__(self) -> None:
-        _require_count("experts", self.experts)
-        _require_count("top_k", self.top_k)
+        require_whole("experts", self.experts)
+        require_whole("top_k", self.top_k)
         _require(self.top_k <= self.experts, "top_k", self.top_k, f"at most experts={self.experts}")
         _require_choice(self, "gating")
-        _require(isinstance(self.shared, int) and self.shared >= 0, "shared", self.shared, "a whole number >= 0")
+        require_whole("shared", self.shared, 0)
         _require(self.capacity is None or self.capacity > 0, "capacity", self.capacity, "a number > 0, or None")
         _require(self.noise >= 0, "noise", self.noise, "a number >= 0")
 
@@ -220,8 +222,7 @@ class EmbeddingConfig:
     def __post_init__(self) -> None:
         _require_choice(self, "head")
         for name in ("segments", "classes"):
-            value = getattr(self, name)
-            _require(isinstance(value, int) and value >= 0, name, value, "a whole number >= 0")
+            require_whole(name, getattr(self, name), 0)
         _require(self.pooled or not self.classes, "classes", self.classes, "0 unless pooled=True")
 
 
@@ -255,7 +256,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("vocab", "d_model", "layers", "context"):
-            _require_count(name, getattr(self, name))
+            require_whole(name, getattr(self, name))
         _require_choice(self, "stack")
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
         for name in ("segments", "pooled"):

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from companion.config import require_whole
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
@@ -29,12 +30,6 @@ def check_ids(name: str, ids: Collection[int], vocab: int) -> None:
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
             raise ValueError(f"{name}: token id {token!r}: expected a whole number from 0 to {vocab - 1}")
-
-
-def check_count(name: str, value: object, least: int = 1) -> None:
-    """Raises `ValueError` unless `value` is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r}: expected a whole number >= {least}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +51,7 @@ class Rules:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "never", tuple(sorted(set(self.never))))
-        check_count("min_new_tokens", self.min_new_tokens, least=0)
+        require_whole("min_new_tokens", self.min_new_tokens, 0)
 
     def apply(
         self, scores: Float[Tensor, "batch vocab"], step: int, steps: int, stop: Collection[int]
@@ -130,7 +125,7 @@ def check_request(
         )
     if max_new_tokens is None:
         max_new_tokens = room
-    check_count("max_new_tokens", max_new_tokens)
+    require_whole("max_new_tokens", max_new_tokens)
     if max_new_tokens > room:
         raise ValueError(
             f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} make {longest + max_new_tokens}: "

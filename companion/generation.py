@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from companion.config import require_whole
 from companion.decoding import (
     BUCKET,
     Rules,
-    check_count,
     check_request,
     check_rows,
     compiled_decode,
@@ -50,8 +50,7 @@ def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batc
 
     Exactly k stay, also among equal ones; a k beyond the vocabulary keeps all. Raises `ValueError` unless k >= 1.
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ValueError(f"top_k={k!r}: expected a whole number >= 1")
+    require_whole("top_k", k)
     if k == 1:
         kept = logits.argmax(-1, keepdim=True)  # the first of equal ones, as in greedy decoding
     else:
@@ -213,7 +212,7 @@ def generate_long(
             f"model has stack={config.stack!r} and context={config.context}: expected a decoder with a context of at "
             "least 2, one token to read and one to write"
         )
-    check_count("max_new_tokens", max_new_tokens)
+    require_whole("max_new_tokens", max_new_tokens)
     check_rows("prompts", prompts, config.vocab)
     for row, prompt in enumerate(prompts):
         if len(prompt) > config.context:
@@ -261,14 +260,14 @@ def _generate_long(
 
 
 def _streams(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
-    check_count("seed", seed, least=0)
+    require_whole("seed", seed, 0)
     if streams is None:
         streams = range(rows)
     if len(streams) != rows:
         raise ValueError(f"streams has {len(streams)} entries: expected {rows}, one for each prompt")
     for row, stream in enumerate(streams):
         if not isinstance(stream, np.random.Generator):
-            check_count(f"streams[{row}]", stream, least=0)
+            require_whole(f"streams[{row}]", stream, 0)
     # NumPy's generators take (seed, row) as one seed, and draw the same numbers wherever the model runs.
     return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in streams]
 

@@ -15,6 +15,7 @@ from companion.account import Chip, measure_chip, published_peak
 from companion.bench import layers, models, peers, report
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
+from companion.config import require_whole
 from companion.training.run import versions
 
 ROUNDS, QUICK_ROUNDS = 11, 5
@@ -37,8 +38,7 @@ def measure(
     Raises `ValueError` for an unknown part, or none, or less than one round.
     """
     parts = find_parts(parts)
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds={rounds!r}: expected a whole number >= 1")
+    require_whole("rounds", rounds)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     setting = Setting(device, precision, compile, rounds, _ceiling(dtype, device), progress)
     record = _record(setting, sizes, parts)

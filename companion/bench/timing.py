@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from companion.config import require_whole
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -60,8 +62,7 @@ def interleaved(
 
     Raises `ValueError` unless rounds >= 1.
     """
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"rounds={rounds!r}: expected a whole number >= 1")
+    require_whole("rounds", rounds)
     device = torch.device(device)
     repeats = {}
     for name, run in runs.items():

@@ -44,6 +44,11 @@ def _full_mask(q: Tensor, k: Tensor, mask: Tensor | Predicate | None, causal: bo
     if not causal:
         return mask
     allowed = materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device)
+    return _join(mask, allowed)
+
+
+def _join(mask: Tensor | None, allowed: Tensor) -> Tensor:
+    """What `mask` permits of what is `allowed`."""
     if mask is None:
         return allowed
     return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
@@ -251,7 +256,7 @@ class Attention(nn.Module):
         if mask is not None and not isinstance(mask, Tensor):
             mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(keys.shape[2], device=q.device))
         if cache.mask is not None:
-            mask = cache.mask if mask is None else _join(mask, cache.mask)
+            mask = _join(mask, cache.mask)
         return self._merge(self._attend(q, keys, values, mask, causal=cache.mask is None, backend=backend))
 
     def project(
@@ -304,7 +309,3 @@ class Attention(nn.Module):
 
     def _merge(self, heads: Float[Tensor, "batch head token d_v"]) -> Float[Tensor, "batch token d_model"]:
         return self.output(heads.transpose(1, 2).flatten(2))
-
-
-def _join(mask: Tensor, allowed: Tensor) -> Tensor:
-    return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)

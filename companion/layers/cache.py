@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from companion.config import ModelConfig
+from companion.config import ModelConfig, require_whole
 from companion.layers.masks import causal, materialize
 
 
@@ -102,8 +102,7 @@ class KVCache:
         Raises `ValueError` if a size is below 1.
         """
         for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):
-            if value < 1:
-                raise ValueError(f"{name}={value}: expected a whole number >= 1")
+            require_whole(name, value)
         sizes = config.sizes
 
         def store(width: int) -> tuple[Tensor, ...]:

@@ -20,6 +20,11 @@ Experts = Literal["auto", "loop", "grouped", "gather"]
 """How the experts' products are computed; see `MoE`. All give the same numbers."""
 
 
+def load_entropy(load: Float[Tensor, "*layer expert"]) -> Float[Tensor, "*layer"]:
+    """-sum of f ln f over the experts' shares f, in nats."""
+    return -torch.xlogy(load, load).sum(-1)
+
+
 class RoutingStats(NamedTuple):
     """Where a layer sent its tokens: returned with the output, never kept on the module.
 
@@ -53,7 +58,7 @@ class RoutingStats(NamedTuple):
     @property
     def entropy(self) -> Float[Tensor, ""]:
         """Of the load, in nats: ln(expert) when all experts get the same, 0 when one gets everything."""
-        return -torch.xlogy(self.load, self.load).sum()
+        return load_entropy(self.load)
 
     @property
     def effective_experts(self) -> Float[Tensor, ""]:

@@ -18,8 +18,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from companion.config import require_whole
 from companion.layers.balance import update_bias
-from companion.layers.moe import MoE, RoutingStats
+from companion.layers.moe import MoE, RoutingStats, load_entropy
 from companion.training.losses import IGNORE, Scored, bits_per_byte, cross_entropy_sum, routing_loss
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
 from companion.training.schedule import warmup_cosine
@@ -68,13 +69,9 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("updates", "accumulate"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r}: expected a whole number >= 1")
+            require_whole(name, getattr(self, name))
         for name in ("warmup", "seed"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name}={value!r}: expected a whole number >= 0")
+            require_whole(name, getattr(self, name), 0)
         for name in ("learning_rate", "clip"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
@@ -181,7 +178,7 @@ class Trainer:
         number = self.done + 1
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        micro = [self._batch(self.done * self.config.accumulate + i) for i in range(self.config.accumulate)]
+        micro = [tuple(self.batches(self.done * self.config.accumulate + i)) for i in range(self.config.accumulate)]
         tokens = sum(int((batch[-1] != IGNORE).sum()) for batch in micro)
         if tokens == 0:
             raise ValueError(f"batches: expected at least one target in update {number}, got none")
@@ -248,7 +245,7 @@ class Trainer:
     def _scored(self, i: int, batch: Batch) -> Scored:
         """The loss of the update's micro-batch number i, with the dropout and the noise that belong to it."""
         torch.manual_seed(derived_seed(self.config.seed, self.done * self.config.accumulate + i))
-        with self._autocast():
+        with autocast(self.device, self.precision):
             scored = self.loss(self._forward, *(tensor.to(self.device, non_blocking=True) for tensor in batch))
         if self._steered and len(scored.routing) != len(self._experts):
             raise ValueError(
@@ -256,12 +253,6 @@ class Trainer:
                 f"{len(scored.routing)}; return it in Scored"
             )
         return scored
-
-    def _batch(self, number: int) -> Batch:
-        return tuple(self.batches(number))
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        return autocast(self.device, self.precision)
 
 
 @torch.no_grad()
@@ -313,7 +304,7 @@ class _Load:
         counts = torch.stack(self.counts)
         load = counts.float() / counts.sum(-1, keepdim=True).clamp(min=1)
         dropped = torch.stack(self._dropped).sum() if self._dropped else torch.zeros((), device=counts.device)
-        return [(-torch.xlogy(load, load).sum(-1)).exp().min(), dropped.float() / counts.sum().clamp(min=1)]
+        return [load_entropy(load).exp().min(), dropped.float() / counts.sum().clamp(min=1)]
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
