@@ -1,0 +1,249 @@
+"""Try an answer on every case of its exercise, and say what is wrong with it.
+
+The answer runs in this process (`here`) or in another one that shares nothing with it (the grader's): `examine` only sees what
+it gave, as an `Outcome`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+
+from companion.study.exercises.compare import describe, difference
+from companion.study.exercises.exercise import Answer, Case, Exercise, Mistake
+
+
+class Result(Enum):
+    """How an examination can end."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    MISSING = "missing"
+    CRASHED = "crashed"
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call gave.
+
+    value:      what was returned.
+    error:      the type of what was raised, and its message; None if nothing was.
+    gradients:  where the case asks: of each floating tensor among the arguments; None where there is none.
+    changed:    the arguments, by position, that the call wrote into.
+    result:     MISSING where nothing is written yet, TIMEOUT where the call did not end; else None.
+    """
+
+    value: Any = None
+    error: tuple[str, str] | None = None
+    gradients: tuple[torch.Tensor | None, ...] | None = None
+    changed: tuple[int, ...] = ()
+    result: Result | None = None
+
+
+Call = Callable[[Case], Outcome]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an examination found.
+
+    result:   right, wrong, ...
+    shows:    the property that failed.
+    input:    the smallest input that shows it, by argument name.
+    fault:    expected and got, shapes first.
+    mistake:  the known mistake that the answer makes, if it makes one.
+    """
+
+    result: Result
+    shows: str = ""
+    input: str = ""
+    fault: str = ""
+    mistake: Mistake | None = None
+
+    def __str__(self) -> str:
+        if self.result is Result.RIGHT:
+            return "right"
+        lines = [self.shows, f"  with {self.input}" if self.input else "", f"  {self.fault}"]
+        if self.mistake:
+            lines.append(f"  most likely: {self.mistake.message}")
+        return "\n".join(line for line in lines if line.strip())
+
+
+def examine(exercise: Exercise, call: Call, *, seed: int = 0) -> Verdict:
+    """Try an answer on the cases of `seed`, in their order, up to the first that it fails."""
+    cases = list(exercise.inputs(seed))
+    reference = here(exercise.reference)
+    passed: list[tuple[Case, Outcome]] = []
+    for case in cases:
+        outcome = call(case)
+        if outcome.result is Result.MISSING:
+            return Verdict(Result.MISSING, "not written yet", fault="the function is still as it was handed out")
+        expected = reference(case)
+        fault = _fault(case, outcome, expected, exercise)
+        if fault is None:
+            passed.append((case, outcome))
+            continue
+        if outcome.result is Result.TIMEOUT:
+            return Verdict(Result.TIMEOUT, case.shows, _input(exercise, case), fault)
+        mistake = _known(exercise, call, case, outcome, cases)
+        unexpected = outcome.error is not None and not case.refuse and mistake is None
+        return Verdict(Result.CRASHED if unexpected else Result.WRONG, case.shows, _input(exercise, case), fault, mistake)
+    return Verdict(Result.RIGHT)
+
+
+def _fault(case: Case, outcome: Outcome, expected: Outcome, exercise: Exercise) -> str | None:
+    if outcome.result is Result.TIMEOUT:
+        return "it did not end in the time it has"
+    if case.refuse:
+        if outcome.error is None:
+            return f"expected a ValueError, got {describe(outcome.value)}"
+        kind, message = outcome.error
+        if kind != "ValueError":
+            return f"expected a ValueError, got {kind}: {message}"
+        return None if message.strip() else "expected a ValueError with a message that says what was wrong, got none"
+    if outcome.error is not None:
+        return f"it raised {outcome.error[0]}: {outcome.error[1]}"
+    fault = difference(outcome.value, expected.value, case.tolerance)
+    if fault is None and outcome.changed:
+        names = ", ".join(_names(exercise)[i] for i in outcome.changed)
+        return f"the result is right, but the call wrote into its argument {names}; work on a copy"
+    if fault is None and case.gradients:
+        return _gradient_fault(outcome, expected, case, exercise)
+    return fault
+
+
+def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, exercise: Exercise) -> str | None:
+    names = [name for name, value in zip(_names(exercise), case.arguments) if _floating(value)]
+    assert expected.gradients is not None
+    for name, found, wanted in zip(names, outcome.gradients or [None] * len(names), expected.gradients, strict=True):
+        if wanted is None:
+            continue
+        if found is None:
+            return f"the result is right, but no gradient flows back to {name}: something is detached on the way"
+        fault = difference(found, wanted, case.tolerance)
+        if fault:
+            return f"the result is right, its gradient with respect to {name} is not: {fault}"
+    return None
+
+
+def _known(exercise: Exercise, call: Call, case: Case, outcome: Outcome, cases: Sequence[Case]) -> Mistake | None:
+    """The mistake that the answer makes: the one that gives the same as the answer, here and, if several do, elsewhere."""
+    alike = [known for known in exercise.mistakes if _same(outcome, here(known.answer)(case), case)]
+    for other in cases:
+        if len(alike) < 2:
+            break
+        if other is case:
+            continue
+        gave = call(other)
+        still = [known for known in alike if _same(gave, here(known.answer)(other), other)]
+        alike = still or alike
+    return alike[0] if alike else None
+
+
+def _same(one: Outcome, other: Outcome, case: Case) -> bool:
+    if one.error or other.error:
+        return bool(one.error and other.error and one.error[0] == other.error[0])
+    if one.result or other.result or one.changed != other.changed:
+        return False
+    try:
+        if difference(one.value, other.value, case.tolerance) is not None:
+            return False
+        if not case.gradients:
+            return True
+        ones, others = one.gradients or (), other.gradients or ()
+        return len(ones) == len(others) and all(
+            (a is None) == (b is None) and (a is None or difference(a, b, case.tolerance) is None)
+            for a, b in zip(ones, others)
+        )
+    except TypeError:  # what a mistake returns need not be anything that can be expected
+        return False
+
+
+def _names(exercise: Exercise) -> list[str]:
+    return list(inspect.signature(exercise.reference).parameters)
+
+
+def _input(exercise: Exercise, case: Case) -> str:
+    return ", ".join(f"{name} = {describe(value)}" for name, value in zip(_names(exercise), case.arguments))
+
+
+# One call, in this process
+
+
+def here(answer: Answer) -> Call:
+    """An answer that is called in this process, on copies of the arguments."""
+
+    def call(case: Case) -> Outcome:
+        arguments = [_copied(value, case.gradients) for value in case.arguments]
+        before = [_copied(value, False) for value in case.arguments]
+        torch.manual_seed(0)
+        try:
+            value = answer(*arguments)
+        except NotImplementedError:
+            return Outcome(result=Result.MISSING)
+        except Exception as error:
+            return Outcome(error=(type(error).__name__, str(error)))
+        if value is ... or (value is None and _is_empty(answer)):
+            return Outcome(result=Result.MISSING)
+        changed = tuple(i for i, (now, was) in enumerate(zip(arguments, before)) if not _identical(now, was))
+        gradients = _gradients(value, arguments) if case.gradients else None
+        return Outcome(_detached(value), gradients=gradients, changed=changed)
+
+    return call
+
+
+def _is_empty(answer: Answer) -> bool:
+    """A function whose body is `...` or `pass` alone."""
+    code = getattr(answer, "__code__", None)
+    return code is not None and code.co_names == () and set(code.co_consts) <= {None, ...}
+
+
+def _floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _copied(value: Any, leaves: bool) -> Any:
+    if isinstance(value, torch.Tensor):
+        copy = value.detach().clone()
+        return copy.requires_grad_() if leaves and _floating(copy) else copy
+    if isinstance(value, Mapping):
+        return {key: _copied(one, leaves) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(one, leaves) for one in value)
+    return value
+
+
+def _detached(value: Any) -> Any:
+    return _copied(value, False)
+
+
+def _identical(now: Any, was: Any) -> bool:
+    if isinstance(was, torch.Tensor):
+        return isinstance(now, torch.Tensor) and now.shape == was.shape and difference(now.detach(), was, 0.0) is None
+    if isinstance(was, Mapping):
+        return set(now) == set(was) and all(_identical(now[key], was[key]) for key in was)
+    if isinstance(was, (list, tuple)):
+        return len(now) == len(was) and all(_identical(a, b) for a, b in zip(now, was))
+    return bool(now == was or now != now)
+
+
+def _gradients(value: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
+    """Of the results times fixed numbers, so that no part of the gradient cancels."""
+    leaves = [argument for argument in arguments if _floating(argument)]
+    results = [one for one in (value if isinstance(value, (list, tuple)) else [value]) if _floating(one) and one.requires_grad]
+    if not results:
+        return tuple(None for _ in leaves)
+    total = sum((one * _upstream(one)).sum() for one in results)
+    assert isinstance(total, torch.Tensor)
+    return tuple(torch.autograd.grad(total, leaves, allow_unused=True))
+
+
+def _upstream(like: torch.Tensor) -> torch.Tensor:
+    return torch.linspace(-1.0, 2.0, max(1, like.numel()), dtype=like.dtype).reshape(like.shape).cos()

@@ -1,0 +1,25 @@
+"""Does a piece of code use a name that it must not?"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection
+
+
+def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
+    """Which of the forbidden names the code uses, and `companion` if it imports that; sorted.
+
+    Counts a name, an attribute (`x.softmax`), what is imported under any name, and a text that is exactly the name
+    (`getattr(torch, "softmax")`). Raises `SyntaxError` for code that is none.
+    """
+    wanted, found = {*forbidden}, set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+                found |= {name} & wanted
+            case ast.Import(names=names):
+                found |= {part for alias in names for part in alias.name.split(".")} & {*wanted, "companion"}
+            case ast.ImportFrom(module=module, names=names):
+                parts = {part for part in (module or "").split(".")} | {alias.name for alias in names}
+                found |= parts & {*wanted, "companion"}
+    return sorted(found)

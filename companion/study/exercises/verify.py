@@ -1,0 +1,70 @@
+"""Does every check do what it must? References and variants pass, stubs fail, every known mistake is caught by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from companion.study.exercises.examine import Result, examine, here
+from companion.study.exercises.exercise import Exercise
+
+SEEDS = (0, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One answer that was examined. `fault`: what should not have come out, or None."""
+
+    exercise: str
+    kind: str
+    name: str
+    seed: int
+    fault: str | None
+
+
+def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
+    """Examine everything that is known about an exercise, on each seed."""
+    for seed in seeds:
+        for kind, answers in (("reference", [exercise.reference]), ("variant", exercise.variants)):
+            for number, answer in enumerate(answers, 1):
+                verdict = examine(exercise, here(answer), seed=seed)
+                fault = None if verdict.result is Result.RIGHT else f"should pass, but:\n{verdict}"
+                yield Trial(exercise.id, kind, f"{kind} {number}", seed, fault)
+        blank = examine(exercise, here(stub(exercise)), seed=seed)
+        yield Trial(
+            exercise.id, "stub", "stub", seed, None if blank.result is Result.MISSING else f"should be missing:\n{blank}"
+        )
+        for known in exercise.mistakes:
+            verdict = examine(exercise, here(known.answer), seed=seed)
+            if verdict.result is Result.RIGHT:
+                fault = "should be caught, but passes"
+            elif verdict.mistake is not known:
+                named = verdict.mistake.message if verdict.mistake else "no mistake"
+                fault = f"should be named, but the check names {named!r}:\n{verdict}"
+            else:
+                fault = None
+            yield Trial(exercise.id, "mistake", known.message, seed, fault)
+
+
+def stub(exercise: Exercise) -> Any:
+    """The function as it is handed out."""
+    names: dict[str, Any] = {"torch": torch}
+    exec(compile(exercise.stub, f"exercise {exercise.id}", "exec"), names)  # our own text
+    return names[exercise.name]
+
+
+def counts(found: Iterable[Trial]) -> dict[str, dict[str, int]]:
+    """For each kind of answer: how many were tried (once each, on all seeds), and how many came out as they must."""
+    answers: dict[tuple[str, str, str], bool] = {}
+    for trial in found:
+        key = trial.exercise, trial.kind, trial.name
+        answers[key] = answers.get(key, True) and trial.fault is None
+    result: dict[str, dict[str, int]] = {}
+    for (_, kind, _), good in answers.items():
+        row = result.setdefault(kind, {"tried": 0, "as expected": 0})
+        row["tried"] += 1
+        row["as expected"] += good
+    return result
