@@ -1,11 +1,11 @@
 """Exercises, their checks and a reader's progress.
 
-    from companion.study.exercises import check, hint, progress, solution
+from companion.study.exercises import check, hint, progress, solution
 
-    check("2.3")       try your answer
-    hint("2.3")        one step of help
-    solution("2.3")    the reference
-    progress()         what you have done so far
+check("2.3")       try your answer
+hint("2.3")        one step of help
+solution("2.3")    the reference
+progress()         what you have done so far
 """
 
 from companion.study.exercises.desk import NotYet, check, hint, progress, solution

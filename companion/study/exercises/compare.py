@@ -35,7 +35,9 @@ def difference(found: Any, expected: Any, tolerance: float | None = None) -> str
     elif isinstance(expected, Sequence):
         if not isinstance(found, (list, tuple)) or len(found) != len(expected):
             return f"expected {len(expected)} results, got {describe(found)}"
-        return _first(((f"result {n}", f, e) for n, (f, e) in enumerate(zip(found, expected, strict=True), 1)), tolerance)
+        return _first(
+            ((f"result {n}", f, e) for n, (f, e) in enumerate(zip(found, expected, strict=True), 1)), tolerance
+        )
     else:
         raise TypeError(f"an exercise cannot expect a {type(expected).__name__}")
     return None if same else f"expected {describe(expected)}, got {describe(found)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from companion.study.exercises.forbidden import forbidden_uses
 
 
 class NotYet(AssertionError):
-    """An answer is not right yet; the message says how it is seen. Jupyter shows the message alone, without a traceback."""
+    """An answer is not right yet; the message says how that shows. Jupyter prints it without a traceback."""
 
     def __init__(self, message: str, verdict: Verdict | None = None) -> None:
         super().__init__(message)
@@ -33,20 +34,20 @@ def check(id: str, answer: Callable[..., Any] | None = None) -> None:
         answer: your function; by default the one of the exercise's name in your notebook.
 
     Raises:
-        NotYet: the answer is not right. The message names the property that fails, the smallest input that shows it, what was
-            expected and what came, and the most likely mistake.
+        NotYet: the answer is not right. The message names the property that fails, the smallest input that shows it,
+            what was expected and what came, and the most likely mistake.
         ValueError: there is no such exercise.
     """
     exercise = find_exercise(id)
     own = answer is None
     if answer is None:
-        answer = sys._getframe(1).f_globals.get(exercise.name)
+        answer = _readers(exercise.name)
     title = f"{exercise.id} {exercise.title}"
     if answer is None:
         raise NotYet(f"{title}: not written yet. The check looks for a function {exercise.name} and finds none.")
     if not callable(answer):
         raise NotYet(f"{title}: {exercise.name} is a {type(answer).__name__}; expected a function.")
-    used = forbidden_uses(_source(answer), exercise.forbidden)
+    used = _forbidden(answer, exercise)
     if used:
         verdict = Verdict(Result.REFUSED, fault=f"it uses {', '.join(used)}, which the exercise asks you to do without")
         fault = f"{title}: {verdict.fault}."
@@ -79,15 +80,19 @@ def progress() -> None:
     print(kept.table())
 
 
-def _source(answer: Callable[..., Any]) -> str:
+def _readers(name: str) -> Any:
+    """What has this name where the reader called from: in the nearest caller's globals that have it."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if name in frame.f_globals:
+            return frame.f_globals[name]
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _forbidden(answer: Callable[..., Any], exercise: Exercise) -> list[str]:
+    """What the answer uses and must not, as far as its source can be read (code that other code made has none)."""
     try:
-        return inspect.cleandoc("\n" + inspect.getsource(answer))
-    except (OSError, TypeError):  # not written in a cell or a file
-        return ""
-
-
-def exercise_list(lesson: int) -> list[Exercise]:
-    """The exercises of one lesson, in order."""
-    from companion.study.exercises.book import exercises
-
-    return [one for one in exercises().values() if one.lesson == lesson]
+        return forbidden_uses(textwrap.dedent(inspect.getsource(answer)), exercise.forbidden)
+    except (OSError, TypeError, SyntaxError):
+        return []

@@ -1,7 +1,7 @@
 """Try an answer on every case of its exercise, and say what is wrong with it.
 
-The answer runs in this process (`here`) or in another one that shares nothing with it (the grader's): `examine` only sees what
-it gave, as an `Outcome`.
+The answer runs in this process (`here`) or in another one that shares nothing with it (the grader's): `examine` sees
+only what it gave, as an `Outcome`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def examine(exercise: Exercise, call: Call, *, seed: int = 0) -> Verdict:
             return Verdict(Result.TIMEOUT, case.shows, _input(exercise, case), fault)
         mistake = _known(exercise, call, case, outcome, cases)
         unexpected = outcome.error is not None and not case.refuse and mistake is None
-        return Verdict(Result.CRASHED if unexpected else Result.WRONG, case.shows, _input(exercise, case), fault, mistake)
+        return Verdict(
+            Result.CRASHED if unexpected else Result.WRONG, case.shows, _input(exercise, case), fault, mistake
+        )
     return Verdict(Result.RIGHT)
 
 
@@ -120,7 +122,7 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, exercise: Exercise) 
 
 
 def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, exercise: Exercise) -> str | None:
-    names = [name for name, value in zip(_names(exercise), case.arguments) if _floating(value)]
+    names = [name for name, value in zip(_names(exercise), case.arguments, strict=False) if _floating(value)]
     assert expected.gradients is not None
     for name, found, wanted in zip(names, outcome.gradients or [None] * len(names), expected.gradients, strict=True):
         if wanted is None:
@@ -134,7 +136,7 @@ def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, exercise: E
 
 
 def _known(exercise: Exercise, call: Call, case: Case, outcome: Outcome, cases: Sequence[Case]) -> Mistake | None:
-    """The mistake that the answer makes: the one that gives the same as the answer, here and, if several do, elsewhere."""
+    """The known mistake that gives the same as the answer; where several do, one that does so elsewhere too."""
     alike = [known for known in exercise.mistakes if _same(outcome, here(known.answer)(case), case)]
     for other in cases:
         if len(alike) < 2:
@@ -160,7 +162,7 @@ def _same(one: Outcome, other: Outcome, case: Case) -> bool:
         ones, others = one.gradients or (), other.gradients or ()
         return len(ones) == len(others) and all(
             (a is None) == (b is None) and (a is None or difference(a, b, case.tolerance) is None)
-            for a, b in zip(ones, others)
+            for a, b in zip(ones, others, strict=True)
         )
     except TypeError:  # what a mistake returns need not be anything that can be expected
         return False
@@ -171,7 +173,8 @@ def _names(exercise: Exercise) -> list[str]:
 
 
 def _input(exercise: Exercise, case: Case) -> str:
-    return ", ".join(f"{name} = {describe(value)}" for name, value in zip(_names(exercise), case.arguments))
+    named = zip(_names(exercise), case.arguments, strict=False)
+    return ", ".join(f"{name} = {describe(value)}" for name, value in named)
 
 
 # One call, in this process
@@ -192,7 +195,8 @@ def here(answer: Answer) -> Call:
             return Outcome(error=(type(error).__name__, str(error)))
         if value is ... or (value is None and _is_empty(answer)):
             return Outcome(result=Result.MISSING)
-        changed = tuple(i for i, (now, was) in enumerate(zip(arguments, before)) if not _identical(now, was))
+        pairs = enumerate(zip(arguments, before, strict=True))
+        changed = tuple(i for i, (now, was) in pairs if not _identical(now, was))
         gradients = _gradients(value, arguments) if case.gradients else None
         return Outcome(_detached(value), gradients=gradients, changed=changed)
 
@@ -230,14 +234,16 @@ def _identical(now: Any, was: Any) -> bool:
     if isinstance(was, Mapping):
         return set(now) == set(was) and all(_identical(now[key], was[key]) for key in was)
     if isinstance(was, (list, tuple)):
-        return len(now) == len(was) and all(_identical(a, b) for a, b in zip(now, was))
+        return len(now) == len(was) and all(_identical(a, b) for a, b in zip(now, was, strict=True))
     return bool(now == was or now != now)
 
 
 def _gradients(value: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
     """Of the results times fixed numbers, so that no part of the gradient cancels."""
     leaves = [argument for argument in arguments if _floating(argument)]
-    results = [one for one in (value if isinstance(value, (list, tuple)) else [value]) if _floating(one) and one.requires_grad]
+    results = [
+        one for one in (value if isinstance(value, (list, tuple)) else [value]) if _floating(one) and one.requires_grad
+    ]
     if not results:
         return tuple(None for _ in leaves)
     total = sum((one * _upstream(one)).sum() for one in results)

@@ -39,7 +39,7 @@ HINTS = 3
 DIFFICULTIES = {1: "read off", 2: "write", 3: "think"}
 
 Value = Any
-"""What goes into an answer and comes out: a tensor, a number, a truth value, a text, None, or a list, tuple or dict of them."""
+"""What goes into an answer and comes out: tensor, number, truth value, text, None, or a list, tuple or dict of these."""
 
 Answer = Callable[..., Value]
 
@@ -63,7 +63,7 @@ class Case:
 
 
 class Draw:
-    """Where cases get their numbers and sizes: all from one seed, so that another seed asks the same of other inputs."""
+    """Where cases get numbers and sizes: all from one seed, so that another seed asks the same of other inputs."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)

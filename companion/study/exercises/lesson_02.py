@@ -290,7 +290,7 @@ def _(scores, may_look):
     _refuse(scores, may_look)
     return torch.stack([
         (torch.nn.functional.softmin(-row.masked_fill(~look, -math.inf), dim=-1) if look.any() else torch.zeros_like(row))
-        for row, look in zip(scores, may_look)
+        for row, look in zip(scores, may_look, strict=True)
     ])  # fmt: skip
 
 
@@ -329,11 +329,20 @@ def masked_gradients(q, k, v, may_look, g):
 def _(draw):
     d_k, d_v = 4, 3
     look = torch.tensor([[True, False], [True, True]])
-    yield Case("two queries, two keys", (draw.normal(2, d_k), draw.normal(2, d_k), draw.normal(2, d_v), look, draw.normal(2, d_v)))
+    yield Case(
+        "two queries, two keys",
+        (draw.normal(2, d_k), draw.normal(2, d_k), draw.normal(2, d_v), look, draw.normal(2, d_v)),
+    )
     queries, keys, d_k, d_v = draw.sizes(4, 3, 9)
     look = draw.uniform(queries, keys) > 0.3
     look[:, -1] = True
-    inputs = (draw.normal(queries, d_k), draw.normal(keys, d_k), draw.normal(keys, d_v), look, draw.normal(queries, d_v))
+    inputs = (
+        draw.normal(queries, d_k),
+        draw.normal(keys, d_k),
+        draw.normal(keys, d_v),
+        look,
+        draw.normal(queries, d_v),
+    )
     yield Case("queries, keys, d_k and d_v all different", inputs)
 
 
@@ -462,12 +471,16 @@ def _filled(may_look):
     return torch.zeros(may_look.shape).masked_fill(~may_look, -math.inf)
 
 
-@causal_mask.mistake("your triangle sits in the top left corner: with more keys than queries it must end at the last key")
+@causal_mask.mistake(
+    "your triangle sits in the top left corner: with more keys than queries it must end at the last key"
+)
 def _(queries, keys):
     return _filled(torch.ones(queries, keys, dtype=torch.bool).tril())
 
 
-@causal_mask.mistake("your causal mask hides the token itself: the diagonal is off by one, and row 0 of a square sees nothing")
+@causal_mask.mistake(
+    "your causal mask hides the token itself: the diagonal is off by one, and row 0 of a square sees nothing"
+)
 def _(queries, keys):
     return _filled(torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries - 1))
 

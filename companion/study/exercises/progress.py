@@ -17,7 +17,7 @@ from companion.study.exercises.exercise import DIFFICULTIES
 
 @dataclass(frozen=True)
 class Record:
-    """One exercise so far: how often it was checked, how many hints were read, whether the solution was, and when it passed."""
+    """One exercise so far: how often it was checked, which hints and solution were read, the day it passed."""
 
     checks: int = 0
     hints: int = 0
@@ -43,7 +43,9 @@ def read_progress() -> dict[str, Record]:
         read = json.loads(text)
         return {str(key): Record(**value) for key, value in read.items()}
     except (ValueError, TypeError, AttributeError):
-        raise ValueError(f"{file}: expected the progress that the course wrote; move the file away to begin again") from None
+        raise ValueError(
+            f"{file}: expected the progress that the course wrote; move the file away to begin again"
+        ) from None
 
 
 def _write(known: dict[str, Record]) -> None:
@@ -95,7 +97,9 @@ def table() -> str:
             state = f"tried {record.checks} time{'s' * (record.checks > 1)}"
         else:
             state = "open"
-        used = [f"{record.hints} hint{'s' * (record.hints > 1)}"] * bool(record.hints) + ["solution read"] * record.solution
+        used = [f"{record.hints} hint{'s' * (record.hints > 1)}"] * bool(record.hints) + [
+            "solution read"
+        ] * record.solution
         kind = DIFFICULTIES[one.difficulty]
         lines.append(
             f"  {id:<5} {one.title:<38} {one.points} point{'s' if one.points > 1 else ' '}  {one.minutes:>2} min  "

@@ -1,4 +1,4 @@
-"""Does every check do what it must? References and variants pass, stubs fail, every known mistake is caught by its name."""
+"""Does every check do what it must? What is right passes, stubs do not, each known mistake is caught by name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
                 yield Trial(exercise.id, kind, f"{kind} {number}", seed, fault)
         blank = examine(exercise, here(stub(exercise)), seed=seed)
         yield Trial(
-            exercise.id, "stub", "stub", seed, None if blank.result is Result.MISSING else f"should be missing:\n{blank}"
+            exercise.id,
+            "stub",
+            "stub",
+            seed,
+            None if blank.result is Result.MISSING else f"should be missing:\n{blank}",
         )
         for known in exercise.mistakes:
             verdict = examine(exercise, here(known.answer), seed=seed)
