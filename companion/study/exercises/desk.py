@@ -10,7 +10,7 @@ from typing import Any
 
 from companion.study.exercises import progress as kept
 from companion.study.exercises.book import find_exercise
-from companion.study.exercises.examine import Result, Verdict, examine, here
+from companion.study.exercises.examine import Result, Verdict, examine, here, key_of
 from companion.study.exercises.exercise import Exercise
 from companion.study.exercises.forbidden import forbidden_uses
 
@@ -52,7 +52,7 @@ def check(id: str, answer: Callable[..., Any] | None = None) -> None:
         verdict = Verdict(Result.REFUSED, fault=f"it uses {', '.join(used)}, which the exercise asks you to do without")
         fault = f"{title}: {verdict.fault}."
     else:
-        verdict = examine(exercise, here(answer))
+        verdict = examine(key_of(exercise), here(answer))
         fault = "" if verdict.result is Result.RIGHT else f"{title}: {verdict}"
     if own:
         kept.note_check(exercise.id, passed=not fault)

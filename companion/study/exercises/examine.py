@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from companion.study.exercises.compare import describe, difference
-from companion.study.exercises.exercise import Answer, Case, Exercise, Mistake
+from companion.study.exercises.exercise import Answer, Case, Exercise
 
 
 class Result(Enum):
@@ -37,7 +37,8 @@ class Outcome:
     error:      the type of what was raised, and its message; None if nothing was.
     gradients:  where the case asks: of each floating tensor among the arguments; None where there is none.
     changed:    the arguments, by position, that the call wrote into.
-    result:     MISSING where nothing is written yet, TIMEOUT where the call did not end; else None.
+    result:     MISSING where nothing is written yet, TIMEOUT where the call did not end, CRASHED where it took its
+                process along; else None.
     """
 
     value: Any = None
@@ -58,51 +59,78 @@ class Verdict:
     shows:    the property that failed.
     input:    the smallest input that shows it, by argument name.
     fault:    expected and got, shapes first.
-    mistake:  the known mistake that the answer makes, if it makes one.
+    mistake:  the message of the known mistake that the answer makes, if it makes one.
     """
 
     result: Result
     shows: str = ""
     input: str = ""
     fault: str = ""
-    mistake: Mistake | None = None
+    mistake: str | None = None
 
     def __str__(self) -> str:
         if self.result is Result.RIGHT:
             return "right"
         lines = [self.shows, f"  with {self.input}" if self.input else "", f"  {self.fault}"]
         if self.mistake:
-            lines.append(f"  most likely: {self.mistake.message}")
+            lines.append(f"  most likely: {self.mistake}")
         return "\n".join(line for line in lines if line.strip())
 
 
-def examine(exercise: Exercise, call: Call, *, seed: int = 0) -> Verdict:
-    """Try an answer on the cases of `seed`, in their order, up to the first that it fails."""
-    cases = list(exercise.inputs(seed))
-    reference = here(exercise.reference)
-    passed: list[tuple[Case, Outcome]] = []
-    for case in cases:
+@dataclass(frozen=True)
+class Key:
+    """What there is to know about an exercise in order to examine answers to it.
+
+    names:     of the answer's arguments.
+    cases:     smallest first.
+    expected:  what a right answer gives on the case of this index.
+    mistakes:  each known mistake's message, and what it gives.
+    """
+
+    names: tuple[str, ...]
+    cases: tuple[Case, ...]
+    expected: Callable[[int], Outcome]
+    mistakes: tuple[tuple[str, Callable[[int], Outcome]], ...]
+
+
+def key_of(exercise: Exercise, seed: int = 0) -> Key:
+    """The key that an exercise's reference and known mistakes give, called as they are needed."""
+    cases = tuple(exercise.inputs(seed))
+
+    def gives(answer: Answer) -> Callable[[int], Outcome]:
+        return lambda index: here(answer)(cases[index])
+
+    return Key(
+        tuple(inspect.signature(exercise.reference).parameters),
+        cases,
+        gives(exercise.reference),
+        tuple((known.message, gives(known.answer)) for known in exercise.mistakes),
+    )
+
+
+def examine(key: Key, call: Call) -> Verdict:
+    """Try an answer on the key's cases, in their order, up to the first that it fails."""
+    for index, case in enumerate(key.cases):
         outcome = call(case)
         if outcome.result is Result.MISSING:
             return Verdict(Result.MISSING, "not written yet", fault="the function is still as it was handed out")
-        expected = reference(case)
-        fault = _fault(case, outcome, expected, exercise)
+        fault = _fault(case, outcome, key.expected(index), key.names)
         if fault is None:
-            passed.append((case, outcome))
             continue
-        if outcome.result is Result.TIMEOUT:
-            return Verdict(Result.TIMEOUT, case.shows, _input(exercise, case), fault)
-        mistake = _known(exercise, call, case, outcome, cases)
+        if outcome.result is not None:
+            return Verdict(outcome.result, case.shows, _input(key.names, case), fault)
+        mistake = _known(key, call, index, outcome)
         unexpected = outcome.error is not None and not case.refuse and mistake is None
-        return Verdict(
-            Result.CRASHED if unexpected else Result.WRONG, case.shows, _input(exercise, case), fault, mistake
-        )
+        result = Result.CRASHED if unexpected else Result.WRONG
+        return Verdict(result, case.shows, _input(key.names, case), fault, mistake)
     return Verdict(Result.RIGHT)
 
 
-def _fault(case: Case, outcome: Outcome, expected: Outcome, exercise: Exercise) -> str | None:
+def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]) -> str | None:
     if outcome.result is Result.TIMEOUT:
         return "it did not end in the time it has"
+    if outcome.result is Result.CRASHED:
+        return "the process that ran it ended on the way" + (f": {outcome.error[1]}" if outcome.error else "")
     if case.refuse:
         if outcome.error is None:
             return f"expected a ValueError, got {describe(outcome.value)}"
@@ -114,17 +142,19 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, exercise: Exercise) 
         return f"it raised {outcome.error[0]}: {outcome.error[1]}"
     fault = difference(outcome.value, expected.value, case.tolerance)
     if fault is None and outcome.changed:
-        names = ", ".join(_names(exercise)[i] for i in outcome.changed)
-        return f"the result is right, but the call wrote into its argument {names}; work on a copy"
+        changed = ", ".join(names[i] for i in outcome.changed)
+        return f"the result is right, but the call wrote into its argument {changed}; work on a copy"
     if fault is None and case.gradients:
-        return _gradient_fault(outcome, expected, case, exercise)
+        return _gradient_fault(outcome, expected, case, names)
     return fault
 
 
-def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, exercise: Exercise) -> str | None:
-    names = [name for name, value in zip(_names(exercise), case.arguments, strict=False) if _floating(value)]
+def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, names: Sequence[str]) -> str | None:
+    floating = [name for name, value in zip(names, case.arguments, strict=False) if _floating(value)]
     assert expected.gradients is not None
-    for name, found, wanted in zip(names, outcome.gradients or [None] * len(names), expected.gradients, strict=True):
+    for name, found, wanted in zip(
+        floating, outcome.gradients or [None] * len(floating), expected.gradients, strict=True
+    ):
         if wanted is None:
             continue
         if found is None:
@@ -135,18 +165,18 @@ def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, exercise: E
     return None
 
 
-def _known(exercise: Exercise, call: Call, case: Case, outcome: Outcome, cases: Sequence[Case]) -> Mistake | None:
+def _known(key: Key, call: Call, index: int, outcome: Outcome) -> str | None:
     """The known mistake that gives the same as the answer; where several do, one that does so elsewhere too."""
-    alike = [known for known in exercise.mistakes if _same(outcome, here(known.answer)(case), case)]
-    for other in cases:
+    alike = [known for known in key.mistakes if _same(outcome, known[1](index), key.cases[index])]
+    for other, case in enumerate(key.cases):
         if len(alike) < 2:
             break
-        if other is case:
+        if other == index:
             continue
-        gave = call(other)
-        still = [known for known in alike if _same(gave, here(known.answer)(other), other)]
+        gave = call(case)
+        still = [known for known in alike if _same(gave, known[1](other), case)]
         alike = still or alike
-    return alike[0] if alike else None
+    return alike[0][0] if alike else None
 
 
 def _same(one: Outcome, other: Outcome, case: Case) -> bool:
@@ -168,13 +198,8 @@ def _same(one: Outcome, other: Outcome, case: Case) -> bool:
         return False
 
 
-def _names(exercise: Exercise) -> list[str]:
-    return list(inspect.signature(exercise.reference).parameters)
-
-
-def _input(exercise: Exercise, case: Case) -> str:
-    named = zip(_names(exercise), case.arguments, strict=False)
-    return ", ".join(f"{name} = {describe(value)}" for name, value in named)
+def _input(names: Sequence[str], case: Case) -> str:
+    return ", ".join(f"{name} = {describe(value)}" for name, value in zip(names, case.arguments, strict=False))
 
 
 # One call, in this process

@@ -39,7 +39,7 @@ HINTS = 3
 DIFFICULTIES = {1: "read off", 2: "write", 3: "think"}
 
 Value = Any
-"""What goes into an answer and comes out: tensor, number, truth value, text, None, or a list, tuple or dict of these."""
+"""What goes into an answer and comes out: tensor, number, truth value, text, None, or list, tuple, dict of these."""
 
 Answer = Callable[..., Value]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from companion.study.exercises.examine import Result, examine, here
+from companion.study.exercises.examine import Result, examine, here, key_of
 from companion.study.exercises.exercise import Exercise
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -28,25 +28,21 @@ class Trial:
 def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
     """Examine everything that is known about an exercise, on each seed."""
     for seed in seeds:
+        key = key_of(exercise, seed)
         for kind, answers in (("reference", [exercise.reference]), ("variant", exercise.variants)):
             for number, answer in enumerate(answers, 1):
-                verdict = examine(exercise, here(answer), seed=seed)
+                verdict = examine(key, here(answer))
                 fault = None if verdict.result is Result.RIGHT else f"should pass, but:\n{verdict}"
                 yield Trial(exercise.id, kind, f"{kind} {number}", seed, fault)
-        blank = examine(exercise, here(stub(exercise)), seed=seed)
-        yield Trial(
-            exercise.id,
-            "stub",
-            "stub",
-            seed,
-            None if blank.result is Result.MISSING else f"should be missing:\n{blank}",
-        )
+        blank = examine(key, here(stub(exercise)))
+        fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
+        yield Trial(exercise.id, "stub", "stub", seed, fault)
         for known in exercise.mistakes:
-            verdict = examine(exercise, here(known.answer), seed=seed)
+            verdict = examine(key, here(known.answer))
             if verdict.result is Result.RIGHT:
                 fault = "should be caught, but passes"
-            elif verdict.mistake is not known:
-                named = verdict.mistake.message if verdict.mistake else "no mistake"
+            elif verdict.mistake != known.message:
+                named = verdict.mistake or "no mistake"
                 fault = f"should be named, but the check names {named!r}:\n{verdict}"
             else:
                 fault = None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from companion.study.exercises.examine import Result, examine, here
+from companion.study.exercises.examine import Result, examine, here, key_of
 from companion.study.exercises.exercise import Case, exercise
 
 
@@ -40,7 +40,7 @@ def rows():
 
 
 def seen(exercise, answer):
-    return examine(exercise, here(answer))
+    return examine(key_of(exercise), here(answer))
 
 
 def test_the_reference_is_right(rows):
@@ -51,7 +51,7 @@ def test_the_reference_is_right(rows):
 def test_a_known_mistake_is_named_at_the_first_case_that_shows_it(rows, number):
     known = rows.mistakes[number]
     verdict = seen(rows, known.answer)
-    assert verdict.result is Result.WRONG and verdict.mistake is known
+    assert verdict.result is Result.WRONG and verdict.mistake == known.message
     assert verdict.shows == ["several rows", "one row", "a negative scale is refused"][number]
     assert f"most likely: {known.message}" in str(verdict) and "x = float64" in str(verdict)
 
