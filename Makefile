@@ -17,9 +17,11 @@ export OMP_NUM_THREADS
 
 PYTEST := $(PY) -m pytest -n 2 --dist loadscope
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180
+# A reader's progress is not for tests to write.
+IN_BUILD := COMPANION_HOME="$$PWD/build/progress"
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint types pytest test-notebooks notebooks check-notebooks lab-check bench clean FORCE
+.PHONY: help lab test lint types pytest test-notebooks solved verify notebooks check-notebooks lab-check bench clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -30,6 +32,8 @@ help:
 	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
+	@echo '  make verify            try every exercise with all that is right and all that is wrong, and count'
+	@echo '  make solved            write the exercises with their solutions into build/solved'
 	@echo '  make lint | types | pytest     one part of make test alone'
 	@echo '  make lab-check         open every notebook in a real browser and run it (needs Chromium; FIGURES=folder)'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
@@ -95,7 +99,8 @@ lab: $(VENV)/.lab
 # --- proving ---------------------------------------------------------------------------------------------------------
 test: $(VENV)/.test
 	@$(MAKE) --no-print-directory lint types
-	$(PYTEST) $(NBVAL) tests notebooks
+	@$(MAKE) --no-print-directory solved verify
+	$(IN_BUILD) $(PYTEST) $(NBVAL) tests notebooks build/solved
 
 lint: $(VENV)/.test
 	$(PY) -m ruff check .
@@ -107,8 +112,17 @@ types: $(VENV)/.test
 pytest: $(VENV)/.test
 	$(PYTEST) tests
 
-test-notebooks: $(VENV)/.test
-	$(PYTEST) $(NBVAL) $(or $(patsubst %,notebooks/%*.ipynb,$(LESSON)),notebooks)
+test-notebooks: $(VENV)/.test solved
+	$(IN_BUILD) $(PYTEST) $(NBVAL) $(or $(foreach one,$(LESSON),notebooks/$(one)*.ipynb $(wildcard notebooks/exercises/$(one)*.ipynb build/solved/$(one)*.ipynb)),notebooks build/solved)
+
+# The exercises' notebooks with their solutions, and with what they must print.
+solved: $(VENV)/.test
+	@rm -rf build/solved
+	@$(PY) -m companion course notebooks --solved build/solved
+
+# Every reference, every other right answer, every stub and known mistake, and the hostile class: counted.
+verify: $(VENV)/.test
+	@$(PY) -m companion course verify
 
 lab-check: $(VENV)/.dev
 	$(PY) tests/lab/check.py --figures '$(FIGURES)' $(LESSON)
@@ -120,9 +134,11 @@ bench: $(VENV)/.bench
 # --- writing ---------------------------------------------------------------------------------------------------------
 notebooks: $(VENV)/.test
 	@$(PY) notebooks/build.py $(if $(ALL),--all) $(LESSON)
+	@$(PY) -m companion course notebooks
 
 check-notebooks: $(VENV)/.test
 	@$(PY) notebooks/build.py --check $(LESSON)
+	@$(PY) -m companion course notebooks --check
 	@$(PY) -m pytest -q tests/notebooks/test_lessons.py tests/test_claims.py
 
 clean:

@@ -1,4 +1,4 @@
-"""The command `companion`: train, generate, evaluate, account, bench.
+"""The command `companion`: train, generate, evaluate, account, bench; the exercises and the course.
 
 Bad input gives one message and exit code 2, and nothing is written. torch and the rest are imported by the commands
 that need them, so that `--help` and a mistyped flag answer at once.
@@ -41,7 +41,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal without the character shows "?" and goes on
     chosen = parser.parse_args(arguments)
     command: str = chosen.command
-    commands = {"train": _train, "generate": _generate, "evaluate": _evaluate, "account": _account, "bench": _bench}
+    commands = {
+        "train": _train,
+        "generate": _generate,
+        "evaluate": _evaluate,
+        "account": _account,
+        "bench": _bench,
+        "progress": _progress,
+        "grade": _grade,
+        "course": _course,
+    }
     try:
         return commands[command](chosen[command], arguments)
     except ValueError as error:
@@ -370,3 +379,21 @@ def _bench(chosen: Namespace, arguments: list[str]) -> int:
         show=lambda text: print(text, flush=True),
     )
     return 0 if same else 1
+
+
+def _progress(chosen: Namespace, arguments: list[str]) -> int:
+    from companion.course.command import progress
+
+    return progress()
+
+
+def _grade(chosen: Namespace, arguments: list[str]) -> int:
+    from companion.course.grade_command import grade_folder
+
+    return grade_folder(chosen)
+
+
+def _course(chosen: Namespace, arguments: list[str]) -> int:
+    from companion.course.command import course
+
+    return course(chosen)

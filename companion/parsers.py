@@ -11,6 +11,8 @@ from typing import Any, get_type_hints
 
 from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter
 
+from companion.course.flags import add_actions, course_parser
+from companion.course.grade_flags import grade_parser
 from companion.training.settings import TrainSettings
 
 
@@ -36,7 +38,22 @@ def command_parser() -> ArgumentParser:
     commands.add_subcommand("evaluate", _evaluate_parser(), help="measure a run on held-out text, or on text of yours")
     commands.add_subcommand("account", _account_parser(), help="count a model's parameters, FLOPs and bytes")
     commands.add_subcommand("bench", _bench_parser(), help="measure speed beside other libraries, on this machine")
+    commands.add_subcommand("progress", _progress_parser(), help="show which exercises you have done")
+    course = course_parser()
+    commands.add_subcommand("grade", grade_parser(), help="grade a folder of submissions")
+    commands.add_subcommand("course", course, help="problem sets, marks, and the proof that the checks work")
+    add_actions(course)
     return parser
+
+
+def _progress_parser() -> ArgumentParser:
+    return ArgumentParser(
+        description=(
+            "Show the exercises of the course, and what you have done of each: passed, tried, hints and solutions\n"
+            "read. It is kept in .companion/progress.json in your home folder, or in the folder COMPANION_HOME."
+        ),
+        formatter_class=_Formatter,
+    )
 
 
 def _train_parser() -> ArgumentParser:

@@ -8,6 +8,7 @@ solution("2.3")    the reference
 progress()         what you have done so far
 """
 
-from companion.study.exercises.desk import NotYet, check, hint, progress, solution
+from companion.study.exercises.attempt import NotYet
+from companion.study.exercises.desk import check, hint, progress, solution
 
 __all__ = ["NotYet", "check", "hint", "progress", "solution"]

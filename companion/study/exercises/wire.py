@@ -1,7 +1,7 @@
 """Cases and outcomes as bytes: between processes, and in the files of a course. Never a pickle.
 
-A value (`exercise.Value`) becomes a JSON text in which tensors are numbered, and the tensors in safetensors' form behind
-it. Reading trusts neither: bytes that are not such a value raise `ValueError`.
+A value (`exercise.Value`) becomes a JSON text in which tensors are numbered, and the tensors in safetensors' form
+behind it. Reading trusts neither: bytes that are not such a value raise `ValueError`.
 """
 
 from __future__ import annotations
@@ -70,31 +70,39 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 def pack_outcome(outcome: Outcome) -> bytes:
     """What a call gave, as bytes; what is no value of an exercise becomes a note of its type."""
-    try:
-        value = pack(outcome.value)
-    except TypeError:
-        value = pack(None)
-        outcome = Outcome(error=outcome.error or ("TypeError", f"the result is a {type(outcome.value).__name__}"))
-    rest = pack({
-        "error": outcome.error,
-        "gradients": outcome.gradients,
-        "changed": outcome.changed,
-        "result": outcome.result.value if outcome.result else None,
-    })  # fmt: skip
-    return struct.pack("<q", len(value)) + value + rest
+    return pack(outcome_value(outcome))
 
 
 def unpack_outcome(data: bytes) -> Outcome:
     """The outcome that `pack_outcome` wrote. Raises `ValueError` for other bytes."""
+    return outcome_of(unpack(data))
+
+
+def outcome_value(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as a value; what is no value of an exercise becomes a note of its type."""
     try:
-        (length,) = struct.unpack_from("<q", data)
-        value, rest = unpack(data[8 : 8 + length]), unpack(data[8 + length :])
-        error = None if rest["error"] is None else (str(rest["error"][0]), str(rest["error"][1]))
-        gradients = None if rest["gradients"] is None else tuple(rest["gradients"])
-        result = None if rest["result"] is None else Result(rest["result"])
-        return Outcome(value, error, gradients, tuple(int(i) for i in rest["changed"]), result)
-    except (struct.error, KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"expected a packed outcome: {error}") from None
+        _written(outcome.value, {})
+    except TypeError:
+        kind = type(outcome.value).__name__
+        outcome = Outcome(error=outcome.error or ("TypeError", f"the result is a {kind}"), result=outcome.result)
+    return {
+        "value": outcome.value,
+        "error": outcome.error,
+        "gradients": outcome.gradients,
+        "changed": outcome.changed,
+        "result": outcome.result.value if outcome.result else None,
+    }
+
+
+def outcome_of(value: Any) -> Outcome:
+    """The outcome of which `outcome_value` made this value. Raises `ValueError` for another one."""
+    try:
+        error = None if value["error"] is None else (str(value["error"][0]), str(value["error"][1]))
+        gradients = None if value["gradients"] is None else tuple(value["gradients"])
+        result = None if value["result"] is None else Result(value["result"])
+        return Outcome(value["value"], error, gradients, tuple(int(i) for i in value["changed"]), result)
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"expected an outcome: {error}") from None
 
 
 def case_value(case: Case) -> dict[str, Any]:

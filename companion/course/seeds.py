@@ -1,0 +1,59 @@
+"""What an instructor keeps secret, and what it is worth: the seeds of the hidden cases, and the points they carry.
+
+A problem set is graded twice: on the public cases, which a student can try, and on cases of the same properties drawn
+from seeds that only the instructor's file knows. Each exercise has seeds of its own, so that one of them, if it gets
+known, says nothing about another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from companion.study.exercises.exercise import Exercise
+
+PUBLIC_SEED = 0
+PUBLIC_SHARE = 0.5
+HIDDEN_SEEDS = 2
+LEAST = 16
+"""Bytes in a seed file: fewer can be guessed."""
+
+
+def read_secret(path: Path | str) -> bytes:
+    """The contents of a seed file. Raises `ValueError` if there is none, or too little in it."""
+    try:
+        secret = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise ValueError(f"--seed-file {path}: cannot be read ({error.strerror})") from None
+    if len(secret) < LEAST:
+        raise ValueError(
+            f"--seed-file {path}: expected at least {LEAST} bytes that nobody can guess, got {len(secret)}; "
+            'for example from  python -c "import secrets; print(secrets.token_hex(32))"'
+        )
+    return secret
+
+
+def hidden_seed(secret: bytes, id: str, number: int = 0) -> int:
+    """The seed of an exercise's hidden cases; another one for each `number`. Never that of the public ones."""
+    digest = hashlib.blake2b(f"{id}\n{number}".encode(), key=hashlib.sha256(secret).digest()).digest()
+    return int.from_bytes(digest[:7], "big") + 1
+
+
+def hidden_seeds(secret: bytes, id: str) -> list[int]:
+    """The seeds on which an exercise's hidden cases are drawn."""
+    return [hidden_seed(secret, id, number) for number in range(HIDDEN_SEEDS)]
+
+
+def is_constant(exercise: Exercise) -> bool:
+    """Whether the answer is one fixed result, as where a number is read off: no case has arguments."""
+    return all(not case.arguments for case in exercise.inputs(PUBLIC_SEED))
+
+
+def shares(exercise: Exercise) -> tuple[float, float]:
+    """An exercise's points for the public cases and for the hidden ones.
+
+    Half and half. Where the answer is one fixed result, its check in a student's hands must not know it: all points
+    are for the hidden check.
+    """
+    public = 0.0 if is_constant(exercise) else exercise.points * PUBLIC_SHARE
+    return public, exercise.points - public

@@ -1,0 +1,37 @@
+"""The hostile class, whole; and that it would notice a grader that believes what it should not."""
+
+import pytest
+
+from companion.course import hostile, mark, workers
+from companion.course.folders import handed_in
+from companion.course.grade import grade
+from companion.study.exercises.book import find_exercise
+
+
+@pytest.mark.timeout(240)
+def test_nobody_in_the_hostile_class_gains_a_point():
+    trials = hostile.run_hostile_class(jobs=2)
+    assert [f"{one.name}: {one.fault}" for one in trials if one.fault] == []
+    assert len({one.name for one in trials}) == len(trials) > 120
+
+
+def faults_of(names, tmp_path):
+    students = {name: hostile.hostile_class()[name] for name in names}
+    for name, student in students.items():
+        hostile._hand_in(student, tmp_path / name, tmp_path / "secret")
+    chosen = [find_exercise(hostile.TARGET)]
+    graded = grade(handed_in(tmp_path), chosen, b"a secret of the tests", jobs=1, limits=hostile.LIMITS)
+    return {one.handed.student: hostile._fault(one, students) for one in graded}
+
+
+def test_the_class_notices_a_grader_that_believes_a_student(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "believable", lambda outcome, case: outcome)
+    faults = faults_of(["says that it is right", "right, over a blank one"], tmp_path)
+    assert "is right" in faults["says that it is right"] and faults["right, over a blank one"] is None
+
+
+def test_the_class_notices_a_grader_without_its_list_of_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(mark, "forbidden_uses", lambda program, forbidden: [])
+    monkeypatch.setattr(mark, "Program", lambda source, name, forbidden: workers.Program(source, name, ()))
+    faults = faults_of(["spells the banned operator"], tmp_path)
+    assert "should end as refused" in faults["spells the banned operator"]
