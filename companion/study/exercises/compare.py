@@ -61,14 +61,16 @@ def _tensor_difference(found: Any, expected: torch.Tensor, tolerance: float | No
     allowed = tolerance if tolerance is not None else _TOLERANCE.get(expected.dtype, 0.0)
     if _close(found, expected, allowed):
         return None
-    if expected.numel() <= MOST_NUMBERS:
-        return f"expected {numbers(expected)}, got {numbers(found)}"
     wrong = ~torch.isclose(found.double(), expected.double(), rtol=allowed, atol=allowed, equal_nan=True)
-    place = [int(i) for i in wrong.nonzero()[0]]
-    where = "".join(f"[{i}]" for i in place[:-1])
-    row = tuple(place[:-1])
-    name = f"in {where}" if where else "in it"
-    return f"{name} expected {numbers(expected[row])}, got {numbers(found[row])}"
+    where, one, other = "", expected, found
+    if expected.numel() > MOST_NUMBERS:
+        row = tuple(int(i) for i in wrong.nonzero()[0][:-1])
+        where = f"in {''.join(f'[{i}]' for i in row) or 'it'} "
+        one, other = expected[row], found[row]
+    if numbers(one) != numbers(other):
+        return f"{where}expected {numbers(one)}, got {numbers(other)}"
+    most = (found.double() - expected.double())[wrong].abs().max().item()
+    return f"{where}expected {numbers(one)}, got numbers that differ from these by up to {most:.1e}"
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
@@ -91,15 +93,17 @@ def _listed(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def describe(value: Any) -> str:
-    """A value in a few words: small tensors with their numbers, large ones by their shape."""
+def describe(value: Any, most: int = MOST_NUMBERS) -> str:
+    """A value in a few words: tensors of at most `most` numbers with these, larger ones by shape and beginning."""
     if isinstance(value, torch.Tensor):
         kind = f"{_name(value.dtype)} {tuple(value.shape)}"
-        return f"{kind} {numbers(value)}" if value.numel() <= MOST_NUMBERS else f"{kind}, beginning {numbers(value)}"
+        if value.numel() <= most:
+            return f"{kind} {numbers(value)}"
+        return f"{kind}, beginning {numbers(value)}" if most == MOST_NUMBERS else kind
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {describe(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, (list, tuple)) and not all(isinstance(one, (int, float)) for one in value):
-        return "(" + ", ".join(describe(one) for one in value) + ")"
+        return "{" + ", ".join(f"{key!r}: {describe(one, most)}" for key, one in value.items()) + "}"
+    if isinstance(value, (list, tuple)) and not all(isinstance(one, (int, float, str)) for one in value):
+        return "(" + ", ".join(describe(one, most) for one in value) + ")"
     if isinstance(value, float):
         return f"{value:.6g}"
     text = repr(value)

@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
-from companion.study.exercises.compare import describe, difference
+from companion.study.exercises.compare import MOST_NUMBERS, describe, difference
 from companion.study.exercises.exercise import Answer, Case, Exercise
+
+LONGEST_INPUT = 400  # characters
 
 
 class Result(Enum):
@@ -135,12 +137,12 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
         if outcome.error is None:
             return f"expected a ValueError, got {describe(outcome.value)}"
         kind, message = outcome.error
-        if kind != "ValueError":
-            return f"expected a ValueError, got {kind}: {message}"
-        return None if message.strip() else "expected a ValueError with a message that says what was wrong, got none"
+        return None if kind == "ValueError" else f"expected a ValueError, got {kind}: {message}"
     if outcome.error is not None:
         return f"it raised {outcome.error[0]}: {outcome.error[1]}"
     fault = difference(outcome.value, expected.value, case.tolerance)
+    if fault is not None and not case.arguments and type(outcome.value) is type(expected.value):
+        return f"{describe(outcome.value)} is not it"  # the one answer there is stays the reader's to find
     if fault is None and outcome.changed:
         changed = ", ".join(names[i] for i in outcome.changed)
         return f"the result is right, but the call wrote into its argument {changed}; work on a copy"
@@ -166,22 +168,33 @@ def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, names: Sequ
 
 
 def _known(key: Key, call: Call, index: int, outcome: Outcome) -> str | None:
-    """The known mistake that gives the same as the answer; where several do, one that does so elsewhere too."""
+    """The known mistake that gives the same as the answer: on this case, and on half of the others that it fails.
+
+    Of several, the one that gives the same most often, first on what fails and then on what does not. Cases that must
+    be refused count for the latter only: a mistake seldom knows what to refuse, and an answer may.
+    """
     alike = [known for known in key.mistakes if _same(outcome, known[1](index), key.cases[index])]
-    for other, case in enumerate(key.cases):
-        if len(alike) < 2:
-            break
-        if other == index:
+    if not alike:
+        return None
+    others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
+    failed = [
+        not case.refuse and _fault(case, gave, key.expected(at), key.names) is not None for at, case, gave in others
+    ]
+    best: tuple[int, int] | None = None
+    name = None
+    for message, gives in alike:
+        agrees = [_same(gave, gives(at), case) for at, case, gave in others]
+        on_failed = sum(agree for agree, fails in zip(agrees, failed, strict=True) if fails)
+        if 2 * on_failed < sum(failed):
             continue
-        gave = call(case)
-        still = [known for known in alike if _same(gave, known[1](other), case)]
-        alike = still or alike
-    return alike[0][0] if alike else None
+        if best is None or (on_failed, sum(agrees)) > best:
+            best, name = (on_failed, sum(agrees)), message
+    return name
 
 
 def _same(one: Outcome, other: Outcome, case: Case) -> bool:
     if one.error or other.error:
-        return bool(one.error and other.error and one.error[0] == other.error[0])
+        return one.error == other.error
     if one.result or other.result or one.changed != other.changed:
         return False
     try:
@@ -199,7 +212,13 @@ def _same(one: Outcome, other: Outcome, case: Case) -> bool:
 
 
 def _input(names: Sequence[str], case: Case) -> str:
-    return ", ".join(f"{name} = {describe(value)}" for name, value in zip(names, case.arguments, strict=False))
+    """The arguments by name; where that would be a long line, large tensors by their shape alone."""
+    for most in (MOST_NUMBERS, 4, 0):
+        named = zip(names, case.arguments, strict=False)
+        line = ", ".join(f"{name} = {describe(value, most)}" for name, value in named)
+        if len(line) <= LONGEST_INPUT:
+            break
+    return line
 
 
 # One call, in this process

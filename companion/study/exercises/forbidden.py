@@ -10,12 +10,19 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
     """Which of the forbidden names the code uses, and `companion` if it imports that; sorted.
 
     Counts a name, an attribute (`x.softmax`), what is imported under any name, and a text that is exactly the name
-    (`getattr(torch, "softmax")`). Raises `SyntaxError` for code that is none.
+    (`getattr(torch, "softmax")`); not a name that the code itself gives to something. Raises `SyntaxError` for code
+    that is none.
     """
+    tree = ast.parse(source)
     wanted, found = {*forbidden}, set()
-    for node in ast.walk(ast.parse(source)):
+    own = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    own |= {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    for node in ast.walk(tree):
         match node:
-            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.Constant(value=str(name)):
+            case ast.Name(id=name):
+                found |= {name} & wanted - own
+            case ast.Attribute(attr=name) | ast.Constant(value=str(name)):
                 found |= {name} & wanted
             case ast.Import(names=names):
                 found |= {part for alias in names for part in alias.name.split(".")} & {*wanted, "companion"}

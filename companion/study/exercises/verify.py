@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +12,8 @@ from typing import Any
 import torch
 
 from companion.study.exercises.examine import Result, examine, here, key_of
-from companion.study.exercises.exercise import Exercise
+from companion.study.exercises.exercise import Answer, Exercise
+from companion.study.exercises.forbidden import forbidden_uses
 
 SEEDS = (0, 1, 2, 3, 4)
 
@@ -31,8 +35,10 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         key = key_of(exercise, seed)
         for kind, answers in (("reference", [exercise.reference]), ("variant", exercise.variants)):
             for number, answer in enumerate(answers, 1):
+                used = forbidden_uses(_body(answer), exercise.forbidden)
                 verdict = examine(key, here(answer))
                 fault = None if verdict.result is Result.RIGHT else f"should pass, but:\n{verdict}"
+                fault = f"uses {', '.join(used)}, which the exercise forbids" if used else fault
                 yield Trial(exercise.id, kind, f"{kind} {number}", seed, fault)
         blank = examine(key, here(stub(exercise)))
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
@@ -47,6 +53,14 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
             else:
                 fault = None
             yield Trial(exercise.id, "mistake", known.message, seed, fault)
+
+
+def _body(answer: Answer) -> str:
+    """The source of an answer without its decorator, which may name what is forbidden."""
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(answer))).body
+    assert isinstance(function, ast.FunctionDef)
+    function.decorator_list = []
+    return ast.unparse(function)
 
 
 def stub(exercise: Exercise) -> Any:

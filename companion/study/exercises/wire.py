@@ -100,6 +100,8 @@ def outcome_of(value: Any) -> Outcome:
         error = None if value["error"] is None else (str(value["error"][0]), str(value["error"][1]))
         gradients = None if value["gradients"] is None else tuple(value["gradients"])
         result = None if value["result"] is None else Result(value["result"])
+        if result in (Result.RIGHT, Result.WRONG):  # that is for the examination to find
+            raise ValueError(f"a call cannot end as {result.value}")
         return Outcome(value["value"], error, gradients, tuple(int(i) for i in value["changed"]), result)
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"expected an outcome: {error}") from None

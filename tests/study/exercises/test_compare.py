@@ -65,6 +65,12 @@ def test_in_a_large_tensor_the_first_wrong_row_is_shown():
     assert difference(found, expected).startswith("in [2] expected [20, 21, 22, 23")
 
 
+def test_a_difference_too_small_to_print_is_said_as_a_number():
+    found = torch.tensor([0.5403, 1.0]).double() + torch.tensor([1e-6, 0.0]).double()
+    line = difference(found, torch.tensor([0.5403, 1.0]).double())
+    assert line.startswith("expected [0.5403, 1], got numbers that differ from these by up to 1.0e-06")
+
+
 def test_the_tolerance_is_the_dtypes_unless_given():
     half = torch.tensor([1.0], dtype=torch.float16)
     assert difference(half + 5e-4, half) is None
@@ -84,5 +90,6 @@ def test_values_are_described_in_few_words():
         and len(describe(torch.zeros(99, 9))) < 120
     )
     assert describe({"a": (X, 1)}) == "{'a': (float32 (1, 3) [[1, 2, 3]], 1)}"
+    assert describe(torch.zeros(9), 4) == "float32 (9,)" and describe(("heat",)) == "('heat',)"
     assert describe("x" * 999).endswith("...")
     assert numbers(torch.arange(20)).endswith("15, ...]")

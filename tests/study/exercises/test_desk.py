@@ -85,6 +85,8 @@ def test_what_an_exercise_forbids_is_refused_by_name():
         ("from companion import attend", ["companion"]),
         ("# softmax\n'the softmax of x'", []),
         ("softmax_of_rows = x.exp()", []),
+        ("softmax = x.exp()\nsoftmax / softmax.sum()", []),
+        ("softmax = torch.softmax", ["softmax"]),
     ],
 )
 def test_forbidden_names_are_found_however_they_are_reached(code, found):

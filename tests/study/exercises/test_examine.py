@@ -72,12 +72,6 @@ def refuses_badly(x, scale):
     return torch.softmax(x * scale, dim=-1)
 
 
-def refuses_silently(x, scale):
-    if scale < 0:
-        raise ValueError
-    return torch.softmax(x * scale, dim=-1)
-
-
 def writes_into_its_argument(x, scale):
     x *= scale
     return torch.softmax(x, dim=-1)
@@ -101,7 +95,6 @@ def detaches_half(x, scale):
     [
         (raises, Result.CRASHED, "it raised RuntimeError"),
         (refuses_badly, Result.WRONG, "expected a ValueError, got TypeError: no"),
-        (refuses_silently, Result.WRONG, "with a message that says what was wrong"),
         (detaches, Result.WRONG, "no gradient flows back to x"),
         (detaches_half, Result.WRONG, "its gradient with respect to x is not"),
     ],
@@ -123,6 +116,31 @@ def stub(x, scale):
 
 
 def dots(x, scale): ...
+
+
+def test_one_coincidence_names_no_mistake(rows):
+    rows._cases = lambda draw: [
+        Case("a large scale", (draw.normal(1, 3), 1.0)),
+        Case("a small one", (draw.normal(1, 3), 0.5)),
+        Case("another", (draw.normal(2, 3), 0.25)),
+    ]
+    rows.mistake("it is upside down")(lambda x, scale: torch.softmax(-x * scale, dim=-1))
+    like_it_once = lambda x, scale: torch.softmax(-x * scale if scale == 1 else x, dim=-1)  # noqa: E731
+    assert seen(rows, like_it_once).result is Result.WRONG and seen(rows, like_it_once).mistake is None
+    assert seen(rows, rows.mistakes[-1].answer).mistake == "it is upside down"
+
+
+def test_the_only_right_answer_is_not_given_away():
+    @exercise("2.8", "A number", points=1, difficulty=1, minutes=5, hints=("one", "two", "three"))
+    def number():
+        """Return it."""
+        ### BEGIN SOLUTION
+        return 0.4683
+        ### END SOLUTION
+
+    number._cases = lambda draw: [Case("the number", ())]
+    verdict = seen(number, lambda: 0.5)
+    assert verdict.result is Result.WRONG and "0.5 is not it" in str(verdict) and "0.4683" not in str(verdict)
 
 
 @pytest.mark.parametrize("answer", [stub, dots, lambda x, scale: None, lambda x, scale: ...])

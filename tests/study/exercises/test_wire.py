@@ -24,11 +24,10 @@ from companion.study.exercises.wire import pack, pack_outcome, unpack, unpack_ou
         torch.randn(2, 0, 3),
         torch.tensor([math.nan, -math.inf]),
         torch.tensor(1.5, dtype=torch.float16),
-        torch.randn(2, 3).bfloat16().T,
+        torch.arange(6).view(2, 3).bfloat16().T,
         torch.tensor([[True], [False]]),
         (),
     ],
-    ids=str,
 )
 def test_a_value_arrives_as_it_was_sent(value):
     arrived = unpack(pack(value))
@@ -70,3 +69,8 @@ def test_an_outcome_arrives_as_it_was_sent():
     assert torch.equal(arrived.gradients[0], sent.gradients[0]) and arrived.gradients[1] is None
     assert unpack_outcome(pack_outcome(Outcome(error=("ValueError", "no")))).error == ("ValueError", "no")
     assert unpack_outcome(pack_outcome(Outcome(result=Result.MISSING))).result is Result.MISSING
+
+
+def test_an_outcome_cannot_claim_to_be_right():
+    with pytest.raises(ValueError, match="cannot end as right"):
+        unpack_outcome(pack_outcome(Outcome(result=Result.RIGHT)))
