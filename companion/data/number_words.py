@@ -51,7 +51,7 @@ def _held_out() -> np.ndarray:
 
 
 @lru_cache
-def numbers(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
+def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
     """All numbers of so many digits (0 has one), in order, of one side of the division."""
     if digits not in DIGITS:
         raise ValueError(f"digits={digits!r}: expected a whole number from {DIGITS[0]} to {DIGITS[-1]}")
@@ -68,7 +68,7 @@ def held_out(count: int, *, seed: int = 0, digits: Sequence[int] = DIGITS) -> li
     random = np.random.default_rng(seed)
     chosen: list[int] = []
     for i, length in enumerate(sorted(digits)):  # what short lengths do not have, longer ones fill up
-        there = numbers(length, held_out=True)
+        there = one_side(length, held_out=True)
         share = -(-(count - len(chosen)) // (len(digits) - i))
         chosen += random.permutation(there)[:share].tolist()
     return sorted(chosen)
@@ -86,7 +86,7 @@ def sample(
     random = np.random.default_rng(seed)
     weights = np.array([length for length in digits], dtype=float)
     lengths = random.choice(np.array(digits), size=count, p=weights / weights.sum())
-    return [int(random.choice(numbers(int(length), held_out=False))) for length in lengths]
+    return [int(random.choice(one_side(int(length), held_out=False))) for length in lengths]
 
 
 class Pairs(NamedTuple):

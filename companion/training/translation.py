@@ -187,7 +187,7 @@ class NumberWordsTask(Task):
             )
         ]
         width = max(len(name) for name, _ in sides)
-        held = sum(len(number_words.numbers(digits, held_out=True)) for digits in number_words.DIGITS)
+        held = sum(len(number_words.one_side(digits, held_out=True)) for digits in number_words.DIGITS)
         return (
             ("numbers", f"0 to {number_words.MOST - 1:,}; learns from {number_words.MOST - held:,} of them"),
             ("", f"measured on some of the {held:,} others, which it never sees"),

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from companion.data import number_words
 from companion.data.batches import IGNORE
-from companion.data.number_words import BOS, DIGITS, EOS, PAD, PairBatches, is_held_out, numbers, sample
+from companion.data.number_words import BOS, DIGITS, EOS, PAD, PairBatches, is_held_out, one_side, sample
 
 TASK = number_words.task("de", "en")
 LETTERS = number_words.task("fr", "de", source_pieces="characters", target_pieces="characters")
 
 
 def test_every_number_is_on_one_side_and_one_in_ten_is_held_out() -> None:
-    sides = {held: [numbers(digits, held_out=held) for digits in DIGITS] for held in (True, False)}
+    sides = {held: [one_side(digits, held_out=held) for digits in DIGITS] for held in (True, False)}
     together = np.concatenate([*sides[True], *sides[False]])
     assert len(together) == len(np.unique(together)) == 10**6
     for digits, held, train in zip(DIGITS, sides[True], sides[False], strict=True):
@@ -34,7 +34,7 @@ def test_every_number_is_on_one_side_and_one_in_ten_is_held_out() -> None:
 def test_the_division_is_the_same_for_ever() -> None:
     """Published with the runs: another one would train on what their results were measured on."""
     assert [n for n in range(200) if is_held_out(n)][:9] == [2, 18, 29, 30, 31, 43, 68, 72, 75]
-    assert sum(len(numbers(digits, held_out=True)) for digits in DIGITS) == 100_012
+    assert sum(len(one_side(digits, held_out=True)) for digits in DIGITS) == 100_012
 
 
 def test_every_piece_of_a_held_out_name_occurs_in_names_that_are_trained_on() -> None:
@@ -58,14 +58,14 @@ def test_held_out_numbers_are_different_and_as_even_over_lengths_as_can_be(count
     chosen = number_words.held_out(count)
     assert len(set(chosen)) == len(chosen) == count and all(map(is_held_out, chosen)) and chosen == sorted(chosen)
     counts = Counter(len(str(n)) for n in chosen)
-    full = [digits for digits in DIGITS if counts[digits] == len(numbers(digits, held_out=True))]
+    full = [digits for digits in DIGITS if counts[digits] == len(one_side(digits, held_out=True))]
     others = [counts[digits] for digits in DIGITS if digits not in full]
     assert max(others) - min(others) <= 1
     assert number_words.held_out(count) == chosen != number_words.held_out(count, seed=1) or count < 5
 
 
 def test_all_held_out_numbers_of_a_length_are_all_there_are() -> None:
-    assert number_words.held_out(10**6, digits=[3]) == numbers(3, held_out=True).tolist()
+    assert number_words.held_out(10**6, digits=[3]) == one_side(3, held_out=True).tolist()
 
 
 @settings(deadline=None, max_examples=60)
@@ -128,7 +128,7 @@ def test_bad_arguments_are_named() -> None:
     with pytest.raises(ValueError, match="batch=0"):
         PairBatches(TASK, batch=0, seed=0)
     with pytest.raises(ValueError, match="digits=7: expected a whole number from 1 to 6"):
-        numbers(7, held_out=True)
+        one_side(7, held_out=True)
     with pytest.raises(ValueError, match="number=1000000: expected at most 999,999"):
         is_held_out(10**6)
     with pytest.raises(ValueError, match="count=0"):
