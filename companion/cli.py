@@ -1,4 +1,4 @@
-"""The command `companion`: train, generate, evaluate, account, bench; the exercises and the course.
+"""The command `companion`: train, generate, translate, evaluate, account, bench; the exercises and the course.
 
 Bad input gives one message and exit code 2, and nothing is written. torch and the rest are imported by the commands
 that need them, so that `--help` and a mistyped flag answer at once.
@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
-from companion.parsers import command_parser
+from companion.parsers import command_parser, task_asked_for
 from companion.training import report
-from companion.training.settings import TrainSettings, differences
+from companion.training.settings import TASKS, NumberWordsSettings, Settings, TextSettings, differences, flag, recorded
 
 if TYPE_CHECKING:
+    import torch
+
+    from companion.data.corpora import Corpus
     from companion.training.folder import RunFolder
-    from companion.training.loop import Evaluation, Trainer
-    from companion.training.run import Prepared, Text
+    from companion.training.loop import Trainer
+    from companion.training.task import Measured, Task
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -32,7 +35,7 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 2 bad input, 1 anything else, 130 stopped by Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = command_parser()
+    parser = command_parser(task_asked_for(arguments))
     if not arguments:
         parser.print_help()
         return 2
@@ -44,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = {
         "train": _train,
         "generate": _generate,
+        "translate": _translate,
         "evaluate": _evaluate,
         "account": _account,
         "bench": _bench,
@@ -71,43 +75,45 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(chosen: Namespace, arguments: list[str]) -> int:
-    settings = TrainSettings(**{f.name: chosen[f.name] for f in fields(TrainSettings)})
+    kind = TASKS[chosen.task]
+    settings = kind(**{f.name: chosen[flag(f).replace("-", "_")] for f in fields(kind)})
     from companion.training.folder import RunFolder
     from companion.training.loop import Diverged
-    from companion.training.run import Prepared, Text, find_device, find_precision, new_record, plan
+    from companion.training.run import find_device, find_precision, new_record, open_task, plan
 
     folder = RunFolder(settings.folder())
-    settings.model_config()  # a model that cannot be should not wait for its text
-    text = Text.read(settings)
+    going = folder.exists
+    if going:
+        _check_same_settings(folder, settings)
+    task = open_task(settings, folder if going else None)
     device = find_device(settings.device)
     precision = find_precision(settings.precision, device)
-    if folder.exists:
+    if going:
         record = folder.record()
-        _check_same_run(folder, record, settings, text)
+        _check_same_data(folder, record, task)
         if folder.finished:
             print(f"{folder.path}: this run is finished. Another --out begins a new one.\n")
-            report.print_result(record, folder.result())
-            report.print_next(folder)
+            _print_verdict(task, folder, record, folder.result())
             return 0
-        prepared = Prepared.from_settings(settings, text, folder.tokenizer())
-        trainer = prepared.trainer(record["updates"], device, record["precision"])
-        report.print_head(prepared, trainer, folder)
+        trainer = task.trainer(record["updates"], device, record["precision"])
+        report.print_head(task, trainer, folder)
     else:
-        print(f"{text.corpus.title}: reading, and training a tokenizer on it", file=sys.stderr)
-        prepared = Prepared.from_settings(settings, text)
+        if task.preparing:
+            print(task.preparing.format(title=task.title), file=sys.stderr)
         if settings.minutes is not None:
             print("measuring how fast this machine trains the model", file=sys.stderr)
-        length = plan(prepared, device, precision)
+        length = plan(task, device, precision)
         if length.why:
             print(f"{length.why}\n")
-        trainer = prepared.trainer(length.updates, device, precision)
-        report.print_head(prepared, trainer, folder)
-        record = new_record(prepared, trainer, length)
-        folder.create(record, prepared.tokenizer)
-    report.print_yardsticks(record["yardsticks"])
+        trainer = task.trainer(length.updates, device, precision)
+        report.print_head(task, trainer, folder)
+        record = new_record(task, trainer, length)
+        folder.create(record, task.files())
+    if before := task.before(record):
+        print(before, flush=True)
     again = "companion " + shlex.join(arguments)
     try:
-        reached = _fit(prepared, trainer, folder, record["evaluations"])
+        reached = _fit(task, trainer, folder, record["evaluations"])
     except Diverged as error:
         kept = folder.checkpoint()
         where = f"the last good state is {kept}" if kept else "no state had been saved yet"
@@ -116,33 +122,36 @@ def _train(chosen: Namespace, arguments: list[str]) -> int:
     if not reached:
         print(f"\nStopped and saved at update {trainer.done:,} of {trainer.config.updates:,}. To go on:\n  {again}")
         return INTERRUPTED
-    _finish(prepared, trainer, folder, record)
+    _finish(task, trainer, folder, record)
     return 0
 
 
-def _check_same_run(folder: RunFolder, record: dict[str, Any], settings: TrainSettings, text: Text) -> None:
-    changed = differences(record["settings"], settings.what_matters())
+def _check_same_settings(folder: RunFolder, settings: Settings) -> None:
+    changed = differences(recorded(folder.record()), settings)
     if changed:
         lines = "\n  ".join(changed)
         raise ValueError(
             f"{folder.path} holds a run with other settings:\n  {lines}\nexpected the same ones to go on with it, "
             "or another --out to begin a new run"
         )
-    if record["text"]["fingerprint"] != text.fingerprint:
+
+
+def _check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> None:
+    if record["text"]["fingerprint"] != task.fingerprint:
         raise ValueError(
-            f"{folder.path} holds a run on other text: {text.corpus.title} has changed since; expected the same text "
+            f"{folder.path} holds a run on other data: {task.title} has changed since; expected the same "
             "to go on, or another --out to begin a new run"
         )
 
 
-def _fit(prepared: Prepared, trainer: Trainer, folder: RunFolder, evaluations: int) -> bool:
+def _fit(task: Task, trainer: Trainer, folder: RunFolder, evaluations: int) -> bool:
     from tqdm.auto import tqdm
 
     from companion.training.fit import fit
 
-    def show(update: int, evaluation: Evaluation) -> None:
-        line = f"  update {update:>{len(str(trainer.config.updates))},}  {evaluation.bits_per_byte:.3f} bits per byte"
-        tqdm.write(f"{line}   {_sample(prepared, trainer)}")
+    def show(update: int, measured: Measured) -> None:
+        width = len(f"{trainer.config.updates:,}")
+        tqdm.write(f"  update {update:>{width},}  {measured}   {task.excerpt(trainer.model)}")
         sys.stdout.flush()
 
     done = folder.checkpoint()
@@ -150,46 +159,29 @@ def _fit(prepared: Prepared, trainer: Trainer, folder: RunFolder, evaluations: i
         print(f"going on after update {int(done.name.removeprefix('step-')):,}")
     return fit(
         trainer,
-        lambda: prepared.measure(trainer.model, trainer.precision),
+        lambda: task.measure(trainer.model, trainer.precision, brief=True),
         folder=folder,
         evaluate_every=max(1, trainer.config.updates // evaluations),
         after_evaluation=show,
     )
 
 
-def _sample(prepared: Prepared, trainer: Trainer) -> str:
-    """A few words of the model as it is now, on one line."""
-    from companion.generation import Sampling, complete
-
-    tokenizer, room = prepared.tokenizer, prepared.config.context
-    prompt = [tokenizer.separator, *tokenizer.encode("The")][:room]
-    steps = min(24, room - len(prompt))
-    if steps < 1:
-        return ""
-    (ids,) = complete(trainer.model, [prompt], max_new_tokens=steps, sampling=Sampling(0.8), stop={tokenizer.separator})
-    return "The" + " ".join(tokenizer.decode(ids).split(" ")).replace("\n", " ")[:70].rstrip()
-
-
-def _finish(prepared: Prepared, trainer: Trainer, folder: RunFolder, record: dict[str, Any]) -> None:
-    from companion.training.plot import plot_loss
-
-    evaluation = prepared.measure(trainer.model, trainer.precision)
-    result = {
-        "bits_per_byte": evaluation.bits_per_byte,
-        "perplexity": evaluation.perplexity,
-        "tokens": evaluation.tokens,
-        "bytes": evaluation.bytes,
-    }
+def _finish(task: Task, trainer: Trainer, folder: RunFolder, record: dict[str, Any]) -> None:
+    result = task.measure(trainer.model, trainer.precision).result()
     picture = folder.path / "loss.png"
-    drawn = plot_loss(
-        list(folder.entries()), picture, bytes_per_token=record["bytes_per_token"], yardsticks=record["yardsticks"]
-    )
+    drawn = task.plot(list(folder.entries()), picture, record)
     folder.finish(result)
     print()
-    report.print_result(record, result)
-    if drawn:
+    _print_verdict(task, folder, record, result, picture if drawn else None)
+
+
+def _print_verdict(
+    task: Task, folder: RunFolder, record: dict[str, Any], result: dict[str, Any], picture: Path | None = None
+) -> None:
+    print(task.verdict(record, result))
+    if picture is not None:
         print(f"The course of the loss: {picture}")
-    report.print_next(folder)
+    print(f"Next: {task.next_command(folder.path)}")
 
 
 # generate
@@ -208,7 +200,7 @@ def _generate(chosen: Namespace, arguments: list[str]) -> int:
     sampling = Sampling(temperature, chosen.top_k, chosen.top_p)
     device = find_device(chosen.device)
     if chosen.checkpoint is None:
-        writer = from_run(_run_folder(chosen.run), device, ids=by_ids)
+        writer = from_run(_run_folder(chosen.run, TextSettings), device, ids=by_ids)
     else:
         writer = from_checkpoint(chosen.checkpoint, device, download=chosen.download, ids=by_ids)
     if chosen.temperature is None:
@@ -255,31 +247,80 @@ def _check_generate(chosen: Namespace) -> None:
         raise ValueError("--compile: expected no --beams beside it; a beam search is not compiled")
 
 
-def _run_folder(path: str | None) -> RunFolder:
-    """The run that was named, or the newest; standard error says which."""
+def _run_folder(path: str | None, kind: type[Settings] | None = None) -> RunFolder:
+    """The run that was named, or the newest; of one task, or of any. Standard error says which."""
     from companion.training.folder import RunFolder, newest_run
 
     if path is not None:
         folder = RunFolder(path)
         folder.record()
+        if kind is not None and folder.task != kind.task:
+            use = "companion translate" if folder.task == NumberWordsSettings.task else "companion generate"
+            raise ValueError(f"--run {path}: expected a run of the task {kind.task}, got {folder.task}; try `{use}`")
         return folder
-    folder = newest_run()
+    folder = newest_run(task=None if kind is None else kind.task)
     print(f"run: {folder.path}", file=sys.stderr)
     return folder
+
+
+# translate
+
+
+def _translate(chosen: Namespace, arguments: list[str]) -> int:
+    if chosen.beams < 1:
+        raise ValueError(f"--beams {chosen.beams}: expected a whole number >= 1; 1 is greedy decoding")
+    if not chosen.names and sys.stdin.isatty():
+        raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
+    from companion.training.run import find_device
+    from companion.training.translation import NumberWordsTask
+    from companion.translating import read_names, show
+
+    device = find_device(chosen.device)
+    folder = _run_folder(chosen.run, NumberWordsSettings)
+    words = NumberWordsTask.of_record(folder.record()).words
+    names = chosen.names or [line for line in sys.stdin.read().splitlines() if line.strip()]
+    numbers = read_names(words.source, names)
+    show(folder.model().to(device), words, names, numbers, beams=chosen.beams)
+    return 0
 
 
 # evaluate
 
 
 def _evaluate(chosen: Namespace, arguments: list[str]) -> int:
-    from companion.data.batches import encode_documents
-    from companion.data.corpora import read_corpus, repeated_share
-    from companion.data.yardsticks import yardsticks
-    from companion.training.run import find_device, measure, text_of, total_bytes
+    from companion.data.corpora import read_corpus
+    from companion.training.run import find_device
 
     device = find_device(chosen.device)
     given = read_corpus(chosen.data, keep_repeats=True) if chosen.data else None
+    if chosen.numbers is not None and chosen.numbers < 1:
+        raise ValueError(f"--numbers {chosen.numbers}: expected a whole number >= 1")
+    if chosen.beams is not None and chosen.beams < 1:
+        raise ValueError(f"--beams {chosen.beams}: expected a whole number >= 1; 1 is greedy decoding")
     folder = _run_folder(chosen.run)
+    if folder.task != NumberWordsSettings.task:
+        for name in ("numbers", "beams"):
+            if chosen[name] is not None:
+                raise ValueError(f"--{name}: expected a run of {NumberWordsSettings.task} with it, got {folder.path}")
+        return _evaluate_text(folder, given, device)
+    if given is not None:
+        raise ValueError(f"--data: expected a run on text with it, got {folder.path}, which translates number names")
+    from companion.data import number_words
+    from companion.training.translation import MEASURED, NumberWordsTask, exact_match
+
+    words = NumberWordsTask.of_record(folder.record()).words
+    numbers = number_words.held_out(chosen.numbers or MEASURED)
+    print(f"numbers   {words.title}, {len(numbers):,} that the model never learned from\n", flush=True)
+    print(exact_match(folder.model().to(device), words, numbers, beams=chosen.beams or 1, progress=True).table())
+    return 0
+
+
+def _evaluate_text(folder: RunFolder, given: Corpus | None, device: torch.device) -> int:
+    from companion.data.batches import encode_documents
+    from companion.data.corpora import repeated_share
+    from companion.data.yardsticks import yardsticks
+    from companion.training.text import measure, text_of, total_bytes
+
     record = folder.record()
     model, tokenizer = folder.model().to(device), folder.tokenizer()
     try:
@@ -298,7 +339,7 @@ def _evaluate(chosen: Namespace, arguments: list[str]) -> int:
     print(flush=True)
     evaluation = measure(model, encode_documents(tokenizer, documents), total_bytes(documents), progress=True)
     marks = yardsticks(split.train if split is not None else (), documents)
-    report.print_yardsticks({mark.name: mark.bits_per_byte for mark in marks}, evaluation.bits_per_byte)
+    print(report.yardstick_table({mark.name: mark.bits_per_byte for mark in marks}, evaluation.bits_per_byte))
     print(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
     return 0
 

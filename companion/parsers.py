@@ -6,21 +6,43 @@ Nothing here needs torch, so that `--help` and a mistyped flag answer at once.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
-from typing import Any, get_type_hints
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
 
+import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter
 
 from companion.course.flags import add_actions, course_parser
 from companion.course.grade_flags import grade_parser
-from companion.training.settings import TrainSettings
+from companion.training.settings import GROUPS, TASKS, NumberWordsSettings, TextSettings, flag
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Defaults and types behind each flag; descriptions and examples as they are written."""
 
 
-def command_parser() -> ArgumentParser:
+def task_asked_for(arguments: Sequence[str]) -> str:
+    """The task that `companion train` is asked for, in its flags or in its --config file: it decides what flags there
+    are. "text" where none is named; one that does not exist is left to the parser to refuse."""
+    asked: object = TextSettings.task
+    for argument, after in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, equals, value = argument.partition("=")
+        value = value if equals else after
+        if name == "--config" and Path(value).is_file():
+            with suppress(OSError, UnicodeError, yaml.YAMLError):
+                given = yaml.safe_load(Path(value).read_text("utf-8"))
+                asked = given.get("task", asked) if isinstance(given, dict) else asked
+        elif name == "--task":
+            asked = value
+    return asked if isinstance(asked, str) and asked in TASKS else TextSettings.task
+
+
+def command_parser(task: str = TextSettings.task) -> ArgumentParser:
+    """The parser of all commands; `train` has the flags of `task`."""
     parser = ArgumentParser(
         prog="companion",
         description=(
@@ -28,14 +50,18 @@ def command_parser() -> ArgumentParser:
             "  companion train                     about five minutes on a laptop; no flag is needed\n"
             '  companion generate --prompt "The "  stream text from the model just trained\n'
             "  companion evaluate                  bits per byte on text it has not seen\n"
-            "  companion account                   its parameters, FLOPs and bytes"
+            "  companion account                   its parameters, FLOPs and bytes\n\n"
+            "Or let one translate, after ten seconds of training:\n\n"
+            "  companion train --task number-words --from de --to en\n"
+            "  companion translate einundzwanzig"
         ),
         formatter_class=_Formatter,
     )
     commands = parser.add_subcommands(dest="command", title="commands", description="Each explains itself with --help.")
-    commands.add_subcommand("train", _train_parser(), help="train a decoder on text and keep it in a run folder")
+    commands.add_subcommand("train", _train_parser(task), help="train a model and keep it in a run folder")
     commands.add_subcommand("generate", _generate_parser(), help="continue one or several prompts")
-    commands.add_subcommand("evaluate", _evaluate_parser(), help="measure a run on held-out text, or on text of yours")
+    commands.add_subcommand("translate", _translate_parser(), help="translate number names with a model of your own")
+    commands.add_subcommand("evaluate", _evaluate_parser(), help="measure a run on what it has not seen")
     commands.add_subcommand("account", _account_parser(), help="count a model's parameters, FLOPs and bytes")
     commands.add_subcommand("bench", _bench_parser(), help="measure speed beside other libraries, on this machine")
     commands.add_subcommand("progress", _progress_parser(), help="show which exercises you have done")
@@ -56,39 +82,59 @@ def _progress_parser() -> ArgumentParser:
     )
 
 
-def _train_parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        description=(
-            "Train a decoder on text and print bits per byte on a held-out part of it, beside what xz and n-gram\n"
-            "models need for the same text.\n\n"
-            "Stop with Ctrl-C at any time: the run is saved, and the same command goes on from there. A run that was\n"
-            "killed ends, when continued, with the same weights as one that was not, bit for bit."
-        ),
-        epilog=(
-            "examples:\n"
-            "  companion train                                    text that comes with Python, default model\n"
-            "  companion train --minutes 5                        as many updates as fit into five minutes\n"
-            "  companion train --data notes/ 'books/*.txt'        your own text\n"
-            "  companion train --d-model 256 --layers 6 --dropout 0.2 --out runs/larger\n"
-            "  companion train --experts 8 --out runs/experts     a mixture of experts\n"
-            "  companion train --config settings.yaml             the same flags from a file; --print_config writes one"
-        ),
-        formatter_class=_Formatter,
-    )
+_STOPPING = (
+    "Stop with Ctrl-C at any time: the run is saved, and the same command goes on from there. A run that was\n"
+    "killed ends, when continued, with the same weights as one that was not, bit for bit."
+)
+_TRAIN = {
+    TextSettings.task: (
+        "Train a decoder on text and print bits per byte on a held-out part of it, beside what xz and n-gram\n"
+        f"models need for the same text.\n\n{_STOPPING}\n\n"
+        "With --task number-words, an encoder-decoder learns to translate number names instead:\n"
+        "companion train --task number-words --help shows its flags and defaults.",
+        "examples:\n"
+        "  companion train                                    text that comes with Python, default model\n"
+        "  companion train --minutes 5                        as many updates as fit into five minutes\n"
+        "  companion train --data notes/ 'books/*.txt'        your own text\n"
+        "  companion train --d-model 256 --layers 6 --dropout 0.2 --out runs/larger\n"
+        "  companion train --experts 8 --out runs/experts     a mixture of experts\n"
+        "  companion train --config settings.yaml             the same flags from a file; --print_config writes one\n"
+        "  companion train --task number-words                translate number names",
+    ),
+    NumberWordsSettings.task: (
+        "Train an encoder-decoder to translate the names of numbers from 0 to 999,999, and print how many it\n"
+        "translates without a mistake, of those it has never seen: one number in ten is kept from it.\n\n"
+        '"einundzwanzigtausenddreihundertvier" says one-and-twenty: the order of the words has to be learned.\n\n'
+        f"{_STOPPING}",
+        "examples:\n"
+        "  companion train --task number-words --from de --to en          ten seconds of training, over 99 % right\n"
+        "  companion train --task number-words --from fr --to de\n"
+        "  companion train --task number-words --source-pieces characters    letters in place of parts of words\n"
+        "  companion train --task number-words --label-smoothing 0.1 --out runs/smooth\n"
+        "then:\n"
+        "  companion translate einundzwanzigtausenddreihundertvier",
+    ),
+}
+
+
+def _train_parser(task: str) -> ArgumentParser:
+    description, epilog = _TRAIN[task]
+    parser = ArgumentParser(description=description, epilog=epilog, formatter_class=_Formatter)
     parser.add_argument("--config", action=ActionConfigFile, help="a YAML or JSON file with any of the flags below")
-    hints = get_type_hints(TrainSettings)
-    groups: dict[str, Any] = {}
-    defaults = TrainSettings()
-    for f in fields(TrainSettings):
-        title = f.metadata["group"]
-        group = groups.setdefault(title, None) or parser.add_argument_group(title)
-        groups[title] = group
+    kind = TASKS[task]
+    hints = get_type_hints(kind)
+    defaults = kind()
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    groups[GROUPS[0]].add_argument(
+        "--task", type=Literal[*TASKS], default=task, help="text to go on with, or number names to translate"
+    )
+    for f in sorted(fields(kind), key=lambda f: GROUPS.index(f.metadata["group"])):
         options: dict[str, Any] = {"type": hints[f.name], "default": getattr(defaults, f.name)}
         if f.name == "data":
             options |= {"type": str, "nargs": "+", "metavar": "PATH"}
         elif f.name == "compile":
             options = {"action": "store_true"}
-        group.add_argument("--" + f.name.replace("_", "-"), help=f.metadata["help"], **options)
+        groups[f.metadata["group"]].add_argument("--" + flag(f), help=f.metadata["help"], **options)
     return parser
 
 
@@ -145,18 +191,64 @@ def _generate_parser() -> ArgumentParser:
     return parser
 
 
+def _translate_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        description=(
+            "Translate number names with a model trained by `companion train --task number-words`. Each name, and the\n"
+            "model's translation, is followed by the number that it names; whether both agree is said.\n\n"
+            "What is not a number name of the run's language is refused, and nothing is translated."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion translate einundzwanzigtausenddreihundertvier\n"
+            '  companion translate "vingt et un mille" "quatre-vingt-dix" --run runs/number-words-fr-en\n'
+            "  companion translate --beams 4 zwei drei\n"
+            "  companion translate < names.txt          a name a line"
+        ),
+        formatter_class=_Formatter,
+    )
+    parser.add_argument(
+        "names", nargs="*", type=str, default=[], metavar="NAME", help="number names; or on standard input"
+    )
+    _add_run(parser, "a run of number-words. Default: the newest in runs/")
+    parser.add_argument(
+        "--beams", type=int, default=1, help="candidates of a beam search; 1 takes the most probable token at each step"
+    )
+    parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps, or auto: cuda where there is one")
+    return parser
+
+
 def _evaluate_parser() -> ArgumentParser:
     parser = ArgumentParser(
         description=(
-            "Measure a run in bits per byte: on the text that was held out of its training, or on text of yours.\n"
-            "Every token is scored once, in its own document, from at least half of the context before it."
+            "Measure a run on what was held out of its training.\n\n"
+            "A run on text: in bits per byte, on its held-out text or on text of yours. Every token is scored once,\n"
+            "in its own document, from at least half of the context before it.\n\n"
+            "A run of number-words: the share of names translated without a mistake (exact match), in all and by\n"
+            "digits, with its 95 % confidence interval (Wilson's)."
         ),
-        epilog="examples:\n  companion evaluate\n  companion evaluate --run runs/larger --data letter.txt",
+        epilog=(
+            "examples:\n"
+            "  companion evaluate\n"
+            "  companion evaluate --run runs/larger --data letter.txt\n"
+            "  companion evaluate --run runs/number-words-de-en --numbers 20000"
+        ),
         formatter_class=_Formatter,
     )
     _add_run(parser)
     parser.add_argument(
-        "--data", type=str, nargs="+", default=[], metavar="PATH", help="files, folders or globs to measure on instead"
+        "--data",
+        type=str,
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="text: files, folders or globs to measure on instead",
+    )
+    parser.add_argument(
+        "--numbers", type=int | None, default=None, help="number-words: held-out numbers to translate. Default: 2,000"
+    )
+    parser.add_argument(
+        "--beams", type=int | None, default=None, help="number-words: candidates of a beam search. Default: 1, greedy"
     )
     parser.add_argument("--device", type=str, default="auto", help="cpu, cuda, mps, or auto: cuda where there is one")
     return parser
@@ -231,5 +323,5 @@ def _bench_parser() -> ArgumentParser:
     return parser
 
 
-def _add_run(parser: ArgumentParser) -> None:
-    parser.add_argument("--run", type=str | None, default=None, help="folder of a run. Default: the newest in runs/")
+def _add_run(parser: ArgumentParser, help: str = "folder of a run. Default: the newest in runs/") -> None:
+    parser.add_argument("--run", type=str | None, default=None, help=help)

@@ -16,7 +16,7 @@ COLUMNS = "  {:<28}{:>10}  {:<20}{:>14}  {:<13}{:>10}{:>9}"
 HEAD = COLUMNS.format("", "median", "quartiles", "time, ours = 1", "quartiles", "tokens/s", "ceiling")
 
 
-def head(record: dict[str, Any]) -> str:
+def preamble(record: dict[str, Any]) -> str:
     """The machine, and what it can reach at best."""
     machine, ceiling = record["machine"], record["ceiling"]
     lines = [

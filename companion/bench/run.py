@@ -42,7 +42,7 @@ def measure(
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     setting = Setting(device, precision, compile, rounds, _ceiling(dtype, device), progress)
     record = _record(setting, sizes, parts)
-    show(report.head(record))
+    show(report.preamble(record))
     comparisons: list[Comparison] = []
     for size in sizes:
         for part in parts:

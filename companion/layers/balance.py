@@ -20,8 +20,9 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     router's logits; padding is left out of both. The gradient goes through P alone, for counting has none, and pushes
     probability away from the experts that were chosen more often than others.
 
-    It is 1 when the load or the mean probabilities are uniform, and `expert` when one expert gets every token with
-    certainty. It can be below 1 too: where the experts chosen most are not those with the most probability.
+    It is 1 when the load or the mean probabilities are uniform, and at most expert / top_k: where one of the experts
+    that every token visits has all the probability. It can be below 1 too: where the experts chosen most are not those
+    with the most probability.
 
     counts:  for a batch that comes in parts, `RoutingStats.counts` summed over all of them. Each part then gives its
              share, and the shares add up to the loss, and the gradient, of the whole batch. The mean of the parts' own

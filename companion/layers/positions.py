@@ -39,7 +39,8 @@ def sinusoidal(
     """Sinusoidal encoding (Vaswani et al. 2017, section 3.5; lesson 04).
 
     PE(pos, 2i) = sin(pos / base^(2i/d_model)),  PE(pos, 2i+1) = cos(pos / base^(2i/d_model)); i counts pairs.
-    With `layout="half"` all the sines come first, then all the cosines (tensor2tensor and Marian).
+    With `layout="half"` all the sines come first, then all the cosines, as in Marian (and in
+    tensor2tensor, whose frequencies differ a little: there the last is 1 / base exactly).
 
     Raises `ValueError` if `d_model` is odd, or for another layout.
     """

@@ -12,7 +12,8 @@ from types import FrameType
 from tqdm.auto import tqdm
 
 from companion.training.folder import RunFolder
-from companion.training.loop import Evaluation, Trainer
+from companion.training.loop import Trainer
+from companion.training.task import Measured
 
 MOST_LOGGED = 2000
 """Updates that a log keeps, evenly spaced: more cannot be told apart in a figure."""
@@ -20,12 +21,12 @@ MOST_LOGGED = 2000
 
 def fit(
     trainer: Trainer,
-    measure: Callable[[], Evaluation],
+    measure: Callable[[], Measured],
     *,
     folder: RunFolder | None = None,
     evaluate_every: int,
     save_seconds: float = 30.0,
-    after_evaluation: Callable[[int, Evaluation], None] | None = None,
+    after_evaluation: Callable[[int, Measured], None] | None = None,
     progress: bool | None = None,
 ) -> bool:
     """Train until the last update. True when it was reached; False when Ctrl-C (or SIGTERM) stopped the run before.
@@ -34,6 +35,7 @@ def fit(
     remains. With a `folder`, the run begins at its last checkpoint, and one is saved after each evaluation, every
     `save_seconds` (0: after every update; otherwise less often when saving takes long), and at the end.
 
+    measure:           how good the model is now; its `scores` go into the log.
     after_evaluation:  called with the number of updates and the result; printing must go through `tqdm.write`.
     progress:          show a bar; `None`: if standard error is a terminal.
 
@@ -77,7 +79,7 @@ def fit(
             if due:
                 evaluation = measure()
                 if folder is not None:
-                    folder.log({"update": update.number, "bits_per_byte": evaluation.bits_per_byte})
+                    folder.log({"update": update.number, **evaluation.scores})
                 if after_evaluation is not None:
                     after_evaluation(update.number, evaluation)
             now = time.monotonic()

@@ -1,7 +1,7 @@
 """A run on disk: what was asked for, the tokenizer, a log, and the last checkpoint.
 
     run.json         settings, the text's fingerprint, steps, versions; written before the first update
-    tokenizer.json
+    tokenizer.json   of a run on text
     log.jsonl        one JSON object a line: updates and evaluations
     checkpoints/step-00000500/   model.safetensors, config.json, optimizer.safetensors, state.json
     result.json      written last: its presence says that the run is finished
@@ -16,13 +16,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from companion import checkpoints
 from companion.data.tokenizer import BytePairTokenizer
 from companion.training.loop import Trainer
+from companion.training.settings import TextSettings
 from companion.transformer import Transformer
 
 
@@ -40,12 +41,13 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "result.json").is_file()
 
-    def create(self, record: dict[str, Any], tokenizer: BytePairTokenizer) -> None:
-        """Make the folder. `run.json` comes last, so that a folder with one has all it needs."""
+    def create(self, record: dict[str, Any], files: Mapping[str, str]) -> None:
+        """Make the folder, with `files` by name. `run.json` comes last: a folder with one has all it needs."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())) and not self._is_begun():
             raise ValueError(f"--out {self.path}: expected a new or empty folder, or a run; found something else there")
         self.path.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(self.path / "tokenizer.json")
+        for name, text in files.items():
+            checkpoints.write_atomic(self.path / name, text)
         self._write_json("run.json", record)
 
     def record(self) -> dict[str, Any]:
@@ -53,6 +55,12 @@ class RunFolder:
         if not self.exists:
             raise ValueError(f"{self.path}: expected the folder of a run, found no run.json there; train one first")
         return self._read_json("run.json")
+
+    @property
+    def task(self) -> str:
+        """What the run learns: the name of a task, see `companion.training.settings.TASKS`."""
+        settings = self.record().get("settings")
+        return str(settings.get("task", TextSettings.task)) if isinstance(settings, dict) else TextSettings.task
 
     def tokenizer(self) -> BytePairTokenizer:
         return BytePairTokenizer.load(self.path / "tokenizer.json")
@@ -168,9 +176,13 @@ class RunFolder:
         return value
 
 
-def newest_run(home: str | os.PathLike[str] = "runs") -> RunFolder:
-    """The run below `home` that was begun last. Raises `ValueError` when there is none."""
+def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None) -> RunFolder:
+    """The run below `home` that was begun last, of one task or of any. Raises `ValueError` when there is none."""
     found = [path for path in Path(home).glob("*/run.json")]
-    if not found:
-        raise ValueError(f"expected a run in {Path(home)}{os.sep}, found none; make one with `companion train`")
-    return RunFolder(max(found, key=lambda path: (path.stat().st_mtime, path)).parent)
+    for path in sorted(found, key=lambda path: (path.stat().st_mtime, path), reverse=True):
+        folder = RunFolder(path.parent)
+        if task is None or folder.task == task:
+            return folder
+    what = "a run" if task is None else f"a run of the task {task}"
+    flags = "" if task in (None, TextSettings.task) else f" --task {task}"
+    raise ValueError(f"expected {what} in {Path(home)}{os.sep}, found none; make one with `companion train{flags}`")

@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from companion.layers.balance import update_bias
 from companion.layers.moe import MoE, RoutingStats, load_entropy
 from companion.training.losses import IGNORE, Scored, bits_per_byte, cross_entropy_sum, routing_loss
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
-from companion.training.schedule import warmup_cosine
+from companion.training.schedule import Schedule, learning_rate
 from companion.transformer import Transformer
 
 Batch = tuple[Tensor, ...]
@@ -42,7 +42,9 @@ class TrainingConfig:
 
     updates:        steps of the optimizer in the whole run; the schedule ends exactly there.
     accumulate:     micro-batches per update. More of them make a larger batch in the same memory.
-    learning_rate:  its peak, reached after `warmup` updates; it falls to `last_share` of that along half a cosine.
+    learning_rate:  its peak, reached after `warmup` updates.
+    schedule:       how it falls from there: along half a `"cosine"` or in a `"linear"` way to `last_share` of the peak
+                    at the last update, or with the `"inverse_sqrt"` of the update, to wherever that leads.
     weight_decay:   of the matrices (see `optimizer.decayed`).
     betas:          decay of AdamW's two moving averages per update.
     clip:           largest norm of the whole gradient.
@@ -57,6 +59,7 @@ class TrainingConfig:
     updates: int
     accumulate: int = 1
     learning_rate: float = 3e-3
+    schedule: Schedule = "cosine"
     last_share: float = 0.05
     warmup: int = 50
     weight_decay: float = 0.1
@@ -80,6 +83,11 @@ class TrainingConfig:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name}={value!r}: expected a number >= 0")
+        if not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):
+            raise ValueError(f"betas={self.betas!r}: expected two numbers of at least 0 and below 1")
+        if self.schedule not in get_args(Schedule):
+            expected = ", ".join(map(repr, get_args(Schedule)))
+            raise ValueError(f"schedule={self.schedule!r}: expected one of {expected}")
         if not 0 <= self.last_share <= 1:
             raise ValueError(f"last_share={self.last_share!r}: expected a share between 0 and 1")
 
@@ -121,13 +129,48 @@ class Evaluation:
         """exp of the mean nats per token; comparable only between models with the same tokenizer."""
         return math.exp(self.nats / self.tokens)
 
+    @property
+    def scores(self) -> dict[str, float]:
+        """What a run's log keeps."""
+        return {"bits_per_byte": self.bits_per_byte}
+
+    def result(self) -> dict[str, Any]:
+        """What a finished run keeps."""
+        return {**self.scores, "perplexity": self.perplexity, "tokens": self.tokens, "bytes": self.bytes}
+
+    def __str__(self) -> str:
+        return f"{self.bits_per_byte:.3f} bits per byte"
+
 
 def next_token_loss(
-    model: nn.Module, tokens: Int[Tensor, "batch token"], targets: Int[Tensor, "batch token"]
+    model: nn.Module,
+    tokens: Int[Tensor, "batch token"],
+    targets: Int[Tensor, "batch token"],
+    *,
+    smoothing: float = 0.0,
 ) -> Scored:
-    """The loss of a decoder: each token's target is the one after it."""
+    """The loss of a decoder: each token's target is the one after it. `smoothing` as in `cross_entropy_sum`."""
     out = model(tokens)
-    return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
+    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+
+
+def translation_loss(
+    model: nn.Module,
+    source: Int[Tensor, "batch key"],
+    inputs: Int[Tensor, "batch token"],
+    targets: Int[Tensor, "batch token"],
+    *,
+    padding: int,
+    smoothing: float = 0.0,
+) -> Scored:
+    """The loss of an encoder-decoder that is fed the right target so far, at all its places at once (teacher forcing).
+
+    padding:    the id after the end of a source, which nothing may look at, and of the inputs.
+    smoothing:  as in `cross_entropy_sum`.
+    """
+    memory = model.encode(source, mask=source != padding)  # type: ignore[operator]
+    out = model(inputs, source=memory, mask=inputs != padding)
+    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
 
 
 class Trainer:
@@ -221,7 +264,8 @@ class Trainer:
     def learning_rate(self, number: int) -> float:
         """The learning rate of update `number`, counted from 1."""
         config = self.config
-        return warmup_cosine(
+        return learning_rate(
+            config.schedule,
             number,
             updates=config.updates,
             warmup=config.warmup,

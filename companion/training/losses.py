@@ -26,17 +26,30 @@ class Scored(NamedTuple):
 
 
 def cross_entropy_sum(
-    logits: Float[Tensor, "batch token vocab"], targets: Int[Tensor, "batch token"]
+    logits: Float[Tensor, "batch token vocab"], targets: Int[Tensor, "batch token"], *, smoothing: float = 0.0
 ) -> tuple[Float[Tensor, ""], Int[Tensor, ""]]:
     """The sum of -ln p(target) over the scored positions, in nats, and how many there are.
+
+    smoothing: the share e of the target's probability that is spread evenly over all ids (label smoothing, Szegedy et
+    al. 2016, section 7; Vaswani et al. 2017, section 5.4, with e = 0.1). The loss is then the cross-entropy against
+    q = (1 - e) onehot(target) + e / vocab, its gradient in the logits p - q, and its least value the entropy of q, not
+    zero.
 
     A sum and a count, not a mean: means of batches with unequal numbers of tokens must not be averaged. Whoever adds up
     several batches divides once, by all tokens. Computed in fp32 or better, whatever the dtype of `logits`. Positions
     with the target `IGNORE` count for nothing and get no gradient.
+
+    Raises `ValueError` unless 0 <= smoothing < 1.
     """
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing={smoothing!r}: expected a share of at least 0 and below 1")
     wide = logits.float() if logits.dtype.itemsize < 4 else logits
     total = F.cross_entropy(wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
-    return total, (targets != IGNORE).sum()
+    scored = targets != IGNORE
+    if smoothing:
+        even = -(wide.log_softmax(-1).mean(-1) * scored).sum()
+        total = (1 - smoothing) * total + smoothing * even
+    return total, scored.sum()
 
 
 def routing_loss(

@@ -1,4 +1,4 @@
-"""The loss of a run as a picture."""
+"""The course of a run as a picture."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from companion.checkpoints import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def plot_loss(
@@ -37,10 +40,39 @@ def plot_loss(
     axes.set_xlabel("updates")
     axes.set_ylabel("bits per byte (lower is better)")
     figure.legend(fontsize=8, loc="outside lower center", ncols=2)
+    _save(figure, path)
+    return True
+
+
+def plot_exact_match(entries: Sequence[Mapping[str, Any]], path: str | Path) -> bool:
+    """Draw the loss of each batch, and below it exact match on held-out numbers, against updates. False without
+    matplotlib.
+
+    entries: the lines of a run's log.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    trained = [(entry["update"], entry["loss"]) for entry in entries if "loss" in entry]
+    measured = [(entry["update"], 100 * entry["exact_match"]) for entry in entries if "exact_match" in entry]
+    figure = Figure(figsize=(7, 5.5), dpi=100, layout="constrained")
+    above, below = figure.subplots(2, sharex=True)
+    above.plot(*_columns(trained), color="#999999", linewidth=0.8)
+    above.set_yscale("log")
+    above.set_ylabel("loss of each batch\n(nats per token)")
+    below.plot(*_columns(measured), color="#0072B2", marker="o", linewidth=1.8)
+    below.set_ylim(-3, 103)
+    below.set_ylabel("held-out numbers\ntranslated without a mistake (%)")
+    below.set_xlabel("updates")
+    _save(figure, path)
+    return True
+
+
+def _save(figure: Figure, path: str | Path) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     write_atomic(path, picture.getvalue())
-    return True
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

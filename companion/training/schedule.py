@@ -3,6 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
+
+Schedule = Literal["cosine", "linear", "inverse_sqrt"]
+"""How the learning rate falls after its warm-up."""
+
+
+def learning_rate(kind: Schedule, update: int, *, updates: int, warmup: int, peak: float, last: float = 0.0) -> float:
+    """The learning rate of update number `update` = 1 ... `updates` under one of the schedules below."""
+    match kind:
+        case "cosine":
+            return warmup_cosine(update, updates=updates, warmup=warmup, peak=peak, last=last)
+        case "linear":
+            return warmup_linear(update, updates=updates, warmup=warmup, peak=peak, last=last)
+        case "inverse_sqrt":
+            return inverse_sqrt(update, warmup=warmup, peak=peak)
+    raise ValueError(f"schedule={kind!r}: expected 'cosine', 'linear' or 'inverse_sqrt'")
 
 
 def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: float) -> float:
@@ -15,10 +31,43 @@ def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: 
 
     Raises `ValueError` for an update that is not in the run.
     """
+    climb, fall = _progress(update, updates, warmup)
+    return peak * climb if fall == 0 else last + (peak - last) * (1 + math.cos(math.pi * fall)) / 2
+
+
+def warmup_linear(update: int, *, updates: int, warmup: int, peak: float, last: float) -> float:
+    """As `warmup_cosine`, but it falls in a straight line too."""
+    climb, fall = _progress(update, updates, warmup)
+    return peak * climb if fall == 0 else last + (peak - last) * (1 - fall)
+
+
+def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
+    """The schedule of Vaswani et al. 2017, section 5.3: peak * min(update / warmup, sqrt(warmup / update)).
+
+    It climbs in a straight line to `peak`, which update number `warmup` has, and falls with one over the square root of
+    the update, without an end that it would have to know. With `peak = paper_peak(d_model, warmup)` it is the paper's
+    d_model^-0.5 * min(update^-0.5, update * warmup^-1.5).
+
+    Raises `ValueError` for an update below 1.
+    """
+    if update < 1:
+        raise ValueError(f"update={update!r}: expected a whole number >= 1")
+    warmup = max(warmup, 1)
+    return peak * min(update / warmup, math.sqrt(warmup / update))
+
+
+def paper_peak(d_model: int, warmup: int) -> float:
+    """The highest learning rate of Vaswani et al. 2017, equation 3: (d_model * warmup)^-0.5."""
+    if d_model < 1 or warmup < 1:
+        raise ValueError(f"d_model={d_model!r}, warmup={warmup!r}: expected whole numbers >= 1")
+    return (d_model * warmup) ** -0.5
+
+
+def _progress(update: int, updates: int, warmup: int) -> tuple[float, float]:
+    """How far the climb has come and how far the fall, both from 0 to 1."""
     if not 1 <= update <= updates:
         raise ValueError(f"update={update!r}: expected a whole number from 1 to updates={updates}")
     warmup = min(warmup, updates // 5)
     if update <= warmup:
-        return peak * (update / warmup)
-    progress = (update - warmup) / (updates - warmup)
-    return last + (peak - last) * (1 + math.cos(math.pi * progress)) / 2
+        return update / warmup, 0.0
+    return 1.0, (update - warmup) / (updates - warmup)

@@ -1,5 +1,5 @@
-"""Everything a run of `companion train` can be told, in one validated, frozen dataclass. No torch here: it is read
-by the command line before anything heavy is imported."""
+"""Everything a run of `companion train` can be told: for each task one validated, frozen dataclass. No torch here:
+the command line reads it before anything heavy is imported."""
 
 # ruff: noqa: RUF009  (each default is a dataclasses.field, made by _setting)
 
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from companion.config import (
     AttentionConfig,
@@ -22,29 +22,35 @@ from companion.config import (
 )
 
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
-TEXT, MODEL, TRAINING, MACHINE = "the text", "the model", "the training", "the machine and the run"
+TASK, MODEL, TRAINING, MACHINE = "what is learned", "the model", "the training", "the machine and the run"
+GROUPS = (TASK, MODEL, TRAINING, MACHINE)
 
 
-def _setting(group: str, default: Any, help: str) -> Any:
+def _setting(group: str, default: Any, help: str, *, flag: str | None = None) -> Any:
     made = {"default_factory": lambda: list(default)} if isinstance(default, list) else {"default": default}
-    return field(**made, metadata={"group": group, "help": help})
+    return field(**made, metadata={"group": group, "help": help, "flag": flag})
+
+
+def flag(f: Field[Any]) -> str:
+    """The flag of a setting, without its dashes: its name, but where that is no name in Python."""
+    return f.metadata["flag"] or f.name.replace("_", "-")
+
+
+_LANGUAGES = "de (German), en (English), fr (French), pt (Portuguese)"
 
 
 @dataclass(frozen=True)
-class TrainSettings:
-    """Settings of one run; each field is a flag of `companion train`, whose help is in the field's metadata.
+class Settings:
+    """What a run of any task can be told; each field is a flag of `companion train`, whose help is in the field's
+    metadata. A task's own class adds its flags, and has its own defaults.
 
     Raises `ValueError` naming the flag, what it was and what it must be.
     """
 
-    data: list[str] = _setting(
-        TEXT,
-        [],
-        "files, folders or globs of UTF-8 text to learn from. Default: the Python language reference, which every "
-        "Python brings along",
-    )
-    held_out: float = _setting(TEXT, 0.1, "share of the text, by whole documents, that is only measured on")
-    vocab: int = _setting(TEXT, 1024, "most tokens the tokenizer may learn: 257 (bytes and a separator) or more")
+    task: ClassVar[str]
+    stack: ClassVar[Literal["decoder", "encoder_decoder"]]
+    scaled: ClassVar[bool]
+    """Whether the model multiplies its embeddings by sqrt(d_model)."""
 
     model: str | None = _setting(
         MODEL, None, "a JSON file with a ModelConfig (as config.json in a run), instead of the other model flags"
@@ -83,21 +89,26 @@ class TrainSettings:
     tied: bool = _setting(MODEL, True, "the output head is the embedding table (true), or has its own weights (false)")
     dropout: float = _setting(MODEL, 0.15, "probability of dropout in training")
 
-    steps: int | None = _setting(
-        TRAINING, None, "updates of the weights. Default: enough for the default text, and no more"
-    )
+    steps: int | None = _setting(TRAINING, None, "updates of the weights. Default: enough for the task, and no more")
     minutes: float | None = _setting(
         TRAINING,
         None,
-        "instead of --steps: measure this machine's speed, then fix the steps that take this long (fewer where the "
-        "text is too short to learn from for so long)",
+        "instead of --steps: measure this machine's speed, then fix the steps that take this long (fewer where a text "
+        "is too short to learn from for so long)",
     )
-    batch: int = _setting(TRAINING, 16, "windows of --context tokens in a micro-batch")
+    batch: int = _setting(TRAINING, 16, "examples in a micro-batch: windows of text, or pairs of names")
     accumulate: int = _setting(TRAINING, 1, "micro-batches per update: a larger batch in the same memory")
-    learning_rate: float = _setting(TRAINING, 3e-3, "peak learning rate of AdamW; it falls along a cosine")
+    learning_rate: float = _setting(TRAINING, 3e-3, "peak learning rate of AdamW")
     warmup: int = _setting(TRAINING, 50, "updates until the peak learning rate")
+    schedule: Literal["cosine", "linear", "inverse_sqrt"] = _setting(
+        TRAINING, "cosine", "how it falls from there; inverse_sqrt is the one of 2017"
+    )
+    beta2: float = _setting(TRAINING, 0.95, "decay per update of AdamW's average of squared gradients")
     weight_decay: float = _setting(TRAINING, 0.1, "of the matrices")
     clip: float = _setting(TRAINING, 1.0, "largest norm of the gradient")
+    label_smoothing: float = _setting(
+        TRAINING, 0.0, "share of each target's probability that is spread over all tokens; 0.1 in 2017"
+    )
     balance_loss: float | None = _setting(
         TRAINING, None, "weight of the loss that asks for evenly loaded experts. Default: 0.01, or 0 with --balanced"
     )
@@ -105,7 +116,7 @@ class TrainSettings:
     bias_rate: float = _setting(TRAINING, 0.001, "step of the bias of --balanced after each update")
     seed: int = _setting(TRAINING, 0, "of the initial weights, the batches and the dropout")
 
-    out: str | None = _setting(MACHINE, None, "folder of the run. Default: runs/ and the name of the text")
+    out: str | None = _setting(MACHINE, None, "folder of the run. Default: in runs/, by the name of what is learned")
     device: str = _setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu")
     precision: Literal["auto", "fp32", "bf16"] = _setting(
         MACHINE, "auto", "of matrix products; auto: bf16 on a GPU that has it, else fp32"
@@ -119,10 +130,10 @@ class TrainSettings:
             raise ValueError(f"--steps {self.steps}: expected a whole number >= 1")
         if self.minutes is not None and not 0 < self.minutes < float("inf"):
             raise ValueError(f"--minutes {self.minutes:g}: expected a number > 0")
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"--held-out {self.held_out:g}: expected a share between 0 and 1, both excluded")
-        if self.vocab < 257:
-            raise ValueError(f"--vocab {self.vocab}: expected at least 257 (256 bytes and a separator)")
+        for name in ("beta2", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                dashed = name.replace("_", "-")
+                raise ValueError(f"--{dashed} {getattr(self, name):g}: expected a number of at least 0 and below 1")
         for name in ("batch", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} {getattr(self, name)}: expected a whole number >= 1")
@@ -135,18 +146,18 @@ class TrainSettings:
                 raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected a number >= 0")
         if self.experts is None and self.model is None:
             for name in (*_OF_EXPERTS, "balance_loss", "z_loss", "bias_rate"):
-                if getattr(self, name) != _default(name):
-                    flag, value = name.replace("_", "-"), getattr(self, name)
-                    raise ValueError(f"--{flag} {value}: expected --experts beside it; there are no experts")
+                if getattr(self, name) != self._default(name):
+                    dashed, value = name.replace("_", "-"), getattr(self, name)
+                    raise ValueError(f"--{dashed} {value}: expected --experts beside it; there are no experts")
         if self.model is not None:
             given = [f.name for f in fields(self) if f.metadata["group"] == MODEL and f.name != "model"]
-            given = [name for name in given if getattr(self, name) != _default(name)]
+            given = [name for name in given if getattr(self, name) != self._default(name)]
             if given:
-                flag = given[0].replace("_", "-")
-                raise ValueError(f"--model {self.model} says all about the model: expected no --{flag} beside it")
+                dashed = given[0].replace("_", "-")
+                raise ValueError(f"--model {self.model} says all about the model: expected no --{dashed} beside it")
 
-    def model_config(self) -> ModelConfig:
-        """The model these settings ask for; its `vocab` is the largest the tokenizer may have."""
+    def model_config(self, vocab: int) -> ModelConfig:
+        """The model these settings ask for. `vocab`: of a model that is not read from a file."""
         if self.model is not None:
             try:
                 config = ModelConfig.from_json(Path(self.model).read_text("utf-8"))
@@ -154,14 +165,14 @@ class TrainSettings:
                 raise ValueError(f"--model {self.model}: cannot be read ({error})") from None
             except ValueError as error:
                 raise ValueError(f"--model {self.model}: {error}") from None
-            if config.stack != "decoder":
-                raise ValueError(f"--model {self.model}: expected stack='decoder', got {config.stack!r}")
+            if config.stack != self.stack:
+                raise ValueError(f"--model {self.model}: expected stack={self.stack!r}, got {config.stack!r}")
             return config
         gated = self.activation == "swiglu"
         # A gated network has three matrices: two thirds of the width give it the same size. A multiple of 32 is fast.
         d_ff = self.d_ff or (round(self.d_model * 8 / 3 / 32) * 32 or 32 if gated else 4 * self.d_model)
         return ModelConfig(
-            vocab=self.vocab,
+            vocab=vocab,
             d_model=self.d_model,
             layers=self.layers,
             context=self.context,
@@ -169,8 +180,9 @@ class TrainSettings:
             feed_forward=FeedForwardConfig(d_ff, self.activation),
             positions=PositionConfig(self.positions),
             norm=NormConfig(self.norm, self.norm_placement),
-            embedding=EmbeddingConfig(tied=self.tied),
+            embedding=EmbeddingConfig(tied=self.tied, scaled=self.scaled),
             moe=self._mixture(),
+            stack=self.stack,
             dropout=self.dropout,
         )
 
@@ -188,25 +200,114 @@ class TrainSettings:
         )
 
     def folder(self) -> Path:
-        """Where the run lives: the same text gives the same folder."""
-        if self.out is not None:
-            return Path(self.out)
-        if not self.data:
-            return Path("runs", "python-reference")
-        name = re.sub(r"[^\w.-]+", "-", Path(self.data[0]).expanduser().resolve().name).strip("-.")
-        return Path("runs", name or "text")
+        """Where the run lives: the same task on the same data gives the same folder."""
+        return Path(self.out) if self.out is not None else Path("runs", self._folder_name())
+
+    def _folder_name(self) -> str:
+        raise NotImplementedError
 
     def what_matters(self) -> dict[str, Any]:
         """The settings that decide the result, as JSON has them: all but where it runs and where it is kept."""
-        return {name: value for name, value in asdict(self).items() if name not in ("out", "device", "compile")}
+        chosen = {name: value for name, value in asdict(self).items() if name not in ("out", "device", "compile")}
+        return {"task": self.task, **chosen}
+
+    @classmethod
+    def _default(cls, name: str) -> Any:
+        (found,) = [f for f in fields(cls) if f.name == name]
+        return found.default if found.default_factory is MISSING else found.default_factory()
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _help(name: str) -> str:
+    (found,) = [f for f in fields(Settings) if f.name == name]
+    return str(found.metadata["help"])
+
+
+@dataclass(frozen=True)
+class TextSettings(Settings):
+    """Settings of a decoder that learns to go on with text."""
+
+    task: ClassVar[str] = "text"
+    stack: ClassVar[Literal["decoder", "encoder_decoder"]] = "decoder"
+    scaled: ClassVar[bool] = False
+
+    data: list[str] = _setting(
+        TASK,
+        [],
+        "files, folders or globs of UTF-8 text to learn from. Default: the Python language reference, which every "
+        "Python brings along",
+    )
+    held_out: float = _setting(TASK, 0.1, "share of the text, by whole documents, that is only measured on")
+    vocab: int = _setting(TASK, 1024, "most tokens the tokenizer may learn: 257 (bytes and a separator) or more")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.held_out < 1:
+            raise ValueError(f"--held-out {self.held_out:g}: expected a share between 0 and 1, both excluded")
+        if self.vocab < 257:
+            raise ValueError(f"--vocab {self.vocab}: expected at least 257 (256 bytes and a separator)")
+
+    def _folder_name(self) -> str:
+        if not self.data:
+            return "python-reference"
+        name = re.sub(r"[^\w.-]+", "-", Path(self.data[0]).expanduser().resolve().name).strip("-.")
+        return name or "text"
+
+
+@dataclass(frozen=True)
+class NumberWordsSettings(Settings):
+    """Settings of an encoder-decoder that learns to translate the names of numbers.
+
+    The default is the model of 2017 in small, with its norms in front: some ten seconds of training.
+    """
+
+    task: ClassVar[str] = "number-words"
+    stack: ClassVar[Literal["decoder", "encoder_decoder"]] = "encoder_decoder"
+    scaled: ClassVar[bool] = True
+
+    source: str = _setting(TASK, "de", f"language to translate from: {_LANGUAGES}", flag="from")
+    target: str = _setting(TASK, "en", "language to translate into: another one of them", flag="to")
+    source_pieces: Literal["parts", "characters"] = _setting(
+        TASK, "parts", "tokens of the source: its parts (words; in German those of a compound), or its letters"
+    )
+    target_pieces: Literal["parts", "characters"] = _setting(
+        TASK, "parts", "tokens of the target; letters take more than twice the steps"
+    )
+
+    d_model: int = _setting(MODEL, 64, _help("d_model"))
+    layers: int = _setting(MODEL, 2, "number of blocks in the encoder, and in the decoder")
+    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = _setting(MODEL, "relu", _help("activation"))
+    context: int = _setting(MODEL, 96, "most tokens of a name: 96 are enough for any, also letter by letter")
+    positions: Literal["rotary", "sinusoidal", "learned", "none"] = _setting(MODEL, "sinusoidal", _help("positions"))
+    norm: Literal["rms", "layer"] = _setting(MODEL, "layer", _help("norm"))
+    dropout: float = _setting(MODEL, 0.0, _help("dropout"))
+    batch: int = _setting(TRAINING, 64, _help("batch"))
+    schedule: Literal["cosine", "linear", "inverse_sqrt"] = _setting(TRAINING, "linear", _help("schedule"))
+    beta2: float = _setting(TRAINING, 0.98, _help("beta2"))
+
+    def _folder_name(self) -> str:
+        kinds = (self.source_pieces, self.target_pieces)
+        letters = "" if kinds == ("parts", "parts") else f"-{kinds[0]}-{kinds[1]}"
+        return f"number-words-{self.source}-{self.target}{letters}"
+
+
+TASKS: dict[str, type[Settings]] = {kind.task: kind for kind in (TextSettings, NumberWordsSettings)}
+"""The settings of every task, by its name."""
+
+
+def recorded(record: Mapping[str, Any]) -> Settings:
+    """The settings of a run from its `run.json`. Raises `ValueError` when they are not those of a task we know."""
+    try:
+        given = dict(record["settings"])
+        return TASKS[given.pop("task", TextSettings.task)](**given)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"run.json: expected the settings of a run, got something else ({error})") from None
+
+
+def differences(old: Settings, new: Settings) -> list[str]:
     """What `new` settings change, one line for each flag: `--layers: 3 in the run, 4 now`."""
-    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    return [f"--{name.replace('_', '-')}: {old.get(name)} in the run, {new.get(name)} now" for name in names]
-
-
-def _default(name: str) -> Any:
-    (found,) = [f for f in fields(TrainSettings) if f.name == name]
-    return found.default if found.default_factory is MISSING else found.default_factory()
+    if old.task != new.task:
+        return [f"--task: {old.task} in the run, {new.task} now"]
+    before, now = old.what_matters(), new.what_matters()
+    flags = {f.name: flag(f) for f in fields(new)}
+    changed = [name for name in flags if name in now and before[name] != now[name]]
+    return [f"--{flags[name]}: {before[name]} in the run, {now[name]} now" for name in changed]

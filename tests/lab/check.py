@@ -1,8 +1,8 @@
 """Open every lesson in a real JupyterLab and a real browser, restart, run all cells, and look (`make lab-check`).
 
 It fails when a cell fails or is not run, something is written to stderr, a formula does not render, a picture does not
-load, LaTeX is left in the text, or anything is asked of another machine. Every figure is kept as a
-screenshot, to be looked at. Needs Chromium and the extra `dev`.
+load, LaTeX is left in the text, a slider does not change its picture when it is moved with the keyboard, or anything is
+asked of another machine. Every figure is kept as a screenshot, to be looked at. Needs Chromium and the extra `dev`.
 
     python tests/lab/check.py [--figures FOLDER] [--chromium PATH] [LESSON ...]
 """
@@ -44,6 +44,7 @@ BROWSER_FLAGS = [
 PROMPTS = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(e => e.textContent.trim())"
 IDLE = "#jp-main-statusbar >> text=/Python 3.*Idle/"
 LONGEST_RUN = 300_000  # milliseconds
+SLIDER_SETTLES = 2_000  # milliseconds from a key press to the new picture
 
 
 @contextlib.contextmanager
@@ -119,6 +120,28 @@ def look(page: Page) -> list[str]:
     return faults
 
 
+def move_sliders(page: Page) -> tuple[int, list[str]]:
+    """Move every slider with the keyboard: how many there are, and which of them did not change their picture."""
+    faults = []
+    sliders = page.locator(".widget-slider").all()
+    for number, slider in enumerate(sliders, 1):
+        picture = page.locator(".jp-OutputArea-output").filter(has=slider).locator("img").first
+        before = picture.get_attribute("src"), slider.locator(".widget-readout").inner_text()
+        slider.locator(".noUi-handle").first.focus()
+        for _ in range(3):
+            page.keyboard.press("ArrowRight")
+        page.wait_for_timeout(SLIDER_SETTLES)
+        page.wait_for_selector(IDLE)
+        after = picture.get_attribute("src"), slider.locator(".widget-readout").inner_text()
+        if after[1] == before[1]:
+            faults.append(f"slider {number} of {len(sliders)} does not move with the arrow keys: {before[1]!r}")
+        elif after[0] == before[0]:
+            faults.append(
+                f"slider {number} of {len(sliders)} went from {before[1]} to {after[1]}, and its picture stayed"
+            )
+    return len(sliders), faults
+
+
 def check(page: Page, address: str, token: str, name: str, figures: Path) -> list[str]:
     """Run one lesson, keep its figures, and return its faults."""
     run_all(page, f"{address}/lab/tree/{name}.ipynb?reset&token={token}")
@@ -127,8 +150,12 @@ def check(page: Page, address: str, token: str, name: str, figures: Path) -> lis
         picture.scroll_into_view_if_needed()
         picture.screenshot(path=figures / f"{name}-{number:02}.png")
     formulas = page.locator("mjx-container").count()
-    print(f"{name}: {len(page.evaluate(PROMPTS))} code cells, {formulas} formulas, {len(pictures)} figures", flush=True)
-    return look(page) + ([] if formulas else ["no formula was rendered"])
+    sliders, faults = move_sliders(page)
+    counts = (
+        f"{len(page.evaluate(PROMPTS))} code cells, {formulas} formulas, {len(pictures)} figures, {sliders} sliders"
+    )
+    print(f"{name}: {counts}", flush=True)
+    return look(page) + faults + ([] if formulas else ["no formula was rendered"])
 
 
 def main() -> int:

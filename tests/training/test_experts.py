@@ -12,7 +12,7 @@ from companion.training.fit import fit
 from companion.training.folder import RunFolder
 from companion.training.loop import IGNORE, Evaluation, Trainer, TrainingConfig
 from companion.training.losses import Scored, cross_entropy_sum
-from companion.training.settings import TrainSettings
+from companion.training.settings import TextSettings
 from companion.transformer import Transformer
 
 MODEL = ModelConfig(13, 8, 2, 6, AttentionConfig(2), FeedForwardConfig(12), moe=MoEConfig(5, 2))
@@ -139,7 +139,7 @@ def test_a_loss_that_keeps_the_routing_to_itself_cannot_balance():
 
 
 def test_flags_become_the_mixture_and_are_refused_without_experts():
-    settings = TrainSettings(
+    settings = TextSettings(
         experts=6,
         experts_per_token=3,
         gating="sigmoid",
@@ -149,11 +149,11 @@ def test_flags_become_the_mixture_and_are_refused_without_experts():
         balanced=True,
     )
     expected = MoEConfig(6, 3, gating="sigmoid", shared=1, capacity=1.5, noise=0.1, balanced=True)
-    assert settings.model_config().moe == expected
+    assert settings.model_config(settings.vocab).moe == expected
     for name, value in (("shared_experts", 1), ("balanced", True), ("balance_loss", 0.1), ("z_loss", 0.1)):
         with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} {value}: expected --experts beside it"):
-            TrainSettings(**{name: value})
+            TextSettings(**{name: value})
     with pytest.raises(ValueError, match="--z-loss -1: expected a number >= 0"):
-        TrainSettings(experts=4, z_loss=-1.0)
+        TextSettings(experts=4, z_loss=-1.0)
     with pytest.raises(ValueError, match="balance_loss=nan: expected a number >= 0"):
         TrainingConfig(1, balance_loss=float("nan"))

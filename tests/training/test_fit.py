@@ -202,13 +202,13 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, make_trainer) -> Non
 
 
 def test_a_run_folder_is_not_made_where_something_else_is(tmp_path) -> None:
-    tokenizer = BytePairTokenizer.train(["text"], vocab=257)
+    files = {"tokenizer.json": BytePairTokenizer.train(["text"], vocab=257).to_json()}
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ValueError, match="expected a new or empty folder"):
-        RunFolder(tmp_path).create({}, tokenizer)
+        RunFolder(tmp_path).create({}, files)
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]
     new = RunFolder(tmp_path / "new" / "run")
-    new.create({"updates": 3}, tokenizer)
+    new.create({"updates": 3}, files)
     assert new.exists and not new.finished and new.record() == {"updates": 3} and new.checkpoint() is None
     with pytest.raises(ValueError, match="has none yet"):
         new.model()

@@ -40,3 +40,38 @@ def test_bits_per_byte_of_uniform_bytes_is_eight_and_of_nothing_is_refused() -> 
     assert bits_per_byte(10 * math.log(256), 10) == pytest.approx(8)
     with pytest.raises(ValueError, match="bytes=0: expected"):
         bits_per_byte(1.0, 0)
+
+
+# label smoothing
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+def test_label_smoothing_is_pytorchs(smoothing: float) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(3, 5, 11, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(11, (3, 5))
+    targets[0, 2:], targets[2] = IGNORE, IGNORE
+    total, count = cross_entropy_sum(logits, targets, smoothing=smoothing)
+    theirs = F.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing
+    )
+    torch.testing.assert_close(total, theirs)
+    assert count.item() == 7
+    ours, wanted = (torch.autograd.grad(value, logits, retain_graph=True)[0] for value in (total, theirs))
+    torch.testing.assert_close(ours, wanted)
+
+
+def test_the_gradient_of_label_smoothing_is_p_minus_q_and_its_least_value_the_entropy_of_q() -> None:
+    torch.manual_seed(1)
+    logits, targets = torch.randn(2, 3, 7, dtype=torch.float64, requires_grad=True), torch.randint(7, (2, 3))
+    q = 0.9 * F.one_hot(targets, 7) + 0.1 / 7
+    cross_entropy_sum(logits, targets, smoothing=0.1)[0].backward()
+    torch.testing.assert_close(logits.grad, logits.softmax(-1).detach() - q)
+    least, _ = cross_entropy_sum(q.log(), targets, smoothing=0.1)
+    torch.testing.assert_close(least, -(q * q.log()).sum())
+
+
+def test_a_smoothing_that_is_no_share_is_refused() -> None:
+    for smoothing in (-0.1, 1.0):
+        with pytest.raises(ValueError, match=f"smoothing={smoothing}: expected a share"):
+            cross_entropy_sum(torch.zeros(1, 1, 2), torch.zeros(1, 1, dtype=torch.long), smoothing=smoothing)

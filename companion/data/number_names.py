@@ -1,0 +1,211 @@
+"""Numbers below a million and their names in several languages, both ways (lesson 09).
+
+`num2words` knows the names. Its library is asked for 2,000 of them in each language: the name of 1000 k + r is that of
+1000 k, followed by what r adds to it, and what r adds does not depend on k. So a million names are made, and read, with
+two tables, and reading is the exact inverse of making. (That num2words itself says the same is tested.)
+
+One name is corrected: for 101,000 num2words 0.5 says "einhunderteinstausend", and so in all X01,xxx. German says
+"einhunderteintausend", and so does this module.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, get_args
+
+from num2words import num2words
+
+MOST = 1_000_000
+"""Names are known of 0 to MOST - 1."""
+PieceKind = Literal["parts", "characters"]
+"""What a name is cut into: its parts (the morphemes of a German compound, the words of other languages), or letters."""
+
+_GERMAN = (
+    "null|eins|zehn|elf|zwölf|dreizehn|vierzehn|fünfzehn|sechzehn|siebzehn|achtzehn|neunzehn|zwanzig|dreißig|vierzig|"
+    "fünfzig|sechzig|siebzig|achtzig|neunzig|ein|zwei|drei|vier|fünf|sechs|sieben|acht|neun|und|hundert|tausend"
+)
+"""Longer parts before those they begin with. Byte-pair encoding would not find these: its pieces are no morphemes."""
+_GERMAN_VARIANTS = (
+    ("^(?=hundert|tausend)", "ein"),
+    ("tausend(?=hundert)", "tausendein"),
+    ("einstausend", "eintausend"),
+)
+_WORDS = r"[^\W\d_]+|[-,]"
+
+
+@dataclass(frozen=True)
+class Language:
+    """How a language names numbers.
+
+    code:     num2words' name for it.
+    title:    its name in English.
+    parts:    a regular expression that finds the parts of a name.
+    compound: whether parts are written together, as in German, or as words with spaces between them.
+    variants: (regular expression, replacement): other spellings that are understood, turned into ours.
+    """
+
+    code: str
+    title: str
+    parts: str = _WORDS
+    compound: bool = False
+    variants: tuple[tuple[str, str], ...] = ()
+
+    def name(self, number: int) -> str:
+        """The name of a number from 0 to 999,999. Raises `ValueError` for any other."""
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < MOST:
+            raise ValueError(f"number={number!r}: expected a whole number from 0 to {MOST - 1:,}")
+        thousands, rest = divmod(number, 1000)
+        return self._tables.thousands[thousands] + self._tables.added[rest] if thousands else self._tables.small[rest]
+
+    def number(self, name: str) -> int:
+        """The number that `name` names: the inverse of `name`.
+
+        Capitals, extra spaces, "ss" for "ß", and a space in place of a hyphen or comma make no difference, and in
+        German neither does "hundert" for "einhundert". Raises `ValueError` for anything that is no name, saying from
+        where on it is none.
+        """
+        key = _key(name).lstrip()
+        for pattern, replacement in self.variants:
+            key = re.sub(pattern, replacement, key)
+        if key in self._readers.small:
+            return self._readers.small[key]
+        for end in range(1, len(key) + 1):
+            thousands, rest = self._readers.thousands.get(key[:end]), self._readers.added.get(key[end:])
+            if thousands is not None and rest is not None:
+                return 1000 * thousands + rest
+        article = "an" if self.title[0] in "AEIOU" else "a"
+        raise ValueError(f"{_short(name)} is not {article} {self.title} number name: {self._fault(key)}")
+
+    def split(self, name: str, kind: PieceKind = "parts") -> list[str]:
+        """`name`, cut into pieces; what is no part of a name stays together as a piece of its own."""
+        _check_kind(kind)
+        if kind == "characters":
+            return list(name)
+        gaps_and_parts = re.split(f"({self.parts})", name)
+        return [piece for piece in map(str.strip, gaps_and_parts) if piece]
+
+    def join(self, pieces: Sequence[str], kind: PieceKind = "parts") -> str:
+        """The text of pieces: `join(split(name)) == name` for every name."""
+        _check_kind(kind)
+        if kind == "characters" or self.compound:
+            return "".join(pieces)
+        return " ".join(pieces).replace(" - ", "-").replace(" ,", ",")
+
+    def pieces(self, kind: PieceKind = "parts") -> list[str]:
+        """All different pieces of all names, in the order of the smallest number that has them."""
+        return list(dict.fromkeys(piece for text in self.texts() for piece in self.split(text, kind)))
+
+    def longest(self, kind: PieceKind = "parts") -> int:
+        """The most pieces that a name has."""
+        small, thousands, added = (max(len(self.split(text, kind)) for text in texts) for texts in self._tables)
+        return max(small, thousands + added)
+
+    def texts(self) -> tuple[str, ...]:
+        """What all names are made of: languages with the same texts have the same names."""
+        return tuple(text for texts in self._tables for text in texts)
+
+    @cached_property
+    def _tables(self) -> _Tables:
+        def ask(number: int) -> str:
+            text = str(num2words(number, lang=self.code))
+            return text.replace("einstausend", "eintausend") if self.code == "de" else text
+
+        thousand = ask(1000)
+        return _Tables(
+            [ask(r) for r in range(1000)],
+            ["", *(ask(1000 * k) for k in range(1, 1000))],
+            ["", *(ask(1000 + r).removeprefix(thousand) for r in range(1, 1000))],
+        )
+
+    @cached_property
+    def _readers(self) -> _Readers:
+        small, thousands, added = ({_key(text): n for n, text in enumerate(texts)} for texts in self._tables)
+        del thousands[""]
+        return _Readers(small, thousands, added)
+
+    def _fault(self, key: str) -> str:
+        """What is wrong with `key`, which is no name."""
+        if not key:
+            return "it is empty"
+        if key.isdecimal() and int(key) < MOST:
+            return f"it is written in digits, and its name is {self.name(int(key))!r}"
+        known = {_key(piece) for piece in self.pieces()}
+        pieces = re.split(f"({self.parts.casefold()})", key) if self.compound else key.split()
+        begun = ""
+        for piece in filter(None, pieces):
+            if piece not in known:
+                return f"{_short(piece)} occurs in no name of a number below a million"
+            going = begun + piece if self.compound else f"{begun} {piece}".strip()
+            if not self._begins(going):
+                where = (
+                    f"goes on with {_short(piece)} after {_short(begun)}" if begun else f"begins with {_short(piece)}"
+                )
+                return f"no name of a number below a million {where}"
+            begun = going
+        return f"it breaks off after {_short(begun)}"
+
+    def _begins(self, text: str) -> bool:
+        """Whether a name begins with `text`, both as `_key` has them."""
+        readers = self._readers
+        if any(name.startswith(text) for table in (readers.small, readers.thousands) for name in table):
+            return True
+        rests = [text[end:] for end in range(1, len(text)) if text[:end] in readers.thousands]
+        return any(name.startswith(rest) for rest in rests for name in readers.added)
+
+
+class _Tables(NamedTuple):
+    """The names of 0 to 999; those of 0 to 999 thousands; and what 0 to 999 add to a name of thousands."""
+
+    small: list[str]
+    thousands: list[str]
+    added: list[str]
+
+
+class _Readers(NamedTuple):
+    """`_Tables` the other way: what each text, as `_key` has it, stands for."""
+
+    small: dict[str, int]
+    thousands: dict[str, int]
+    added: dict[str, int]
+
+
+_LANGUAGES = {
+    found.code: found
+    for found in (
+        Language("de", "German", _GERMAN, compound=True, variants=_GERMAN_VARIANTS),
+        Language("en", "English"),
+        Language("fr", "French"),
+        Language("pt", "Portuguese"),
+    )
+}
+
+
+def languages() -> tuple[Language, ...]:
+    """Those whose names are right in num2words, and come apart into pieces that mean something."""
+    return tuple(_LANGUAGES.values())
+
+
+def language(code: str) -> Language:
+    """The language of a code such as "de". Raises `ValueError` that lists all for one that is not known."""
+    if code not in _LANGUAGES:
+        known = ", ".join(f"{found.code} ({found.title})" for found in languages())
+        raise ValueError(f"language {code!r}: expected one of {known}")
+    return _LANGUAGES[code]
+
+
+def _key(text: str) -> str:
+    """What two spellings of a name have in common. A space in front stays: it is where what is added begins."""
+    return re.sub(r"[\s,-]+", " ", unicodedata.normalize("NFC", text).casefold()).rstrip()
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in get_args(PieceKind):
+        raise ValueError(f"pieces {kind!r}: expected one of {', '.join(map(repr, get_args(PieceKind)))}")

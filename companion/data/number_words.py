@@ -1,0 +1,219 @@
+"""Translating number names: a task with word order, as much data as anyone wants, and answers that can be checked.
+
+Which numbers are never trained on is decided by the number alone (`is_held_out`): no choice of languages, pieces,
+seeds or batches lets a held-out number into training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from companion.config import require_whole
+from companion.data.batches import IGNORE
+from companion.data.number_names import MOST, Language, PieceKind, language
+
+PAD, BOS, EOS = 0, 1, 2
+"""Three ids for three things. Were the start symbol also the padding, or the end, its loss would be masked with it."""
+SPECIAL = ("<pad>", "<bos>", "<eos>")
+HELD_OUT = 10
+"""One in so many numbers is held out."""
+DIGITS = range(1, 7)
+"""The lengths of the numbers, in digits."""
+
+
+def is_held_out(number: int) -> bool:
+    """Whether a number is only ever measured on: about one in ten, the same ones always.
+
+    The number's own hash (splitmix64, Steele et al. 2014) decides. 0 is not held out, as it must be: its name occurs in
+    no other, so that nothing else could teach it.
+    """
+    require_whole("number", number, 0)
+    if number >= MOST:
+        raise ValueError(f"number={number!r}: expected at most {MOST - 1:,}")
+    return bool(_held_out()[number])
+
+
+@lru_cache
+def _held_out() -> np.ndarray:
+    x = np.arange(MOST, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (x ^ (x >> np.uint64(31))) % np.uint64(HELD_OUT) == 0
+
+
+@lru_cache
+def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
+    """All numbers of so many digits (0 has one), in order, of one side of the division."""
+    if digits not in DIGITS:
+        raise ValueError(f"digits={digits!r}: expected a whole number from {DIGITS[0]} to {DIGITS[-1]}")
+    first, end = 0 if digits == 1 else 10 ** (digits - 1), 10**digits
+    found = first + np.flatnonzero(_held_out()[first:end] == held_out)
+    found.setflags(write=False)
+    return found
+
+
+def held_out(count: int, *, seed: int = 0, digits: Sequence[int] = DIGITS) -> list[int]:
+    """`count` different held-out numbers in order, or all there are: as many of each length as of the others, where
+    there are so many (of one digit there is hardly any, of two digits some ten)."""
+    require_whole("count", count)
+    random = np.random.default_rng(seed)
+    chosen: list[int] = []
+    for i, length in enumerate(sorted(digits)):  # what short lengths do not have, longer ones fill up
+        there = one_side(length, held_out=True)
+        share = -(-(count - len(chosen)) // (len(digits) - i))
+        chosen += random.permutation(there)[:share].tolist()
+    return sorted(chosen)
+
+
+def sample(
+    count: int, *, seed: int | tuple[int, ...] | np.random.Generator = 0, digits: Sequence[int] = DIGITS
+) -> list[int]:
+    """`count` numbers to train on, drawn with replacement, never a held-out one.
+
+    A length is drawn first, with a probability proportional to it: drawn evenly below a million, nine of ten numbers
+    would have six digits, and one in a hundred thousand would have one.
+    """
+    require_whole("count", count)
+    random = np.random.default_rng(seed)
+    weights = np.array([length for length in digits], dtype=float)
+    lengths = random.choice(np.array(digits), size=count, p=weights / weights.sum())
+    return [int(random.choice(one_side(int(length), held_out=False))) for length in lengths]
+
+
+class Pairs(NamedTuple):
+    """A batch of translations, padded on the right.
+
+    source:   the source's pieces, `PAD` after them.
+    inputs:   `BOS`, then the target's pieces: what the decoder is fed.
+    targets:  the target's pieces, then `EOS`: what it shall say, one place earlier; `IGNORE` after that.
+    """
+
+    source: Int[Tensor, "batch key"]
+    inputs: Int[Tensor, "batch token"]
+    targets: Int[Tensor, "batch token"]
+
+
+@dataclass(frozen=True)
+class NumberWords:
+    """Translating the names of numbers from one language into another; `task` makes one.
+
+    Both languages share one vocabulary, because a model has one table of embeddings: `PAD`, `BOS`, `EOS`, the pieces of
+    the source, and those of the target that the source does not have.
+    """
+
+    source: Language
+    target: Language
+    source_pieces: PieceKind = "parts"
+    target_pieces: PieceKind = "parts"
+
+    @cached_property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The piece of each id."""
+        pieces = self.source.pieces(self.source_pieces) + self.target.pieces(self.target_pieces)
+        return (*SPECIAL, *dict.fromkeys(pieces))
+
+    @property
+    def vocab(self) -> int:
+        """How many ids there are."""
+        return len(self.vocabulary)
+
+    @cached_property
+    def longest(self) -> int:
+        """The most tokens of a source, or of a target with its `BOS` or its `EOS`: the context that a model needs."""
+        return max(self.source.longest(self.source_pieces), 1 + self.target.longest(self.target_pieces))
+
+    @property
+    def title(self) -> str:
+        """`German to English`."""
+        return f"{self.source.title} to {self.target.title}"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for the same names, cut into the same pieces, with the same numbers held out."""
+        digest = hashlib.blake2b(digest_size=16)
+        for text in (*self.vocabulary, "", *self.source.texts(), "", *self.target.texts()):
+            digest.update(text.encode() + b"\0")
+        digest.update(_held_out().tobytes())
+        return digest.hexdigest()
+
+    def encode(self, number: int) -> tuple[list[int], list[int]]:
+        """The ids of a number's name in the source and in the target language, without `BOS` and `EOS`."""
+        source = self.source.split(self.source.name(number), self.source_pieces)
+        target = self.target.split(self.target.name(number), self.target_pieces)
+        return [self._ids[piece] for piece in source], [self._ids[piece] for piece in target]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """What each id stands for: labels for a figure's axis, say. Raises `ValueError` for an id that is not one."""
+        for token in ids:
+            if not 0 <= token < self.vocab:
+                raise ValueError(f"id {token!r}: expected a whole number from 0 to {self.vocab - 1}")
+        return [self.vocabulary[token] for token in ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The target's text that ids stand for, up to the first `EOS`; `PAD` and `BOS` are left out."""
+        ids = list(ids)
+        ids = ids[: ids.index(EOS)] if EOS in ids else ids
+        return self.target.join(self.pieces([i for i in ids if i not in (PAD, BOS)]), self.target_pieces)
+
+    def batch(self, numbers: Sequence[int]) -> Pairs:
+        """The translations of `numbers`, a row each. Raises `ValueError` for none."""
+        if len(numbers) == 0:
+            raise ValueError("numbers is empty: expected at least one")
+        sources, targets = zip(*map(self.encode, numbers), strict=True)
+        return Pairs(
+            _padded(sources, PAD),
+            _padded([[BOS, *ids] for ids in targets], PAD),
+            _padded([[*ids, EOS] for ids in targets], IGNORE),
+        )
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {piece: i for i, piece in enumerate(self.vocabulary)}
+
+
+def task(
+    source: str, target: str, *, source_pieces: PieceKind = "parts", target_pieces: PieceKind = "parts"
+) -> NumberWords:
+    """Translating from the language of one code into that of another, as in `task("de", "en")`.
+
+    Raises `ValueError` for a language that is not known, the same one twice, or an unknown kind of pieces.
+    """
+    if source == target:
+        raise ValueError(f"from {source!r} to {target!r}: expected two different languages")
+    for name, kind in (("source_pieces", source_pieces), ("target_pieces", target_pieces)):
+        if kind not in get_args(PieceKind):
+            raise ValueError(f"{name}={kind!r}: expected one of {', '.join(map(repr, get_args(PieceKind)))}")
+    return NumberWords(language(source), language(target), source_pieces, target_pieces)
+
+
+class PairBatches:
+    """Batches to train on, each a function of (seed, its number) alone, as `TrainingBatches` are.
+
+    numbers:  to draw from instead of all that may be trained on.
+    """
+
+    def __init__(self, task: NumberWords, *, batch: int, seed: int, numbers: Sequence[int] | None = None) -> None:
+        require_whole("batch", batch)
+        if numbers is not None and len(numbers) == 0:
+            raise ValueError("numbers is empty: expected at least one to draw from")
+        self.task, self.batch, self.seed, self.numbers = task, batch, seed, numbers
+
+    def __call__(self, step: int) -> Pairs:
+        random = np.random.default_rng((self.seed, step))
+        if self.numbers is None:
+            return self.task.batch(sample(self.batch, seed=random))
+        return self.task.batch([self.numbers[i] for i in random.integers(len(self.numbers), size=self.batch)])
+
+
+def _padded(rows: Sequence[Sequence[int]], filler: int) -> Int[Tensor, "batch token"]:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
