@@ -89,9 +89,14 @@ class Book:
 
 
 def companion_names(package: Path = build.PACKAGE) -> dict[str, str]:
-    """Every public function and class of the companion, and the module that defines it."""
+    """Every public function and class of the companion, and the module that defines it.
+
+    Not of the exercises and the course, which are no part of what the lessons build.
+    """
     names = {}
     for path in sorted(package.rglob("*.py")):
+        if {"exercises", "course"} & {*path.relative_to(package).parts}:
+            continue
         module = ".".join([package.name, *path.relative_to(package).with_suffix("").parts])
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):

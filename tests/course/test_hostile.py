@@ -24,10 +24,10 @@ def faults_of(names, tmp_path):
     return {one.handed.student: hostile._fault(one, students) for one in graded}
 
 
-def test_the_class_notices_a_grader_that_believes_a_student(tmp_path, monkeypatch):
+def test_a_claim_to_be_right_is_refused_where_it_is_read_too(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "believable", lambda outcome, case: outcome)
     faults = faults_of(["says that it is right", "right, over a blank one"], tmp_path)
-    assert "is right" in faults["says that it is right"] and faults["right, over a blank one"] is None
+    assert faults["says that it is right"] is None and faults["right, over a blank one"] is None
 
 
 def test_the_class_notices_a_grader_without_its_list_of_names(tmp_path, monkeypatch):
