@@ -5,7 +5,6 @@ Nothing here needs torch, so that `--help` and a mistyped flag answer at once.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -14,15 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import yaml
-from jsonargparse import ActionConfigFile, ArgumentParser, DefaultHelpFormatter
+from jsonargparse import ActionConfigFile, ArgumentParser
 
 from companion.course.flags import add_actions, course_parser
 from companion.course.grade_flags import grade_parser
+from companion.help_format import HelpFormatter
 from companion.training.settings import GROUPS, TASKS, NumberWordsSettings, TextSettings, flag
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Defaults and types behind each flag; descriptions and examples as they are written."""
 
 
 def task_asked_for(arguments: Sequence[str]) -> str:
@@ -55,7 +51,7 @@ def command_parser(task: str = TextSettings.task) -> ArgumentParser:
             "  companion train --task number-words --from de --to en\n"
             "  companion translate einundzwanzig"
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
     commands = parser.add_subcommands(dest="command", title="commands", description="Each explains itself with --help.")
     commands.add_subcommand("train", _train_parser(task), help="train a model and keep it in a run folder")
@@ -78,7 +74,7 @@ def _progress_parser() -> ArgumentParser:
             "Show the exercises of the course, and what you have done of each: passed, tried, hints and solutions\n"
             "read. It is kept in .companion/progress.json in your home folder, or in the folder COMPANION_HOME."
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
 
 
@@ -119,7 +115,7 @@ _TRAIN = {
 
 def _train_parser(task: str) -> ArgumentParser:
     description, epilog = _TRAIN[task]
-    parser = ArgumentParser(description=description, epilog=epilog, formatter_class=_Formatter)
+    parser = ArgumentParser(description=description, epilog=epilog, formatter_class=HelpFormatter)
     parser.add_argument("--config", action=ActionConfigFile, help="a YAML or JSON file with any of the flags below")
     kind = TASKS[task]
     hints = get_type_hints(kind)
@@ -152,7 +148,7 @@ def _generate_parser() -> ArgumentParser:
             '  companion generate --checkpoint openai-community/gpt2 --download --prompt "The "\n'
             '  companion generate --checkpoint opus-mt-de-en/ --prompt "Guten Tag" --beams 4'
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--prompt", action="append", type=str, default=[], help="text to continue; may be repeated")
     parser.add_argument(
@@ -205,7 +201,7 @@ def _translate_parser() -> ArgumentParser:
             "  companion translate --beams 4 zwei drei\n"
             "  companion translate < names.txt          a name a line"
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "names", nargs="*", type=str, default=[], metavar="NAME", help="number names; or on standard input"
@@ -233,7 +229,7 @@ def _evaluate_parser() -> ArgumentParser:
             "  companion evaluate --run runs/larger --data letter.txt\n"
             "  companion evaluate --run runs/number-words-de-en --numbers 20000"
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
     _add_run(parser)
     parser.add_argument(
@@ -270,7 +266,7 @@ def _account_parser() -> ArgumentParser:
             "  companion account mixtral-8x7b --chip h100\n"
             "  companion account --config my_model.json"
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("name", nargs="?", type=str | None, default=None, help="a published system, not a run")
     _add_run(parser)
@@ -301,7 +297,7 @@ def _bench_parser() -> ArgumentParser:
             "  companion bench --only decode moe             parts of it\n"
             "  companion bench --sizes large --compile       on a GPU"
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds, fewer new tokens, shorter texts")
     parser.add_argument(

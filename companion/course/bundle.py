@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from companion.checkpoints import write_atomic
 from companion.course.bundled import to_text as key_text
 from companion.course.cells import (
     IMPORTS,
@@ -36,7 +37,6 @@ from companion.course.nbgrader_cells import graded, locked, released, solution
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
 from companion.course.tutor import TUTOR
 from companion.course.uses import other_exercises
-from companion.course.writing import put
 from companion.study.exercises.book import exercises, find_exercise
 from companion.study.exercises.exercise import Exercise
 from companion.study.exercises.sealed import seal
@@ -156,8 +156,8 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
     try:
         for folder, contents in (("source", kept), ("release", received)):
             for path, content in contents.items():
-                put(unfinished / folder / path, content)
-        put(unfinished / "page", page(pset))
+                write_atomic(unfinished / folder / path, content)
+        write_atomic(unfinished / "page", page(pset))
         for made, place in zip(("source", "release", "page"), places, strict=True):
             place.parent.mkdir(exist_ok=True)
             (unfinished / made).rename(place)
@@ -165,7 +165,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
     for name, text in (("nbgrader_config.py", CONFIG), ("roster.csv", ROSTER)):
         if not (out / name).exists():
-            put(out / name, text)
+            write_atomic(out / name, text)
             places.append(out / name)
     return places
 

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from companion.course.writing import put
+from companion.checkpoints import write_atomic
 
 
 def course(chosen: Any) -> int:
@@ -65,7 +65,7 @@ def _export(chosen: Any) -> int:
     if to.is_dir():
         raise ValueError(f"--to {to}: expected a file, got a folder")
     rows = collect(folder, None if chosen.roster is None else Path(chosen.roster), leave_out=to)
-    put(to, to_csv(rows))
+    write_atomic(to, to_csv(rows))
     students, sets = {row["student_id"] for row in rows}, {row["assignment"] for row in rows}
     print(f"{to}: {len(students)} students, {len(sets)} problem sets ({', '.join(sorted(sets))})")
     return 0

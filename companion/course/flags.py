@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
+from jsonargparse import ArgumentParser
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Defaults and types behind each flag; descriptions and examples as they are written."""
+from companion.help_format import HelpFormatter
 
 
 def course_parser() -> ArgumentParser:
@@ -24,7 +20,7 @@ def course_parser() -> ArgumentParser:
             "  companion course export marks/\n"
             "  companion course verify"
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
 
 
@@ -49,7 +45,7 @@ def _release_parser() -> ArgumentParser:
             "  companion course release week2 --exercises 2.3 2.4 3.1 --out course/\n"
             "  companion course release week3 --exercises 3.2 3.3 --out course/ --seed-file ~/secret.seed"
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("pset", type=str, help="the name of the problem set: letters, digits, - and _")
     parser.add_argument(
@@ -78,7 +74,7 @@ def _export_parser() -> ArgumentParser:
             "examples:\n  companion course export marks/\n"
             "  companion course export marks/ --roster roster.csv --to grades.csv"
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("folder", type=str, help="the folder with marks; folders inside it count, too")
     parser.add_argument("--to", type=str | None, default=None, metavar="FILE", help="Default: FOLDER/grades.csv")
@@ -98,7 +94,7 @@ def _verify_parser() -> ArgumentParser:
             "Run every reference, every other right answer, every stub and every known mistake on several seeds, and\n"
             "a class of hostile students through the grader. Exit code 0 only if all come out as they must."
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print the counts, and every fault, as JSON")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
@@ -114,7 +110,7 @@ def _notebooks_parser() -> ArgumentParser:
             "  companion course notebooks --check                     write nothing; exit code 1 if one is stale\n"
             "  companion course notebooks --solved build/solved       with solutions, and with what they must print"
         ),
-        formatter_class=_Formatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("folder", nargs="?", type=str, default="notebooks", help="the folder of the lessons")
     parser.add_argument("--check", action="store_true", help="write nothing; say which notebook is stale")

@@ -12,18 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from companion.checkpoints import write_atomic
+from companion.course.export import COLUMNS
 from companion.course.folders import Handed
 from companion.course.mark import OUTCOMES, UNREADABLE, KeyRing, Mark, mark
 from companion.course.submissions import Submission, Unreadable
 from companion.course.workers import Limits, Worker
-from companion.course.writing import put
 from companion.study.exercises.exercise import Exercise
-
-NBGRADER = (
-    "assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email", "raw_score",
-    "late_submission_penalty", "score", "max_score",
-)  # fmt: skip
-"""The columns of nbgrader's own CSV export, in their order."""
 
 READ, EMPTY, OTHER, NOTHING = "read", "empty", "other notebook", "nothing handed in"
 TRIED = (READ, EMPTY, OTHER)
@@ -123,7 +118,7 @@ def table(graded: Sequence[Graded], assignment: str) -> str:
     What could not be read has no score: it is for the instructor to say what that is worth.
     """
     chosen = [one.exercise.id for one in graded[0].marks] if graded else []
-    columns = [*NBGRADER, "submission", *(name for id in chosen for name in (id, f"{id} points"))]
+    columns = [*COLUMNS, "submission", *(name for id in chosen for name in (id, f"{id} points"))]
     text = io.StringIO()
     rows = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     rows.writeheader()
@@ -157,5 +152,5 @@ def write(graded: Sequence[Graded], assignment: str, out: Path) -> None:
     from companion.course.feedback import page
 
     for one in graded:
-        put(out / "feedback" / f"{one.handed.student}.html", page(one, assignment))
-    put(out / "marks.csv", table(graded, assignment))
+        write_atomic(out / "feedback" / f"{one.handed.student}.html", page(one, assignment))
+    write_atomic(out / "marks.csv", table(graded, assignment))

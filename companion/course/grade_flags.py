@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
+from jsonargparse import ArgumentParser
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
-
-
-class Formatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
-    """Defaults and types behind each flag; descriptions and examples as they are written."""
+from companion.help_format import HelpFormatter
 
 
 def grade_parser() -> ArgumentParser:
@@ -29,7 +25,7 @@ def grade_parser() -> ArgumentParser:
             "  companion grade submissions/ --pset week2 --seed-file secret.seed --out marks/\n"
             "  companion grade submissions/ --exercises 2.3 2.4 --seed-file secret.seed --jobs 4 --time 5"
         ),
-        formatter_class=Formatter,
+        formatter_class=HelpFormatter,
     )
     parser.add_argument("folder", type=str, help="the submissions")
     parser.add_argument("--seed-file", type=str | None, default=None, metavar="SECRET", help="what only you know")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import tempfile
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from companion.study.exercises.book import find_exercise
 from companion.study.exercises.examine import key_of
 from companion.study.exercises.exercise import Exercise
 from companion.study.exercises.forbidden import forbidden_uses
-from companion.study.exercises.verify import Trial
+from companion.study.exercises.verify import Trial, as_answer
 
 BOOK = ("2.1", "2.2", "2.3", "2.5")
 TARGET = "2.3"
@@ -241,15 +240,9 @@ def _known(book: Collection[Exercise]) -> Iterator[tuple[str, str, str, str | No
     """A student for each known mistake, who must be told it, and for each right variant, who must not."""
     for one in book:
         for number, known in enumerate(one.mistakes, 1):
-            yield one.id, f"{one.id} mistake {number}", _as_answer(known.answer, one), known.message
+            yield one.id, f"{one.id} mistake {number}", as_answer(known.answer, one.name), known.message
         for number, answer in enumerate(one.variants, 1):
-            yield one.id, f"{one.id} variant {number}", _as_answer(answer, one), None
-
-
-def _as_answer(answer: Any, exercise: Exercise) -> str:
-    """A known answer as a student writes it: under the exercise's name, without its decorator."""
-    text = textwrap.dedent(inspect.getsource(answer))
-    return re.sub(r"\A.*?^def \w+", f"def {exercise.name}", text, count=1, flags=re.DOTALL | re.MULTILINE)
+            yield one.id, f"{one.id} variant {number}", as_answer(answer, one.name), None
 
 
 def _helpers() -> list[str]:

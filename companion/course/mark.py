@@ -10,18 +10,17 @@ processes that share nothing: what an answer saw of a hidden case cannot get int
 
 from __future__ import annotations
 
-import hashlib
 import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
+from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, keyed, shares
 from companion.course.submissions import Submission
 from companion.course.workers import Program, Run, Worker
 from companion.study.exercises.examine import Key, Outcome, Result, Verdict, examine, key_of
 from companion.study.exercises.exercise import Exercise
-from companion.study.exercises.forbidden import forbidden_uses
+from companion.study.exercises.forbidden import forbidden_fault, forbidden_uses
 
 UNREADABLE = "unreadable"
 OUTCOMES = (*(result.value for result in Result), UNREADABLE)
@@ -72,26 +71,21 @@ class KeyRing:
         with _one_at_a_time:
             if (exercise.id, seed) not in self._keys:
                 key = key_of(exercise, seed)
-                mistakes = tuple((message, _once(gives)) for message, gives in key.mistakes)
-                self._keys[exercise.id, seed] = replace(key, expected=_once(key.expected), mistakes=mistakes)
+                mistakes = tuple((message, _alone(gives)) for message, gives in key.mistakes)
+                self._keys[exercise.id, seed] = replace(key, expected=_alone(key.expected), mistakes=mistakes)
             return self._keys[exercise.id, seed]
 
     def shuffled(self, count: int, *what: str) -> list[int]:
         """0 ... count - 1 in an order that only the secret tells."""
-        seed = hashlib.blake2b("\n".join(what).encode(), key=hashlib.sha256(self.secret).digest()).digest()
         order = list(range(count))
-        random.Random(seed).shuffle(order)
+        random.Random(keyed(self.secret, *what)).shuffle(order)
         return order
 
 
-def _once(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
-    kept: dict[int, Outcome] = {}
-
+def _alone(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
     def get(index: int) -> Outcome:
         with _one_at_a_time:
-            if index not in kept:
-                kept[index] = gives(index)
-            return kept[index]
+            return gives(index)
 
     return get
 
@@ -113,7 +107,7 @@ def mark(worker: Worker, exercise: Exercise, submission: Submission, keys: KeyRi
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # its parts can be read, and not together
         return without_running(Verdict(Result.CRASHED, fault=f"the code cannot be read: {type(error).__name__}"))
     if used:
-        fault = f"it uses {', '.join(used)}, which the exercise asks you to do without"
+        fault = forbidden_fault(used)
         return without_running(Verdict(Result.REFUSED, fault=fault))
 
     program = Program(answer.program, exercise.name, exercise.forbidden)

@@ -10,10 +10,9 @@ import hashlib
 from typing import Any
 
 from companion.course.cells import Cell, Notebook
-from companion.study.exercises.exercise import BEGIN, END
+from companion.study.exercises.exercise import BEGIN, END, STUB
 
 BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
-STUB = "raise NotImplementedError"
 
 
 def locked(grade_id: str, cell: Cell) -> Cell:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from companion.checkpoints import write_atomic
 from companion.course.cells import IMPORTS, Cell, Notebook, code, count, heading, markdown, notebook, to_text
 from companion.course.tutor import TUTOR
 from companion.course.uses import other_exercises
-from companion.course.writing import put
 from companion.study.exercises.book import exercises
 from companion.study.exercises.exercise import Exercise
 
@@ -115,7 +115,7 @@ def write_self_study(folder: Path) -> list[str]:
     lines = []
     for path, text in wanted.items():
         if not path.exists() or path.read_bytes() != text.encode():
-            put(path, text)
+            write_atomic(path, text)
             lines.append(f"{path}: written")
     for path in _left_over(folder, wanted):
         path.unlink()
@@ -128,7 +128,7 @@ def write_solved(folder: Path, out: Path) -> list[Path]:
     written = []
     for name, (title, book) in chapters(folder).items():
         path = out / f"{name}.ipynb"
-        put(path, to_text(solved(name, title, book)))
+        write_atomic(path, to_text(solved(name, title, book)))
         written.append(path)
     return written
 

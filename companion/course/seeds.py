@@ -35,8 +35,12 @@ def read_secret(path: Path | str) -> bytes:
 
 def hidden_seed(secret: bytes, id: str, number: int = 0) -> int:
     """The seed of an exercise's hidden cases; another one for each `number`. Never that of the public ones."""
-    digest = hashlib.blake2b(f"{id}\n{number}".encode(), key=hashlib.sha256(secret).digest()).digest()
-    return int.from_bytes(digest[:7], "big") + 1
+    return int.from_bytes(keyed(secret, id, str(number))[:7], "big") + 1
+
+
+def keyed(secret: bytes, *what: str) -> bytes:
+    """64 bytes that follow from these words, and that nobody can tell who does not have the secret."""
+    return hashlib.blake2b("\n".join(what).encode(), key=hashlib.sha256(secret).digest()).digest()
 
 
 def hidden_seeds(secret: bytes, id: str) -> list[int]:

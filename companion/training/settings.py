@@ -20,6 +20,7 @@ from companion.config import (
     NormConfig,
     PositionConfig,
 )
+from companion.training.schedule import Schedule
 
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
 TASK, MODEL, TRAINING, MACHINE = "what is learned", "the model", "the training", "the machine and the run"
@@ -100,9 +101,7 @@ class Settings:
     accumulate: int = _setting(TRAINING, 1, "micro-batches per update: a larger batch in the same memory")
     learning_rate: float = _setting(TRAINING, 3e-3, "peak learning rate of AdamW")
     warmup: int = _setting(TRAINING, 50, "updates until the peak learning rate")
-    schedule: Literal["cosine", "linear", "inverse_sqrt"] = _setting(
-        TRAINING, "cosine", "how it falls from there; inverse_sqrt is the one of 2017"
-    )
+    schedule: Schedule = _setting(TRAINING, "cosine", "how it falls from there; inverse_sqrt is the one of 2017")
     beta2: float = _setting(TRAINING, 0.95, "decay per update of AdamW's average of squared gradients")
     weight_decay: float = _setting(TRAINING, 0.1, "of the matrices")
     clip: float = _setting(TRAINING, 1.0, "largest norm of the gradient")
@@ -281,7 +280,7 @@ class NumberWordsSettings(Settings):
     norm: Literal["rms", "layer"] = _setting(MODEL, "layer", _help("norm"))
     dropout: float = _setting(MODEL, 0.0, _help("dropout"))
     batch: int = _setting(TRAINING, 64, _help("batch"))
-    schedule: Literal["cosine", "linear", "inverse_sqrt"] = _setting(TRAINING, "linear", _help("schedule"))
+    schedule: Schedule = _setting(TRAINING, "linear", _help("schedule"))
     beta2: float = _setting(TRAINING, 0.98, _help("beta2"))
 
     def _folder_name(self) -> str:

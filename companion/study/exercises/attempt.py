@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from companion.study.exercises.examine import Result, Verdict
-from companion.study.exercises.forbidden import forbidden_uses
+from companion.study.exercises.forbidden import forbidden_fault, forbidden_uses
 
 
 class NotYet(AssertionError):
@@ -56,7 +56,7 @@ def attempt(
         raise NotYet(f"{title}: {name} is a {type(answer).__name__}; expected a function.")
     used = _forbidden(answer, forbidden)
     if used:
-        fault = f"it uses {', '.join(used)}, which the exercise asks you to do without"
+        fault = forbidden_fault(used)
         raise NotYet(f"{title}: {fault}.", Verdict(Result.REFUSED, fault=fault))
     verdict = test(answer)
     if verdict.result is not Result.RIGHT:

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import torch
@@ -96,11 +97,12 @@ class Key:
 
 
 def key_of(exercise: Exercise, seed: int = 0) -> Key:
-    """The key that an exercise's reference and known mistakes give, called as they are needed."""
+    """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
     cases = tuple(exercise.inputs(seed))
 
     def gives(answer: Answer) -> Callable[[int], Outcome]:
-        return lambda index: here(answer)(cases[index])
+        call = here(answer)
+        return cache(lambda index: call(cases[index]))
 
     return Key(
         tuple(inspect.signature(exercise.reference).parameters),
@@ -173,7 +175,7 @@ def _known(key: Key, call: Call, index: int, outcome: Outcome) -> str | None:
     Of several, the one that gives the same most often, first on what fails and then on what does not. Cases that must
     be refused count for the latter only: a mistake seldom knows what to refuse, and an answer may.
     """
-    alike = [known for known in key.mistakes if _same(outcome, known[1](index), key.cases[index])]
+    alike = [known for known in key.mistakes if same(outcome, known[1](index), key.cases[index])]
     if not alike:
         return None
     others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
@@ -183,7 +185,7 @@ def _known(key: Key, call: Call, index: int, outcome: Outcome) -> str | None:
     best: tuple[int, int] | None = None
     name = None
     for message, gives in alike:
-        agrees = [_same(gave, gives(at), case) for at, case, gave in others]
+        agrees = [same(gave, gives(at), case) for at, case, gave in others]
         on_failed = sum(agree for agree, fails in zip(agrees, failed, strict=True) if fails)
         if 2 * on_failed < sum(failed):
             continue
@@ -192,7 +194,8 @@ def _known(key: Key, call: Call, index: int, outcome: Outcome) -> str | None:
     return name
 
 
-def _same(one: Outcome, other: Outcome, case: Case) -> bool:
+def same(one: Outcome, other: Outcome, case: Case) -> bool:
+    """Whether two calls on a case gave the same."""
     if one.error or other.error:
         return one.error == other.error
     if one.result or other.result or one.changed != other.changed:

@@ -35,6 +35,8 @@ from typing import Any
 import torch
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+STUB = "raise NotImplementedError"
+"""What stands in place of a solution where an exercise is handed out."""
 HINTS = 3
 DIFFICULTIES = {1: "read off", 2: "write", 3: "think"}
 
@@ -241,5 +243,5 @@ def _parts(id: str, reference: Answer) -> tuple[str, str]:
     before, between, after = body[: marks[0]], body[marks[0] + 1 : marks[1]], body[marks[1] + 1 :]
     if any(line.strip() for line in (*before, *after)):
         raise ValueError(f"exercise {id}: expected nothing outside the solution's markers")
-    stub = "\n".join([*head, "    raise NotImplementedError"])
+    stub = "\n".join([*head, f"    {STUB}"])
     return stub, "\n".join([*head, *between]).rstrip()

@@ -30,3 +30,8 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
                 parts = {part for part in (module or "").split(".")} | {alias.name for alias in names}
                 found |= parts & {*wanted, "companion"}
     return sorted(found)
+
+
+def forbidden_fault(used: Collection[str]) -> str:
+    """What to say of an answer that uses these."""
+    return f"it uses {', '.join(used)}, which the exercise asks you to do without"

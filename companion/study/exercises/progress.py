@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 
+from companion.checkpoints import write_atomic
 from companion.study.exercises.book import exercises
 from companion.study.exercises.exercise import DIFFICULTIES
 
@@ -49,11 +50,7 @@ def read_progress() -> dict[str, Record]:
 
 
 def _write(known: dict[str, Record]) -> None:
-    file = progress_file()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps({key: asdict(one) for key, one in known.items()}, indent=1), "utf-8")
-    temporary.replace(file)
+    write_atomic(progress_file(), json.dumps({key: asdict(one) for key, one in known.items()}, indent=1))
 
 
 def note_check(id: str, passed: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from companion.study.exercises.compare import difference
-from companion.study.exercises.examine import Call, Key, Outcome, Result, Verdict, examine, key_of
+from companion.study.exercises.examine import Call, Key, Outcome, Result, Verdict, examine, key_of, same
 from companion.study.exercises.exercise import Case, Exercise
 from companion.study.exercises.wire import case_value, outcome_of, outcome_value, pack, unpack
 
@@ -115,21 +115,12 @@ def _examine_kind(key: Key, call: Call) -> Verdict:
             fault = f"it raised {outcome.error[0]}: {outcome.error[1]}" if outcome.error else "it did not end"
             return Verdict(outcome.result or Result.CRASHED, case.shows, fault=fault)
         for message, gives in key.mistakes:
-            if _alike(outcome, gives(index), case):
+            if same(outcome, gives(index), case):
                 return Verdict(Result.WRONG, case.shows, fault="that is not it", mistake=message)
         other_kind = difference(_kind_or_none(outcome.value), key.expected(index).value)
         if other_kind:
             return Verdict(Result.WRONG, case.shows, fault=f"not even the kind of the result is right: {other_kind}")
     return Verdict(Result.RIGHT)
-
-
-def _alike(outcome: Outcome, known: Outcome, case: Case) -> bool:
-    if known.error or known.result:
-        return False
-    try:
-        return difference(outcome.value, known.value, case.tolerance) is None
-    except TypeError:
-        return False
 
 
 def _kind_or_none(value: Any) -> Any:
