@@ -4,6 +4,9 @@ It fails when a cell fails or is not run, something is written to stderr, a form
 load, LaTeX is left in the text, a slider does not change its picture when it is moved with the keyboard, or anything is
 asked of another machine. Every figure is kept as a screenshot, to be looked at. Needs Chromium and the extra `dev`.
 
+Then it does an exercise as a reader would: types a wrong answer and a right one into the exercise notebook of lesson
+02, and fails unless the check names the mistake in the one and accepts the other.
+
     python tests/lab/check.py [--figures FOLDER] [--chromium PATH] [LESSON ...]
 """
 
@@ -24,7 +27,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, TimeoutError, sync_playwright
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -45,6 +48,17 @@ PROMPTS = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(e 
 IDLE = "#jp-main-statusbar >> text=/Python 3.*Idle/"
 LONGEST_RUN = 300_000  # milliseconds
 SLIDER_SETTLES = 2_000  # milliseconds from a key press to the new picture
+EXERCISES = "exercises/02_scaled_dot_product_attention"
+ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and what its check must say
+    "wrong": (
+        "def weight_of_cat():\nreturn torch.softmax(torch.tensor([4.0, 4.0, 0.0]) / 4, dim=0)[0].item()",
+        "your scores are divided by d_k, not by its square root",
+    ),
+    "right": (
+        "def weight_of_cat():\nreturn torch.softmax(torch.tensor([4.0, 4.0, 0.0]) / 4**0.5, dim=0)[0].item()",
+        "2.1 One weight with a pencil: right. 1 point.",
+    ),
+}
 
 
 @contextlib.contextmanager
@@ -64,6 +78,7 @@ def jupyterlab(folder: Path) -> Iterator[tuple[str, str]]:
     command += [f"--ServerApp.root_dir={folder / 'notebooks'}"]
     command += ['--ServerApp.jpserver_extensions={"jupyterlab_jupytext": False}']
     environment = os.environ | {
+        "COMPANION_HOME": f"{folder}/progress",
         "JUPYTER_CONFIG_DIR": f"{folder}/config",
         "JUPYTERLAB_WORKSPACES_DIR": f"{folder}/workspaces",
         "JUPYTERLAB_SETTINGS_DIR": f"{folder}/settings",
@@ -158,6 +173,33 @@ def check(page: Page, address: str, token: str, name: str, figures: Path) -> lis
     return look(page) + faults + ([] if formulas else ["no formula was rendered"])
 
 
+def answer_an_exercise(page: Page, address: str, token: str, figures: Path) -> list[str]:
+    """Type each of `ANSWERS` into the exercise notebook, run its check, and return what it did not say."""
+    page.goto(f"{address}/lab/tree/{EXERCISES}.ipynb?reset&token={token}")
+    cells = page.locator(".jp-Notebook .jp-CodeCell")
+    cells.first.wait_for()
+    page.wait_for_selector(IDLE)
+    cells.first.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")  # the imports
+    faults = []
+    for kind, (typed, says) in ANSWERS.items():
+        cells.nth(1).locator(".cm-content").click()
+        page.keyboard.press("Control+A")
+        page.keyboard.type(typed)
+        page.keyboard.press("Control+Enter")
+        cells.nth(2).locator(".cm-content").click()
+        page.keyboard.press("Control+Enter")
+        output = cells.nth(2).locator(".jp-OutputArea-output").filter(has_text=says).first
+        try:
+            output.wait_for()
+        except TimeoutError:
+            shown = cells.nth(2).locator(".jp-OutputArea").inner_text()
+            faults.append(f"{EXERCISES}: to the {kind} answer, expected {says!r}, read {shown[:500]!r}")
+        page.screenshot(path=figures / f"exercise-{kind}.png")
+    print(f"{EXERCISES}: {len(ANSWERS)} answers typed", flush=True)
+    return faults
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run every lesson in a real JupyterLab and browser.")
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="number or beginning of the name (default: all)")
@@ -194,6 +236,7 @@ def main() -> int:
         page.on("request", lambda request: None if request.url.startswith(local) else outside.append(request.url))
         for name in names:
             faults += [f"{name}: {fault}" for fault in check(page, address, token, name, options.figures)]
+        faults += answer_an_exercise(page, address, token, options.figures)
         context.close()
     faults += [f"asked of another machine: {url}" for url in outside]
     print(*faults, sep="\n", end="\n" if faults else "")
