@@ -5,7 +5,8 @@
 The same source, companion and libraries give the same bytes: cell ids follow from the text, and nothing that depends
 on the clock or on chance is kept. A notebook records, in its metadata, a digest of each code cell with its outputs and
 one of the companion modules that the lesson imports. So the builder can tell what needs to run: nothing when only
-prose changed. `--check` runs nothing and says which notebook is not what its source builds, and where.
+prose changed. The line {{ exercises }} becomes the table of the lesson's exercises (catalogue.py). `--check` runs
+nothing and says which notebook is not what its source builds, and where.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import catalogue
 import jupytext
 import nbformat
 from nbclient import NotebookClient
@@ -61,10 +64,14 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Source:
-    """A source as cells without outputs, and the line of the file on which each cell begins."""
+    """A source as cells without outputs, and the line of the file on which each cell begins.
+
+    tables: where the source asks for the table of exercises: cell (from 1), and line of the cell (from 0).
+    """
 
     cells: list[NotebookNode]
     lines: list[int]
+    tables: list[tuple[int, int]]
 
 
 def lessons(folder: Path = HERE) -> list[Lesson]:
@@ -74,16 +81,43 @@ def lessons(folder: Path = HERE) -> list[Lesson]:
     return [Lesson(folder / "src" / f"{name}.md", folder / f"{name}.ipynb") for name in sorted(names)]
 
 
-def read_source(path: Path) -> Source:
-    """The cells of a MyST source, with ids that follow from their text."""
+def read_source(path: Path, package: Path = PACKAGE) -> Source:
+    """The cells of a MyST source, with the table of the lesson's exercises and with ids that follow from their text.
+
+    A lesson that has no exercises keeps the line that asks for them.
+
+    Raises:
+        BuildError: the exercises cannot be read.
+    """
     text = path.read_text(encoding="utf-8")
     cells, seen = jupytext.reads(text, fmt="md:myst").cells, {}  # type: ignore[var-annotated]
+    lines = list(_first_lines(text, cells))
+    tables = _fill_in_exercises(cells, path.stem, package)
     for cell in cells:
         key = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
         seen[key] = seen.get(key, 0) + 1
         cell.id = key if seen[key] == 1 else f"{key}-{seen[key]}"
         cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in KEPT_CELL_METADATA})
-    return Source(cells, list(_first_lines(text, cells)))
+    return Source(cells, lines, tables)
+
+
+def _fill_in_exercises(cells: list[NotebookNode], name: str, package: Path) -> list[tuple[int, int]]:
+    """Put the table of exercises where the cells ask for it; cell and line of each place."""
+    found = [
+        (number, row)
+        for number, cell in enumerate(cells, 1)
+        if cell.cell_type == "markdown"
+        for row, line in enumerate(cell.source.split("\n"))
+        if line == catalogue.PLACEHOLDER
+    ]
+    try:
+        table = catalogue.table(name, package) if found else None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise BuildError(f"{name}: the exercises cannot be listed: {error}") from error
+    for number, row in reversed(found if table else []):  # from the bottom: the rows above stay where they are
+        rows = cells[number - 1].source.split("\n")
+        cells[number - 1].source = "\n".join([*rows[:row], table, *rows[row + 1 :]])
+    return found
 
 
 def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
@@ -124,11 +158,24 @@ def companion_digest(cells: list[NotebookNode], package: Path = PACKAGE) -> str:
     """Of the source files of every companion module that the code cells import, and those these import."""
     found: set[Path] = set()
     for cell in _code(cells):
-        _follow(_parse(cell.source), "", package, found)
+        tree = _parse(cell.source)
+        _follow(tree, "", package, found)
+        for lesson in _lessons_checked(tree):
+            _add(f"{package.name}.study.exercises.{catalogue.file_of(lesson, package).stem}", None, package, found)
     parts = [f"{path.relative_to(package).as_posix()}\n{path.read_text(encoding='utf-8')}" for path in sorted(found)]
     return _sha("\0".join(parts))
 
 
+def _lessons_checked(tree: ast.AST) -> Iterator[int]:
+    """The lessons whose exercises are checked, as in check("2.3", answer): the companion finds them by number."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "check" and node.args:
+            id = node.args[0]
+            if isinstance(id, ast.Constant) and re.fullmatch(r"\d+\.\d+", str(id.value)):
+                yield int(str(id.value).split(".")[0])
+
+
+@cache
 def _parse(code: str) -> ast.Module:
     try:
         return ast.parse(code)
@@ -229,7 +276,10 @@ def _prose_difference(source: Source, stored: list[NotebookNode]) -> Difference 
         old = stored[number - 1] if number <= len(stored) else None
         if old is None or (cell.cell_type, cell.source) != (old.cell_type, old.source):
             shift = _first_changed_line(cell.source, old.source if old is not None else "")
-            return Difference("the text in the notebook is not the text in the source", number, line + shift, False)
+            what = "the text in the notebook is not the text in the source"
+            for table in (row for at, row in source.tables if at == number and row <= shift):
+                what, shift = "the exercises in the notebook are not those of companion/study/exercises", table
+            return Difference(what, number, line + shift, False)
         if cell.id != old.get("id") or cell.metadata != old.metadata:
             return Difference("the cell's id, tags or name differ from the source", number, line, runs=False)
     if len(stored) > len(source.cells):
@@ -299,7 +349,7 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE) -> st
     if not lesson.source.exists():
         raise BuildError(f"{lesson.name}: {difference(lesson)}; delete the notebook or bring its source back")
     start = time.monotonic()
-    source = read_source(lesson.source)
+    source = read_source(lesson.source, package)
     companion = companion_digest(source.cells, package)
     stale = difference(lesson, source)
     stored = None
@@ -325,7 +375,12 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE) -> st
 def _check_all(chosen: list[Lesson]) -> bool:
     fine = True
     for lesson in chosen:
-        found = difference(lesson)
+        try:
+            found = difference(lesson)
+        except BuildError as error:
+            fine = False
+            print(error)
+            continue
         if found:
             fine = False
             print(f"{lesson.name}: STALE, {found}. Run: make notebooks")

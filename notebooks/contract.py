@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import build
+import catalogue
 import nbformat
 from markdown_it import MarkdownIt
 from nbformat import NotebookNode
@@ -61,6 +62,7 @@ class Book:
     cells: Sequence[NotebookNode]
     lines: Sequence[int | None]  # of the source, one a cell
     size: int
+    tables: Sequence[tuple[int, int]] = ()  # where the source asks for the exercises: cell from 1, line of the cell
     companion_names: Mapping[str, str] = field(default_factory=dict)  # public name -> module
     not_compared: Mapping[str, str] = field(default_factory=dict)  # cell name -> reason
     other_equations: Mapping[int, set[str]] = field(default_factory=dict)  # lesson -> its tags
@@ -69,13 +71,18 @@ class Book:
     def lesson(self) -> int:
         return int(self.name[:2])
 
+    @property
+    def exercise_file(self) -> str:
+        """Where the lesson's exercises are written."""
+        return catalogue.file_of(self.lesson, Path(build.PACKAGE.name)).as_posix()
+
     @classmethod
     def read(cls, lesson: build.Lesson, **known: Mapping) -> Book:
         """A lesson as it is stored. The lines are those of the source, as far as the notebook follows it."""
         cells = nbformat.read(lesson.notebook, as_version=4).cells
-        lines = build.read_source(lesson.source).lines
-        padded = [lines[i] if i < len(lines) else None for i in range(len(cells))]
-        return cls(lesson.name, cells, padded, lesson.notebook.stat().st_size, **known)
+        source = build.read_source(lesson.source)
+        padded = [source.lines[i] if i < len(source.lines) else None for i in range(len(cells))]
+        return cls(lesson.name, cells, padded, lesson.notebook.stat().st_size, source.tables, **known)
 
     def numbered(self, kind: str) -> Iterator[tuple[int, NotebookNode]]:
         for number, cell in enumerate(self.cells, 1):
@@ -269,6 +276,60 @@ def figures(book: Book) -> Iterator[Fault]:
             yield book.fault("the cell under a figure must be Markdown and begin with a sentence about it", number)
 
 
+def exercises(book: Book) -> Iterator[Fault]:
+    """The part `Exercises`: a sentence, the table, one wrong answer that is caught; the exercises stand elsewhere."""
+    second = [(n, h) for n, cell in book.numbered("markdown") for h in _headings(cell.source) if h[0] == 2]
+    at = [index for index, (_, (_, _, text)) in enumerate(second) if text.split(":")[0].strip() == "Exercises"]
+    if len(at) != 1 or at[0] + 1 == len(second):
+        return  # `parts` says so
+    (first, (_, top, _)), (last, (_, bottom, _)) = second[at[0] : at[0] + 2]
+    if len(book.tables) != 1 or book.tables[0][0] != first:
+        found = f"in cells {[cell for cell, _ in book.tables]}" if book.tables else "nowhere"
+        what = f"the part `## Exercises` needs the line `{catalogue.PLACEHOLDER}` once, above its code; it is {found}"
+        yield book.fault(what, first, top)
+    elif catalogue.PLACEHOLDER in book.cells[first - 1].source.split("\n"):
+        yield book.fault(f"this lesson has no exercises; they are written in {book.exercise_file}", *book.tables[0])
+    under = NotebookNode(book.cells[first - 1], source="\n".join(book.cells[first - 1].source.split("\n")[top + 1 :]))
+    if not _begins_with_sentence(under) or under.source.lstrip().startswith(("|", "{{")):
+        yield book.fault("say in a sentence, above the table, what the exercises are about", first, top)
+    for number, cell in book.numbered("markdown"):
+        for _, row, text in _headings(cell.source):
+            if (first, top) < (number, row) < (last, bottom):
+                what = f"heading {text!r}: exercises are written once, in {book.exercise_file}, and not in the lesson"
+                yield book.fault(what, number, row)
+    yield from _check_at_work(book, [n for n, _ in book.numbered("code") if first < n < last] or [first])
+
+
+def _check_at_work(book: Book, numbers: Sequence[int]) -> Iterator[Fault]:
+    """The code cell of the exercises tries one wrong answer and shows what the check says; there is no other one."""
+    for number in numbers[1:]:
+        what = f"a second code cell: exercises are written once, in {book.exercise_file}, and not in the lesson"
+        yield book.fault(what, number)
+    cell = book.cells[numbers[0] - 1]
+    for fault in _wrong_answer_faults(cell.source if cell.cell_type == "code" else "", book.lesson):
+        yield book.fault(fault, numbers[0])
+    if cell.cell_type == "code" and not _begins_with_sentence(book.cells[numbers[0]]):
+        what = "the cell under this one must be Markdown, and say in a sentence what the check said"
+        yield book.fault(what, numbers[0])
+
+
+def _wrong_answer_faults(code: str, lesson: int) -> Iterator[str]:
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except SyntaxError:
+        return  # `code` says so
+    calls = [n for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == "check"]
+    ids = [str(n.args[0].value) for n in calls if len(n.args) == 2 and isinstance(n.args[0], ast.Constant)]
+    if len(calls) != 1 or not any(re.fullmatch(rf"{lesson}\.\d+", id) for id in ids):
+        yield f'the exercises need a code cell that tries one wrong answer: `check("{lesson}.1", wrong)`'
+        return
+    handlers = [ast.unparse(n.type) for n in nodes if isinstance(n, ast.ExceptHandler) and n.type is not None]
+    if "NotYet" not in handlers:
+        yield "show what the check says of the wrong answer: `except NotYet as fault: print(fault)`"
+    if not assertion_lines(code):
+        yield "assert a part of what the check says, so that it is what the reader is told"
+
+
 def _begins_with_sentence(cell: NotebookNode | None) -> bool:
     if cell is None or cell.cell_type != "markdown":
         return False
@@ -374,7 +435,7 @@ def size(book: Book) -> Iterator[Fault]:
 
 
 RULES: list[Callable[[Book], Iterator[Fault]]] = [
-    parts, numbered_equations, executed_equations, figures, code, outputs, tags, images, size,
+    parts, numbered_equations, executed_equations, figures, exercises, code, outputs, tags, images, size,
 ]  # fmt: skip
 
 

@@ -74,6 +74,10 @@ the hidden checks with what they expect.
     companion grade SUBMISSIONS --pset {name} --seed-file secret.seed --out marks/{name}
     companion course export marks/ --roster roster.csv
 
+`--time 10` (seconds for all public cases of an exercise, and once more for all hidden ones) and `--memory 2` (GiB)
+are the defaults; raise them on a slow or busy machine. An empty score is no zero: it means that there was nothing to
+try, and the column `submission` of marks.csv says why. What it is worth is for you to say.
+
 **Grade with nbgrader**, in this folder, submissions in `submitted/STUDENT/{name}/{name}.ipynb`:
 
     nbgrader generate_assignment {name}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from companion.course.grade_flags import grade_parser
 from companion.parsers import command_parser
 from companion.study.exercises.examine import Result
 
@@ -44,3 +45,10 @@ def test_all_outcomes_are_explained():
 def test_it_says_what_a_hidden_seed_cannot_do():
     assert "**The references are public.**" in PAGE and "**What it does not protect.**" in PAGE
     assert "--network none" in PAGE
+
+
+def test_limits_and_empty_scores_are_explained(bundle):
+    grader = {option: action.default for action in grade_parser()._actions for option in action.option_strings}
+    for page in (PAGE, (bundle / "week2.md").read_text(encoding="utf-8")):
+        assert f"`--time {grader['--time']:g}`" in page and f"`--memory {grader['--memory']:g}`" in page
+        assert re.search(r"empty score (?:[^.]* )?is (?:not a|no) zero", " ".join(page.split()), re.IGNORECASE)

@@ -110,7 +110,7 @@ def test_a_solution_needs_nothing_that_a_reader_does_not_have(one):
 
 
 def test_a_solution_that_leans_on_a_helper_is_told():
-    @exercise("99.1", "Lean", points=1, difficulty=1, minutes=1, hints=["a.", "b.", "c."])
+    @exercise("99.1", "Lean", task="Lean", points=1, difficulty=1, minutes=1, hints=["a.", "b.", "c."])
     def lean(x):
         """Return twice `x`."""
         ### BEGIN SOLUTION

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import build
 import nbformat
@@ -39,12 +40,44 @@ def test_building_again_gives_the_same_bytes(copied):
 def test_changed_prose_is_found_and_needs_no_execution(copied, monkeypatch):
     before = outputs(copied)
     edit(copied.source, "It runs.", "It does run.")
-    assert "source line 73): the text in the notebook is not the text in the source" in str(build.difference(copied))
+    assert "source line 93): the text in the notebook is not the text in the source" in str(build.difference(copied))
     monkeypatch.setattr(build, "execute", None)
     assert "outputs kept, written" in build.build(copied)
     assert build.difference(copied) is None
     assert outputs(copied) == before
     assert "It does run." in copied.notebook.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A copy of the companion, to be changed."""
+    return Path(shutil.copytree(build.PACKAGE, tmp_path / "companion", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+def test_the_exercises_are_listed(small_lesson):
+    text = small_lesson.notebook.read_text(encoding="utf-8")
+    assert "{{ exercises }}" not in text
+    assert "| 2.1 | One weight with a pencil | " in text and "| 1 (read off) | 5 | 1 |" in text
+    assert "[exercises/02_small.ipynb](exercises/02_small.ipynb)" in text
+
+
+def test_changed_exercises_are_found_and_listed(copied, package, monkeypatch):
+    stored = nbformat.read(copied.notebook, as_version=4)
+    monkeypatch.setattr(build, "execute", lambda lesson, source: build._with_outputs(source.cells, stored.cells))
+    edit(package / "study" / "exercises" / "lesson_02.py", "One weight with a pencil", "A weight with a pen")
+    found = str(build.difference(copied, build.read_source(copied.source, package)))
+    assert found.startswith("cell 8 (source line 71): the exercises in the notebook are not those of companion/")
+    assert "executed, written" in build.build(copied, package=package)
+    assert "| 2.1 | A weight with a pen | " in copied.notebook.read_text(encoding="utf-8")
+    assert build.difference(copied, build.read_source(copied.source, package)) is None
+
+
+def test_exercises_that_cannot_be_listed_stop_the_build(copied, package):
+    before = copied.notebook.read_bytes()
+    edit(package / "study" / "exercises" / "lesson_02.py", "    points=1,", "    points=one,")
+    with pytest.raises(build.BuildError, match=r"02_small: .* lesson_02\.py, line \d+: .*expected id, title, task"):
+        build.build(copied, package=package)
+    assert copied.notebook.read_bytes() == before
 
 
 def test_changed_code_is_found_and_executed(copied):
@@ -123,7 +156,7 @@ def test_nothing_of_the_clock_or_of_chance_is_kept(small_lesson):
 
 
 @pytest.fixture
-def package(tmp_path):
+def small_package(tmp_path):
     files = {
         "__init__.py": "from companion.layers.attention import attend\nfrom companion.other import thing",
         "other.py": "thing = 1",
@@ -132,6 +165,10 @@ def package(tmp_path):
         "layers/masks.py": "import torch",
         "config.py": "",
         "cli.py": "from companion import other",
+        "study/exercises/__init__.py": "from companion.study.exercises.desk import check",
+        "study/exercises/desk.py": "",
+        "study/exercises/lesson_02.py": "from companion import config",
+        "study/exercises/lesson_03.py": "",
     }
     for name, text in files.items():
         path = tmp_path / "companion" / name
@@ -154,18 +191,21 @@ def package(tmp_path):
         ("import companion", "other.py", True),
         ("import companion", "cli.py", False),
         ("import torch", "other.py", False),
+        ("from companion.study.exercises import check", "study/exercises/desk.py", True),
+        ("check('2.1', wrong)", "study/exercises/lesson_02.py", True),
+        ("check('2.1', wrong)", "config.py", True),
+        ("check('2.1', wrong)", "study/exercises/lesson_03.py", False),
+        ("check(2, '2.1')", "study/exercises/lesson_02.py", False),
     ],
 )
-def test_a_lesson_depends_on_the_modules_it_imports(package, code, changed, expected):
+def test_a_lesson_depends_on_the_modules_it_imports(small_package, code, changed, expected):
     cells = [nbformat.v4.new_code_cell(code)]
-    before = build.companion_digest(cells, package)
-    (package / changed).write_text("# changed")
-    assert (build.companion_digest(cells, package) != before) == expected
+    before = build.companion_digest(cells, small_package)
+    (small_package / changed).write_text("# changed")
+    assert (build.companion_digest(cells, small_package) != before) == expected
 
 
-def test_a_changed_companion_runs_the_lesson_again(copied, executed, tmp_path):
-    package = tmp_path / "companion"
-    shutil.copytree(build.PACKAGE, package)
+def test_a_changed_companion_runs_the_lesson_again(copied, executed, package):
     assert build.build(copied, package=package) == "02_small: up to date"
     edit(package / "study" / "figures.py", "DPI = 100", "DPI = 90")
     assert build.build(copied, package=package).startswith("02_small: executed")

@@ -11,6 +11,7 @@ from nbformat.v4 import new_output
 EQUATION = "$$\na + b = b + a\n\\tag{2.1}\n$$\n"
 ASSERTED = "assert add(1, 2) == add(2, 1)  # (2.1), claim S0-04"
 NEW_CELL = "\n```{code-cell}\n%s\n```\n\n## Where texts differ"
+CHECK = 'check("2.1", shares_of_scores)'
 LONG = "\n".join(f"x{i} = {i}" for i in range(41))
 
 
@@ -30,7 +31,7 @@ def book(small_lesson, tmp_path):
         for count, cell in enumerate(code, 1):
             cell.execution_count = count
             cell.outputs = executed[cell.metadata.name].outputs if "name" in cell.metadata else []
-        return contract.Book("02_small", source.cells, source.lines, 1000, **known)
+        return contract.Book("02_small", source.cells, source.lines, 1000, source.tables, **known)
 
     return make
 
@@ -72,6 +73,20 @@ def test_a_good_lesson_has_no_fault(book):
         # figures
         ("Squares rise faster", "+++\n\n### Squares rise faster", "must be Markdown and begin with a sentence"),
         ("Squares rise faster than their roots.\n\n", "", "must be Markdown and begin with a sentence"),
+        # exercises
+        ("{{ exercises }}\n", "", "needs the line `{{ exercises }}` once, above its code; it is nowhere"),
+        ("{{ exercises }}", "{{ exercises }}\n\n{{ exercises }}", "it is in cells \\[8, 8\\]"),
+        ("that a score", "that\n\n{{ exercises }}\n\na score", "it is in cells \\[8, 10\\]"),
+        ("Weights and masks, for a change.\n\n", "", "say in a sentence, above the table, what the exercises"),
+        ("{{ exercises }}", "### 1. Add\n\n{{ exercises }}", "heading '1. Add': exercises are written once"),
+        ("\n## Summary", "\n```{code-cell}\nx = 1\n```\n\nDone.\n\n## Summary", "second code cell: exercises"),
+        (CHECK, 'check("2.1")', "tries one wrong answer: `check\\(\"2.1\", wrong\\)`"),
+        (CHECK, 'check("3.1", shares_of_scores)', "tries one wrong answer"),
+        (CHECK, f"{CHECK}\n    {CHECK}", "tries one wrong answer"),
+        (CHECK, "shares_of_scores()", "tries one wrong answer"),
+        ("except NotYet", "except ValueError", "show what the check says of the wrong answer"),
+        ('assert "exponentiate them first" in said', "print(said)", "assert a part of what the check says"),
+        ("The check says that a score is no weight.\n\n", "", "Markdown, and say in a sentence what the check said"),
         # code
         ("## Where texts differ", NEW_CELL % LONG, "a code cell of 41 lines"),
         ("## Where texts differ", NEW_CELL % "x = 1\n%timeit x", "source line 66: not plain Python"),
@@ -82,7 +97,7 @@ def test_a_good_lesson_has_no_fault(book):
         (":tags: [rung]", ":tags: [raises-exception]", "unknown tags \\['raises-exception'\\]"),
         (":name: mistake", ":name: sums", "the name 'sums' is taken"),
         (":tags: [rung]", ":tags: [rung, nbval-ignore-output]", "not compared, without a reason"),
-        (":tags: [rung]", ":tags: [rung, nbval-ignore-output]", "1 of 3 code cells are not compared"),
+        (":tags: [rung]", ":tags: [rung, nbval-ignore-output]", "1 of 4 code cells are not compared"),
         # images
         ("It runs.", "It runs.\n\n![a](https://example.org/a.png)", "an image from elsewhere: https://example.org/a.png"),
         ("It runs.", 'It runs.\n\n<img alt="a" src="//example.org/a.png">', "an image from elsewhere"),
@@ -126,6 +141,28 @@ def test_a_tagged_rung_may_define_what_the_companion_defines(book):
     assert "'add' is defined again; import it from companion.sums" in fault
 
 
+def test_a_lesson_needs_exercises(small_lesson, tmp_path):
+    path = tmp_path / "98_small.md"
+    text = small_lesson.source.read_text(encoding="utf-8").replace('check("2.1"', 'check("98.1"')
+    path.write_text(text, encoding="utf-8")
+    source = build.read_source(path)
+    made = contract.Book("98_small", source.cells, source.lines, 1000, source.tables)
+    [fault] = map(str, contract.exercises(made))
+    assert fault.endswith("has no exercises; they are written in companion/study/exercises/lesson_98.py")
+    line = text.split("\n").index("{{ exercises }}") + 1
+    assert fault.startswith(f"cell 8, source line {line}: ")
+
+
+def test_exercises_without_a_code_cell_are_a_fault(book):
+    made = book()
+    del made.cells[8]
+    assert any("tries one wrong answer" in str(fault) for fault in contract.exercises(made))
+
+
+def test_the_section_before_the_exercises_may_have_headings(book):
+    assert texts(book("It is the same.\n", "It is the same.\n\n### A last one\n\nThat one, too.\n")) == []
+
+
 def test_equations_of_another_lesson_must_exist_there(book):
     old, new = "# (2.1), claim", "# (2.1) and (0.3), claim"
     assert texts(book(old, new, other_equations={0: {"0.1", "0.3"}})) == []
@@ -140,7 +177,7 @@ def test_a_reason_for_a_cell_that_is_compared_is_a_fault(book):
 
 def test_a_heavy_notebook_is_a_fault(book):
     made = book()
-    heavy = contract.Book(made.name, made.cells, made.lines, 600 * 1024)
+    heavy = contract.Book(made.name, made.cells, made.lines, 600 * 1024, made.tables)
     [fault] = texts(heavy)
     assert "the notebook has 600 KiB" in fault and fault.startswith("cell 5")
 

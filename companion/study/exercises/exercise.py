@@ -2,7 +2,8 @@
 
 An exercise is written once, as a function in `lesson_NN.py` whose body between the two markers is the solution:
 
-    @exercise("2.3", "A softmax that can hide", points=3, difficulty=2, minutes=15, hints=(..., ..., ...))
+    @exercise("2.3", "A softmax that can hide", task="Write a masked softmax", points=3, difficulty=2, minutes=15,
+              hints=(..., ..., ...))
     def visible_softmax(scores, may_look):
         '''The statement, in Markdown: signature, shapes, dtype, what must be raised.'''
         ### BEGIN SOLUTION
@@ -38,6 +39,7 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STUB = "raise NotImplementedError"
 """What stands in place of a solution where an exercise is handed out."""
 HINTS = 3
+LONGEST_TASK = 90  # characters: a line of the table in the lesson
 DIFFICULTIES = {1: "read off", 2: "write", 3: "think"}
 
 Value = Any
@@ -110,6 +112,7 @@ class Exercise:
     """One exercise. `exercise` makes it; its three decorators fill it.
 
     id:          "2.3": lesson and number.
+    task:        what you do, in a line: it stands in the lesson's table.
     name:        the function to write.
     statement:   Markdown.
     stub:        what the reader begins with: the signature, and `raise NotImplementedError`.
@@ -120,6 +123,7 @@ class Exercise:
 
     id: str
     title: str
+    task: str
     name: str
     statement: str
     stub: str
@@ -176,6 +180,7 @@ def exercise(
     id: str,
     title: str,
     *,
+    task: str,
     points: int,
     difficulty: int,
     minutes: int,
@@ -186,6 +191,8 @@ def exercise(
 
     Args:
         id: lesson and number, as in "2.3".
+        task: what the reader does, in a line of at most 90 characters without a full stop. The lesson's table reads
+            this, title, points, difficulty and minutes from the text of the call: write them as they are, not as names.
         points: what it is worth when it is graded.
         difficulty: 1 (read off), 2 (write) or 3 (think).
         minutes: what it takes someone who has just read the lesson.
@@ -193,11 +200,14 @@ def exercise(
         forbidden: names that an answer must not use.
 
     Raises:
-        ValueError: for an id that is no lesson and number, not three hints, a function without statement or without the
-            two markers around its solution.
+        ValueError: for an id that is no lesson and number, a task that is no short line, not three hints, a function
+            without statement or without the two markers around its solution.
     """
     if not re.fullmatch(r"\d{1,2}\.[1-9]\d?", id):
         raise ValueError(f"id={id!r}: expected lesson and number, as in '2.3'")
+    if not 0 < len(task.strip()) <= LONGEST_TASK or set("\n|") & set(task) or task.endswith("."):
+        what = f"expected a line of at most {LONGEST_TASK} characters, without | and without a full stop"
+        raise ValueError(f"exercise {id}: task={task!r}: {what}")
     if len(hints) != HINTS or not all(hint.strip() for hint in hints):
         raise ValueError(f"exercise {id}: expected {HINTS} hints, got {len(hints)}")
     if difficulty not in DIFFICULTIES:
@@ -213,6 +223,7 @@ def exercise(
         return Exercise(
             id=id,
             title=title,
+            task=task,
             name=reference.__name__,
             statement=statement,
             stub=stub,

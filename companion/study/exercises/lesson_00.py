@@ -11,7 +11,8 @@ from companion.study.exercises.exercise import Case, exercise
 
 @exercise(
     "0.1",
-    "One weight with a pencil",
+    "What world takes of hello",
+    task="Read one attention weight off a table of scores",
     points=1,
     difficulty=1,
     minutes=5,
@@ -98,6 +99,7 @@ def _():
 @exercise(
     "0.2",
     "One row of attention",
+    task="Compute the weights of one query over the words it may see",
     points=2,
     difficulty=2,
     minutes=10,
@@ -231,6 +233,7 @@ def _(q, K, t):
 @exercise(
     "0.3",
     "RMSNorm of many rows",
+    task="Normalise every row of a matrix, as RMSNorm does",
     points=2,
     difficulty=2,
     minutes=10,
@@ -362,6 +365,7 @@ def _(y, gain, eps):
 @exercise(
     "0.4",
     "Any number of experts",
+    task="Send one word through its best k experts and mix what they answer",
     points=3,
     difficulty=2,
     minutes=15,
@@ -522,6 +526,7 @@ def _(x, k, w_r, w_1, w_2):
 @exercise(
     "0.5",
     "Let it write",
+    task="Write on, word by word, with the most probable one each time",
     points=3,
     difficulty=2,
     minutes=15,
@@ -699,6 +704,7 @@ def _(text, n, vocabulary, table):
 @exercise(
     "0.6",
     "The new word comes alone",
+    task="Let a new word attend to kept keys and values, and keep its own",
     points=4,
     difficulty=3,
     minutes=20,

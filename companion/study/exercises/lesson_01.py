@@ -13,6 +13,7 @@ from companion.study.exercises.exercise import Case, exercise
 @exercise(
     "1.1",
     "The first merge with a pencil",
+    task="Find the first pair that byte-pair encoding joins in two words",
     points=1,
     difficulty=1,
     minutes=5,
@@ -97,6 +98,7 @@ def _():
 @exercise(
     "1.2",
     "How many bytes may be shown?",
+    task="Count the bytes at the start of a cut text that are whole characters",
     points=3,
     difficulty=2,
     minutes=15,
@@ -263,6 +265,7 @@ def _(data):
 @exercise(
     "1.3",
     "The gradient of a table",
+    task="Add up the gradient of an embedding table, without autograd",
     points=2,
     difficulty=2,
     minutes=10,
@@ -431,6 +434,7 @@ def _(ids, G, vocab):
 @exercise(
     "1.4",
     "A table that is used twice",
+    task="Write the gradient of a table that serves both ends of a model",
     points=4,
     difficulty=3,
     minutes=20,
@@ -592,6 +596,7 @@ def _(E, ids, answers):
 @exercise(
     "1.5",
     "Merges have an order",
+    task="Cut a word into tokens by merges, in the order they were learnt",
     points=3,
     difficulty=2,
     minutes=15,
@@ -811,6 +816,7 @@ def _(word, merges):
 @exercise(
     "1.6",
     "The factor and the first loss",
+    task="Scale a tied table on the way in, and bound the loss before training",
     points=3,
     difficulty=3,
     minutes=15,
@@ -941,6 +947,7 @@ def _(vocab, d_model, std):
 @exercise(
     "1.7",
     "Learn the merges",
+    task="Learn merges from counted words, ties included",
     points=5,
     difficulty=3,
     minutes=25,

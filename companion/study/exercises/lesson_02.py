@@ -13,6 +13,7 @@ from companion.study.exercises.exercise import Case, exercise
 @exercise(
     "2.1",
     "One weight with a pencil",
+    task="Work out one attention weight from three scores",
     points=1,
     difficulty=1,
     minutes=5,
@@ -79,6 +80,7 @@ def _():
 @exercise(
     "2.2",
     "The right scale",
+    task="Find the divisor that gives a score variance one, whatever mean and deviation",
     points=2,
     difficulty=2,
     minutes=10,
@@ -115,6 +117,11 @@ def _(draw):
 @right_scale.mistake("that is the square root of d_k, which is right only for mean 0 and deviation 1")
 def _(d_k, mean, std):
     return math.sqrt(d_k)
+
+
+@right_scale.mistake("you divide by d_k, not by its square root: a divisor acts on the variance with its square")
+def _(d_k, mean, std):
+    return float(d_k)
 
 
 @right_scale.mistake("that is the variance; divide by its square root")
@@ -166,6 +173,7 @@ def _(d_k, mean, std):
 @exercise(
     "2.3",
     "A softmax that can hide",
+    task="Write a masked softmax that survives empty rows and scores of 1,000",
     points=3,
     difficulty=2,
     minutes=15,
@@ -300,6 +308,7 @@ def _(scores, may_look):
 @exercise(
     "2.4",
     "The gradient under a mask",
+    task="Write the gradients of masked attention, without autograd",
     points=4,
     difficulty=3,
     minutes=20,
@@ -433,6 +442,7 @@ def _(q, k, v, may_look, g):
 @exercise(
     "2.5",
     "The triangle in the right corner",
+    task="Build a causal mask for fewer queries than keys",
     points=2,
     difficulty=2,
     minutes=10,

@@ -12,6 +12,7 @@ from companion.study.exercises.exercise import Case, exercise
 @exercise(
     "3.1",
     "What the first head says of five dogs",
+    task="Work out what one head says for one word",
     points=1,
     difficulty=1,
     minutes=5,
@@ -91,6 +92,7 @@ def _():
 @exercise(
     "3.2",
     "Count the parameters",
+    task="Count what an attention layer learns, for all widths, groups and biases",
     points=2,
     difficulty=2,
     minutes=10,
@@ -233,6 +235,7 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
 @exercise(
     "3.3",
     "Out to the heads",
+    task="Split the last axis into heads",
     points=2,
     difficulty=2,
     minutes=10,
@@ -372,6 +375,7 @@ def _(x, heads):
 @exercise(
     "3.4",
     "And back again",
+    task="Join the heads again",
     points=2,
     difficulty=2,
     minutes=5,
@@ -497,6 +501,7 @@ def _(x):
 @exercise(
     "3.5",
     "Groups without copies",
+    task="Write grouped-query attention that copies no key and no value",
     points=3,
     difficulty=3,
     minutes=20,
@@ -694,6 +699,7 @@ def _(q, k, v):
 @exercise(
     "3.6",
     "Cut heads out",
+    task="Take the weights of a few heads out of a layer",
     points=4,
     difficulty=3,
     minutes=20,
@@ -904,6 +910,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
 @exercise(
     "3.7",
     "Many heads, two sequences, one mask",
+    task="Write multi-head attention between two sequences, with a mask",
     points=5,
     difficulty=3,
     minutes=25,

@@ -31,6 +31,7 @@ def _shift(k, d, base=10000.0):
 @exercise(
     "4.1",
     "One entry with a pencil",
+    task="Work out one entry of a position vector",
     points=1,
     difficulty=1,
     minutes=5,
@@ -118,6 +119,7 @@ def _():
 @exercise(
     "4.2",
     "The matrix that shifts",
+    task="Build the matrix that moves every position by k",
     points=2,
     difficulty=2,
     minutes=10,
@@ -263,6 +265,7 @@ def _(k, d, base):
 @exercise(
     "4.3",
     "How far, and which way?",
+    task="Find how far apart two positions are, and in which direction",
     points=3,
     difficulty=3,
     minutes=15,
@@ -401,6 +404,7 @@ def _(p, q):
 @exercise(
     "4.4",
     "A head that looks back",
+    task="Find the query matrix with which a head looks j places back",
     points=4,
     difficulty=3,
     minutes=20,
@@ -551,6 +555,7 @@ def _(j, w_k, sharpness):
 @exercise(
     "4.5",
     "Positions of a padded batch",
+    task="Add positions to a batch that is padded on the left",
     points=3,
     difficulty=2,
     minutes=20,
@@ -731,6 +736,7 @@ def _(x, lengths):
 @exercise(
     "4.6",
     "The table of waves",
+    task="Compute sinusoidal positions of any shape, in four dtypes",
     points=3,
     difficulty=2,
     minutes=15,
@@ -952,6 +958,7 @@ def _(positions, d, base, dtype):
 @exercise(
     "4.7",
     "The matrix from data alone",
+    task="Recover the matrix that shifts from pairs of vectors alone",
     points=4,
     difficulty=3,
     minutes=20,

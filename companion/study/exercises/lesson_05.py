@@ -31,6 +31,7 @@ def _turn(x, angles, layout="half"):
 @exercise(
     "5.1",
     "A score with a pencil",
+    task="Work out one score after quarter turns",
     points=1,
     difficulty=1,
     minutes=5,
@@ -102,6 +103,7 @@ def _():
 @exercise(
     "5.2",
     "Rotary from scratch",
+    task="Rotate the queries or keys of one head",
     points=3,
     difficulty=2,
     minutes=20,
@@ -319,6 +321,7 @@ def _(x, positions, base):
 @exercise(
     "5.3",
     "Convert a checkpoint",
+    task="Reorder a stored weight from the interleaved layout to the half layout",
     points=3,
     difficulty=2,
     minutes=15,
@@ -447,6 +450,7 @@ def _(weight, heads):
 @exercise(
     "5.4",
     "The base that a context needs",
+    task="Find the smallest base whose slowest pair turns no further than you allow",
     points=3,
     difficulty=3,
     minutes=15,
@@ -565,6 +569,7 @@ def _(length, d_head, turn):
 @exercise(
     "5.5",
     "Turn once, then keep",
+    task="Score a new token against kept keys, each of them turned once",
     points=3,
     difficulty=2,
     minutes=15,
@@ -752,6 +757,7 @@ def _(q, k, kept, base):
 @exercise(
     "5.6",
     "Attention that turns",
+    task="Write multi-head attention with rotary positions",
     points=5,
     difficulty=2,
     minutes=30,
@@ -1034,6 +1040,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
 @exercise(
     "5.7",
     "A peak where you want it",
+    task="Find the key whose score with a query peaks at a distance you choose",
     points=3,
     difficulty=3,
     minutes=15,

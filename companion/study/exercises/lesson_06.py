@@ -13,6 +13,7 @@ from companion.study.exercises.exercise import Case, exercise
 @exercise(
     "6.1",
     "A norm with a pencil",
+    task="Work out one entry of a LayerNorm",
     points=1,
     difficulty=1,
     minutes=5,
@@ -89,6 +90,7 @@ def _():
 @exercise(
     "6.2",
     "How wide may a gated network be?",
+    task="Size a gated network like a plain one",
     points=2,
     difficulty=2,
     minutes=10,
@@ -199,6 +201,7 @@ def _(d_model, ratio, multiple):
 @exercise(
     "6.3",
     "The backward pass of RMSNorm",
+    task="Write the gradients of RMSNorm, without autograd",
     points=4,
     difficulty=3,
     minutes=25,
@@ -377,6 +380,7 @@ def _(x, gain, eps, g):
 @exercise(
     "6.4",
     "A stack of pre-norm sub-layers",
+    task="Run a stack of pre-norm sub-layers",
     points=3,
     difficulty=2,
     minutes=15,
@@ -598,6 +602,7 @@ def _(x, branches, gains, last_gain, eps):
 @exercise(
     "6.5",
     "How small must a write be?",
+    task="Find the scale of writes that keeps a given share of the identity path",
     points=3,
     difficulty=3,
     minutes=15,
@@ -717,6 +722,7 @@ def _(count, v, keep):
 @exercise(
     "6.6",
     "A gated network from a checkpoint",
+    task="Run a SwiGLU network with the weights as they are stored",
     points=3,
     difficulty=2,
     minutes=10,
@@ -884,6 +890,7 @@ def _(x, gate, inner, outer):
 @exercise(
     "6.7",
     "A norm that nothing upsets",
+    task="Write a LayerNorm that survives float16 and constant tokens",
     points=4,
     difficulty=3,
     minutes=20,

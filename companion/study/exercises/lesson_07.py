@@ -13,6 +13,7 @@ from companion.study.exercises.exercise import Case, exercise
 @exercise(
     "7.1",
     "How many are shown wrongly?",
+    task="Work out what BERT's rule does to 10,000 tokens",
     points=1,
     difficulty=1,
     minutes=5,
@@ -105,6 +106,7 @@ def _():
 @exercise(
     "7.2",
     "Count an encoder",
+    task="Count the parameters of an encoder, its layers shared or not",
     points=2,
     difficulty=2,
     minutes=15,
@@ -247,6 +249,7 @@ def _(vocab, context, d_model, layers, d_ff, shared):
 @exercise(
     "7.3",
     "One vector for a sentence",
+    task="Average the real rows of each sequence, whatever its filler holds",
     points=2,
     difficulty=2,
     minutes=10,
@@ -396,6 +399,7 @@ def _(stream, real):
 @exercise(
     "7.4",
     "BERT's rule for a batch with filler",
+    task="Choose tokens and mask or replace them, by lots already drawn",
     points=3,
     difficulty=2,
     minutes=15,
@@ -564,6 +568,7 @@ def _(tokens, real, mask_id, lots, how, anything):
 @exercise(
     "7.5",
     "The other order, with filler",
+    task="Write a pre-norm encoder layer that hides filler",
     points=4,
     difficulty=3,
     minutes=25,

@@ -12,6 +12,7 @@ from companion.study.exercises.exercise import Case, exercise
 @exercise(
     "8.1",
     "Filler with a pencil",
+    task="Work out one weight when nobody hides the filler",
     points=1,
     difficulty=1,
     minutes=5,
@@ -90,6 +91,7 @@ def _():
 @exercise(
     "8.2",
     "The shift",
+    task="Make a decoder's inputs from its targets",
     points=2,
     difficulty=2,
     minutes=10,
@@ -225,6 +227,7 @@ def _(targets, start):
 @exercise(
     "8.3",
     "One head of cross-attention",
+    task="Write one head of cross-attention with filler in the source",
     points=3,
     difficulty=2,
     minutes=15,
@@ -376,6 +379,7 @@ def _(y, x, W_q, W_k, W_v, real):
 @exercise(
     "8.4",
     "A detector of leaks",
+    task="List every prediction that has seen what it must not",
     points=3,
     difficulty=3,
     minutes=15,
@@ -537,6 +541,7 @@ def _(before, after):
 @exercise(
     "8.5",
     "What the encoder hears",
+    task="Write the gradient that reaches the encoder through one head",
     points=4,
     difficulty=3,
     minutes=20,

@@ -12,6 +12,7 @@ from companion.study.exercises.exercise import Case, exercise
 @exercise(
     "9.1",
     "The rate of 2017 with a pencil",
+    task="Work out the learning rate at one update",
     points=1,
     difficulty=1,
     minutes=5,
@@ -83,6 +84,7 @@ def _():
 @exercise(
     "9.2",
     "From rows of ids to a batch",
+    task="Make padded inputs and targets from rows of ids",
     points=2,
     difficulty=2,
     minutes=12,
@@ -249,6 +251,7 @@ def _(rows, bos, eos, pad, ignore):
 @exercise(
     "9.3",
     "The gradient that trains it",
+    task="Write the gradient of the smoothed loss per token, with filler",
     points=3,
     difficulty=2,
     minutes=15,
@@ -444,6 +447,7 @@ def _(logits, targets, e):
 @exercise(
     "9.4",
     "A detector of leaks and missing masks",
+    task="Find first mistakes, and catch models that see more than they should",
     points=4,
     difficulty=3,
     minutes=20,

@@ -12,6 +12,7 @@ from companion.study.exercises.exercise import Case, exercise
 @exercise(
     "10.1",
     "How large is the cache?",
+    task="Count the bytes of the keys and values that a model keeps",
     points=1,
     difficulty=1,
     minutes=5,
@@ -128,6 +129,7 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
 @exercise(
     "10.2",
     "The cached step",
+    task="Write one step of attention with a cache",
     points=4,
     difficulty=2,
     minutes=20,
@@ -344,6 +346,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 @exercise(
     "10.3",
     "Another cut: min-p",
+    task="Cut a distribution at a share of its largest probability",
     points=2,
     difficulty=2,
     minutes=10,
@@ -484,6 +487,7 @@ def _(logits, m):
 @exercise(
     "10.4",
     "Move a cache",
+    task="Turn kept keys to earlier positions",
     points=3,
     difficulty=3,
     minutes=20,
@@ -495,7 +499,8 @@ def _(logits, m):
 )
 def shift_keys(keys, by, base):
     """A full cache throws out its oldest `by` tokens. The keys of those that remain were rotated to positions `by`, `by + 1`, ... and shall
-    now stand at 0, 1, .... Return them `by` positions earlier, *without* knowing the unrotated keys.
+    now stand at 0, 1, .... Return them `by` positions earlier, *without* knowing the unrotated keys. (The moved cache is not what a model
+    would have computed from the shortened text: by (10.8), the keys above the first layer still carry something of the forgotten tokens.)
 
     `keys` is a `float64` tensor (batch, kv_head, slot, d_head) of rotated keys, with an even d_head; `by` is an `int`, `base` a `float`; the
     result has the shape and dtype of `keys`. The layout is `"half"`: components $i$ and $i + d_{head}/2$ make pair $i$, for
@@ -640,6 +645,7 @@ def _(keys, by, base):
 @exercise(
     "10.5",
     "Temperature, then top-p",
+    task="Apply a temperature, then keep the most probable tokens up to a share",
     points=3,
     difficulty=2,
     minutes=15,
@@ -792,6 +798,7 @@ def _(logits, temperature, share):
 @exercise(
     "10.6",
     "Texts of unequal length, in one cache",
+    task="Write into a cache of ragged texts, and attend to it",
     points=5,
     difficulty=3,
     minutes=40,
@@ -1139,6 +1146,7 @@ def _(q, k, v, keys, values, lengths, base):
 @exercise(
     "10.7",
     "One step of beam search",
+    task="Extend several texts by one token and keep the best",
     points=3,
     difficulty=3,
     minutes=20,

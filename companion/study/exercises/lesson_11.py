@@ -12,6 +12,7 @@ from companion.study.exercises.exercise import Case, exercise
 @exercise(
     "11.1",
     "Two gates with a pencil",
+    task="Work out the gate of the best expert under two rules",
     points=1,
     difficulty=1,
     minutes=5,
@@ -90,6 +91,7 @@ def _():
 @exercise(
     "11.2",
     "What a layer of experts costs",
+    task="Count the parameters and FLOPs of a layer of experts",
     points=2,
     difficulty=2,
     minutes=10,
@@ -244,6 +246,7 @@ def _(d, d_ff, experts, top_k, shared):
 @exercise(
     "11.3",
     "Each token to its experts and back",
+    task="Send tokens to their experts and bring the answers back",
     points=4,
     difficulty=2,
     minutes=20,
@@ -434,6 +437,7 @@ def _(x, logits, inner, outer, k):
 @exercise(
     "11.4",
     "The balancing gradient, no fillers",
+    task="Write the gradient of the balancing loss, fillers left out",
     points=4,
     difficulty=3,
     minutes=20,
@@ -604,6 +608,7 @@ def _(logits, real, k):
 @exercise(
     "11.5",
     "First come, first served",
+    task="Give out the experts' places in the order of the tokens",
     points=3,
     difficulty=2,
     minutes=15,

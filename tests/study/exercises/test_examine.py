@@ -9,7 +9,7 @@ from companion.study.exercises.exercise import Case, exercise
 
 @pytest.fixture
 def rows():
-    @exercise("2.9", "Rows", points=1, difficulty=1, minutes=5, hints=("one", "two", "three"))
+    @exercise("2.9", "Rows", task="Scale", points=1, difficulty=1, minutes=5, hints=("one", "two", "three"))
     def softmax_rows(x, scale):
         """Return the softmax of each row of `x` times `scale`. Refuse a scale below zero."""
         ### BEGIN SOLUTION
@@ -131,7 +131,7 @@ def test_one_coincidence_names_no_mistake(rows):
 
 
 def test_the_only_right_answer_is_not_given_away():
-    @exercise("2.8", "A number", points=1, difficulty=1, minutes=5, hints=("one", "two", "three"))
+    @exercise("2.8", "A number", task="Say it", points=1, difficulty=1, minutes=5, hints=("one", "two", "three"))
     def number():
         """Return it."""
         ### BEGIN SOLUTION

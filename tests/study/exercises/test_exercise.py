@@ -6,7 +6,7 @@ import torch
 from companion.study.exercises.exercise import Case, Draw, exercise
 
 HINTS = ("one", "two", "three")
-FIELDS = {"points": 1, "difficulty": 1, "minutes": 5, "hints": HINTS}
+FIELDS = {"task": "Double a number", "points": 1, "difficulty": 1, "minutes": 5, "hints": HINTS}
 
 
 def make(**changed):
@@ -33,6 +33,11 @@ def test_the_stub_has_the_signature_and_not_the_solution():
     [
         ({"id": "2"}, "expected lesson and number"),
         ({"id": "2.0"}, "expected lesson and number"),
+        ({"task": " "}, "expected a line of at most 90 characters"),
+        ({"task": "x" * 91}, "expected a line of at most 90 characters"),
+        ({"task": "Double\nit"}, "expected a line"),
+        ({"task": "Double | it"}, r"without \|"),
+        ({"task": "Double it."}, "without a full stop"),
         ({"hints": ("one", "two")}, "expected 3 hints, got 2"),
         ({"hints": ("one", "two", " ")}, "expected 3 hints"),
         ({"difficulty": 4}, "expected one of"),
