@@ -75,8 +75,6 @@ def _marks(path: Path) -> list[Row]:
         where = f"{path}, line {number}"
         if not row["assignment"] or not row["student_id"]:
             raise ValueError(f"{where}: expected an assignment and a student_id, got an empty one")
-        if row.get("submission", "read") not in ("read", "empty"):
-            row = row | {"score": "", "raw_score": ""}  # nothing was graded: what that is worth is not for us to say
         score, most = _number(row["score"], f"{where}, score"), _number(row["max_score"], f"{where}, max_score")
         if most is None or not 0 <= (score or 0) <= most:
             raise ValueError(f"{where}: expected a score from 0 to max_score, got {row['score']} of {row['max_score']}")

@@ -21,7 +21,7 @@ from companion.course.workers import Limits, Worker
 from companion.study.exercises.exercise import Exercise
 
 READ, EMPTY, OTHER, NOTHING = "read", "empty", "other notebook", "nothing handed in"
-TRIED = (READ, EMPTY, OTHER)
+TRIED = (READ, EMPTY)
 
 
 @dataclass(frozen=True)

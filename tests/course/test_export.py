@@ -16,7 +16,7 @@ HEAD = "assignment,student_id,score,max_score,timestamp,submission,2.3\n"
 @pytest.fixture
 def marks(tmp_path):
     for week, rows in {
-        "week2": "week2,ada,5.5,6,2026-01-05 10:00:00,read,right\nweek2,emmy,0.0,6,,unreadable,unreadable\n",
+        "week2": "week2,ada,5.5,6,2026-01-05 10:00:00,read,right\nweek2,emmy,,6,,unreadable,unreadable\nweek2,lise,2,6,,unreadable,unreadable\n",
         "week3": "week3,ada,0.0,4,,read,timeout\n",
     }.items():
         (tmp_path / "marks" / week).mkdir(parents=True)
@@ -37,19 +37,20 @@ def test_the_columns_are_nbgraders(marks):
 
 def test_marks_of_several_sets_come_together(marks, capsys):
     assert main(["course", "export", str(marks)]) == 0
-    assert "2 students, 2 problem sets (week2, week3)" in capsys.readouterr().out
+    assert "3 students, 2 problem sets (week2, week3)" in capsys.readouterr().out
     found = {(row["assignment"], row["student_id"]): row for row in rows_of(marks / "grades.csv")}
-    assert list(found) == [("week2", "ada"), ("week2", "emmy"), ("week3", "ada")]
+    assert list(found) == [("week2", "ada"), ("week2", "emmy"), ("week2", "lise"), ("week3", "ada")]
     ada = found["week2", "ada"]
     assert (ada["score"], ada["raw_score"], ada["late_submission_penalty"]) == ("5.5", "5.5", "0.0")
     assert ada["timestamp"] == "2026-01-05 10:00:00"
     assert main(["course", "export", str(marks)]) == 0  # its own table is not taken for marks
-    assert len(rows_of(marks / "grades.csv")) == 3
+    assert len(rows_of(marks / "grades.csv")) == 4
 
 
 def test_what_could_not_be_read_has_no_score_and_a_wrong_answer_has_zero(marks):
     scores = {(row["assignment"], row["student_id"]): row["score"] for row in collect(marks)}
     assert scores["week2", "emmy"] == "" and scores["week3", "ada"] == "0.0"
+    assert scores["week2", "lise"] == "2"  # typed in by the instructor
 
 
 def test_a_roster_names_students_and_shows_who_is_missing(marks, tmp_path):
