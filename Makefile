@@ -135,11 +135,12 @@ bench: $(VENV)/.bench
 notebooks: $(VENV)/.test
 	@$(PY) notebooks/build.py $(if $(ALL),--all) $(LESSON)
 	@$(PY) -m companion course notebooks
+	@$(PY) -m companion sizing --page notebooks/sizing.md
 
 check-notebooks: $(VENV)/.test
 	@$(PY) notebooks/build.py --check $(LESSON)
 	@$(PY) -m companion course notebooks --check
-	@$(PY) -m pytest -q tests/notebooks/test_lessons.py tests/test_claims.py
+	@$(PY) -m pytest -q tests/notebooks/test_lessons.py tests/test_claims.py tests/test_sizing_page.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -407,7 +407,7 @@ def table(config: ModelConfig) -> str:
     rows += [("memory", f"{'fp32':>14}{'bf16':>14}{'int8':>14}")]
 
     def cells(name: str, *sizes: int) -> tuple[str, str]:
-        return name, "".join(f"{_readable(size):>14}" for size in sizes)
+        return name, "".join(f"{readable_bytes(size):>14}" for size in sizes)
 
     rows += [cells("  to hold: weights", *(weights_bytes(config, dtype) for dtype in (single, half, byte)))]
     rows += [cells("  to train, without activations", *(train_bytes(config, dtype) for dtype in (single, half)))]
@@ -421,7 +421,7 @@ def table(config: ModelConfig) -> str:
     return "\n".join(f"{name:<36}{value}".rstrip() for name, value in rows)
 
 
-def _readable(size: float) -> str:
+def readable_bytes(size: float) -> str:
     """Bytes in decimal units: 1 kB is 1000 bytes."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:

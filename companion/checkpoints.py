@@ -8,11 +8,14 @@ beside its final name, flushed to the disk and renamed, so that whoever reads it
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +24,52 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from companion.account import readable_bytes
 from companion.config import ModelConfig
 from companion.transformer import Transformer
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class NotWritten(OSError):
+    """Something could not be written, and nothing of it is there; the message says what, why and how much it needs."""
+
+
+@contextmanager
+def writing(path: str | Path, needed: int) -> Iterator[None]:
+    """An `OSError` in this block becomes a `NotWritten` of `path`, of `needed` bytes; so does that of a part."""
+    try:
+        yield
+    except OSError as raised:
+        error = raised.__cause__ if isinstance(raised, NotWritten) else raised
+        assert isinstance(error, OSError)
+        why = (error.strerror or str(error)).lower()
+        if error.errno in _FULL:
+            why += f"; it takes {readable_bytes(needed)}"
+            with suppress(OSError):
+                home = next(folder for folder in Path(path).absolute().parents if folder.exists())
+                why += f", and {readable_bytes(shutil.disk_usage(home).free)} are free"
+        failure = NotWritten(f"{path} could not be written: {why}")
+        failure.errno = error.errno
+        raise failure from error
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Flush the names in a folder to the disk: a file that was renamed there keeps its new name through a power cut.
+
+    Does nothing where the system knows no such thing (Windows).
+    """
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:  # some network file systems: they keep names in their own way
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -39,21 +84,34 @@ def _replacing(path: Path) -> Iterator[Path]:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _save_file(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """`safetensors.torch.save_file`, whose errors of the operating system are `OSError`s here too."""
+    try:
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        code = re.search(r"\(os error (\d+)\)", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
     """Write `data` (text as UTF-8) to `path` so that a reader, or a crash, never meets half of it.
 
-    Missing folders are made. An error leaves what was there before, and no draft behind.
+    Missing folders are made. Raises `NotWritten`, with what was there before left as it was, and no draft behind.
     """
-    with _replacing(Path(path)) as draft:
-        draft.write_bytes(data.encode() if isinstance(data, str) else data)
+    data = data.encode() if isinstance(data, str) else data
+    with writing(path, len(data)), _replacing(Path(path)) as draft:
+        draft.write_bytes(data)
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """Write named tensors to one safetensors file, as atomically as `write_atomic`. They may live on any device."""
     with _replacing(Path(path)) as draft:
-        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, draft)
+        _save_file(tensors, draft)
 
 
 def load_tensors(path: str | Path, *, device: torch.device | str | None = None) -> dict[str, Tensor]:
@@ -72,8 +130,10 @@ def load_tensors(path: str | Path, *, device: torch.device | str | None = None) 
         ) from None
 
 
-def save_model(folder: str | Path, model: Transformer) -> None:
+def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, Tensor] | None = None) -> None:
     """Write `model.safetensors` and `config.json` into `folder`, which is made if it is missing.
+
+    weights:  the model's `state_dict`, where `model` itself holds a part of it; `None`: its own.
 
     A tied output head is the embedding table and is stored once. Both files are complete on the disk before the first
     takes its name.
@@ -82,7 +142,7 @@ def save_model(folder: str | Path, model: Transformer) -> None:
     with ExitStack() as drafts:  # entered second = renamed first: the weights, then the configuration
         drafts.enter_context(_replacing(folder / CONFIG)).write_text(model.config.to_json(), encoding="utf-8")
         draft = drafts.enter_context(_replacing(folder / WEIGHTS))
-        save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, draft)
+        _save_file(model.state_dict() if weights is None else weights, draft)
 
 
 def load_model(

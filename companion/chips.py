@@ -70,6 +70,34 @@ def this_machine() -> Machine:
     return Machine(f"{device}, measured now", measure_chip(torch.bfloat16, "cuda"), memory)
 
 
+class Peak(NamedTuple):
+    """What all devices of a run could reach in matrix products, and how that is known.
+
+    flops: FLOPs per second, of all together.
+    """
+
+    flops: float
+    origin: str
+
+    def __str__(self) -> str:
+        return f"peak {self.flops / 1e12:,.4g} TFLOPs a second, {self.origin}"
+
+
+def training_peak(device: torch.device, precision: str, devices: int = 1) -> Peak | None:
+    """The peak of `devices` GPUs like `device`: the maker's for a chip in the table, else measured, in one to two
+    seconds. `None` for anything but a CUDA GPU: what a CPU reaches depends most on what else it does.
+
+    precision: of matrix products, `"fp32"` or `"bf16"`.
+    """
+    if device.type != "cuda":
+        return None
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    published = published_peak(torch.cuda.get_device_name(device), dtype)
+    if published is not None:
+        return Peak(devices * published, "the maker's figure")
+    return Peak(devices * measure_chip(dtype, device).flops, "measured now")
+
+
 def decoding_table(config: ModelConfig, machine: Machine) -> str:
     """How many tokens a second one row can get at most, as text: the memory's limit, with an empty and a full context.
 

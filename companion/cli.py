@@ -1,4 +1,4 @@
-"""The command `companion`: train, generate, translate, evaluate, account, bench; the exercises and the course.
+"""The command `companion`: train, generate, translate, evaluate, account, bench, selftest; exercises, course.
 
 Bad input gives one message and exit code 2, and nothing is written. torch and the rest are imported by the commands
 that need them, so that `--help` and a mistyped flag answer at once.
@@ -6,10 +6,11 @@ that need them, so that `--help` and a mistyped flag answer at once.
 
 from __future__ import annotations
 
+import errno
 import os
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,13 @@ from companion.training.settings import TASKS, NumberWordsSettings, Settings, Te
 if TYPE_CHECKING:
     import torch
 
+    from companion.config import ModelConfig
     from companion.data.corpora import Corpus
+    from companion.training.distributed import Parallel
     from companion.training.folder import RunFolder
     from companion.training.loop import Trainer
     from companion.training.task import Measured, Task
+    from companion.transformer import Transformer
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -50,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "translate": _translate,
         "evaluate": _evaluate,
         "account": _account,
+        "sizing": _sizing,
         "bench": _bench,
+        "selftest": _selftest,
         "progress": _progress,
         "grade": _grade,
         "course": _course,
@@ -75,55 +81,132 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _train(chosen: Namespace, arguments: list[str]) -> int:
+    from companion.training.distributed import Elsewhere, only_main_speaks
+
+    try:
+        with only_main_speaks():
+            return _train_here(chosen, arguments)
+    except Elsewhere as error:
+        return error.code
+
+
+def _train_here(chosen: Namespace, arguments: list[str]) -> int:
     kind = TASKS[chosen.task]
     settings = kind(**{f.name: chosen[flag(f).replace("-", "_")] for f in fields(kind)})
+    from companion.training import distributed
+    from companion.training.board import require_tensorboard
     from companion.training.folder import RunFolder
-    from companion.training.loop import Diverged
-    from companion.training.run import find_device, find_precision, new_record, open_task, plan
+    from companion.training.run import find_device
 
+    if settings.tensorboard:
+        require_tensorboard()
     folder = RunFolder(settings.folder())
-    going = folder.exists
-    if going:
-        _check_same_settings(folder, settings)
-    task = open_task(settings, folder if going else None)
+    again = distributed.command(arguments)
     device = find_device(settings.device)
+    processes = distributed.start(
+        device, shard=settings.shard, expert_parallel=settings.expert_parallel, arguments=arguments
+    )
+    try:
+        with processes as parallel, ExitStack() as held:
+            return _train_into(folder, settings, again, held, parallel.device or device, parallel)
+    except distributed.Lost as error:
+        if error.speaks:
+            print(
+                f"companion train: error: {error}.\n{_standing(folder)} Go on with the same command:\n  {again}",
+                file=sys.stderr,
+            )
+        return 1
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a full disk above all
+        remedy = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Put that right"
+        print(
+            f"companion train: error: {error}.\n{_standing(folder)} {remedy}, and the same command goes on:\n  {again}",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _train_into(
+    folder: RunFolder, settings: Settings, again: str, held: ExitStack, device: torch.device, parallel: Parallel
+) -> int:
+    """Begin the run in `folder`, or go on with it; `held` until it ends: the folder's lock. A collective."""
+    from companion.chips import training_peak
+    from companion.training.loop import Diverged
+    from companion.training.run import find_precision, new_record, open_task, plan, share_task
+
+    going, finished = parallel.on_main(lambda: (folder.exists, folder.finished))
+    if going:
+        if not finished:
+            parallel.on_main(lambda: held.enter_context(folder.lock()))
+        parallel.on_main(lambda: _check_same_settings(folder, settings))
+    task = parallel.together(
+        lambda: _with_its_data(folder, lambda: open_task(settings, folder)) if going else open_task(settings)
+    )
     precision = find_precision(settings.precision, device)
     if going:
-        record = folder.record()
-        _check_same_data(folder, record, task)
-        if folder.finished:
+        record = parallel.on_main(folder.record)
+        if missing := {"updates", "evaluations", "precision", "text"} - record.keys():
+            raise ValueError(f"{folder.path / 'run.json'}: expected {min(missing)!r} in it, found none; it is damaged")
+        parallel.together(lambda: _with_its_data(folder, lambda: _check_same_data(folder, record, task)))
+        if finished:
             print(f"{folder.path}: this run is finished. Another --out begins a new one.\n")
             _print_verdict(task, folder, record, folder.result())
             return 0
-        trainer = task.trainer(record["updates"], device, record["precision"])
-        report.print_head(task, trainer, folder)
+        trainer = task.trainer(record["updates"], device, record["precision"], parallel)
     else:
-        if task.preparing:
+        if task.preparing and parallel.main:
             print(task.preparing.format(title=task.title), file=sys.stderr)
-        if settings.minutes is not None:
+        task = share_task(task, parallel)
+        if settings.minutes is not None and parallel.main:
             print("measuring how fast this machine trains the model", file=sys.stderr)
-        length = plan(task, device, precision)
+        length = plan(task, device, precision, parallel)
         if length.why:
             print(f"{length.why}\n")
-        trainer = task.trainer(length.updates, device, precision)
-        report.print_head(task, trainer, folder)
-        record = new_record(task, trainer, length)
-        folder.create(record, task.files())
+        trainer = task.trainer(length.updates, device, precision, parallel)
+        record = parallel.on_main(lambda: new_record(task, trainer, length))
+        parallel.on_main(lambda: held.enter_context(folder.lock()))
+        parallel.on_main(lambda: folder.create(record, task.files()))
+    peak = training_peak(device, trainer.precision, parallel.world)
+    report.print_head(task, trainer, folder, peak)
     if before := task.before(record):
         print(before, flush=True)
-    again = "companion " + shlex.join(arguments)
     try:
-        reached = _fit(task, trainer, folder, record["evaluations"])
+        reached = _fit(task, trainer, folder, record["evaluations"], None if peak is None else peak.flops)
     except Diverged as error:
-        kept = folder.checkpoint()
-        where = f"the last good state is {kept}" if kept else "no state had been saved yet"
-        print(f"companion train: {error}.\n{where}; a new run needs another --out.", file=sys.stderr)
+        if not parallel.main:
+            return 1
+        _draw(task, folder, record)
+        print(
+            f"companion train: error: {error}.\n{_standing(folder)} The same command would come to the same point "
+            "again: an update depends on nothing but the state before it. Lower --learning-rate, or raise --warmup, "
+            "and name another --out, since that is another run.",
+            file=sys.stderr,
+        )
         return 1
     if not reached:
         print(f"\nStopped and saved at update {trainer.done:,} of {trainer.config.updates:,}. To go on:\n  {again}")
+        if picture := parallel.on_main(lambda: _draw(task, folder, record)):
+            print(f"The course of the loss so far: {picture}")
         return INTERRUPTED
     _finish(task, trainer, folder, record)
     return 0
+
+
+def _standing(folder: RunFolder) -> str:
+    """What there is of a run that has come to a stop."""
+    last = folder.checkpoint()
+    if last is None:
+        return "No checkpoint had been written yet."
+    return f"The last checkpoint, after update {int(last.name.removeprefix('step-')):,}, is whole: {last}."
+
+
+def _with_its_data(folder: RunFolder, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except ValueError as error:
+        hint = f"{folder.path} is as it was: with that put right, the same command goes on"
+        raise ValueError(f"{error}\n{hint}") from None
 
 
 def _check_same_settings(folder: RunFolder, settings: Settings) -> None:
@@ -139,44 +222,59 @@ def _check_same_settings(folder: RunFolder, settings: Settings) -> None:
 def _check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> None:
     if record["text"]["fingerprint"] != task.fingerprint:
         raise ValueError(
-            f"{folder.path} holds a run on other data: {task.title} has changed since; expected the same "
-            "to go on, or another --out to begin a new run"
+            f"{folder.path} holds a run on other data: {task.title} has changed since; expected the same to go on, or "
+            "another --out to begin a new run"
         )
 
 
-def _fit(task: Task, trainer: Trainer, folder: RunFolder, evaluations: int) -> bool:
+def _fit(task: Task, trainer: Trainer, folder: RunFolder, evaluations: int, peak: float | None) -> bool:
     from tqdm.auto import tqdm
 
     from companion.training.fit import fit
 
-    def show(update: int, measured: Measured) -> None:
+    def show(update: int, measured: Measured, model: Transformer) -> None:
         width = len(f"{trainer.config.updates:,}")
-        tqdm.write(f"  update {update:>{width},}  {measured}   {task.excerpt(trainer.model)}")
+        tqdm.write(f"  update {update:>{width},}  {measured}   {task.excerpt(model)}")
         sys.stdout.flush()
 
-    done = folder.checkpoint()
-    if done is not None:
-        print(f"going on after update {int(done.name.removeprefix('step-')):,}")
+    settings = task.settings
     return fit(
         trainer,
-        lambda: task.measure(trainer.model, trainer.precision, brief=True),
+        lambda model: task.measure(model, trainer.precision, brief=True),
         folder=folder,
         evaluate_every=max(1, trainer.config.updates // evaluations),
+        save_seconds=settings.save_seconds,
+        keep=settings.keep,
         after_evaluation=show,
+        say=lambda line: print(line, flush=True),
+        peak=peak,
+        tensorboard=settings.tensorboard,
     )
 
 
-def _finish(task: Task, trainer: Trainer, folder: RunFolder, record: dict[str, Any]) -> None:
-    result = task.measure(trainer.model, trainer.precision).result()
+def _draw(task: Task, folder: RunFolder, record: dict[str, Any]) -> str | None:
+    """Draw the course of a run as far as it has come; where to. Nothing without an update, or without matplotlib."""
     picture = folder.path / "loss.png"
-    drawn = task.plot(list(folder.entries()), picture, record)
-    folder.finish(result)
+    entries = list(folder.entries())
+    return str(picture) if entries and task.plot(entries, picture, record) else None
+
+
+def _finish(task: Task, trainer: Trainer, folder: RunFolder, record: dict[str, Any]) -> None:
+    model = trainer.whole()
+
+    def finish() -> tuple[dict[str, Any], str | None]:
+        result = task.measure(model, trainer.precision).result()
+        picture = _draw(task, folder, record)
+        folder.finish(result)
+        return result, picture
+
+    result, picture = trainer.parallel.on_main(finish)
     print()
-    _print_verdict(task, folder, record, result, picture if drawn else None)
+    _print_verdict(task, folder, record, result, picture)
 
 
 def _print_verdict(
-    task: Task, folder: RunFolder, record: dict[str, Any], result: dict[str, Any], picture: Path | None = None
+    task: Task, folder: RunFolder, record: dict[str, Any], result: dict[str, Any], picture: str | None = None
 ) -> None:
     print(task.verdict(record, result))
     if picture is not None:
@@ -200,7 +298,7 @@ def _generate(chosen: Namespace, arguments: list[str]) -> int:
     sampling = Sampling(temperature, chosen.top_k, chosen.top_p)
     device = find_device(chosen.device)
     if chosen.checkpoint is None:
-        writer = from_run(_run_folder(chosen.run, TextSettings), device, ids=by_ids)
+        writer = from_run(_run_folder(chosen.run, TextSettings), device, ids=by_ids, best=chosen.best)
     else:
         writer = from_checkpoint(chosen.checkpoint, device, download=chosen.download, ids=by_ids)
     if chosen.temperature is None:
@@ -230,6 +328,8 @@ def _check_generate(chosen: Namespace) -> None:
         raise ValueError("--prompt '': expected at least one character, got an empty prompt")
     if chosen.checkpoint is not None and chosen.run is not None:
         raise ValueError("--checkpoint: expected no --run beside it, got both")
+    if chosen.checkpoint is not None and chosen.best:
+        raise ValueError("--best: expected no --checkpoint beside it; only a run has a best one")
     if chosen.download and chosen.checkpoint is None:
         raise ValueError("--download: expected a --checkpoint to fetch, got none")
     for name, least in (("tokens", 1), ("seed", 0), ("beams", 1)):
@@ -280,7 +380,7 @@ def _translate(chosen: Namespace, arguments: list[str]) -> int:
     words = NumberWordsTask.of_record(folder.record()).words
     names = chosen.names or [line for line in sys.stdin.read().splitlines() if line.strip()]
     numbers = read_names(words.source, names)
-    show(folder.model().to(device), words, names, numbers, beams=chosen.beams)
+    show(folder.model(best=chosen.best).to(device), words, names, numbers, beams=chosen.beams)
     return 0
 
 
@@ -302,7 +402,7 @@ def _evaluate(chosen: Namespace, arguments: list[str]) -> int:
         for name in ("numbers", "beams"):
             if chosen[name] is not None:
                 raise ValueError(f"--{name}: expected a run of {NumberWordsSettings.task} with it, got {folder.path}")
-        return _evaluate_text(folder, given, device)
+        return _evaluate_text(folder, given, device, best=chosen.best)
     if given is not None:
         raise ValueError(f"--data: expected a run on text with it, got {folder.path}, which translates number names")
     from companion.data import number_words
@@ -311,18 +411,19 @@ def _evaluate(chosen: Namespace, arguments: list[str]) -> int:
     words = NumberWordsTask.of_record(folder.record()).words
     numbers = number_words.held_out(chosen.numbers or MEASURED)
     print(f"numbers   {words.title}, {len(numbers):,} that the model never learned from\n", flush=True)
-    print(exact_match(folder.model().to(device), words, numbers, beams=chosen.beams or 1, progress=True).table())
+    model = folder.model(best=chosen.best).to(device)
+    print(exact_match(model, words, numbers, beams=chosen.beams or 1, progress=True).table())
     return 0
 
 
-def _evaluate_text(folder: RunFolder, given: Corpus | None, device: torch.device) -> int:
+def _evaluate_text(folder: RunFolder, given: Corpus | None, device: torch.device, *, best: bool) -> int:
     from companion.data.batches import encode_documents
     from companion.data.corpora import repeated_share
     from companion.data.yardsticks import yardsticks
     from companion.training.text import measure, text_of, total_bytes
 
     record = folder.record()
-    model, tokenizer = folder.model().to(device), folder.tokenizer()
+    model, tokenizer = folder.model(best=best).to(device), folder.tokenizer()
     try:
         split = text_of(record).split
     except ValueError:
@@ -356,20 +457,11 @@ def _account(chosen: Namespace, arguments: list[str]) -> int:
         )
     from companion.account import table
     from companion.chips import decoding_table, published_machine, this_machine
-    from companion.config import ModelConfig
     from companion.presets import preset
 
     machine = None if chosen.chip is None else published_machine(chosen.chip)
     if chosen.config is not None:
-        path = Path(chosen.config)
-        try:
-            config = ModelConfig.from_json(path.read_text("utf-8"))
-        except OSError as error:
-            raise ValueError(f"--config {path}: cannot be read ({error.strerror})") from None
-        except UnicodeError:
-            raise ValueError(f"--config {path}: expected a JSON file, got one that is not text") from None
-        except ValueError as error:
-            raise ValueError(f"--config {path}: {error}") from None
+        config = _read_config(chosen.config)
     elif chosen.name is not None:
         config = preset(chosen.name)
     else:
@@ -379,6 +471,46 @@ def _account(chosen: Namespace, arguments: list[str]) -> int:
     print(table(config), flush=True)
     if config.stack == "decoder":
         print("\n" + decoding_table(config, machine or this_machine()))
+    return 0
+
+
+def _read_config(name: str) -> ModelConfig:
+    from companion.config import ModelConfig
+
+    path = Path(name)
+    try:
+        return ModelConfig.from_json(path.read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"--config {path}: cannot be read ({error.strerror})") from None
+    except UnicodeError:
+        raise ValueError(f"--config {path}: expected a JSON file, got one that is not text") from None
+    except ValueError as error:
+        raise ValueError(f"--config {path}: {error}") from None
+
+
+# sizing
+
+
+def _sizing(chosen: Namespace, arguments: list[str]) -> int:
+    import json
+
+    from companion.checkpoints import write_atomic
+    from companion.presets import PRESETS, preset
+    from companion.sizing_page import Question, data, page, text
+
+    question = Question(
+        **{name: chosen[name] for name in ("devices", "chip", "share", "tokens", "context", "batch", "usable")}
+    )
+    if chosen.page is not None:
+        if arguments[1:] not in (["--page", chosen.page], [f"--page={chosen.page}"]):
+            raise ValueError(f"--page {chosen.page}: expected nothing beside it, which the page could not show")
+        write_atomic(Path(chosen.page), page())
+        return 0
+    models = {name: preset(name) for name in chosen.names}
+    if chosen.config is not None:
+        models[Path(chosen.config).stem] = _read_config(chosen.config)
+    models = models or PRESETS
+    print(json.dumps(data(models, question), indent=2) if chosen.json else text(models, question))
     return 0
 
 
@@ -420,6 +552,19 @@ def _bench(chosen: Namespace, arguments: list[str]) -> int:
         show=lambda text: print(text, flush=True),
     )
     return 0 if same else 1
+
+
+def _selftest(chosen: Namespace, arguments: list[str]) -> int:
+    from companion.selftest import selftest
+
+    found = selftest(
+        chosen.kills,
+        processes=chosen.processes,
+        seed=chosen.seed,
+        home=None if chosen.out is None else Path(chosen.out),
+    )
+    print(found.to_json() if chosen.json else found.table())
+    return 0 if found.holds else 1
 
 
 def _progress(chosen: Namespace, arguments: list[str]) -> int:

@@ -59,7 +59,9 @@ def command_parser(task: str = TextSettings.task) -> ArgumentParser:
     commands.add_subcommand("translate", _translate_parser(), help="translate number names with a model of your own")
     commands.add_subcommand("evaluate", _evaluate_parser(), help="measure a run on what it has not seen")
     commands.add_subcommand("account", _account_parser(), help="count a model's parameters, FLOPs and bytes")
+    commands.add_subcommand("sizing", _sizing_parser(), help="which model fits on which machine, and what it costs")
     commands.add_subcommand("bench", _bench_parser(), help="measure speed beside other libraries, on this machine")
+    commands.add_subcommand("selftest", _selftest_parser(), help="kill a training run many times; is nothing lost?")
     commands.add_subcommand("progress", _progress_parser(), help="show which exercises you have done")
     course = course_parser()
     commands.add_subcommand("grade", grade_parser(), help="grade a folder of submissions")
@@ -82,10 +84,21 @@ _STOPPING = (
     "Stop with Ctrl-C at any time: the run is saved, and the same command goes on from there. A run that was\n"
     "killed ends, when continued, with the same weights as one that was not, bit for bit."
 )
+_SEVERAL = (
+    "Several processes, one for each GPU, or for a few cores of a CPU, train one model together. The run is the same:\n"
+    "its batches, and so its losses, do not depend on how many there are, and it may be gone on with by another number\n"
+    "or by one. torchrun starts them, in three ways:\n\n"
+    "  torchrun --nproc-per-node 4 -m companion train              each holds the model; gradients are added (DDP)\n"
+    "  torchrun --nproc-per-node 4 -m companion train --shard      each keeps a quarter of the weights, gradients and\n"
+    "                                                              moments, for a model that does not fit (FSDP)\n"
+    "  torchrun --nproc-per-node 4 -m companion train --experts 8 --expert-parallel 4\n"
+    "                                                              each has two of a layer's experts, and tokens travel\n"
+    "                                                              to theirs; the rest as above, with --shard or without"
+)
 _TRAIN = {
     TextSettings.task: (
         "Train a decoder on text and print bits per byte on a held-out part of it, beside what xz and n-gram\n"
-        f"models need for the same text.\n\n{_STOPPING}\n\n"
+        f"models need for the same text.\n\n{_STOPPING}\n\n{_SEVERAL}\n\n"
         "With --task number-words, an encoder-decoder learns to translate number names instead:\n"
         "companion train --task number-words --help shows its flags and defaults.",
         "examples:\n"
@@ -101,7 +114,7 @@ _TRAIN = {
         "Train an encoder-decoder to translate the names of numbers from 0 to 999,999, and print how many it\n"
         "translates without a mistake, of those it has never seen: one number in ten is kept from it.\n\n"
         '"einundzwanzigtausenddreihundertvier" says one-and-twenty: the order of the words has to be learned.\n\n'
-        f"{_STOPPING}",
+        f"{_STOPPING}\n\n{_SEVERAL}",
         "examples:\n"
         "  companion train --task number-words --from de --to en          ten seconds of training, over 99 % right\n"
         "  companion train --task number-words --from fr --to de\n"
@@ -128,7 +141,7 @@ def _train_parser(task: str) -> ArgumentParser:
         options: dict[str, Any] = {"type": hints[f.name], "default": getattr(defaults, f.name)}
         if f.name == "data":
             options |= {"type": str, "nargs": "+", "metavar": "PATH"}
-        elif f.name == "compile":
+        elif f.name in ("compile", "tensorboard", "shard"):
             options = {"action": "store_true"}
         groups[f.metadata["group"]].add_argument("--" + flag(f), help=f.metadata["help"], **options)
     return parser
@@ -154,7 +167,7 @@ def _generate_parser() -> ArgumentParser:
     parser.add_argument(
         "--prompt-ids", action="append", type=str, default=[], metavar="IDS", help='token ids instead, as "5 17 3"'
     )
-    _add_run(parser)
+    _add_run(parser, best=True)
     parser.add_argument(
         "--checkpoint", type=str | None, default=None, metavar="FOLDER", help="a published model's folder, not a run"
     )
@@ -206,7 +219,7 @@ def _translate_parser() -> ArgumentParser:
     parser.add_argument(
         "names", nargs="*", type=str, default=[], metavar="NAME", help="number names; or on standard input"
     )
-    _add_run(parser, "a run of number-words. Default: the newest in runs/")
+    _add_run(parser, "a run of number-words. Default: the newest in runs/", best=True)
     parser.add_argument(
         "--beams", type=int, default=1, help="candidates of a beam search; 1 takes the most probable token at each step"
     )
@@ -231,7 +244,7 @@ def _evaluate_parser() -> ArgumentParser:
         ),
         formatter_class=HelpFormatter,
     )
-    _add_run(parser)
+    _add_run(parser, best=True)
     parser.add_argument(
         "--data",
         type=str,
@@ -279,6 +292,70 @@ def _account_parser() -> ArgumentParser:
     return parser
 
 
+def _sizing_parser() -> ArgumentParser:
+    from companion.presets import PRESETS
+
+    parser = ArgumentParser(
+        description=(
+            "Which model fits on which machine, over how many devices training has to spread it, and what that costs:\n"
+            "computed from the configuration alone, for published systems or a model of yours. Three tables:\n\n"
+            "  bytes     to hold the bf16 weights; to serve, with a cache; to train: 16 bytes a parameter of state\n"
+            "            (weights, gradients, AdamW's two moments), autocast's bf16 copies of the weights, and the\n"
+            "            activations that autograd keeps, all of them or recomputed from what enters each layer\n"
+            "  devices   the fewest that can train it: 1 where each can hold everything (data parallel), else as many\n"
+            "            as --shard needs; in (brackets) only with recomputation, which companion train does not do;\n"
+            "            a dash where no number is enough. A mixture of experts has a second row, with its experts\n"
+            "            over as many devices as there are experts (--expert-parallel)\n"
+            "  FLOPs     by the rule 6 N D, N being the active parameters and D the tokens, and counted, attention\n"
+            "            included; and the time they take: FLOPs / (devices x share x peak)\n\n"
+            "The share of the peak is yours to put in, not a prediction: large dense models reach 0.3 to 0.5 where\n"
+            "somebody has tuned them, small ones and mixtures of experts less. Traffic between devices, dropout's\n"
+            "masks and short-lived buffers are left out; --usable leaves room for them. notebooks/sizing.md explains\n"
+            "each figure, and where they mislead.\n\n"
+            f"Published systems: {', '.join(list(PRESETS)[:6])},\n{', '.join(list(PRESETS)[6:])}."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion sizing                                   all published systems, all sizes of memory\n"
+            "  companion sizing llama-7b --chip a100-80gb --devices 64 --share 0.45 --tokens 1e12\n"
+            "  companion sizing mixtral-8x7b --context 2048 --batch 4\n"
+            "  companion sizing --config my_model.json --chip rtx-4090 --devices 1\n"
+            "  companion sizing gpt2 gpt2-xl --json               the same and more as JSON, for every chip"
+        ),
+        formatter_class=HelpFormatter,
+    )
+    parser.add_argument(
+        "names", nargs="*", type=str, default=[], metavar="NAME", help="published systems. Default: all of them"
+    )
+    parser.add_argument(
+        "--config", type=str | None, default=None, metavar="FILE", help="a JSON file with a ModelConfig, as well"
+    )
+    parser.add_argument("--devices", type=int, default=8, help="how many train")
+    parser.add_argument(
+        "--chip",
+        type=str | None,
+        default=None,
+        help="which they are, such as h100 or a100-80gb. Default: all sizes of memory, and the time on h100",
+    )
+    parser.add_argument("--share", type=float, default=0.4, help="of the chip's peak that training is taken to reach")
+    parser.add_argument(
+        "--tokens", type=float | None, default=None, help="to train on. Default: 20 for each active parameter"
+    )
+    parser.add_argument(
+        "--context",
+        type=int | None,
+        default=None,
+        help="tokens in a row to train on, and room in the cache. Default: the model's context; to train at most 4096",
+    )
+    parser.add_argument("--batch", type=int, default=1, help="rows in a device's micro-batch, and rows served at once")
+    parser.add_argument("--usable", type=float, default=0.9, help="share of a memory that may be filled")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument(
+        "--page", type=str | None, default=None, metavar="FILE", help="write the page notebooks/sizing.md instead"
+    )
+    return parser
+
+
 def _bench_parser() -> ArgumentParser:
     from companion.bench.sizes import PARTS, SIZES
 
@@ -319,5 +396,49 @@ def _bench_parser() -> ArgumentParser:
     return parser
 
 
-def _add_run(parser: ArgumentParser, help: str = "folder of a run. Default: the newest in runs/") -> None:
+def _selftest_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        description=(
+            "Prove on this machine that a training run survives being killed.\n\n"
+            "A small model is trained once without interruption. Then the same command is run, killed (SIGKILL) at a\n"
+            "random moment, and run again, many times: while the run's folder is made, between updates, while a\n"
+            "checkpoint is written or an old one removed, at the very end. Each time, the last checkpoint must be\n"
+            "whole and have the weights that the uninterrupted run had at that update; each run that comes to its end\n"
+            "must have its weights, optimizer, log and result, bit for bit.\n\n"
+            "With several processes, one of them or all are killed, and a run is also gone on with by a single\n"
+            "process: its weights may differ by 1e-5. The exit code is 0 if all holds, else 1."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion selftest                        25 kills: a few minutes\n"
+            "  companion selftest --kills 3              the short one\n"
+            "  companion selftest --kills 5 --seed 7     other moments\n"
+            "  companion selftest --processes 2          two processes, with torchrun\n"
+            "  companion selftest --json > found.json"
+        ),
+        formatter_class=HelpFormatter,
+    )
+    parser.add_argument("--kills", type=int, default=25, help="how often to kill")
+    parser.add_argument("--processes", type=int, default=1, help="processes that train together")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    parser.add_argument(
+        "--out",
+        type=str | None,
+        default=None,
+        metavar="FOLDER",
+        help="keep the runs here. Default: in a temporary folder, which stays only if something does not hold",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON, instead of a table")
+    return parser
+
+
+def _add_run(
+    parser: ArgumentParser, help: str = "folder of a run. Default: the newest in runs/", *, best: bool = False
+) -> None:
     parser.add_argument("--run", type=str | None, default=None, help=help)
+    if best:
+        parser.add_argument(
+            "--best",
+            action="store_true",
+            help="the checkpoint that did best on what is held out, which chose it and so flatters it; not the last",
+        )

@@ -176,8 +176,8 @@ class Transformer(nn.Module):
         source:     for an encoder-decoder: the source's ids, or the `Memory` that `encode` made of them.
         positions:  (token) or (batch, token). Default: 0, 1, ..., or from where each row of the cache stands.
         segments:   for an encoder with `config.embedding.segments`: which one each token belongs to. Default: 0.
-        mask:       (batch, key): which tokens are real; or anything that broadcasts to (batch, head, token, key).
-                    With a cache, key counts the slots it shows.
+        mask:       (batch, key): which tokens are real; or anything that broadcasts to (batch, head, token, key), where
+                    a token that may look nowhere is padding. With a cache, key counts the slots it shows.
         cache:      what the decoder has seen so far; call under `torch.no_grad()` and go on with `Output.cache`.
         experts:    how a mixture of experts computes, see `MoE`: `"auto"`, `"loop"`, `"grouped"` or `"gather"`.
 
@@ -289,10 +289,13 @@ class Transformer(nn.Module):
                 f"expected at most context={self.config.context}"
             )
         x = self._embed(tokens, positions, segments)
-        real = None
-        if mask is not None and mask.ndim == 2 and mask.dtype == torch.bool:  # padding, which experts do not count
-            real = mask.expand(len(tokens), -1)
-            real = real if cache is None else real.gather(1, cache[0].slots)
+        real = None  # what is not padding: experts count nothing else
+        if mask is not None and mask.dtype == torch.bool:
+            if mask.ndim == 2:
+                real = mask.expand(len(tokens), -1)
+                real = real if cache is None else real.gather(1, cache[0].slots)
+            elif cache is None and self.config.moe is not None:
+                real = mask.any(-1).any(1).expand(tokens.shape)
         return stack(
             x, positions=positions, mask=_as_mask(mask), cache=cache, memory=memory, real=real, experts=experts
         )

@@ -90,12 +90,15 @@ class Writer:
         return ids
 
 
-def from_run(folder: RunFolder, device: torch.device, *, ids: bool = False) -> Writer:
-    """The model that a run has trained so far. `ids`: prompts and texts are token ids."""
+def from_run(folder: RunFolder, device: torch.device, *, ids: bool = False, best: bool = False) -> Writer:
+    """The model that a run has trained so far, or with `best` the one that was measured best on the way.
+
+    ids: prompts and texts are token ids. Raises `ValueError` as `RunFolder.model` does.
+    """
     tokenizer = folder.tokenizer()
     separator = tokenizer.separator
     writer = Writer(
-        folder.model().to(device),
+        folder.model(best=best).to(device),
         SpecialTokens(start=separator, stop=frozenset({separator})),
         lambda prompt: [separator, *tokenizer.encode(prompt)],
         lambda before: tokenizer.stream(),

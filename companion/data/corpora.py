@@ -54,7 +54,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Split:
-    """Training and held-out documents. `notes` says how the text was divided where that is not by document."""
+    """Training and held-out documents. `notes` says how the text was divided where that is not plainly by document."""
 
     train: tuple[Document, ...]
     held_out: tuple[Document, ...]
@@ -169,31 +169,37 @@ def repeated_share(train: Iterable[Document], documents: Sequence[Document]) -> 
 def split(corpus: Corpus, held_out: float = 0.1) -> Split:
     """Divide a corpus into text to train on and text to measure with; no document is on both sides.
 
-    Documents are ordered by a hash of name and text, and the first that fit into the share `held_out` of all bytes (at
-    most `MOST_HELD_OUT`) are held out: the same documents give the same split on every machine, in whatever order they
-    were read. A single document is cut once, at the paragraph break nearest to the wanted share from its end.
+    A document is held out when a hash of its name, read as a number from 0 to 1, is below `held_out`. So it stays on
+    its side, on every machine and in whatever order the text was read, when other documents are added or removed, when
+    it is edited, and when it loses a paragraph that another one has too: what one model was trained on is never what
+    another one, of the next version of the text, is measured with. The price is that the share is met roughly. At most
+    `MOST_HELD_OUT` bytes are measured with; what is held out beyond them is left unused, and `notes` says how much.
+
+    Where this would hold out less than a third of what was asked for or more than three times as much (there are few
+    documents, or one is far larger than the others), documents are taken in the order of a hash as far as they fit into
+    the share, or the smallest if none does; then a document may change sides when others come or go, and `notes` says
+    so. A single document is cut once, at the paragraph break nearest to the wanted share from its end.
 
     Raises `ValueError` for a share outside (0, 1) and for a text too short to be cut.
     """
     if not 0 < held_out < 1:
         raise ValueError(f"held_out={held_out!r}: expected a share between 0 and 1, both excluded")
-    wanted = min(held_out * corpus.bytes, MOST_HELD_OUT)
+    wanted = held_out * corpus.bytes
     documents = corpus.documents
     if len(documents) == 1:
-        return _split_one(documents[0], wanted)
+        return _split_one(documents[0], min(wanted, MOST_HELD_OUT))
     by_hash = sorted(documents, key=lambda document: hashlib.sha256(_identity(document)).digest())
-    chosen: set[int] = set()
-    size = 0
-    for document in by_hash:
-        if size + document.bytes <= wanted:
-            chosen.add(id(document))
-            size += document.bytes
-    if not chosen:  # every document is larger than the share: one must do
-        chosen.add(id(min(by_hash, key=lambda document: document.bytes)))
-    return Split(
-        tuple(document for document in documents if id(document) not in chosen),
-        tuple(document for document in documents if id(document) in chosen),
-    )
+    kept = [document for document in by_hash if _lot(document) < held_out]
+    size = sum(document.bytes for document in kept)
+    if wanted / 3 <= size <= 3 * wanted and corpus.bytes - size >= (corpus.bytes - wanted) / 3:
+        train = _divide(documents, kept)[1]
+        measured = _divide(documents, _fitting(kept, MOST_HELD_OUT))[0]
+        aside = size - sum(document.bytes for document in measured)
+        note = f"held out but not needed to measure with: {aside:,} bytes; a smaller share leaves more to learn from"
+        return Split(train, measured, (note,) if aside else ())
+    measured, train = _divide(documents, _fitting(by_hash, min(wanted, MOST_HELD_OUT)))
+    note = "few documents, or unequal ones: which are held out may change when others are added or removed"
+    return Split(train, measured, (note,))
 
 
 def fingerprint(documents: Iterable[Document]) -> str:
@@ -202,6 +208,33 @@ def fingerprint(documents: Iterable[Document]) -> str:
     for document in documents:
         digest.update(hashlib.sha256(_identity(document)).digest())
     return digest.hexdigest()[:16]
+
+
+def _lot(document: Document) -> float:
+    """A number from 0 to 1 that depends on the name alone."""
+    return int.from_bytes(hashlib.blake2b(document.name.encode()).digest()[:8], "big") / 2**64
+
+
+def _fitting(documents: Sequence[Document], most: float) -> list[Document]:
+    """The first documents that fit into `most` bytes; the smallest if none does."""
+    chosen: list[Document] = []
+    size = 0
+    for document in documents:
+        if size + document.bytes <= most:
+            chosen.append(document)
+            size += document.bytes
+    return chosen or [min(documents, key=lambda document: document.bytes)]
+
+
+def _divide(
+    documents: Sequence[Document], chosen: Sequence[Document]
+) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+    """The chosen ones and the others, both in the order of `documents`."""
+    ours = {id(document) for document in chosen}
+    return (
+        tuple(document for document in documents if id(document) in ours),
+        tuple(document for document in documents if id(document) not in ours),
+    )
 
 
 def _split_one(document: Document, wanted: float) -> Split:

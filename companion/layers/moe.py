@@ -203,7 +203,7 @@ class MoE(nn.Module):
             logits = logits + config.noise * torch.randn_like(logits)
         routing = route(logits, config.top_k, config.gating, bias=self.bias)._replace(real=real)
         if self.training and config.capacity is not None:
-            routing = routing._replace(kept=within_capacity(routing, config.capacity))
+            routing = routing._replace(kept=self._within_capacity(routing, config.capacity))
         # The router's product came in the precision that products are computed in, whoever decided on it.
         tokens = x.flatten(0, 1).to(logits.dtype)
         chosen, weights = routing.experts.flatten(0, 1), routing.weights.flatten(0, 1)[..., None]
@@ -217,6 +217,9 @@ class MoE(nn.Module):
         """What expert `e` alone makes of each row."""
         gate, inner, outer = self._matrices(x.dtype)
         return self._network(x, None if gate is None else gate[e], inner[e], outer[e])
+
+    def _within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "batch token top_k"]:
+        return within_capacity(routing, capacity)
 
     def _matrices(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor, Tensor]:
         return None if self.gate is None else self.gate.to(dtype), self.inner.to(dtype), self.outer.to(dtype)
@@ -245,16 +248,12 @@ class MoE(nn.Module):
             mine = None if gate is None else gate.index_select(0, index)
             answers = self._network(rows, mine, inner.index_select(0, index), outer.index_select(0, index))
             return answers.view(*chosen.shape, inner.shape[1])
-        key = chosen.flatten()
-        if kept is not None:
-            key = key.masked_fill(~kept.flatten(), len(inner))  # behind the last expert, where nobody computes
-        order = key.argsort(stable=True)
-        inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-        bounds = torch.searchsorted(key[order], torch.arange(len(inner), device=order.device), right=True)
-        rows = _Reordered.apply(tokens, order, inverse, chosen.shape[1])
+        key, order, inverse = by_expert(chosen, kept, len(inner))
+        bounds = torch.searchsorted(key, torch.arange(len(inner), device=key.device), right=True)
+        rows = Reordered.apply(tokens, order, inverse, chosen.shape[1])
         if how == "grouped":
             if kept is not None:  # the kernel writes nothing there, neither now nor in the gradient
-                rows = rows.masked_fill((key[order] == len(inner))[:, None], 0)
+                rows = rows.masked_fill((key == len(inner))[:, None], 0)
             ends = bounds.to(torch.int32)
             answers = self._network(rows, gate, inner, outer, lambda a, b: F.grouped_mm(a, b, offs=ends))
         else:
@@ -266,7 +265,7 @@ class MoE(nn.Module):
             # Whoever has no token is passed over, unless nobody has one.
             visited = [self._network(*one) for one in each if len(one[0]) or not sum(sizes)]
             answers = torch.cat([*visited, torch.zeros_like(pieces[-1])])
-        return _Reordered.apply(answers, inverse, order, 1).view(*chosen.shape, inner.shape[1])
+        return Reordered.apply(answers, inverse, order, 1).view(*chosen.shape, inner.shape[1])
 
     def _way(self, tokens: Tensor, visits: int, wanted: Experts) -> Experts:
         """The way to compute `visits` answers; the tokens' dtype is that of the products."""
@@ -300,7 +299,22 @@ class MoE(nn.Module):
         return "loop" if tokens.device.type == "cpu" and visits >= 8192 else "grouped"
 
 
-class _Reordered(torch.autograd.Function):
+def by_expert(
+    chosen: Int[Tensor, "row top_k"], kept: Bool[Tensor, "*batch top_k"] | None, experts: int
+) -> tuple[Int[Tensor, "visit"], Int[Tensor, "visit"], Int[Tensor, "visit"]]:
+    """The experts of all visits in order, which visits these are (visit v is of row v // top_k), and the way back.
+
+    A visit that was dropped counts as one to expert number `experts`, behind the last, where nobody computes.
+    """
+    key = chosen.flatten()
+    if kept is not None:
+        key = key.masked_fill(~kept.flatten(), experts)
+    order = key.argsort(stable=True)
+    inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    return key[order], order, inverse
+
+
+class Reordered(torch.autograd.Function):
     """Row order[i] // copies of x as row i: x with every row `copies` times over, in another order.
 
     The gradient collects by the inverse order instead of scattering: the same sum in the same order every time, on a

@@ -70,6 +70,11 @@ class ExactMatch:
         """What a run's log keeps."""
         return {"exact_match": self.share}
 
+    @property
+    def error(self) -> float:
+        """Smaller is better: by this the best checkpoint is told."""
+        return 1 - self.share
+
     def result(self) -> dict[str, Any]:
         """What a finished run keeps."""
         low, high = wilson(self.right, self.total)

@@ -1,30 +1,44 @@
-"""A run on disk: what was asked for, the tokenizer, a log, and the last checkpoint.
+"""A run on disk: what was asked for, the tokenizer, a log, and the checkpoints.
 
     run.json         settings, the text's fingerprint, steps, versions; written before the first update
     tokenizer.json   of a run on text
     log.jsonl        one JSON object a line: updates and evaluations
-    checkpoints/step-00000500/   model.safetensors, config.json, optimizer.safetensors, state.json
+    checkpoints/     the last few and the best, see `companion.training.saved`
     result.json      written last: its presence says that the run is finished
     loss.png
+    tensorboard/     with --tensorboard
 
-A checkpoint is written beside its name and then renamed, and only then is the one before it removed: whenever the
-process is killed, one whole checkpoint is there. Nothing is ever unpickled.
+A line of the log belongs to an update: `update`, `loss` (nats per token), `tokens` (scored), `gradient_norm` (before
+clipping), `learning_rate`; with experts `effective_experts` and `dropped` (see `companion.training.loop.Update`). Three
+more depend on the machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far in all sittings, evaluations left out;
+`tokens_per_second`, over the last few seconds; and `peak_share`, where the GPU's peak is known. All else is the same,
+bit for bit, whether the run was interrupted or not. Or a line belongs to an evaluation: `update`, and its scores.
+
+Whenever the process is killed, a whole checkpoint is there once the first was written, and the log reaches at least as
+far. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from companion import checkpoints
+from companion.checkpoints import write_atomic, writing
 from companion.data.tokenizer import BytePairTokenizer
+from companion.training.lock import locked
 from companion.training.loop import Trainer
+from companion.training.saved import Checkpoints, Saved
 from companion.training.settings import TextSettings
 from companion.transformer import Transformer
+
+MACHINE_FIELDS = ("seconds", "tokens_per_second", "peak_share")
+"""Fields of the log that tell of the machine, and differ from one run of the same command to the next."""
+_LOCK, _TOKENIZER = ".lock", "tokenizer.json"
 
 
 class RunFolder:
@@ -32,6 +46,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.checkpoints = Checkpoints(self.path / "checkpoints")
 
     @property
     def exists(self) -> bool:
@@ -41,20 +56,52 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "result.json").is_file()
 
-    def create(self, record: dict[str, Any], files: Mapping[str, str]) -> None:
-        """Make the folder, with `files` by name. `run.json` comes last: a folder with one has all it needs."""
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())) and not self._is_begun():
-            raise ValueError(f"--out {self.path}: expected a new or empty folder, or a run; found something else there")
-        self.path.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            checkpoints.write_atomic(self.path / name, text)
-        self._write_json("run.json", record)
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep all other processes from training into this folder, which is made if it is missing.
+
+        Raises `Busy` if another one does, and `ValueError` if something other than a run is there.
+        """
+        self._check_ours()
+        new = not self.path.exists()
+        try:
+            with writing(self.path, 1):
+                self.path.mkdir(parents=True, exist_ok=True)
+            with locked(self.path / _LOCK, str(self.path)):
+                yield
+        finally:
+            if new:
+                with suppress(OSError):  # nothing came into it: leave no trace
+                    self.path.rmdir()
+
+    def create(self, record: Mapping[str, Any], files: Mapping[str, str]) -> None:
+        """Make the folder, with `files` by name. `run.json` comes last: a folder with one has all it needs.
+
+        Raises `ValueError` if a run, or anything else, is there already, and `NotWritten` with nothing left behind.
+        """
+        self._check_ours()
+        if self.exists:
+            raise ValueError(f"{self.path}: a run was begun here a moment ago; the same command goes on with it")
+        digests = {name: _digest(text.encode()) for name, text in files.items()}
+        whole = {**files, "run.json": json.dumps({**record, "sha256": digests}, indent=2) + "\n"}
+        new = not self.path.exists()
+        try:
+            for name, text in whole.items():
+                write_atomic(self.path / name, text)
+        except OSError:
+            for name in files:
+                (self.path / name).unlink(missing_ok=True)
+            if new:
+                with suppress(OSError):
+                    self.path.rmdir()
+            raise
 
     def record(self) -> dict[str, Any]:
-        """What `create` was given. Raises `ValueError` when there is no run, or it cannot be read."""
+        """What `create` was given, and the checksums of the files. Raises `ValueError` when there is no run, or it
+        cannot be read."""
         if not self.exists:
             raise ValueError(f"{self.path}: expected the folder of a run, found no run.json there; train one first")
-        return self._read_json("run.json")
+        return self._read_json("run.json", "put it back from a copy, or begin a new run with another --out")
 
     @property
     def task(self) -> str:
@@ -63,117 +110,160 @@ class RunFolder:
         return str(settings.get("task", TextSettings.task)) if isinstance(settings, dict) else TextSettings.task
 
     def tokenizer(self) -> BytePairTokenizer:
-        return BytePairTokenizer.load(self.path / "tokenizer.json")
+        """The run's tokenizer. Raises `ValueError` when it is damaged, or not the one that the run began with."""
+        path, remedy = self.path / _TOKENIZER, "put it back from a copy, or begin a new run with another --out"
+        try:
+            tokenizer = BytePairTokenizer.load(path)
+        except ValueError as error:
+            raise ValueError(f"{error}; {remedy}") from None
+        wanted = self.record().get("sha256", {}).get(_TOKENIZER)  # a run of an earlier version has none
+        if wanted not in (None, _digest(path.read_bytes())):
+            raise ValueError(f"{path}: expected the tokenizer that this run began with, found another one; {remedy}")
+        return tokenizer
 
     def result(self) -> dict[str, Any]:
-        return self._read_json("result.json")
+        return self._read_json("result.json", "remove it, and the command that trained the run measures it again")
 
     def finish(self, result: dict[str, Any]) -> None:
-        self._write_json("result.json", result)
+        write_atomic(self.path / "result.json", json.dumps(result, indent=2) + "\n")
 
     # Checkpoints
 
-    def checkpoint(self) -> Path | None:
-        """The folder of the last whole checkpoint; `None` before the first."""
-        found = sorted((self.path / "checkpoints").glob("step-*"))
-        return found[-1] if found else None
+    def checkpoint(self, *, best: bool = False) -> Path | None:
+        """The folder of the last whole checkpoint, `None` before the first; or of the best.
 
-    def model(self) -> Transformer:
-        """The model of the last checkpoint. Raises `ValueError` when there is none, or it is damaged."""
-        if (folder := self.checkpoint()) is None:
-            raise ValueError(f"{self.path}: expected a run with a checkpoint, but it has none yet; train it further")
-        return checkpoints.load_model(folder)
-
-    def save(self, trainer: Trainer) -> Path:
-        """Write a checkpoint of `trainer` and remove the one before it."""
-        home = self.path / "checkpoints"
-        home.mkdir(parents=True, exist_ok=True)
-        self._clear_unfinished()
-        final = home / f"step-{trainer.done:08d}"
-        if not final.exists():
-            temporary = home / f".{final.name}.tmp"
-            temporary.mkdir()
-            checkpoints.save_model(temporary, trainer.model)
-            checkpoints.save_tensors(temporary / "optimizer.safetensors", trainer.state())
-            checkpoints.write_atomic(temporary / "state.json", json.dumps({"done": trainer.done}) + "\n")
-            temporary.rename(final)
-        for old in home.glob("step-*"):
-            if old != final:
-                shutil.rmtree(old)
-        return final
-
-    def restore(self, trainer: Trainer) -> int:
-        """Bring `trainer` to the last checkpoint and the log with it; the number of updates done, 0 without one.
-
-        Raises `ValueError` for a checkpoint that is damaged or of another model.
+        Raises `ValueError` when there is no best one yet, or it is gone.
         """
-        self._clear_unfinished()
-        folder = self.checkpoint()
+        return self.checkpoints.best() if best else self.checkpoints.last()
+
+    def model(self, *, best: bool = False) -> Transformer:
+        """The model of the last checkpoint, or of the best.
+
+        Raises `ValueError` when there is none, or it is damaged.
+        """
+        if (folder := self.checkpoint(best=best)) is None:
+            raise ValueError(f"{self.path}: expected a run with a checkpoint, but it has none yet; train it further")
+        return self.checkpoints.model(folder)
+
+    def save(self, trainer: Trainer, *, keep: int = 2, error: float | None = None) -> Path:
+        """Write a checkpoint of `trainer`; keep the last `keep` and the best.
+
+        error:  how good the model was found to be, smaller being better; `None`: it was not measured.
+
+        Raises `NotWritten`, with nothing lost, when there is no room. A collective.
+        """
+        weights, state = trainer.weights(), trainer.state()
+
+        def write() -> str:
+            self._sync_log()
+            return str(self.checkpoints.write(trainer.model, weights, state, done=trainer.done, keep=keep, error=error))
+
+        return Path(trainer.parallel.on_main(write))
+
+    def restore(self, trainer: Trainer, say: Callable[[str], None] = print) -> int:
+        """Bring `trainer` to the last whole checkpoint and the log with it; the number of updates done, 0 without one.
+
+        Checkpoints that are damaged are set aside, and `say` is told; so it is of what is gone on with.
+
+        Raises `ValueError` if all checkpoints are damaged, or the one is of another model. A collective.
+        """
+        parallel = trainer.parallel
+        found: list[Saved] = []
+
+        def find() -> str | None:
+            self.checkpoints.clear_unfinished()
+            saved, faults = self.checkpoints.newest_whole()
+            if saved is None:
+                self._cut_log(0)
+                return None
+            if saved.config != trainer.model.config:
+                raise ValueError(
+                    f"{saved.folder}: expected a checkpoint of this run's model, got one of another configuration"
+                )
+            for fault, aside in zip(faults, reversed(self.checkpoints.set_aside(saved.folder)), strict=True):
+                say(f"{fault}; going on from the one before, {saved.folder}. The damaged one is now {aside.name}")
+            self._cut_log(saved.done)
+            found.append(saved)
+            return str(saved.folder)
+
+        folder = parallel.on_main(find)
         if folder is None:
-            self._cut_log(0)
             return 0
-        saved = checkpoints.load_model(folder)
-        if saved.config != trainer.model.config:
-            raise ValueError(f"{folder}: expected a checkpoint of this run's model, got one of another configuration")
-        tensors = checkpoints.load_tensors(folder / "optimizer.safetensors")
-        try:
-            done = int(json.loads((folder / "state.json").read_text("utf-8"))["done"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{folder / 'state.json'}: the checkpoint is damaged ({error})") from None
-        trainer.model.load_state_dict(saved.state_dict())
-        trainer.load_state(tensors, done)
-        self._cut_log(done)
+        saved = parallel.together(lambda: found[0] if found else self.checkpoints.load(Path(folder)))
+        trainer.load(saved.weights, saved.optimizer, saved.done)
         return trainer.done
 
     # The log
 
-    def log(self, entry: dict[str, Any]) -> None:
-        """Append one line."""
-        with open(self.path / "log.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+    def log(self, entry: Mapping[str, Any]) -> None:
+        """Append one line. Raises `NotWritten`, with nothing of it in the file, when there is no room."""
+        line, path = (json.dumps(entry) + "\n").encode(), self.path / "log.jsonl"
+        with writing(path, len(line)), open(path, "ab", buffering=0) as file:
+            before, rest = os.fstat(file.fileno()).st_size, line
+            try:
+                while rest:  # a disk that is nearly full takes a part of it
+                    rest = rest[file.write(rest) or 0 :]
+            except OSError:
+                os.truncate(path, before)
+                raise
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """The log's lines; a last one that a kill cut short is left out."""
+        """The log's lines; those that a kill cut short, or that were damaged otherwise, are left out."""
+        for _, entry in self._lines():
+            yield entry
+
+    def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Each line that can be read, with the place in the file where it ends."""
         try:
-            lines = (self.path / "log.jsonl").read_text("utf-8").splitlines()
+            log = (self.path / "log.jsonl").read_bytes()
         except FileNotFoundError:
             return
-        for line in lines:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                return
+        end = 0
+        for line in log.splitlines(keepends=True):
+            end += len(line)
+            with suppress(ValueError):
+                entry = json.loads(line)
+                if isinstance(entry, dict) and isinstance(entry.get("update"), int) and line.endswith(b"\n"):
+                    yield end, entry
 
     def _cut_log(self, done: int) -> None:
-        """Forget lines of updates after the checkpoint: they will be made, and written, again."""
-        lines = [json.dumps(entry) + "\n" for entry in self.entries() if entry["update"] <= done]
-        if (self.path / "log.jsonl").exists():
-            checkpoints.write_atomic(self.path / "log.jsonl", "".join(lines))
+        """Forget lines of updates after the checkpoint: they will be made, and written, again. Takes no room."""
+        kept = max((end for end, entry in self._lines() if entry["update"] <= done), default=0)
+        with suppress(FileNotFoundError):
+            os.truncate(self.path / "log.jsonl", kept)
+
+    def _sync_log(self) -> None:
+        """Flush the log to the disk: it must not fall behind a checkpoint when the power fails."""
+        path = self.path / "log.jsonl"
+        if path.exists():
+            with writing(path, 0), open(path, "ab") as file:
+                os.fsync(file.fileno())
 
     # Files
 
-    def _is_begun(self) -> bool:
-        """Whether a run was here, or was being made when it was killed."""
-        return self.exists or {entry.name for entry in self.path.iterdir()} <= {"tokenizer.json"} | {
-            entry.name for entry in self.path.glob(".*.tmp")
-        }
+    def _check_ours(self) -> None:
+        """Raise `ValueError` unless the folder is missing or empty, or a run is there or was being made when killed."""
+        if not self.path.exists() or self.exists:
+            return
+        if self.path.is_dir():
+            found = {entry.name for entry in self.path.iterdir()}
+            if found <= {_TOKENIZER, _LOCK} | {entry.name for entry in self.path.glob(".*.tmp")}:
+                return
+        raise ValueError(f"--out {self.path}: expected a new or empty folder, or a run; found something else there")
 
-    def _clear_unfinished(self) -> None:
-        for folder in (self.path / "checkpoints").glob(".step-*"):
-            shutil.rmtree(folder)
-
-    def _write_json(self, name: str, value: dict[str, Any]) -> None:
-        checkpoints.write_atomic(self.path / name, json.dumps(value, indent=2) + "\n")
-
-    def _read_json(self, name: str) -> dict[str, Any]:
+    def _read_json(self, name: str, remedy: str) -> dict[str, Any]:
         path = self.path / name
         try:
             value = json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: cannot be read ({error})") from None
+            raise ValueError(f"{path}: cannot be read ({error}); {remedy}") from None
         if not isinstance(value, dict):
-            raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}")
+            raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}; {remedy}")
         return value
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None) -> RunFolder:

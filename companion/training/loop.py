@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, get_args
+from dataclasses import astuple, dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -19,15 +19,16 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from companion.config import require_whole
+from companion.data.packing import PADDING
 from companion.layers.balance import update_bias
+from companion.layers.masks import documents, materialize
 from companion.layers.moe import MoE, RoutingStats, load_entropy
+from companion.training.distributed import Batch, Parallel
 from companion.training.losses import IGNORE, Scored, bits_per_byte, cross_entropy_sum, routing_loss
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
 from companion.training.schedule import Schedule, learning_rate
 from companion.transformer import Transformer
 
-Batch = tuple[Tensor, ...]
-"""A micro-batch: what the loss takes after the model, the targets last."""
 Loss = Callable[..., Scored]
 """(model, *batch) -> `Scored`."""
 
@@ -134,6 +135,11 @@ class Evaluation:
         """What a run's log keeps."""
         return {"bits_per_byte": self.bits_per_byte}
 
+    @property
+    def error(self) -> float:
+        """Smaller is better: by this the best checkpoint is told."""
+        return self.bits_per_byte
+
     def result(self) -> dict[str, Any]:
         """What a finished run keeps."""
         return {**self.scores, "perplexity": self.perplexity, "tokens": self.tokens, "bytes": self.bytes}
@@ -151,6 +157,33 @@ def next_token_loss(
 ) -> Scored:
     """The loss of a decoder: each token's target is the one after it. `smoothing` as in `cross_entropy_sum`."""
     out = model(tokens)
+    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+
+
+def packed_next_token_loss(
+    model: nn.Module,
+    tokens: Int[Tensor, "batch token"],
+    places: Int[Tensor, "batch token"],
+    targets: Int[Tensor, "batch token"],
+    *,
+    hide: Literal["nothing", "padding", "documents"],
+    smoothing: float = 0.0,
+) -> Scored:
+    """`next_token_loss` for the windows of `PackedBatches`, which hold several documents and padding.
+
+    places:  of each token in its own document, from 0; `PADDING` where there is no token.
+    hide:    `"documents"`: a token sees its own document alone, at the position it has there, so that its logits are
+             those of the document by itself. Otherwise it also sees the documents before its own. `"padding"`:
+             padding is told to the model, so that experts do not count it; nobody sees it anyway, because it is last.
+    """
+    real = places != PADDING
+    if hide == "documents":
+        number = (places == 0).cumsum(-1)
+        apart = materialize(documents(number), len(tokens), tokens.shape[1], tokens.shape[1], device=tokens.device)
+        # Padding sees nobody, which is how the model knows it.
+        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None])
+    else:
+        out = model(tokens, mask=real if hide == "padding" else None)
     return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
 
 
@@ -181,6 +214,10 @@ class Trainer:
     loss:       (model, *micro-batch) -> `Scored`.
     precision:  `"fp32"`, or `"bf16"`: matrix products in bfloat16 under autocast; weights and optimizer stay fp32.
     compile:    compile the forward pass: pays off on a GPU, after a minute.
+    parallel:   the processes that train together; each makes a trainer with the same arguments. `model` is distributed
+                over them, in place, and from then on `whole` has the model to measure or to write text with.
+
+    Methods that are *collectives* have to be called by all processes, in the same order.
     """
 
     def __init__(
@@ -192,18 +229,21 @@ class Trainer:
         loss: Loss = next_token_loss,
         precision: str = "fp32",
         compile: bool = False,
+        parallel: Parallel | None = None,
     ) -> None:
         if precision not in ("fp32", "bf16"):
             raise ValueError(f"precision={precision!r}: expected 'fp32' or 'bf16'")
         self.model, self.batches, self.config, self.loss = model, batches, config, loss
-        self.device = next(model.parameters()).device
+        self.parallel = Parallel() if parallel is None else parallel
+        self.parameters = sum(p.numel() for p in model.parameters())  # of the whole model
         self.precision = precision
         self.done = 0
+        self._objective = self.parallel.prepare(model, lambda *batch: self.loss(*batch), compile)
+        self.device = next(model.parameters()).device
         self._experts = [module for module in model.modules() if isinstance(module, MoE)]  # in the order of the routing
         self._steered = bool(self._experts) and (
             config.balance_loss > 0 or config.z_loss > 0 or any(moe.bias is not None for moe in self._experts)
         )
-        self._forward = torch.compile(model) if compile else model
         self.optimizer = adamw(
             model, weight_decay=config.weight_decay, betas=config.betas, fused=self.device.type == "cuda"
         )
@@ -233,17 +273,19 @@ class Trainer:
             with torch.no_grad():
                 for i, batch in enumerate(micro):
                     load.add(self._scored(i, batch).routing)
-        whole = load.counts
+        whole = self.parallel.total(load.counts)
         load = _Load()
         for i, batch in enumerate(micro):
-            total, _, routing = self._scored(i, batch)
-            load.add(routing)
-            objective = total / tokens
-            if with_losses:
-                objective = objective + routing_loss(routing, whole or load.counts, **weights)
-            objective.backward()
+            with self.parallel.collecting(last=i == len(micro) - 1):
+                total, _, routing = self._scored(i, batch)
+                load.add(routing)
+                objective = total / tokens
+                if with_losses:
+                    objective = objective + routing_loss(routing, whole or self.parallel.total(load.counts), **weights)
+                objective.backward()
             nats += total.detach().float()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        norm = self.parallel.clip(self.model, self.config.clip)
+        nats, load.dropped, *load.counts = self.parallel.total((nats, load.dropped, *load.counts))
         loss, gradient_norm, *experts = torch.stack((nats, norm.float(), *load.summary())).tolist()
         loss /= tokens
         if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
@@ -274,23 +316,82 @@ class Trainer:
         )
 
     def evaluate(self, batches: Iterable[Batch], bytes: int) -> Evaluation:
-        """The model's loss over all of `batches`, without dropout. `bytes`: of the text that their targets spell."""
-        return evaluate(self.model, batches, bytes, loss=self.loss, precision=self.precision)
+        """The model's loss over all of `batches`, without dropout. `bytes`: of the text that their targets spell.
+
+        A collective; the main process measures.
+        """
+        model = self.whole()
+        measured = self.parallel.on_main(
+            lambda: astuple(evaluate(model, batches, bytes, loss=self.loss, precision=self.precision))
+        )
+        return Evaluation(*measured)
+
+    def whole(self) -> Transformer:
+        """The plain model with the weights as they are now, in the main process: to measure, or to write text with.
+
+        In a single process, and wherever each holds all the weights, it is the model that is trained; otherwise a copy
+        on the same device. The others get the model they have, which may be a part of one. A collective.
+        """
+        if self.parallel.keeps_whole:
+            return self.model
+        weights = self.weights()
+        if not self.parallel.main:
+            return self.model
+        with torch.device("meta"):
+            model = Transformer(self.model.config)
+        model.load_state_dict({name: tensor.to(self.device) for name, tensor in weights.items()}, assign=True)
+        return model
+
+    def weights(self) -> dict[str, Tensor]:
+        """The whole model's `state_dict`, to be written by the main process; `{}` in the others. A collective.
+
+        With several processes its tensors are on the CPU. They may be the model's own: write them before the next
+        update.
+        """
+        kept = self.model.state_dict(keep_vars=True)
+        return self._gathered((name, tensor, tensor) for name, tensor in kept.items())
 
     def state(self) -> dict[str, Tensor]:
-        """The optimizer's state by parameter name. With the weights and `done`, all that the next update depends on."""
-        return optimizer_state(self.model, self.optimizer)
+        """The optimizer's whole state by parameter name, where `weights` has tensors. A collective.
 
-    def load_state(self, tensors: Mapping[str, Tensor], done: int) -> None:
-        """Go on after update `done`; the weights must be in the model already."""
-        load_optimizer_state(self.model, self.optimizer, tensors)
+        With the weights and `done`, all that the next update depends on, for any number of processes.
+        """
+        parameters = dict(self.model.named_parameters())
+        kept = optimizer_state(self.model, self.optimizer)
+        return self._gathered((name, parameters[name.partition(".")[2]], tensor) for name, tensor in kept.items())
+
+    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor], done: int) -> None:
+        """Go on after update `done` from what `weights` and `state` gave: the whole of it, in every process.
+
+        Raises `ValueError`, with nothing changed, unless both fit this model.
+        """
+        kept = self.model.state_dict(keep_vars=True)
+        if kept.keys() != weights.keys():
+            wrong = sorted(kept.keys() ^ weights.keys())
+            raise ValueError(f"weights: expected those of this model, got others; {wrong[0]} is in one of them alone")
+        parts = {name: self.parallel.part(tensor, weights[name], name) for name, tensor in kept.items()}
+        load_optimizer_state(self.model, self.optimizer, state, self.parallel.part)
+        with torch.no_grad():
+            for name, tensor in kept.items():
+                tensor.copy_(parts[name])
         self.done = done
 
+    def _gathered(self, kept: Iterable[tuple[str, Tensor, Tensor]]) -> dict[str, Tensor]:
+        """(name, parameter, tensor laid out like it) -> the whole tensors by name, in the main process."""
+        gathered = {}
+        for name, parameter, tensor in kept:
+            whole = self.parallel.whole(parameter, tensor.detach())
+            if self.parallel.main:
+                gathered[name] = whole if self.parallel.world == 1 else whole.cpu()
+        return gathered
+
     def _scored(self, i: int, batch: Batch) -> Scored:
-        """The loss of the update's micro-batch number i, with the dropout and the noise that belong to it."""
-        torch.manual_seed(derived_seed(self.config.seed, self.done * self.config.accumulate + i))
-        with autocast(self.device, self.precision):
-            scored = self.loss(self._forward, *(tensor.to(self.device, non_blocking=True) for tensor in batch))
+        """The loss of this process's share of the update's micro-batch number i, with the dropout and the noise that
+        belong to it."""
+        seed = derived_seed(self.config.seed, self.done * self.config.accumulate + i)
+        own = [tensor.to(self.device, non_blocking=True) for tensor in self.parallel.share(batch)]
+        with self.parallel.drawing(seed, len(batch[-1])), autocast(self.device, self.precision):
+            scored = self._objective(*own)
         if self._steered and len(scored.routing) != len(self._experts):
             raise ValueError(
                 f"loss: expected the routing of {len(self._experts)} layers, whose load is to be balanced, got that of "
@@ -334,12 +435,14 @@ class _Load:
 
     def __init__(self) -> None:
         self.counts: list[Tensor] = []
-        self._dropped: list[Tensor] = []
+        self.dropped = torch.zeros((), dtype=torch.long)
 
     def add(self, routing: tuple[RoutingStats, ...]) -> None:
         here = [layer.counts for layer in routing]
         self.counts = [a + b for a, b in zip(self.counts, here, strict=True)] if self.counts else here
-        self._dropped += [(~layer.kept).sum() for layer in routing if layer.kept is not None]
+        for layer in routing:
+            if layer.kept is not None:
+                self.dropped = self.dropped.to(layer.kept.device) + (~layer.kept).sum()
 
     def summary(self) -> list[Tensor]:
         """The effective experts of the least even layer, and the share of visits dropped in all; empty for no layer."""
@@ -347,7 +450,7 @@ class _Load:
             return []
         counts = torch.stack(self.counts)
         load = counts.float() / counts.sum(-1, keepdim=True).clamp(min=1)
-        dropped = torch.stack(self._dropped).sum() if self._dropped else torch.zeros((), device=counts.device)
+        dropped = self.dropped.to(counts.device, non_blocking=True)
         return [load_entropy(load).exp().min(), dropped.float() / counts.sum().clamp(min=1)]
 
 

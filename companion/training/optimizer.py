@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +26,21 @@ def decayed(model: nn.Module) -> set[str]:
 def adamw(
     model: nn.Module, *, weight_decay: float, betas: tuple[float, float] = (0.9, 0.95), fused: bool = False
 ) -> torch.optim.AdamW:
-    """AdamW over all parameters of `model` in two groups; the learning rate is set before each update."""
+    """AdamW over all parameters of `model`, in groups by decay; the learning rate is set before each update.
+
+    Tensors of different types, as a sharded model may have them, are in different groups: a fused step takes one type.
+    """
     names = decayed(model)
-    named = dict(model.named_parameters())
-    groups = [
-        {"params": [p for name, p in named.items() if name in names], "weight_decay": weight_decay},
-        {"params": [p for name, p in named.items() if name not in names], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=0.0, betas=betas, fused=fused)
+    groups: dict[tuple[bool, type], list[Tensor]] = {}
+    for name, p in model.named_parameters():
+        groups.setdefault((name in names, type(p)), []).append(p)
+    decays = {True: weight_decay, False: 0.0}
+    return torch.optim.AdamW(
+        [{"params": members, "weight_decay": decays[decay]} for (decay, _), members in groups.items()],
+        lr=0.0,
+        betas=betas,
+        fused=fused,
+    )
 
 
 def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -45,15 +52,24 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
     return tensors
 
 
-def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_state` gave. Raises `ValueError` unless it fits this model."""
+def load_optimizer_state(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tensors: Mapping[str, Tensor],
+    part: Callable[[Tensor, Tensor, str], Tensor],
+) -> None:
+    """Put back what `optimizer_state` gave. Raises `ValueError`, with nothing changed, unless it fits this model.
+
+    part: as `Parallel.part`, what this process keeps of a tensor.
+    """
     state = optimizer.state_dict()
     named = dict(model.named_parameters())
     order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     for name, p in named.items():
         entry = {key: tensors[f"{key}.{name}"] for key in (*MOMENTS, "step") if f"{key}.{name}" in tensors}
-        if len(entry) != 3 or any(entry[key].shape != p.shape for key in MOMENTS):
-            raise ValueError(f"optimizer state: expected moments of shape {tuple(p.shape)} for {name}, found others")
+        if len(entry) != 3:
+            raise ValueError(f"optimizer state: expected both moments and the count of {name}, got {sorted(entry)}")
+        entry |= {key: part(p, entry[key], f"{key}.{name}") for key in MOMENTS}
         state["state"][order[id(p)]] = entry
     if len(tensors) != 3 * len(named):
         raise ValueError(f"optimizer state: expected {3 * len(named)} tensors, got {len(tensors)}: another model's")

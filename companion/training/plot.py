@@ -11,62 +11,92 @@ from typing import TYPE_CHECKING, Any
 from companion.checkpoints import write_atomic
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
 def plot_loss(
     entries: Sequence[Mapping[str, Any]], path: str | Path, *, bytes_per_token: float, yardsticks: Mapping[str, float]
 ) -> bool:
-    """Draw training and held-out bits per byte against updates, the yardsticks as lines. False without matplotlib.
+    """Draw training and held-out bits per byte against updates, the yardsticks as lines; with experts, below it, how
+    they were loaded. False without matplotlib.
 
     entries: the lines of a run's log.
     """
+    experts = _with_experts(entries)
     try:
-        from matplotlib.figure import Figure
+        figure, (axes, *below) = _panels(5, 1.8) if experts else _panels(5)
     except ImportError:
         return False
     to_bits = 1 / (math.log(2) * bytes_per_token)
     trained = [(entry["update"], entry["loss"] * to_bits) for entry in entries if "loss" in entry]
     measured = [(entry["update"], entry["bits_per_byte"]) for entry in entries if "bits_per_byte" in entry]
-    figure = Figure(figsize=(7, 5), dpi=100, layout="constrained")
-    axes = figure.subplots()
     axes.plot(*_columns(trained), color="#999999", linewidth=0.8, label="training text, each batch")
     axes.plot(*_columns(measured), color="#0072B2", marker="o", linewidth=1.8, label="held-out text")
     for (name, value), style in zip(yardsticks.items(), ("--", "-.", ":", (0, (5, 1)), (0, (1, 2))), strict=False):
         axes.axhline(value, color="#D55E00", linestyle=style, linewidth=1.1, label=f"{name}: {value:.2f}")
     if measured:
         low = min([value for _, value in measured] + list(yardsticks.values()))
-        axes.set_ylim(max(0, low - 0.5), low + 2.5)
-    axes.set_xlabel("updates")
+        axes.set_ylim(max(0, low - 0.5), max(low + 2.5, measured[-1][1] + 0.5))
     axes.set_ylabel("bits per byte (lower is better)")
+    if experts:
+        _draw_experts(below[0], entries)
     figure.legend(fontsize=8, loc="outside lower center", ncols=2)
     _save(figure, path)
     return True
 
 
 def plot_exact_match(entries: Sequence[Mapping[str, Any]], path: str | Path) -> bool:
-    """Draw the loss of each batch, and below it exact match on held-out numbers, against updates. False without
-    matplotlib.
+    """Draw the loss of each batch, below it exact match on held-out numbers, and with experts how they were loaded,
+    against updates. False without matplotlib.
 
     entries: the lines of a run's log.
     """
+    experts = _with_experts(entries)
     try:
-        from matplotlib.figure import Figure
+        figure, (above, below, *lowest) = _panels(2.75, 2.75, 1.8) if experts else _panels(2.75, 2.75)
     except ImportError:
         return False
     trained = [(entry["update"], entry["loss"]) for entry in entries if "loss" in entry]
     measured = [(entry["update"], 100 * entry["exact_match"]) for entry in entries if "exact_match" in entry]
-    figure = Figure(figsize=(7, 5.5), dpi=100, layout="constrained")
-    above, below = figure.subplots(2, sharex=True)
     above.plot(*_columns(trained), color="#999999", linewidth=0.8)
     above.set_yscale("log")
     above.set_ylabel("loss of each batch\n(nats per token)")
     below.plot(*_columns(measured), color="#0072B2", marker="o", linewidth=1.8)
     below.set_ylim(-3, 103)
     below.set_ylabel("held-out numbers\ntranslated without a mistake (%)")
-    below.set_xlabel("updates")
+    if experts:
+        _draw_experts(lowest[0], entries)
     _save(figure, path)
     return True
+
+
+def _panels(*heights: float) -> tuple[Figure, list[Axes]]:
+    """A figure of pictures below one another, of these heights in inches, that share the axis of updates."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, sum(heights)), dpi=100, layout="constrained")
+    column = list(figure.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights)[:, 0])
+    column[-1].set_xlabel("updates")
+    return figure, column
+
+
+def _with_experts(entries: Sequence[Mapping[str, Any]]) -> bool:
+    return any("effective_experts" in entry for entry in entries)
+
+
+def _draw_experts(axes: Axes, entries: Sequence[Mapping[str, Any]]) -> None:
+    """How many experts the least evenly loaded layer uses in effect, and where there is a limit, what it drops."""
+    used = [(entry["update"], entry["effective_experts"]) for entry in entries if "effective_experts" in entry]
+    axes.plot(*_columns(used), color="#009E73", linewidth=1)
+    axes.set_ylim(0, 1.1 * max(value for _, value in used))
+    axes.set_ylabel("experts in use\n(least even layer)", color="#009E73")
+    dropped = [(entry["update"], 100 * entry["dropped"]) for entry in entries if entry.get("dropped")]
+    if dropped:
+        beside = axes.twinx()
+        beside.plot(*_columns(dropped), color="#CC79A7", linewidth=1)
+        beside.set_ylim(0, None)
+        beside.set_ylabel("visits dropped (%)", color="#CC79A7")
 
 
 def _save(figure: Figure, path: str | Path) -> None:

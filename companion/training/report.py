@@ -6,24 +6,26 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from companion.chips import Peak
     from companion.training.folder import RunFolder
     from companion.training.loop import Trainer
     from companion.training.task import Task
 
 
-def print_head(task: Task, trainer: Trainer, folder: RunFolder) -> None:
-    """What is about to be trained, on what, where."""
+def print_head(task: Task, trainer: Trainer, folder: RunFolder, peak: Peak | None = None) -> None:
+    """What is about to be trained, on what, where; with the `peak` of the machine where it is known."""
     config = task.config
     stacks = "2 x " if config.stack == "encoder_decoder" else ""
     rows = [
         *task.facts(),
         (
             "model",
-            f"{sum(p.numel() for p in trainer.model.parameters()):,} parameters: {stacks}{config.layers} layers, "
+            f"{trainer.parameters:,} parameters: {stacks}{config.layers} layers, "
             f"d_model {config.d_model}, {config.attention.heads} heads, context {config.context}",
         ),
         ("training", task.amount(trainer.config.updates)),
         ("machine", f"{_device_name(trainer)}, {trainer.precision}"),
+        *([] if peak is None else [("", str(peak))]),
         ("run", str(folder.path)),
     ]
     for name, value in rows:
@@ -35,8 +37,10 @@ def _device_name(trainer: Trainer) -> str:
     import torch
 
     if trainer.device.type == "cuda":
-        return torch.cuda.get_device_name(trainer.device)
-    return f"{trainer.device.type}, {torch.get_num_threads()} threads"
+        name = torch.cuda.get_device_name(trainer.device)
+    else:
+        name = f"{trainer.device.type}, {count(range(torch.get_num_threads()), 'thread')}"
+    return name if trainer.parallel.world == 1 else f"{trainer.parallel}, each on {name}"
 
 
 def count(items: Sequence[Any], noun: str) -> str:

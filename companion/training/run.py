@@ -10,6 +10,7 @@ from typing import Any
 import tokenizers
 import torch
 
+from companion.training.distributed import Parallel
 from companion.training.fit import seconds_per_update
 from companion.training.folder import RunFolder
 from companion.training.loop import Trainer
@@ -35,6 +36,21 @@ def open_task(settings: Settings, folder: RunFolder | None = None) -> Task:
     raise ValueError(f"settings={settings!r}: expected those of a task")
 
 
+def share_task(task: Task, parallel: Parallel) -> Task:
+    """The task of a new run with what takes long to make, made by the main process alone. A collective.
+
+    Raises `ValueError` when the processes do not see the same data.
+    """
+    fingerprint, files = parallel.on_main(lambda: (task.fingerprint, task.files()))
+
+    def check() -> Task:
+        if task.fingerprint != fingerprint:
+            raise ValueError(f"{task.title}: expected the same data in all processes, found others in this one")
+        return task if parallel.main else task.with_files(files)
+
+    return parallel.together(check)
+
+
 @dataclass(frozen=True)
 class Plan:
     """How long a new run is, settled once: the schedule and a resumed run depend on it. `why` explains a bound."""
@@ -44,8 +60,8 @@ class Plan:
     why: str = ""
 
 
-def plan(task: Task, device: torch.device, precision: str) -> Plan:
-    """The length of a new run.
+def plan(task: Task, device: torch.device, precision: str, parallel: Parallel | None = None) -> Plan:
+    """The length of a new run. A collective.
 
     With `minutes`, the speed of this machine is measured, and evaluations get at most a tenth of the time. Without
     `steps`, a task may bound the updates too.
@@ -56,11 +72,16 @@ def plan(task: Task, device: torch.device, precision: str) -> Plan:
     if settings.minutes is None:
         return Plan(task.usual)
     seconds = 60 * settings.minutes
-    trial = task.trainer(100, device, precision)
+    trial = task.trainer(100, device, precision, parallel)
     each = seconds_per_update(trial, seconds=min(5.0, seconds / 20))
-    began = time.monotonic()
-    task.measure(trial.model, precision, brief=True)
-    pause = time.monotonic() - began
+    model = trial.whole()
+
+    def evaluation() -> float:
+        began = time.monotonic()
+        task.measure(model, precision, brief=True)
+        return time.monotonic() - began
+
+    pause = trial.parallel.on_main(evaluation)
     evaluations = max(1, min(EVALUATIONS, int(seconds / 10 / pause)))
     possible = max(1, int((seconds - (evaluations + 1) * pause) / each))
     enough = task.enough
@@ -78,7 +99,7 @@ def new_record(task: Task, trainer: Trainer, plan: Plan) -> dict[str, Any]:
         "updates": plan.updates,
         "evaluations": plan.evaluations,
         "precision": trainer.precision,
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "parameters": trainer.parameters,
         "versions": versions(),
     }
 

@@ -23,8 +23,11 @@ from companion.config import (
 from companion.training.schedule import Schedule
 
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
+_OF_THE_MACHINE = ("out", "device", "compile", "keep", "save_seconds", "tensorboard", "shard", "expert_parallel")
+"""What may differ from one sitting of a run to the next."""
 TASK, MODEL, TRAINING, MACHINE = "what is learned", "the model", "the training", "the machine and the run"
-GROUPS = (TASK, MODEL, TRAINING, MACHINE)
+PROCESSES = "several processes, started with torchrun"
+GROUPS = (TASK, MODEL, TRAINING, MACHINE, PROCESSES)
 
 
 def _setting(group: str, default: Any, help: str, *, flag: str | None = None) -> Any:
@@ -121,6 +124,23 @@ class Settings:
         MACHINE, "auto", "of matrix products; auto: bf16 on a GPU that has it, else fp32"
     )
     compile: bool = _setting(MACHINE, False, "torch.compile: worth its minute on a GPU")
+    keep: int = _setting(MACHINE, 2, "checkpoints to keep: the last ones; the best one is kept in any case")
+    save_seconds: float = _setting(
+        MACHINE,
+        30.0,
+        "seconds between checkpoints, or more where they take long to write; 0: one after every update. One follows "
+        "each evaluation as well",
+    )
+    tensorboard: bool = _setting(
+        MACHINE, False, "write the log for TensorBoard too, if it is installed; watch with tensorboard --logdir runs"
+    )
+
+    shard: bool = _setting(
+        PROCESSES, False, "each keeps a piece of the weights, gradients and moments (FSDP). Default: all of them (DDP)"
+    )
+    expert_parallel: int | None = _setting(
+        PROCESSES, None, "processes that share out the experts of a layer. Default: each has them all"
+    )
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.minutes is not None:
@@ -133,13 +153,21 @@ class Settings:
             if not 0 <= getattr(self, name) < 1:
                 dashed = name.replace("_", "-")
                 raise ValueError(f"--{dashed} {getattr(self, name):g}: expected a number of at least 0 and below 1")
-        for name in ("batch", "accumulate"):
+        for name in ("batch", "accumulate", "keep"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} {getattr(self, name)}: expected a whole number >= 1")
         for name in ("warmup", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name} {getattr(self, name)}: expected a whole number >= 0")
-        for name in ("balance_loss", "z_loss", "bias_rate"):
+        if self.expert_parallel is not None:
+            if self.expert_parallel < 2:
+                raise ValueError(f"--expert-parallel {self.expert_parallel}: expected a whole number >= 2")
+            if self.model is None and (self.experts is None or self.experts % self.expert_parallel):
+                got = "there are none" if self.experts is None else f"there are {self.experts}"
+                raise ValueError(
+                    f"--expert-parallel {self.expert_parallel}: expected a divisor of the number of --experts; {got}"
+                )
+        for name in ("balance_loss", "z_loss", "bias_rate", "save_seconds"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
                 raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected a number >= 0")
@@ -207,7 +235,7 @@ class Settings:
 
     def what_matters(self) -> dict[str, Any]:
         """The settings that decide the result, as JSON has them: all but where it runs and where it is kept."""
-        chosen = {name: value for name, value in asdict(self).items() if name not in ("out", "device", "compile")}
+        chosen = {name: value for name, value in asdict(self).items() if name not in _OF_THE_MACHINE}
         return {"task": self.task, **chosen}
 
     @classmethod
@@ -237,6 +265,13 @@ class TextSettings(Settings):
     )
     held_out: float = _setting(TASK, 0.1, "share of the text, by whole documents, that is only measured on")
     vocab: int = _setting(TASK, 1024, "most tokens the tokenizer may learn: 257 (bytes and a separator) or more")
+    packing: Literal["documents", "apart", "ring"] = _setting(
+        TASK,
+        "documents",
+        "how documents fill the windows: documents cuts only one that is longer than a window, and packs the others "
+        "whole; apart does that too, and a token sees its own document alone; ring lays them end to end and cuts "
+        "anywhere",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -297,7 +332,10 @@ def recorded(record: Mapping[str, Any]) -> Settings:
     """The settings of a run from its `run.json`. Raises `ValueError` when they are not those of a task we know."""
     try:
         given = dict(record["settings"])
-        return TASKS[given.pop("task", TextSettings.task)](**given)
+        kind = TASKS[given.pop("task", TextSettings.task)]
+        if kind is TextSettings:
+            given.setdefault("packing", "ring")  # the one way there was before this could be chosen
+        return kind(**given)
     except (KeyError, TypeError) as error:
         raise ValueError(f"run.json: expected the settings of a run, got something else ({error})") from None
 

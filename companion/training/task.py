@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from companion.config import ModelConfig
+from companion.training.distributed import Parallel
 from companion.training.loop import Batch, Loss, Trainer, TrainingConfig, derived_seed
 from companion.training.settings import Settings
 from companion.transformer import Transformer
@@ -25,6 +26,10 @@ class Measured(Protocol):
     @property
     def scores(self) -> dict[str, float]:
         """What a run's log keeps."""
+
+    @property
+    def error(self) -> float:
+        """Smaller is better: by this the best checkpoint is told."""
 
     def result(self) -> dict[str, Any]:
         """What a finished run keeps, as JSON has it."""
@@ -94,6 +99,10 @@ class Task(ABC):
         """Files that the run's folder keeps beside `run.json`, by name."""
         return {}
 
+    def with_files(self, files: Mapping[str, str]) -> Task:
+        """The same task with what is in `files` of the same task in another process, instead of making its own."""
+        return self
+
     @abstractmethod
     def record(self) -> dict[str, Any]:
         """What `run.json` says beside what it says of every run; `text` has `title` and `fingerprint`."""
@@ -128,11 +137,18 @@ class Task(ABC):
     def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
         """Draw the course of a run from the lines of its log. False without matplotlib."""
 
-    def trainer(self, updates: int, device: torch.device, precision: str) -> Trainer:
-        """A new model with its trainer."""
+    def trainer(self, updates: int, device: torch.device, precision: str, parallel: Parallel | None = None) -> Trainer:
+        """A new model with its trainer; with several processes a collective.
+
+        Raises `ValueError` when a micro-batch has fewer examples than there are processes, and as `Parallel.prepare`.
+        """
+        parallel = Parallel() if parallel is None else parallel
+        parallel.bounds(self.settings.batch)
         settings = self.settings
         torch.manual_seed(derived_seed(settings.seed, 2))
-        model = Transformer(self.config).to(device)
+        model = Transformer(self.config)
+        if parallel.world == 1:  # several processes may each take a part, which fits where the whole does not
+            model.to(device)
         moe, balance_loss = self.config.moe, settings.balance_loss
         if balance_loss is None:
             balance_loss = 0.0 if moe is None or moe.balanced else 0.01
@@ -150,4 +166,12 @@ class Task(ABC):
             z_loss=settings.z_loss,
             bias_rate=settings.bias_rate,
         )
-        return Trainer(model, self.batches, config, loss=self.loss, precision=precision, compile=settings.compile)
+        return Trainer(
+            model,
+            self.batches,
+            config,
+            loss=self.loss,
+            precision=precision,
+            compile=settings.compile,
+            parallel=parallel,
+        )

@@ -7,19 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from companion.config import ModelConfig
 from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents
 from companion.data.corpora import Corpus, Document, Split, fingerprint, python_reference, read_corpus, split
+from companion.data.packing import PackedBatches
 from companion.data.tokenizer import BytePairTokenizer
 from companion.data.yardsticks import yardsticks
 from companion.generation import Sampling, complete
 from companion.training import report
 from companion.training.folder import RunFolder
-from companion.training.loop import Evaluation, Loss, derived_seed, evaluate, next_token_loss
+from companion.training.loop import (
+    Evaluation,
+    Loss,
+    derived_seed,
+    evaluate,
+    next_token_loss,
+    packed_next_token_loss,
+)
 from companion.training.plot import plot_loss
 from companion.training.settings import TextSettings, recorded
 from companion.training.task import Enough, Task
@@ -87,16 +95,21 @@ class TextTask(Task):
         return encode_documents(self.tokenizer, self.text.split.held_out)
 
     @cached_property
-    def batches(self) -> TrainingBatches:
-        """Raises `ValueError` when the text is shorter than the context."""
+    def batches(self) -> TrainingBatches | PackedBatches:
+        """Raises `ValueError` when the text is shorter than the context and laid in a ring."""
+        made = TrainingBatches if self.settings.packing == "ring" else PackedBatches
         settings = self.settings
-        return TrainingBatches(
-            self.train, context=self.config.context, batch=settings.batch, seed=derived_seed(settings.seed, 1)
-        )
+        return made(self.train, context=self.config.context, batch=settings.batch, seed=derived_seed(settings.seed, 1))
 
     @property
     def loss(self) -> Loss:
-        return partial(next_token_loss, smoothing=self.settings.label_smoothing)
+        settings = self.settings
+        if settings.packing == "ring":
+            return partial(next_token_loss, smoothing=settings.label_smoothing)
+        hide: Literal["nothing", "padding", "documents"] = "nothing" if self.config.moe is None else "padding"
+        if settings.packing == "apart":
+            hide = "documents"
+        return partial(packed_next_token_loss, hide=hide, smoothing=settings.label_smoothing)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Evaluation:
         """The model's loss on the held-out text, every token scored once."""
@@ -126,6 +139,9 @@ class TextTask(Task):
 
     def files(self) -> dict[str, str]:
         return {"tokenizer.json": self.tokenizer.to_json()}
+
+    def with_files(self, files: Mapping[str, str]) -> TextTask:
+        return replace(self, kept=BytePairTokenizer.from_json(files["tokenizer.json"]))
 
     def record(self) -> dict[str, Any]:
         """The yardsticks are measured here."""

@@ -107,7 +107,7 @@ def make(updates=6):
 
 
 def run(trainer, folder):
-    return fit(trainer, lambda: Evaluation(1.0, 1, 1), folder=folder, evaluate_every=2, progress=False)
+    return fit(trainer, lambda model: Evaluation(1.0, 1, 1), folder=folder, evaluate_every=2, progress=False)
 
 
 def test_a_resumed_run_ends_with_the_same_weights_and_the_same_bias_bit_for_bit(tmp_path):

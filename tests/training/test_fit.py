@@ -2,18 +2,25 @@
 
 import json
 import os
+import re
 import signal
+import struct
 import threading
+from functools import partial
 
 import pytest
 import torch
 
+from companion.account import train_flops
 from companion.checkpoints import load_model
+from companion.config import MoEConfig
 from companion.data.batches import EvaluationBatches
 from companion.data.tokenizer import BytePairTokenizer
+from companion.training import saved
 from companion.training.fit import fit, seconds_per_update
-from companion.training.folder import RunFolder, newest_run
-from companion.training.loop import Diverged, Trainer
+from companion.training.folder import MACHINE_FIELDS, RunFolder, newest_run
+from companion.training.loop import Diverged, Trainer, evaluate
+from companion.training.plot import plot_exact_match, plot_loss
 
 
 class Killed(Exception):
@@ -23,7 +30,7 @@ class Killed(Exception):
 def run(trainer: Trainer, folder: RunFolder, **options) -> bool:
     batches = EvaluationBatches([trainer.batches.tokens[:40]], context=9)
     options = {"evaluate_every": 4, "save_seconds": 0.0, "progress": False} | options
-    return fit(trainer, lambda: trainer.evaluate(batches, 39), folder=folder, **options)
+    return fit(trainer, lambda model: evaluate(model, batches, 39), folder=folder, **options)
 
 
 def same(one: Trainer, other: Trainer) -> bool:
@@ -33,7 +40,9 @@ def same(one: Trainer, other: Trainer) -> bool:
 
 
 def lines(folder: RunFolder) -> list[dict]:
-    return [json.loads(line) for line in (folder.path / "log.jsonl").read_text("utf-8").splitlines()]
+    """The log, without what depends on the machine."""
+    entries = [json.loads(line) for line in (folder.path / "log.jsonl").read_text("utf-8").splitlines()]
+    return [{name: value for name, value in entry.items() if name not in MACHINE_FIELDS} for entry in entries]
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +90,9 @@ def test_killed_in_any_update_and_run_again_the_weights_are_the_same_bit_for_bit
 def test_killed_while_a_checkpoint_is_written_the_one_before_is_used(
     moment, tmp_path, make_trainer, whole, monkeypatch
 ) -> None:
-    from companion import checkpoints
-
     wanted, _ = uninterrupted(whole, make_trainer)
     folder = RunFolder(tmp_path)
-    real, calls = getattr(checkpoints, moment), [0]
+    real, calls = getattr(saved, moment), [0]
 
     def dies(*args, **kwargs):
         calls[0] += 1
@@ -93,32 +100,16 @@ def test_killed_while_a_checkpoint_is_written_the_one_before_is_used(
             raise Killed
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(checkpoints, moment, dies)
+    monkeypatch.setattr(saved, moment, dies)
     with pytest.raises(Killed):
         run(make_trainer(), folder)
     monkeypatch.undo()
     before = folder.checkpoint()
     assert before is not None and load_model(before).config == wanted.model.config
     again = make_trainer()
-    assert run(again, folder) and same(again, wanted)
-    assert [entry.name for entry in (tmp_path / "checkpoints").iterdir()] == ["step-00000009"]
-
-
-def test_killed_between_a_new_checkpoint_and_the_removal_of_the_old_the_new_one_is_used(
-    tmp_path, make_trainer, monkeypatch
-) -> None:
-    folder = RunFolder(tmp_path)
-    trainer = make_trainer()
-    trainer.update()
-    folder.save(trainer)
-    trainer.update()
-    monkeypatch.setattr("companion.training.folder.shutil.rmtree", lambda path: (_ for _ in ()).throw(Killed))
-    with pytest.raises(Killed):
-        folder.save(trainer)
-    monkeypatch.undo()
-    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 2
-    again = make_trainer()
-    assert folder.restore(again) == 2 and same(again, trainer)
+    assert run(again, folder, keep=1) and same(again, wanted)
+    last, best = folder.checkpoint(), folder.checkpoint(best=True)
+    assert last.name == "step-00000009" and set((tmp_path / "checkpoints").iterdir()) == {last, best}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -170,26 +161,15 @@ def test_a_diverged_run_keeps_its_last_good_state(tmp_path, make_trainer) -> Non
 
 def test_the_log_has_every_update_and_evaluation_and_the_bar_is_not_in_it(tmp_path, make_trainer) -> None:
     folder, seen = RunFolder(tmp_path), []
-    assert run(make_trainer(), folder, after_evaluation=lambda update, evaluation: seen.append((update, evaluation)))
+    assert run(make_trainer(), folder, after_evaluation=lambda update, evaluation, model: seen.append(update))
     entries = lines(folder)
     assert [e["update"] for e in entries if "loss" in e] == list(range(1, 10))
-    assert [e["update"] for e in entries if "bits_per_byte" in e] == [4, 8, 9] == [update for update, _ in seen]
+    assert [e["update"] for e in entries if "bits_per_byte" in e] == [4, 8, 9] == seen
     assert set(entries[0]) == {"update", "loss", "tokens", "gradient_norm", "learning_rate"}
+    assert set(next(folder.entries())) == set(entries[0]) | {"seconds", "tokens_per_second"}
     with open(tmp_path / "log.jsonl", "a") as file:
         file.write('{"update": 10, "lo')  # a kill in the middle of a line
-    assert list(folder.entries()) == entries
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "config.json", "state.json"])
-def test_a_checkpoint_cut_in_half_is_refused_by_name(name, tmp_path, make_trainer) -> None:
-    folder, trainer = RunFolder(tmp_path), make_trainer()
-    trainer.update()
-    file = folder.save(trainer) / name
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    fresh = make_trainer()
-    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
-        folder.restore(fresh)
-    assert fresh.done == 0 and not fresh.state()
+    assert [entry["update"] for entry in folder.entries()] == [entry["update"] for entry in entries]
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, make_trainer) -> None:
@@ -209,7 +189,7 @@ def test_a_run_folder_is_not_made_where_something_else_is(tmp_path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.txt"]
     new = RunFolder(tmp_path / "new" / "run")
     new.create({"updates": 3}, files)
-    assert new.exists and not new.finished and new.record() == {"updates": 3} and new.checkpoint() is None
+    assert new.exists and not new.finished and new.record()["updates"] == 3 and new.checkpoint() is None
     with pytest.raises(ValueError, match="has none yet"):
         new.model()
     assert newest_run(tmp_path / "new").path == new.path
@@ -218,6 +198,45 @@ def test_a_run_folder_is_not_made_where_something_else_is(tmp_path) -> None:
     (new.path / "run.json").write_text('{"upda')
     with pytest.raises(ValueError, match=r"run\.json: cannot be read"):
         new.record()
+
+
+def test_the_bar_and_the_log_tell_speed_and_share_of_peak(tmp_path, make_trainer, capsys) -> None:
+    folder, trainer = RunFolder(tmp_path), make_trainer()
+    config = trainer.model.config
+    peak = 1e9  # FLOPs per second
+    assert run(trainer, folder, progress=True, peak=peak)
+    bar = capsys.readouterr().err.split("\r")[-1]
+    assert "9/9 updates" in bar and " tokens/s, " in bar and "% of peak" in bar and "experts" not in bar
+    for entry in folder.entries():
+        if "loss" in entry:
+            share = entry["tokens_per_second"] * train_flops(config, config.context) / config.context / peak
+            assert entry["peak_share"] == pytest.approx(share, abs=1e-4) and entry["peak_share"] > 0
+
+
+def test_the_bar_tells_how_many_experts_are_in_use(make_trainer, capsys) -> None:
+    plain = make_trainer(updates=2)
+    model = type(plain.model)(plain.model.config.with_(moe=MoEConfig(5, 2)))
+    assert fit(
+        Trainer(model, plain.batches, plain.config),
+        lambda model: evaluate(model, EvaluationBatches([plain.batches.tokens[:40]], context=9), 39),
+        evaluate_every=2,
+        progress=True,
+    )
+    assert re.search(r"tokens/s, [1-5]\.\d of 5 experts in use, ", capsys.readouterr().err)
+
+
+def test_the_picture_of_a_run_shows_the_load_of_its_experts(tmp_path) -> None:
+    entries = [{"update": i, "loss": 3.0 / i, "tokens": 9} for i in range(1, 6)]
+    entries += [{"update": 5, "bits_per_byte": 2.0, "exact_match": 0.4}]
+    loaded = [{**entry, "effective_experts": 3.5, "dropped": 0.1} if "loss" in entry else entry for entry in entries]
+    heights = {}
+    for name, log in (("plain", entries), ("experts", loaded), ("one line", entries[:1])):
+        for draw in (partial(plot_loss, bytes_per_token=2.0, yardsticks={"xz": 1.5}), plot_exact_match):
+            path = tmp_path / f"{name}.png"
+            assert draw(log, path)
+            heights[name, draw is plot_exact_match] = struct.unpack(">II", path.read_bytes()[16:24])[1]
+    assert all(heights["experts", kind] == heights["plain", kind] + 180 for kind in (False, True))
+    assert heights["one line", False] == heights["plain", False]
 
 
 def test_the_speed_of_an_update_is_measured(make_trainer) -> None:

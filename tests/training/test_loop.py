@@ -101,8 +101,7 @@ def test_an_update_depends_on_weights_optimizer_and_number_alone(make_trainer) -
     for _ in range(4):
         one.update()
     torch.manual_seed(99)  # whatever the random state is
-    other.model.load_state_dict(one.model.state_dict())
-    other.load_state({name: t.clone() for name, t in one.state().items()}, 4)
+    other.load(one.weights(), {name: t.clone() for name, t in one.state().items()}, 4)
     torch.rand(3)
     a, b = one.update(), other.update()
     assert a == b
@@ -194,10 +193,10 @@ def test_a_batch_without_targets_and_another_models_state_are_refused(make_train
     other.update()
     state = other.state()
     fresh = make_trainer()
-    with pytest.raises(ValueError, match="moments of shape"):
-        fresh.load_state({name: t for name, t in state.items() if "embedding" not in name}, 1)
+    with pytest.raises(ValueError, match="expected both moments and the count of"):
+        fresh.load(other.weights(), {name: t for name, t in state.items() if "embedding" not in name}, 1)
     with pytest.raises(ValueError, match="another model's"):
-        fresh.load_state({**state, "exp_avg.more": torch.ones(1)}, 1)
+        fresh.load(other.weights(), {**state, "exp_avg.more": torch.ones(1)}, 1)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

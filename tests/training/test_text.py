@@ -1,0 +1,68 @@
+"""Text as a task: how documents come into windows, and what the model is told of it."""
+
+import pytest
+import torch
+
+from companion.data.batches import TrainingBatches
+from companion.data.corpora import Corpus, Document, split
+from companion.data.packing import PADDING, PackedBatches
+from companion.training.loop import packed_next_token_loss
+from companion.training.settings import TextSettings, recorded
+from companion.training.text import Text, TextTask
+
+CPU = torch.device("cpu")
+
+
+def task(**settings):
+    documents = tuple(Document(f"d{i}", f"document number {i} says {'so and ' * (i % 9)} on.\n") for i in range(60))
+    corpus = Corpus(documents, "documents")
+    settings = {"d_model": 16, "layers": 2, "heads": 2, "context": 24, "batch": 3, "vocab": 300, **settings}
+    return TextTask(TextSettings(**settings), Text(corpus, split(corpus)))
+
+
+def test_packing_says_what_batches_hold():
+    assert isinstance(task(packing="ring").batches, TrainingBatches) and len(task(packing="ring").batches(0)) == 2
+    for packing in ("documents", "apart"):
+        packed = task(packing=packing)
+        assert isinstance(packed.batches, PackedBatches)
+        tokens = sum(len(ids) for ids in packed.train)
+        places = torch.cat([packed.batches(i)[1] for i in range(-(-packed.batches.windows // 3))])
+        assert int((places[: packed.batches.windows] != PADDING).sum()) == tokens
+    assert task().settings.packing == "documents" and type(task().batches) is PackedBatches
+
+
+@pytest.mark.parametrize("packing", ["ring", "documents", "apart"])
+@pytest.mark.parametrize("experts", [None, 4])
+def test_every_packing_trains(packing, experts):
+    one = task(packing=packing, experts=experts, dropout=0.0, learning_rate=1e-2, warmup=5)
+    trainer = one.trainer(40, CPU, "fp32")
+    losses = [trainer.update().loss for _ in range(40)]
+    assert sum(losses[-5:]) / 5 < 0.8 * losses[0]
+    assert one.measure(trainer.model).tokens == sum(len(ids) - 1 for ids in one.held_out)
+
+
+@pytest.mark.parametrize(("packing", "experts", "hide"), [
+    ("documents", None, "nothing"), ("documents", 4, "padding"), ("apart", None, "documents"), ("apart", 4, "documents")
+])  # fmt: skip
+def test_the_model_is_told_what_it_must_not_see(packing, experts, hide):
+    one = task(packing=packing, experts=experts, dropout=0.0, label_smoothing=0.1)
+    model = one.trainer(5, CPU, "fp32").model.eval()
+    batch = one.batches(2)
+    expected = packed_next_token_loss(model, *batch, hide=hide, smoothing=0.1)
+    assert torch.equal(one.loss(model, *batch).nats, expected.nats)
+    assert [layer.counts.tolist() for layer in one.loss(model, *batch).routing] == [
+        layer.counts.tolist() for layer in expected.routing
+    ]
+
+
+def test_a_run_from_before_there_was_a_choice_goes_on_as_it_began():
+    old = TextSettings().what_matters()
+    del old["packing"]
+    assert recorded({"settings": old}) == TextSettings(packing="ring")
+    assert recorded({"settings": TextSettings().what_matters()}) == TextSettings()
+
+
+def test_a_text_shorter_than_a_window_is_padded_or_refused():
+    assert task(context=4096, packing="documents").batches.padded > 0.5
+    with pytest.raises(ValueError, match="context=4096: expected at most the .* tokens there are to train on"):
+        task(context=4096, packing="ring").batches(0)
