@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -92,6 +92,18 @@ def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
     return ", ".join(links) + (f"; also {', '.join(also)}" if also else "")
 
 
+def _at_home(corrections: Iterable[Correction], lessons: Sequence[Lesson]) -> Iterator[tuple[Lesson, Correction]]:
+    """Each correction with its lesson. One that a test alone executes stands where the one before it stands."""
+    before = lessons[0]
+    for correction in corrections:
+        lesson = home(correction, lessons)
+        if not lesson and any("test" in mapped().get(claim, {}) for claim in correction.claims):
+            lesson = before
+        if lesson:
+            before = lesson
+            yield lesson, correction
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -99,8 +111,7 @@ def _cell(text: str) -> str:
 def render(lessons: Sequence[Lesson]) -> str:
     """The page, as Markdown."""
     corrections = [Correction.of(entry, mapped()) for entry in entries()]
-    homes = [(home(correction, lessons), correction) for correction in corrections]
-    listed = [(lesson, correction) for lesson, correction in homes if lesson]
+    listed = list(_at_home(corrections, lessons))
     count, places = len(listed), len({lesson.name for lesson, _ in listed})
     parts = [
         "# Where texts differ",
