@@ -93,8 +93,9 @@ LAB_FLAGS += --no-browser
 endif
 endif
 
+# A page in Markdown opens as a page and not as its source, as far as the reader has no wish of their own.
 lab: $(VENV)/.lab
-	@$(PY) -m jupyterlab $(LAB_FLAGS)
+	@JUPYTER_CONFIG_PATH="$$PWD/notebooks/.lab:$$JUPYTER_CONFIG_PATH" $(PY) -m jupyterlab $(LAB_FLAGS)
 
 # --- proving ---------------------------------------------------------------------------------------------------------
 test: $(VENV)/.test
@@ -136,10 +137,12 @@ notebooks: $(VENV)/.test
 	@$(PY) notebooks/build.py $(if $(ALL),--all) $(LESSON)
 	@$(PY) -m companion course notebooks
 	@$(PY) -m companion sizing --page notebooks/sizing.md
+	@PYTHONPATH=notebooks $(PY) -m pages
 
 check-notebooks: $(VENV)/.test
 	@$(PY) notebooks/build.py --check $(LESSON)
 	@$(PY) -m companion course notebooks --check
+	@PYTHONPATH=notebooks $(PY) -m pages --check
 	@$(PY) -m pytest -q tests/notebooks/test_lessons.py tests/test_claims.py tests/test_sizing_page.py
 
 clean:

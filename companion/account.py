@@ -62,6 +62,7 @@ class Parameters:
 
     @property
     def total(self) -> int:
+        """All parameters, each counted once."""
         return sum(self.parts.values())
 
     @property
@@ -122,6 +123,7 @@ class Flops:
 
     @property
     def total(self) -> int:
+        """The FLOPs of all parts."""
         return sum(self.parts.values())
 
     @property
@@ -149,6 +151,8 @@ def forward_flops(
 
     For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys with the `cached` ones, a layer
     costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
+
+    Raises `ValueError` for an unknown `logits`, a `source` that does not fit the stack, or an encoder with `cached`.
     """
     for name, value in (("tokens", tokens), ("batch", batch)):
         require_whole(name, value, 1)
@@ -292,6 +296,8 @@ def forward_bytes(
 
     Of the tables of embeddings and learned positions a row per token is read (the whole of a tied table, for the head).
     With a mixture of experts, the experts that `tokens * batch` tokens are expected to visit if each chooses at random.
+
+    Raises `ValueError` for a stack other than a decoder.
     """
     if config.stack != "decoder":
         raise ValueError(f"config has stack={config.stack!r}: expected 'decoder'")
@@ -377,7 +383,14 @@ def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
 
 
 def peak_share(flops: float, seconds: float, peak: float) -> float:
-    """The share of a chip's peak that was used (model FLOPs utilisation; Chowdhery et al. 2022, appendix B)."""
+    """The share of a chip's peak that was used (model FLOPs utilisation; Chowdhery et al. 2022, appendix B).
+
+    flops:    counted operations.
+    seconds:  in which they were done.
+    peak:     of the chip, FLOPs a second.
+
+    Raises `ValueError` unless all three are > 0.
+    """
     for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
         if not value > 0:
             raise ValueError(f"{name}={value!r}: expected a number > 0")

@@ -80,6 +80,14 @@ class Stack(nn.Module):
         real: Bool[Tensor, "batch token"] | None = None,
         experts: Experts = "auto",
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
+        """All blocks in order, then the last norm where the config has one.
+
+        cache:   of each block; it is written.
+        memory:  what cross-attention looks at.
+        real:    which tokens a mixture of experts counts; `None`: all.
+
+        Returns the state, and the routing of each block that has experts.
+        """
         routing = []
         first: Attention = self.blocks[0].attention  # type: ignore[assignment]
         places = positions if first.rotary is None else first.rotation(positions, x.dtype)  # the same in every layer
@@ -200,7 +208,7 @@ class Transformer(nn.Module):
         cache: KVCache | None = None,
         experts: Experts = "auto",
     ) -> Features:
-        """`forward` without the head, for callers that want the logits of a few tokens only."""
+        """`forward` without the head, for callers that want the logits of a few tokens only. It raises the same."""
         if self.decoder is None:
             if segments is not None and self.segments is None:
                 raise ValueError("segments: this model has no vectors for them; expected embedding.segments >= 1")

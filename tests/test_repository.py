@@ -1,5 +1,6 @@
 """What the README, the Makefile, pyproject.toml and environment.yml promise each other."""
 
+import json
 import re
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def test_conda_installs_an_extra_that_exists():
 
 
 def test_every_make_command_that_is_named_anywhere_is_a_target():
-    pages = [ROOT / "README.md", ROOT / "notebooks" / "README.md", ROOT / ".ci" / "run"]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "notebooks" / "README.md", ROOT / ".ci" / "run"]
     lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
     named = {word for line in lines for word in re.findall(r"(?:^|`)\s*make ([a-z][a-z-]+)", line)}
     assert {"lab", "test", "notebooks"} <= named
@@ -82,7 +83,52 @@ def test_readme_lists_every_lesson():
         assert f"notebooks/{notebook.name}" in README
 
 
-@pytest.mark.parametrize("page", ["README.md", "notebooks/README.md"])
+def test_readmes_example_runs_and_prints_what_it_says():
+    [example] = [
+        block
+        for block in re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+        if "companion" in block
+    ]
+    [said] = re.findall(r"print\(.*# (.+)$", example, re.MULTILINE)
+    assert len([line for line in example.splitlines() if line.strip()]) <= 14
+    code = f"import torch\ntorch.manual_seed(0)\n{example}"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout.strip() == said, run.stderr
+
+
+def test_readme_shows_a_cell_that_is_in_the_lesson():
+    excerpts = [
+        block
+        for block in re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+        if "companion" not in block
+    ]
+    lessons = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks" / "src").glob("*.md"))]
+    assert excerpts and all(any(excerpt in lesson for lesson in lessons) for excerpt in excerpts)
+
+
+def test_citation_changelog_and_package_agree():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == PROJECT["version"] and citation["license"] == PROJECT["license"]
+    assert citation["title"].split(":")[0] in README and citation["authors"][0]["name"] in README
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(.+?)\]", changelog, re.MULTILINE)[0] == "Unreleased"
+    assert set(re.findall(r"^### (.+)$", changelog, re.MULTILINE)) <= {
+        "Added",
+        "Changed",
+        "Deprecated",
+        "Removed",
+        "Fixed",
+        "Security",
+    }
+
+
+def test_lab_opens_markdown_as_pages():
+    [path] = re.findall(r'JUPYTER_CONFIG_PATH="\$\$PWD/([^":]+)', MAKEFILE)
+    settings = json.loads((ROOT / path / "labconfig" / "default_setting_overrides.json").read_text(encoding="utf-8"))
+    assert settings["@jupyterlab/docmanager-extension:plugin"]["defaultViewers"] == {"markdown": "Markdown Preview"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "notebooks/README.md", "CONTRIBUTING.md"])
 def test_links_within_the_repository_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]

@@ -84,6 +84,8 @@ class EvaluationBatches:
     context:  most tokens in a window.
     stride:   tokens scored in each window after a document's first; `None`: half of the context.
     batch:    windows in a batch; short ones are padded on the right, where a causal model cannot look.
+
+    Raises `ValueError` for a stride outside 1 to context.
     """
 
     def __init__(

@@ -49,6 +49,7 @@ class Corpus:
 
     @property
     def bytes(self) -> int:
+        """The length of all documents in UTF-8, in bytes."""
         return sum(document.bytes for document in self.documents)
 
 

@@ -34,7 +34,7 @@ def is_held_out(number: int) -> bool:
     """Whether a number is only ever measured on: about one in ten, the same ones always.
 
     The number's own hash (splitmix64, Steele et al. 2014) decides. 0 is not held out, as it must be: its name occurs in
-    no other, so that nothing else could teach it.
+    no other, so that nothing else could teach it. Raises `ValueError` for a number that has no name here.
     """
     require_whole("number", number, 0)
     if number >= MOST:
@@ -52,7 +52,10 @@ def _held_out() -> np.ndarray:
 
 @lru_cache
 def one_side(digits: int, *, held_out: bool) -> Int[np.ndarray, " number"]:
-    """All numbers of so many digits (0 has one), in order, of one side of the division."""
+    """All numbers of so many digits (0 has one), in order, of one side of the division.
+
+    Raises `ValueError` for a number of digits that names are not made for.
+    """
     if digits not in DIGITS:
         raise ValueError(f"digits={digits!r}: expected a whole number from {DIGITS[0]} to {DIGITS[-1]}")
     first, end = 0 if digits == 1 else 10 ** (digits - 1), 10**digits
@@ -198,7 +201,7 @@ def task(
 class PairBatches:
     """Batches to train on, each a function of (seed, its number) alone, as `TrainingBatches` are.
 
-    numbers:  to draw from instead of all that may be trained on.
+    numbers:  to draw from instead of all that may be trained on. Raises `ValueError` if there are none.
     """
 
     def __init__(self, task: NumberWords, *, batch: int, seed: int, numbers: Sequence[int] | None = None) -> None:

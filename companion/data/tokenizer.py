@@ -27,6 +27,8 @@ class BytePairTokenizer:
 
     vocab:      number of token ids, at most what was asked for (a short text does not have that many repeated pairs).
     separator:  id of the token that stands before every document.
+
+    Raises `ValueError` for a tokenizer that is not byte-level, or has no separator.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -41,7 +43,10 @@ class BytePairTokenizer:
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab: int = 1024) -> BytePairTokenizer:
-        """Learn at most `vocab` tokens from `texts`. The same texts give the same tokens, whatever the threads."""
+        """Learn at most `vocab` tokens from `texts`. The same texts give the same tokens, whatever the threads.
+
+        Raises `ValueError` for a `vocab` that has no room for the 256 bytes and the separator.
+        """
         if vocab < SMALLEST_VOCAB:
             raise ValueError(f"vocab={vocab!r}: expected at least {SMALLEST_VOCAB} (256 bytes and the separator)")
         tokenizer = Tokenizer(models.BPE())
@@ -72,7 +77,7 @@ class BytePairTokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> BytePairTokenizer:
-        """The tokenizer whose `to_json` is `text`."""
+        """The tokenizer whose `to_json` is `text`. Raises `ValueError` if it is not the JSON of a byte-level BPE."""
         try:
             tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # the library raises a bare Exception
@@ -99,7 +104,7 @@ class BytePairTokenizer:
         return b"".join(self.bytes_of(i) for i in ids).decode("utf-8", errors="replace")
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes that one token stands for; none for the separator."""
+        """The bytes that one token stands for; none for the separator. Raises `ValueError` for an id outside vocab."""
         if not 0 <= token < self.vocab:
             raise ValueError(f"token={token!r}: expected an id from 0 to {self.vocab - 1}")
         return self._bytes[token]

@@ -68,6 +68,8 @@ class NgramModel:
 
     A context that was never seen has n = t = 0 and passes p(b | h') on. An order-n model looks at n - 1 bytes. Contexts
     do not reach across the start of a document.
+
+    Raises `ValueError` for an order outside 1 to 8.
     """
 
     def __init__(self, order: int) -> None:
@@ -94,7 +96,10 @@ class NgramModel:
         return float(-np.log2(self.probabilities(text, order)).sum())
 
     def probabilities(self, text: bytes, order: int | None = None) -> npt.NDArray[np.float64]:
-        """p of every byte of `text` given the bytes before it: (byte,)."""
+        """p of every byte of `text` given the bytes before it: (byte,).
+
+        Raises `ValueError` for an order above the model's, or before `fit`.
+        """
         order = self.order if order is None else order
         if not 1 <= order <= self.order:
             raise ValueError(f"order={order!r}: expected a whole number from 1 to this model's order {self.order}")

@@ -242,6 +242,8 @@ class Attention(nn.Module):
                     Default: 0, 1, ... from where the cache stands.
         mask:       broadcast to (batch, head, token, key); with a cache, key counts the slots it shows. Or a predicate.
         cache:      a `LayerCache` for self-attention (written), or a `CrossCache` in place of `source` (read).
+
+        Raises `ValueError` for a `LayerCache` without a causal mask, under which alone kept keys stay right.
         """
         if isinstance(cache, CrossCache) or source is not None:
             kept = cache if isinstance(cache, CrossCache) else self.project_source(source)
@@ -283,7 +285,10 @@ class Attention(nn.Module):
         return rotation(rotary_angles(positions, self.sizes.d_head, self.rotary.base, dtype), dtype)
 
     def project_source(self, source: Float[Tensor, "batch key d_model"] | None) -> CrossCache:
-        """Keys and values of a source, to be computed once and passed as `cache` from then on."""
+        """Keys and values of a source, to be computed once and passed as `cache` from then on (lesson 10).
+
+        Raises `ValueError` if there is none.
+        """
         if source is None:
             raise ValueError("source=None: expected the tensor that cross-attention looks at, (batch, key, d_model)")
         return CrossCache(

@@ -55,7 +55,10 @@ class LayerCache:
     def write(
         self, k: Float[Tensor, "batch kv_head token d_head"], v: Float[Tensor, "batch kv_head token d_v"]
     ) -> tuple[Float[Tensor, "batch kv_head key d_head"], Float[Tensor, "batch kv_head key d_v"]]:
-        """Store the new keys (already rotated) and values; give back every visible slot."""
+        """Store the new keys (already rotated) and values; give back every visible slot.
+
+        Raises `ValueError` where a gradient is being recorded, which writing in place would break.
+        """
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
             raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
         for store, new in ((self.keys, k), (self.values, v)):
@@ -115,6 +118,7 @@ class KVCache:
 
     @property
     def batch(self) -> int:
+        """How many rows it holds."""
         return self.keys[0].shape[0]
 
     @property

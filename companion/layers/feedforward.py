@@ -40,6 +40,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(config.d_ff, d_model, bias=config.bias)
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """The network, applied to each token alone."""
         hidden = self.inner(x)
         hidden = self.activation(hidden) if self.gate is None else self.activation(self.gate(x)) * hidden
         return self.outer(hidden)

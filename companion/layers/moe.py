@@ -162,6 +162,8 @@ class MoE(nn.Module):
     `"gather"`   every token gets copies of its experts' matrices: for decoding a few tokens. At most as many visits as
                  there are experts, so that the copies are never larger than the experts themselves.
     `"auto"`     what is fastest among those that can.
+
+    Raises `ValueError` for experts with biases, and for a way that cannot serve the call.
     """
 
     bias: Tensor | None

@@ -30,6 +30,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(d_model))
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """Each token normalised alone, over its last axis."""
         return rms_norm(x, self.weight, self.eps)
 
 
@@ -46,6 +47,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """Each token normalised alone, over its last axis."""
         return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 

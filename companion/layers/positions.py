@@ -65,6 +65,7 @@ class Learned(nn.Module):
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, positions: Int[Tensor, "*batch token"]) -> Float[Tensor, "*batch token d_model"]:
+        """The rows of these positions."""
         return nn.functional.embedding(positions, self.weight)
 
 
@@ -103,6 +104,7 @@ def rotate(
 
     (a, b) -> (a cos - b sin, a sin + b cos). `angles` is (token, pair) or (batch, token, pair), or their `Rotation`.
     `layout` says which components make a pair: `"half"` i and i + d_head/2, `"interleaved"` 2i and 2i + 1.
+    Raises `ValueError` for any other layout.
     """
     cos, sin = angles if isinstance(angles, Rotation) else rotation(angles, x.dtype)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)  # under autocast the stream is wider than its projections

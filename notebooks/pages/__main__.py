@@ -1,0 +1,75 @@
+"""Write the pages that are not up to date, or (`--check`) say which they are.
+
+PYTHONPATH=notebooks python -m pages [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from companion.checkpoints import write_atomic
+from pages import differ, front, glossary, map, notation, readme
+from pages.course import NOTEBOOKS, Lesson, PageError, read_lessons
+from pages.drawing import digest_in
+
+
+@dataclass(frozen=True)
+class Page:
+    """A file made from the lessons. A picture is up to date if it was drawn from what it would be drawn from now."""
+
+    file: str  # from the notebooks' folder
+    make: Callable[[Sequence[Lesson]], str | bytes]
+    inputs: Callable[[Sequence[Lesson]], str] | None = None
+
+    @property
+    def path(self) -> Path:
+        return NOTEBOOKS / self.file
+
+    def fresh(self, lessons: Sequence[Lesson]) -> bool:
+        """Is the stored file what the lessons give?"""
+        if not self.path.exists():
+            return False
+        stored = self.path.read_bytes()
+        if self.inputs:
+            return digest_in(stored) == self.inputs(lessons)
+        return stored.decode() == self.make(lessons)
+
+
+PAGES = (
+    Page(front.FILE, front.draw, front.inputs),
+    Page(map.COURSE, map.draw_course, map.course_inputs),
+    Page(map.PACKAGE, map.draw_package, map.package_inputs),
+    Page(map.FILE, map.render),
+    Page(differ.FILE, differ.render),
+    Page(notation.FILE, notation.render),
+    Page(glossary.FILE, glossary.render),
+    Page(readme.FILE, readme.render),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m pages", description="Write the pages beside the lessons.")
+    parser.add_argument("--check", action="store_true", help="write nothing; say which page is not up to date")
+    options = parser.parse_args(arguments)
+    try:
+        lessons = read_lessons()
+        stale = [page for page in PAGES if not page.fresh(lessons)]
+        if not options.check:
+            for page in stale:
+                page.path.parent.mkdir(exist_ok=True)
+                write_atomic(page.path, page.make(lessons))
+    except PageError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for page in stale:
+        print(f"{page.path.name}: " + ("STALE. Run: make notebooks" if options.check else "written"))
+    print(f"{len(PAGES) - len(stale)} of {len(PAGES)} pages were up to date")
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

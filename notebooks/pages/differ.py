@@ -1,0 +1,139 @@
+"""where_texts_differ.md: what is often written, what is true, and the cell that shows it, lesson by lesson."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pages.course import ROOT, Lesson, PageError
+
+FILE = "where_texts_differ.md"
+SOURCE = Path(__file__).with_name("where_texts_differ.toml")
+CORRECTED = frozenset("WIC")  # the verdicts that are executed as their correction
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A common sentence and what is true instead. `claims` are rows of the ledger."""
+
+    claims: tuple[str, ...]
+    often: str
+    true: str
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any], mapped: Mapping[str, Mapping[str, str]]) -> Correction:
+        says = mapped.get(entry["claims"][0], {})
+        true = entry.get("true") or says.get("says") or says.get("not_decidable")
+        if not true:
+            raise PageError(f"{SOURCE.name}: {entry['claims'][0]} has no `true`, and tests/claims.toml no `says`")
+        return cls(tuple(entry["claims"]), entry["often"], true)
+
+
+@cache
+def ledger() -> dict[str, str]:
+    """Each claim's verdict."""
+    with (ROOT / "tests" / "ledger.csv").open(encoding="utf-8", newline="") as file:
+        return {row["id"]: row["verdict"] for row in csv.DictReader(file)}
+
+
+@cache
+def mapped() -> dict[str, dict[str, str]]:
+    """The entries of tests/claims.toml: where each claim is executed, and what is true."""
+    read = tomllib.loads((ROOT / "tests" / "claims.toml").read_text(encoding="utf-8"))
+    return {claim: entry for claim, entry in read.items() if isinstance(entry, dict)}
+
+
+def entries(kind: str = "correction") -> list[dict[str, Any]]:
+    """The tables of the TOML source, in order: `correction` or `undecided`."""
+    return tomllib.loads(SOURCE.read_text(encoding="utf-8"))[kind]
+
+
+def due() -> set[str]:
+    """The claims that this page must correct."""
+    return {claim for claim, verdict in ledger().items() if verdict in CORRECTED}
+
+
+def home(correction: Correction, lessons: Sequence[Lesson]) -> Lesson | None:
+    """The lesson that the correction is listed under: the one that the map names, or else the first that names it."""
+    wanted = {mapped()[claim].get("cell") for claim in correction.claims[:1] if claim in mapped()}
+    for lesson in lessons:
+        if lesson.name in wanted:
+            return lesson
+    return next((lesson for lesson in lessons if _cells(correction, lesson)), None)
+
+
+def _cells(correction: Correction, lesson: Lesson) -> list[int]:
+    return sorted({index for claim in correction.claims for index in lesson.claims.get(claim, [])})
+
+
+def shown(correction: Correction, lesson: Lesson) -> str:
+    """A link to the cell that shows it best: one under "Where texts differ" or "Break it", or else the first."""
+
+    def order(index: int) -> tuple[int, int]:
+        parts = [heading.text.split(":")[0] for heading in lesson.above(index)]
+        return next((at for at, name in enumerate(("Where texts differ", "Break it")) if name in parts), 2), index
+
+    index = min(_cells(correction, lesson), key=order)
+    return lesson.link(lesson.above(index)[-1].text, lesson.cells[index].id)
+
+
+def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
+    """The links of one line: the best cell of its lesson, the test if that is what executes it, and other lessons."""
+    links = [shown(correction, at)] if _cells(correction, at) else []
+    tests = {mapped()[claim]["test"].split("::")[0] for claim in correction.claims if "test" in mapped().get(claim, {})}
+    links += [f"[a test](../{path})" for path in sorted(tests)]
+    others = [(lesson, _cells(correction, lesson)) for lesson in lessons if lesson != at]
+    also = [lesson.link(lesson.label, lesson.cells[cells[-1]].id) for lesson, cells in others if cells]
+    return ", ".join(links) + (f"; also {', '.join(also)}" if also else "")
+
+
+def _at_home(corrections: Iterable[Correction], lessons: Sequence[Lesson]) -> Iterator[tuple[Lesson, Correction]]:
+    """Each correction with its lesson. One that a test alone executes stands where the one before it stands."""
+    before = lessons[0]
+    for correction in corrections:
+        lesson = home(correction, lessons)
+        if not lesson and any("test" in mapped().get(claim, {}) for claim in correction.claims):
+            lesson = before
+        if lesson:
+            before = lesson
+            yield lesson, correction
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def render(lessons: Sequence[Lesson]) -> str:
+    """The page, as Markdown."""
+    corrections = [Correction.of(entry, mapped()) for entry in entries()]
+    listed = list(_at_home(corrections, lessons))
+    count, places = len(listed), len({lesson.name for lesson, _ in listed})
+    parts = [
+        "# Where texts differ",
+        "Texts about the transformer say things that are not quite so: some are slips, some leave a condition out, "
+        "some are wrong. Each of them is run in this course, as its correction: the last column leads to the cell that "
+        "shows it. In JupyterLab a link goes to that very cell, as soon as the notebook has loaded; elsewhere look for "
+        "the section of the link's name. "
+        f"There are {count} corrections, from {places} lessons.",
+    ]
+    for lesson in lessons:
+        rows = [correction for at, correction in listed if at == lesson]
+        if rows:
+            parts.append(f"## {lesson.label} {lesson.title}")
+            table = ["| often written | what is true | where it runs |", "|---|---|---|"]
+            table += [f"| {_cell(c.often)} | {_cell(c.true)} | {_cell(where(c, lesson, lessons))} |" for c in rows]
+            parts.append("\n".join(table))
+    undecided = [Correction.of(entry, mapped()) for entry in entries("undecided") if entry["claims"][0] in mapped()]
+    parts += [
+        "## What no computation decides",
+        "These are often written, too. Nothing that can be run here shows them to be right or wrong, and the course "
+        "does not teach them.",
+        "\n".join(["| often written | why it is left out |", "|---|---|"]
+                  + [f"| {_cell(c.often)} | {_cell(c.true)} |" for c in undecided]),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,66 @@
+"""Pictures of the pages: SVG by Matplotlib, letters as outlines, on white, so that they look alike everywhere.
+
+What a picture was drawn from is written into it as a digest. Whether it is up to date is asked of the digest and not of
+the bytes: another version of Matplotlib places a line a little differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
+from companion.study.figures import PALETTE, STYLE
+
+INK, PALE = "#222222", "#8a8a8a"
+TINTS = {"blue": "#d6e9f5", "orange": "#fbe8c3", "green": "#cdebe2", "grey": "#eeeeee"}
+EDGES = {"blue": PALETTE["blue"], "orange": "#b87d00", "green": "#00795a", "grey": PALE}
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """An empty figure of this size in inches, whose coordinates are inches from its lower left corner."""
+    with mpl.rc_context({**STYLE, "figure.constrained_layout.use": False}):
+        fig = Figure(figsize=(width, height), facecolor="white")
+        ax = fig.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, width), ylim=(0, height))
+    ax.axis("off")
+    return fig, ax
+
+
+def box(ax: Axes, x: float, y: float, width: float, height: float, color: str) -> None:
+    """A rounded box with its lower left corner at (x, y), in one of the tints."""
+    style = "round,pad=0,rounding_size=0.07"
+    ax.add_patch(
+        FancyBboxPatch(
+            (x, y), width, height, boxstyle=style, facecolor=TINTS[color], edgecolor=EDGES[color], linewidth=1.1
+        )
+    )
+
+
+def digest(*parts: Any) -> str:
+    """Of everything that a picture is drawn from: data as JSON, modules as the text of their files."""
+    texts = [part.read_text(encoding="utf-8") if isinstance(part, Path) else json.dumps(part) for part in parts]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def svg(fig: Figure, drawn_from: str) -> bytes:
+    """The figure as SVG, with the digest of what it was drawn from, and without a date."""
+    stream = io.BytesIO()
+    with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "pages", "font.family": STYLE["font.family"]}):
+        fig.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Description": f"from {drawn_from}"})
+    lines = stream.getvalue().decode().splitlines()
+    return ("\n".join(line.rstrip() for line in lines) + "\n").encode()
+
+
+def digest_in(picture: bytes) -> str | None:
+    """The digest written into a picture, SVG or PNG."""
+    found = re.search(rb"from ([0-9a-f]{16})", picture)
+    return found[1].decode() if found else None

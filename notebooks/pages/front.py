@@ -1,0 +1,82 @@
+"""figures/front.png: figures that lessons have drawn, side by side, for the top of the README.
+
+They are taken out of the executed notebooks as they are, so the README shows what a reader's own run shows.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import nbformat
+from PIL import Image, ImageChops, ImageDraw, ImageFont, PngImagePlugin
+
+from pages import drawing
+from pages.course import NOTEBOOKS, Lesson, PageError
+
+FILE = "figures/front.png"
+# (lesson, how the figure's alternative text begins, what is written under it)
+SHOWN = (
+    (4, "Left: the six binary digits", "04  a place in the text, as binary digits and as waves"),
+    (9, "Two cross-attention maps", "09  where a translator looks: 21 and 45,382, from German"),
+)
+HEIGHT, CAPTION, GAP = 430, 44, 24
+ALT = (
+    "Two figures from the lessons. Left: the positions 0 to 63 as binary digits and as waves, each column slower than "
+    "the one before. Right: two attention maps of a model that translates German number names; the dark cells show "
+    "that twenty looks at zwanzig, the last part of the German name, and one at ein, the first."
+)
+
+
+def picture(lesson: Lesson, begins: str) -> bytes:
+    """The PNG of the figure whose alternative text begins so, from the lesson's notebook.
+
+    Raises:
+        PageError: the notebook has no such figure.
+    """
+    notebook = nbformat.read(NOTEBOOKS / f"{lesson.name}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.get("metadata", {}).get("image/png", {}).get("alt", "").startswith(begins):
+                return base64.b64decode(output["data"]["image/png"])
+    raise PageError(f"{lesson.name} has no figure whose alternative text begins {begins!r}; see SHOWN in {__name__}")
+
+
+def _pictures(lessons: Sequence[Lesson]) -> list[tuple[bytes, str]]:
+    by_number = {lesson.number: lesson for lesson in lessons}
+    return [(picture(by_number[number], begins), caption) for number, begins, caption in SHOWN]
+
+
+def inputs(lessons: Sequence[Lesson]) -> str:
+    """The digest of what the picture is made from."""
+    parts = [(hashlib.sha256(png).hexdigest(), caption) for png, caption in _pictures(lessons)]
+    return drawing.digest(parts, Path(__file__))
+
+
+def draw(lessons: Sequence[Lesson]) -> bytes:
+    """The figures at one height, with their captions, on white."""
+    font_file = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    font = ImageFont.truetype(str(font_file), 19)
+    panels = []
+    for png, caption in _pictures(lessons):
+        figure = Image.open(io.BytesIO(png)).convert("RGB")
+        figure = figure.crop(ImageChops.difference(figure, Image.new("RGB", figure.size, "white")).getbbox())
+        figure = figure.resize((round(figure.width * HEIGHT / figure.height), HEIGHT), Image.Resampling.LANCZOS)
+        panels.append((figure, caption))
+    width = sum(figure.width for figure, _ in panels) + GAP * (len(panels) + 1)
+    whole = Image.new("RGB", (width, HEIGHT + CAPTION + 2 * GAP), "white")
+    pen, x = ImageDraw.Draw(whole), GAP
+    for figure, caption in panels:
+        whole.paste(figure, (x, GAP))
+        pen.text(
+            (x + figure.width / 2, GAP + HEIGHT + CAPTION / 2 + 6), caption, fill=drawing.INK, font=font, anchor="mm"
+        )
+        x += figure.width + GAP
+    said, stored = PngImagePlugin.PngInfo(), io.BytesIO()
+    said.add_text("Description", f"from {inputs(lessons)}")
+    whole.quantize(128, dither=Image.Dither.NONE).save(stored, format="png", optimize=True, pnginfo=said)
+    return stored.getvalue()

@@ -1,0 +1,45 @@
+"""glossary.md: the terms of the course, one line each, with the section that explains them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pages.course import Lesson, PageError
+
+FILE = "glossary.md"
+SOURCE = Path(__file__).with_name("glossary.toml")
+
+
+def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
+    """(term, its line, the lesson, the heading), by alphabet; those of lessons that are not there are left out.
+
+    Raises:
+        PageError: a lesson has no such heading, or its text never uses the term.
+    """
+    by_label = {lesson.label: lesson for lesson in lessons}
+    found = []
+    for term, line, label, heading in tomllib.loads(SOURCE.read_text(encoding="utf-8"))["terms"]:
+        if label in by_label:
+            lesson = by_label[label]
+            lesson.heading(heading)
+            if term.lower() not in lesson.text.lower():
+                raise PageError(f"{SOURCE.name}: {lesson.name} never says {term!r}")
+            found.append((term, line, lesson, heading))
+    return sorted(found, key=lambda item: item[0].lower())
+
+
+def render(lessons: Sequence[Lesson]) -> str:
+    """The page, as Markdown."""
+    rows = [
+        f"| **{term}** | {line} | {lesson.link(f'{lesson.label}: {heading}', lesson.heading(heading).cell)} |"
+        for term, line, lesson, heading in terms(lessons)
+    ]
+    parts = [
+        "# Glossary",
+        f"The {len(rows)} terms of the course in a line each, and where they are explained. Symbols are in "
+        "[the notation](notation.md).",
+        "\n".join(["| term | in a line | explained in |", "|---|---|---|", *rows]),
+    ]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,281 @@
+"""map.md: which lesson needs which, and which file of the companion belongs to which lesson."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+from pathlib import Path
+
+import build
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.path import Path as Path2D
+
+from pages import drawing
+from pages.course import Lesson, modules_named
+
+FILE = "map.md"
+COURSE, PACKAGE = "figures/course.svg", "figures/package.svg"
+COURSE_ALT = (
+    "The lessons as boxes, from left to right. An arrow leads from each lesson to those that build on it. Lessons 00, "
+    "one token by hand, and 02, attention, need no other."
+)
+PACKAGE_ALT = (
+    "The files of the companion on its floors, the configuration at the bottom, the commands at the top; each file "
+    "with the numbers of the lessons that import it."
+)
+
+# The floors of the house, from the ground up: a name, and what stands on it (folders end in a slash). A file imports
+# from its own floor and those below. A file of the package that is not named stands on the top floor.
+FLOORS = (
+    ("what a model is", ("config",)),
+    ("one file an idea", ("layers/",)),
+    ("the model", ("transformer",)),
+    ("numbers of models", ("account", "chips", "presets")),
+    ("files on disk", ("checkpoints", "published", "published_folder")),
+    ("writing text", ("decoding", "generation", "beam")),
+    ("text and batches", ("data/",)),
+    ("training", ("training/",)),
+    ("for the lessons", ("study/",)),
+    ("measuring, teaching, commands", ("bench/", "course/")),
+)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Which lesson needs which: arrows (needed, by), without those that follow from two others, and where to draw them.
+
+    A column holds lessons, and a bend (needed, by) of each arrow that passes it on its way.
+    """
+
+    arrows: tuple[tuple[int, int], ...]
+    columns: tuple[tuple[int | tuple[int, int], ...], ...]
+
+    @classmethod
+    def of(cls, lessons: Sequence[Lesson]) -> Graph:
+        there = {lesson.number for lesson in lessons}
+        needs = {lesson.number: {n for n in lesson.needs if n in there} for lesson in lessons}
+        below: dict[int, set[int]] = {}
+        depth: dict[int, int] = {}
+        for number in sorted(needs):  # a lesson needs earlier ones only
+            below[number] = needs[number].union(*(below[n] for n in needs[number]))
+            depth[number] = 1 + max((depth[n] for n in needs[number]), default=-1)
+        implied = {number: set().union(*(below[n] for n in needs[number])) for number in needs}
+        arrows = tuple((n, number) for number in needs for n in sorted(needs[number] - implied[number]))
+        columns = [
+            [n for n in sorted(depth) if depth[n] == level] + [(a, b) for a, b in arrows if depth[a] < level < depth[b]]
+            for level in range(max(depth.values()) + 1)
+        ]
+        return cls(arrows, _untangle(columns, arrows))
+
+    def path(self, start: int, end: int) -> list[int | tuple[int, int]]:
+        """The places that an arrow leads through."""
+        return [start, *((start, end) for column in self.columns if (start, end) in column), end]
+
+
+def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[tuple, ...]:
+    """The columns, each in the order whose lines to the column before it are short and cross little."""
+    ordered: list[tuple] = []
+    for column in columns:
+        before = ordered[-1] if ordered else ()
+        lines = [(a if a in before else (a, b), b if b in column else (a, b)) for a, b in arrows]
+        lines = [(start, end) for start, end in lines if start in before and end in column]
+
+        def cost(order: tuple, before: tuple = before, lines: list = lines) -> float:
+            ends = [(_height(before.index(a), len(before)), _height(order.index(b), len(order))) for a, b in lines]
+            crossed = sum((x[0] - y[0]) * (x[1] - y[1]) < 0 for x in ends for y in ends) / 2
+            return 3 * crossed + sum(abs(start - end) for start, end in ends)
+
+        ordered.append(min(permutations(column), key=cost))
+    return tuple(ordered)
+
+
+def _height(index: int, count: int) -> float:
+    """Where place `index` of `count` in a column stands, 0 being the middle."""
+    return (count - 1) / 2 - index
+
+
+def course_inputs(lessons: Sequence[Lesson]) -> str:
+    """The digest of what the course's picture is drawn from."""
+    graph = Graph.of(lessons)
+    titles = [(lesson.number, lesson.title) for lesson in lessons]
+    return drawing.digest(titles, [graph.arrows, graph.columns], Path(__file__), Path(drawing.__file__))
+
+
+def draw_course(lessons: Sequence[Lesson]) -> bytes:
+    """The course as SVG."""
+    graph, titles = Graph.of(lessons), {lesson.number: lesson.title for lesson in lessons}
+    wide, tall, gap, step = 1.42, 0.76, 0.36, 0.98
+    rows = max(len(column) for column in graph.columns)
+    width, height = len(graph.columns) * (wide + gap) + 0.05, rows * step + 0.1
+    fig, ax = drawing.canvas(width, height)
+    place = {
+        number: (0.22 + at * (wide + gap), height / 2 + _height(i, len(column)) * step)
+        for at, column in enumerate(graph.columns)
+        for i, number in enumerate(column)
+    }
+    for start, end in graph.arrows:
+        points = [place[stop] for stop in graph.path(start, end)]
+        passed = [end for x, y in points[1:-1] for end in ((x, y), (x + wide, y))]
+        _line(ax, [(points[0][0] + wide, points[0][1]), *passed, points[-1]])
+    for number, title in titles.items():
+        x, y = place[number]
+        drawing.box(ax, x, y - tall / 2, wide, tall, "green" if number in graph.columns[0] else "blue")
+        lines = textwrap.wrap(title, 18, break_long_words=False)[:3]
+        ax.text(x + 0.09, y + tall / 2 - 0.09, f"{number:02d}", fontsize=9, weight="bold", va="top", color=drawing.INK)
+        name = {"fontsize": 8.8, "ha": "center", "va": "center", "color": drawing.INK, "linespacing": 1.1}
+        ax.text(x + wide / 2, y - (0.1 if len(lines) == 3 else 0.06), "\n".join(lines), **name)
+    return drawing.svg(fig, course_inputs(lessons))
+
+
+def _line(ax: Axes, points: list[tuple[float, float]]) -> None:
+    """An arrow through the points: level at each of them, and curved between."""
+    vertices, codes = [points[0]], [Path2D.MOVETO]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        middle = (x0 + x1) / 2
+        vertices += [(middle, y0), (middle, y1), (x1, y1)]
+        codes += [Path2D.CURVE4] * 3
+    style = {"arrowstyle": "-|>", "mutation_scale": 9, "linewidth": 1.1, "color": drawing.INK, "zorder": 0}
+    ax.add_patch(FancyArrowPatch(path=Path2D(vertices, codes), **style))
+
+
+# --- the package
+
+
+def files(package: Path = build.PACKAGE) -> list[str]:
+    """All modules of the package, as paths without `.py`."""
+    paths = (path.relative_to(package) for path in package.rglob("*.py"))
+    return sorted(path.with_suffix("").as_posix() for path in paths if not path.name.startswith("__"))
+
+
+def floor(file: str) -> int:
+    """The floor that a file stands on, 0 at the bottom."""
+    for at, (_, names) in enumerate(FLOORS):
+        if any(file.startswith(name) if name.endswith("/") else file == name for name in names):
+            return at
+    return len(FLOORS) - 1
+
+
+def imports(file: str, package: Path = build.PACKAGE) -> set[str]:
+    """The modules of the package that a file imports."""
+    return modules_named(ast.parse((package / f"{file}.py").read_text(encoding="utf-8")), package)
+
+
+def users(lessons: Sequence[Lesson]) -> dict[str, list[int]]:
+    """Which lessons import a file; by file."""
+    return {file: [x.number for x in lessons if file in x.imports] for file in files()}
+
+
+def _runs(numbers: Sequence[int], everything: Sequence[int]) -> str:
+    """Lesson numbers, with runs joined: 00, 03-05."""
+    if list(numbers) == list(everything):
+        return "all lessons"
+    groups: list[list[int]] = []
+    for number in numbers:
+        if groups and number == groups[-1][-1] + 1:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return " ".join(
+        f"{g[0]:02d}" if len(g) == 1 else f"{g[0]:02d}–{g[-1]:02d}" if len(g) > 2 else f"{g[0]:02d} {g[1]:02d}"
+        for g in groups
+    )
+
+
+def package_inputs(lessons: Sequence[Lesson]) -> str:
+    """The digest of what the package's picture is drawn from."""
+    return drawing.digest(users(lessons), [x.number for x in lessons], Path(__file__), Path(drawing.__file__))
+
+
+def draw_package(lessons: Sequence[Lesson]) -> bytes:
+    """The package as SVG, the ground floor at the bottom."""
+    used, numbers = users(lessons), [lesson.number for lesson in lessons]
+    wide, tall, left, per_row = 1.3, 0.46, 1.55, 6
+    rows: list[tuple[str, list[tuple[str, str]]]] = []  # from the bottom: the floor's name or "", its boxes
+    for at, (name, _) in enumerate(FLOORS):
+        there = [file for file in used if floor(file) == at]
+        boxes = [(file, _runs(used[file], numbers)) for file in there if used[file]]
+        rest = len(there) - len(boxes)
+        if rest:
+            boxes.append((f"{'and ' if boxes else ''}{rest} file{'s' if rest > 1 else ''}", "no lesson"))
+        lines = [boxes[start : start + per_row] for start in range(0, len(boxes), per_row)]
+        rows += [(name if line is lines[0] else "", line) for line in reversed(lines)]
+    step = tall + 0.13
+    fig, ax = drawing.canvas(left + per_row * (wide + 0.1) + 0.1, len(rows) * step + 0.15)
+    for at, (name, boxes) in enumerate(rows):
+        y = 0.12 + at * step
+        if name:
+            ax.text(
+                0.12,
+                y + tall / 2,
+                "\n".join(textwrap.wrap(name, 18)),
+                fontsize=8.5,
+                va="center",
+                style="italic",
+                color=drawing.INK,
+            )
+            if at + 1 < len(rows):
+                ax.plot(
+                    [0.12, left + per_row * (wide + 0.1)],
+                    [y + tall + 0.065] * 2,
+                    color="#dddddd",
+                    linewidth=0.8,
+                    marker="",
+                    linestyle="-",
+                )
+        for i, (file, lessons_of) in enumerate(boxes):
+            x = left + i * (wide + 0.1)
+            mine = lessons_of != "no lesson"
+            drawing.box(ax, x, y, wide, tall, "blue" if mine else "grey")
+            short = file.split("/")[-1]
+            ax.text(
+                x + wide / 2,
+                y + tall - 0.08,
+                short,
+                fontsize=8.5,
+                ha="center",
+                va="top",
+                color=drawing.INK,
+                weight="bold" if mine else "normal",
+            )
+            ax.text(x + wide / 2, y + 0.08, lessons_of, fontsize=8, ha="center", va="bottom", color="#444444")
+    return drawing.svg(fig, package_inputs(lessons))
+
+
+def render(lessons: Sequence[Lesson]) -> str:
+    """The page, as Markdown."""
+    used = users(lessons)
+    table = ["| file | lessons that import it |", "|---|---|"]
+    for at, _ in enumerate(FLOORS):
+        for file in used:
+            if floor(file) == at and used[file]:
+                links = " ".join(lesson.link(lesson.label) for lesson in lessons if lesson.number in used[file])
+                table.append(f"| [{file}.py](../companion/{file}.py) | {links} |")
+    reading = ["| lesson | minutes | builds on | takes a single thing from |", "|---|---|---|---|"]
+    by_number = {lesson.number: lesson for lesson in lessons}
+    for lesson in lessons:
+        needs, touches = ([by_number[n].link(by_number[n].label) for n in group if n in by_number]
+                          for group in (lesson.needs, lesson.touches))  # fmt: skip
+        name = lesson.link(f"{lesson.label} {lesson.title}")
+        reading.append(f"| {name} | {lesson.minutes} | {' '.join(needs)} | {' '.join(touches)} |")
+    return (
+        "\n\n".join(
+            [
+                "# The map",
+                "## Which lesson needs which",
+                "The lessons are in reading order, and reading them in that order always works. If you come for one "
+                "thing, these are the lessons that lead to it. An arrow that follows from two others is left out.",
+                f"![{COURSE_ALT}]({COURSE})",
+                "\n".join(reading),
+                "## Which file belongs to which lesson",
+                "`companion/` is a house with floors: a file imports from its own floor and from those below. Read it "
+                "from the bottom to the top; the numbers are the lessons that import a file.",
+                f"![{PACKAGE_ALT}]({PACKAGE})",
+                "\n".join(table),
+            ]
+        )
+        + "\n"
+    )

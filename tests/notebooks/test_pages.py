@@ -1,0 +1,257 @@
+"""The pages beside the lessons: up to date, with links that lead somewhere, and complete."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+from urllib.parse import unquote
+
+import build
+import nbformat
+import pytest
+from pages import __main__ as command
+from pages import course, differ, drawing, front, glossary, map, notation, readme
+from PIL import Image
+
+LESSONS = course.read_lessons()
+MARKDOWN = [page.path for page in command.PAGES if page.path.suffix == ".md"]
+PICTURES = [page.path for page in command.PAGES if page.path.suffix != ".md"]
+
+
+def lesson(*cells, name="02_small"):
+    """A lesson from texts: those that begin with `#%` are code."""
+    made = []
+    for number, text in enumerate(cells):
+        kind = nbformat.v4.new_code_cell if text.startswith("#%") else nbformat.v4.new_markdown_cell
+        made.append(kind(text.removeprefix("#%\n"), id=f"cell-{number}"))
+    return course.Lesson(name, made)
+
+
+OPENING = (
+    "# Small\n\n**Why\nso small?**\n\n**You will be able to** see.\n\n**Reading time:** 45 minutes. **You need:** "
+)
+
+
+@pytest.mark.parametrize("page", command.PAGES, ids=lambda page: Path(page.file).name)
+def test_page_is_up_to_date(page):
+    assert page.fresh(LESSONS), f"{page.file} is not what the lessons give. Run: make notebooks"
+
+
+def links(path):
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return [link for link in re.findall(r"\]\(([^)\s]+)", text) if "://" not in link]
+
+
+@pytest.mark.parametrize("path", [*MARKDOWN, course.ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+def test_links_lead_to_files_and_cells_that_exist(path):
+    ids, missing = {}, []
+    for link in links(path):
+        file, _, anchor = link.partition("#")
+        target = path.parent / unquote(file) if file else path
+        if not target.exists():
+            missing.append(link)
+        elif anchor.startswith("cell-id="):
+            if target not in ids:
+                ids[target] = {cell.id for cell in nbformat.read(target, as_version=4).cells}
+            missing += [] if anchor.removeprefix("cell-id=") in ids[target] else [link]
+        elif anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+            missing += [] if anchor in slugs else [link]
+    assert not missing, missing
+
+
+# --- a lesson, as the pages read it
+
+
+@pytest.mark.parametrize(
+    "need, needs, touches",
+    [
+        ("matrix multiplication. Nothing about attention, and no other lesson.", (), ()),
+        ("algebra. No earlier lesson: lesson 00 shows where it sits (lesson 01 says why).", (), ()),
+        ("lesson 00, which shows a whole model once; algebra.", (0,), ()),
+        ("lessons 02 (scores), 03 (heads)\nand 04 (the matrix $M_k$). A little $i^2 = -1$.", (2, 3, 4), ()),
+        ("lesson 01 (tokens) and lesson 02. Lesson 03's heads are mentioned and not needed.", (1, 2), ()),
+        ("lesson 00 and lesson 02 for variances. From lesson 03 only that heads exist.", (0, 2), (3,)),
+        ("lessons 02 (masks) and 08. Embeddings are from lesson 01, waves from lesson 04.", (2, 8), (1, 4)),
+    ],
+)
+def test_needs_are_read_from_the_opening(need, needs, touches):
+    small = lesson(OPENING + need + "\n\n## First", name="09_small")
+    assert (small.needs, small.touches) == (needs, touches)
+    assert (small.title, small.question, small.minutes) == ("Small", "Why so small?", 45)
+
+
+def test_cells_are_found_under_their_headings_and_by_their_claims():
+    small = lesson(
+        OPENING + "nothing.\n\n## Where texts differ", "#%\nassert x  # claim S0-04", "### More\n\ntext\n\n## Next",
+        "#%\ny = 1  # claims S0-04, S1-02\nassert y\nprint('S1-03')  # S1-03",
+    )  # fmt: skip
+    assert [heading.text for heading in small.above(1)] == ["Small", "Where texts differ"]
+    assert [heading.text for heading in small.above(3)] == ["Small", "Next"]
+    assert small.claims == {"S0-04": [1, 3], "S1-02": [3]}
+    assert small.heading("More").cell == "cell-2"
+    with pytest.raises(course.PageError, match="no heading 'Less'"):
+        small.heading("Less")
+
+
+def test_modules_are_found_behind_every_form_of_import():
+    code = "import companion\nfrom companion import attend, account\nfrom companion.layers import masks\n"
+    code += "import companion.data.number_words as nw\nfrom companion.layers.moe import MoE\n"
+    code += "import math\ncompanion.RMSNorm(3)"
+    found = lesson("# T", "#%\n" + code).imports
+    assert found == {"layers/attention", "account", "layers/masks", "data/number_words", "layers/moe", "layers/norms"}
+    assert found <= set(map.files())
+
+
+def test_symbols_are_read_from_the_tables():
+    small = lesson(
+        "| symbol | what it is |\n|---|---|\n| $L$; $l = 1, \\dots, L$ | layers |\n\n| other |\n|---|\n| $X$ |"
+    )
+    assert small.symbols == [{"symbol": "$L$; $l = 1, \\dots, L$", "what it is": "layers"}]
+
+
+@pytest.mark.parametrize(
+    "cell, symbols",
+    [
+        ("$n$, $d$", ["$n$", "$d$"]),
+        ("$W_q, W_k, W_v$", ["$W_q$", "$W_k$", "$W_v$"]),
+        ("$L$; $l = 1, \\dots, L$", ["$L$", "$l$"]),
+        ("$h$; $d_k = d_v = d/h$", ["$h$", "$d_k$", "$d_v$"]),
+        ("$W_{q,i}$, entry $z_{ij}$", ["$W_{q,i}$", "$z_{ij}$"]),
+        ("$f(x, m)$", ["$f(x, m)$"]),
+        ("$\\langle x, y \\rangle$", ["$\\langle x, y \\rangle$"]),
+        ("$a_e = \\operatorname{FFN}_e(x)$", ["$a_e$"]),
+    ],
+)
+def test_symbols_of_a_row_are_told_apart(cell, symbols):
+    assert notation.atoms(cell) == symbols
+
+
+# --- where texts differ
+
+
+def test_every_claim_that_is_corrected_is_listed_once():
+    listed = Counter(claim for entry in differ.entries() for claim in entry["claims"])
+    assert {claim for claim, count in listed.items() if count > 1} == set()
+    assert differ.due() <= set(listed), f"not in {differ.SOURCE.name}: {sorted(differ.due() - set(listed))}"
+    assert set(listed) <= set(differ.ledger())
+
+
+def test_what_cannot_be_decided_is_listed_once():
+    undecided = [claim for entry in differ.entries("undecided") for claim in entry["claims"]]
+    assert sorted(undecided) == sorted(claim for claim, verdict in differ.ledger().items() if verdict == "N")
+
+
+def test_every_correction_of_a_taught_claim_leads_to_a_cell_or_a_test():
+    rows = [line for line in differ.render(LESSONS).splitlines() if line.startswith("| ")]
+    for entry in differ.entries():
+        places = [differ.mapped()[claim] for claim in entry["claims"] if claim in differ.mapped()]
+        if any("test" in place or place.get("cell") in {x.name for x in LESSONS} for place in places):
+            [row] = [row for row in rows if row.startswith(f"| {entry['often']} |")]
+            assert re.search(r"\]\([^)]+(#cell-id=\w+|\.py)\)", row.rpartition(" | ")[2]), entry["claims"]
+
+
+def test_page_names_no_row_of_the_ledger():
+    assert re.findall(r"\bS\d-\d\d\b", differ.render(LESSONS)) == []
+
+
+# --- notation, glossary, map, README
+
+
+def test_every_symbol_of_every_table_is_on_the_page():
+    shown = {(symbol, number) for _, meanings in notation.sections(LESSONS) for m in meanings
+             for symbol in notation.atoms(m.symbol) for number in m.lessons}  # fmt: skip
+    parts = {key for key, row in notation.of_lessons(LESSONS).items() if re.search(r"\b(row|entry)\b", row["symbol"])}
+    assert set(notation.of_lessons(LESSONS)) - parts <= shown
+
+
+def test_letter_with_two_meanings_is_named():
+    clashes = notation.clashes(notation.sections(LESSONS))
+    assert {len(meanings) > 1 for meanings in clashes.values()} == {True}
+    assert [m.lessons for m in clashes["$d$"]][1] == (5,)
+
+
+def test_symbol_in_no_entry_is_printed_in_the_lessons_own_words():
+    new = lesson("| symbol | what it is | axes |\n|---|---|---|\n| $\\zeta$ | a new thing | (d_model) |", name="77_new")
+    title, meanings = notation.sections([*LESSONS, new])[-1]
+    assert title == "In one lesson"
+    assert meanings[-1] == notation.Meaning("$\\zeta$", "a new thing", "(d_model)", (77,))
+
+
+def test_glossary_has_a_line_for_each_term_and_no_term_twice():
+    found = glossary.terms(LESSONS)
+    assert len(found) > 80
+    assert max(Counter(term.lower() for term, *_ in found).values()) == 1
+    assert all(len(line) < 140 and not line.endswith(".") for _, line, *_ in found)
+
+
+def test_arrows_keep_every_need_and_draw_none_that_follows():
+    graph = map.Graph.of(LESSONS)
+    reached = {x.number: set() for x in LESSONS}
+    for number in reached:
+        for start, end in graph.arrows:
+            reached[number] |= {start, *reached[start]} if end == number else set()
+    for x in LESSONS:
+        assert set(x.needs) <= reached[x.number], x.name
+    for start, end in graph.arrows:
+        others = {a for a, b in graph.arrows if b == end} - {start}
+        assert not any(start in reached[other] for other in others), (start, end)
+
+
+def test_files_import_from_their_own_floor_and_those_below():
+    above = {(file, other) for file in map.files() for other in map.imports(file) if map.floor(other) > map.floor(file)}
+    assert not above, f"a file imports from a floor above its own: {sorted(above)}"
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
+def test_picture_is_small_and_stands_on_white(path):
+    assert path.stat().st_size < 200_000
+    if path.suffix == ".svg":
+        root = ElementTree.parse(path).getroot()
+        background = root.find(".//{*}g[@id='patch_1']/{*}path")
+        assert "#ffffff" in background.get("style") and "opacity: 0" not in background.get("style")
+        assert root.findall(".//{*}text") == []  # letters are outlines: no font is needed
+    else:
+        picture = Image.open(path).convert("RGBA")
+        assert picture.getpixel((0, 0)) == (255, 255, 255, 255)
+
+
+def test_pictures_have_the_words_that_the_pages_give_them():
+    page = (course.ROOT / "README.md").read_text(encoding="utf-8")
+    for alt, file in ((front.ALT, front.FILE), (map.COURSE_ALT, map.COURSE), (map.PACKAGE_ALT, map.PACKAGE)):
+        assert f"![{alt}](notebooks/{file})" in page
+
+
+def test_same_lessons_give_the_same_picture():
+    first = map.draw_course(LESSONS)
+    assert first == map.draw_course(LESSONS)
+    assert drawing.digest_in(first) == map.course_inputs(LESSONS) != map.course_inputs(LESSONS[:-1])
+
+
+def test_readme_has_title_question_and_minutes_of_every_lesson():
+    text = (course.ROOT / "README.md").read_text(encoding="utf-8")
+    for built in build.lessons():
+        source = built.source.read_text(encoding="utf-8")
+        [title] = re.findall(r"^# (.+)$", source.split("```")[3 if source.startswith("```") else 0], re.MULTILINE)
+        [minutes] = re.findall(r"\*\*Reading time:\*\* (\d+) minutes", source)
+        if built.notebook.exists():
+            [row] = [line for line in text.splitlines() if f"](notebooks/{built.name}.ipynb) |" in line]
+            assert row.startswith(f"| [{built.name[:2]} {title}](") and row.endswith(f" | {minutes} |")
+
+
+def test_readme_without_its_marks_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "README.md").write_text("# Nothing\n")
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    with pytest.raises(course.PageError, match="one of them is missing"):
+        readme.render(LESSONS)
+
+
+def test_command_writes_what_is_stale_and_then_finds_nothing_to_do(tmp_path, monkeypatch, capsys):
+    page = command.Page("new.md", lambda lessons: f"{len(lessons)} lessons\n")
+    monkeypatch.setattr(command, "PAGES", (page,))
+    monkeypatch.setattr(command, "NOTEBOOKS", tmp_path)
+    assert command.main(["--check"]) == 1 and not page.path.exists()
+    assert "new.md: STALE" in capsys.readouterr().out
+    assert command.main([]) == 0 and page.path.read_text() == f"{len(LESSONS)} lessons\n"
+    assert command.main(["--check"]) == 0

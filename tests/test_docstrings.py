@@ -1,0 +1,110 @@
+"""What a reader may use says what it does: docstrings, shapes and errors of the companion's public names."""
+
+import ast
+import re
+from functools import cache
+
+import build
+import pytest
+from pages import course
+
+import companion
+
+# The predicates of masks are called with index tensors of any shapes that broadcast together.
+ANY_SHAPE = {"layers/masks.causal"}
+
+
+@cache
+def audited():
+    """The modules that `companion` hands on or that lessons import."""
+    handed_on = course.modules_named(ast.parse(f"from companion import {', '.join(companion.__all__)}"))
+    return sorted(handed_on.union(*(lesson.imports for lesson in course.read_lessons())))
+
+
+@cache
+def module(name):
+    file = build.PACKAGE / f"{name}.py"
+    file = file if file.exists() else build.PACKAGE / name / "__init__.py"
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def public(body, above=""):
+    """The public functions and classes, and the methods of these: (name, node)."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield above + node.name, node
+            if isinstance(node, ast.ClassDef):
+                yield from public(node.body, f"{above}{node.name}.")
+
+
+def undocumented(tree):
+    return [name for name, node in public(tree.body) if not ast.get_docstring(node)]
+
+
+def without_shape(tree):
+    """Parameters and results that are a tensor, and of which the signature does not say which axes it has."""
+    found = []
+    for name, node in public(tree.body):
+        if isinstance(node, ast.FunctionDef):
+            parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            notes = {p.arg: p.annotation for p in parameters} | {"return": node.returns}
+            parts = {key: re.split(r"\s*\|\s*", ast.unparse(note)) for key, note in notes.items() if note}
+            found += [f"{name}({key})" for key, alternatives in parts.items() if "Tensor" in alternatives]
+    return found
+
+
+def silent_errors(tree):
+    """Functions, and classes by what makes them, that raise and do not say so."""
+    found = []
+    for name, node in public(tree.body):
+        bodies = [node]
+        if isinstance(node, ast.ClassDef):
+            bodies = [part for part in node.body if getattr(part, "name", "") in ("__init__", "__post_init__")]
+        raises = any(isinstance(inner, ast.Raise) for part in bodies for inner in ast.walk(part))
+        if raises and not re.search(r"[Rr]aises?\b|\w+Error\b|refuse", ast.get_docstring(node) or ""):
+            found.append(name)
+    return found
+
+
+def test_lessons_and_the_package_use_modules_that_are_audited():
+    assert {"layers/attention", "layers/moe", "transformer", "generation", "account", "study/figures"} <= set(audited())
+
+
+@pytest.mark.parametrize("name", audited())
+def test_every_public_name_has_a_docstring(name):
+    assert ast.get_docstring(module(name)), f"{name} has no docstring"
+    missing = undocumented(module(name))
+    if name.startswith(
+        "training/"
+    ):  # methods of a task and of a run say in the base class, or in their class, what they do
+        missing = [one for one in missing if "." not in one]
+    assert not missing, f"{name}: no docstring: {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("name", audited())
+def test_every_tensor_of_a_signature_has_a_shape(name):
+    bare = [one for one in without_shape(module(name)) if f"{name}.{one.split('(')[0]}" not in ANY_SHAPE]
+    assert not bare, f"{name}: a tensor without a shape: {', '.join(bare)}"
+
+
+@pytest.mark.parametrize("name", [name for name in audited() if not name.startswith("training/")])
+def test_what_raises_says_so(name):
+    silent = silent_errors(module(name))
+    assert not silent, f"{name}: raises, and its docstring does not say so: {', '.join(silent)}"
+
+
+@pytest.mark.parametrize("name", companion.__all__)
+def test_exported_name_is_documented_in_its_own_words(name):
+    documented = getattr(companion, name)
+    assert documented.__doc__ and not documented.__doc__.startswith(f"{name}(")  # what a dataclass writes by itself
+
+
+def test_each_fault_is_found():
+    tree = ast.parse(
+        "def f(x: Tensor, y: Float[Tensor, 'a'], z: Tensor | None) -> dict[str, Tensor]:\n    raise ValueError\n"
+        "class A:\n    '''Words.'''\n    def __init__(self):\n        raise ValueError\n    def g(self) -> Tensor:\n"
+        "        '''Raises `ValueError` always.'''\n        raise ValueError\n    def _h(self): ...\n"
+    )
+    assert undocumented(tree) == ["f"]
+    assert without_shape(tree) == ["f(x)", "f(z)", "A.g(return)"]
+    assert silent_errors(tree) == ["f", "A"]
