@@ -85,15 +85,15 @@ _STOPPING = (
     "killed ends, when continued, with the same weights as one that was not, bit for bit."
 )
 _SEVERAL = (
-    "Several processes, one for each GPU, or for a few cores of a CPU, train one model together. The run is the same:\n"
-    "its batches, and so its losses, do not depend on how many there are, and it may be gone on with by another number\n"
-    "or by one. torchrun starts them, in three ways:\n\n"
-    "  torchrun --nproc-per-node 4 -m companion train              each holds the model; gradients are added (DDP)\n"
-    "  torchrun --nproc-per-node 4 -m companion train --shard      each keeps a quarter of the weights, gradients and\n"
-    "                                                              moments, for a model that does not fit (FSDP)\n"
+    "Several processes, one for each GPU or for a few cores of a CPU, train one model together. The run is the\n"
+    "same: batches and losses do not depend on how many there are, and another number, or one, can go on with it.\n"
+    "torchrun starts them, in three ways; the third has DDP or, with --shard, FSDP for all but the experts:\n\n"
+    "  torchrun --nproc-per-node 4 -m companion train\n"
+    "      each holds the whole model, and gradients are added (data parallel, DDP)\n"
+    "  torchrun --nproc-per-node 4 -m companion train --shard\n"
+    "      each keeps a quarter of the weights, gradients and moments: for a model that does not fit (FSDP)\n"
     "  torchrun --nproc-per-node 4 -m companion train --experts 8 --expert-parallel 4\n"
-    "                                                              each has two of a layer's experts, and tokens travel\n"
-    "                                                              to theirs; the rest as above, with --shard or without"
+    "      each has two experts of every layer, and tokens travel to theirs"
 )
 _TRAIN = {
     TextSettings.task: (

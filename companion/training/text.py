@@ -96,10 +96,15 @@ class TextTask(Task):
 
     @cached_property
     def batches(self) -> TrainingBatches | PackedBatches:
-        """Raises `ValueError` when the text is shorter than the context and laid in a ring."""
+        """Raises `ValueError` when the text is shorter than the context, most of which would never be used."""
         made = TrainingBatches if self.settings.packing == "ring" else PackedBatches
-        settings = self.settings
-        return made(self.train, context=self.config.context, batch=settings.batch, seed=derived_seed(settings.seed, 1))
+        settings, context = self.settings, self.config.context
+        if (tokens := sum(len(ids) for ids in self.train)) < context:
+            raise ValueError(
+                f"context={context}: expected at most the {tokens} tokens there are to train on; "
+                "use a shorter context or more text"
+            )
+        return made(self.train, context=context, batch=settings.batch, seed=derived_seed(settings.seed, 1))
 
     @property
     def loss(self) -> Loss:
