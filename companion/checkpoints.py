@@ -58,7 +58,7 @@ def writing(path: str | Path, needed: int) -> Iterator[None]:
 def sync_folder(folder: str | Path) -> None:
     """Flush the names in a folder to the disk: a file that was renamed there keeps its new name through a power cut.
 
-    Does nothing where the system knows no such thing (Windows).
+    Does nothing where the system knows no such thing (Windows). Raises `OSError` when the disk fails.
     """
     if not hasattr(os, "O_DIRECTORY"):
         return

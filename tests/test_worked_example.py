@@ -1,11 +1,8 @@
 """The model of lesson 00: every intermediate result in the companion's own modules, against numbers calculated
 independently with 40-digit arithmetic, and the claims of its source that need more than a notebook cell."""
 
-import re
 import time
 
-import build
-import matplotlib
 import pytest
 import torch
 import torch.nn.functional as F
@@ -225,34 +222,3 @@ def test_rotating_values_would_break_the_shift():
 
     assert torch.allclose(look(0, False), look(137, False), atol=1e-12)
     assert (look(0, True) - look(137, True)).abs().max() > 0.5
-
-
-# --- the lesson's exercises
-
-
-def lesson():
-    [found] = [x for x in build.lessons() if x.name.startswith("00_")]
-    return build.read_source(found.source).cells
-
-
-def test_folded_solutions_pass_their_checks(monkeypatch, capsys):
-    """Runs the lesson's code and then each solution that is folded away in its text, with the check above it."""
-    monkeypatch.setattr("companion.study.figures.display", lambda picture: None)
-    matplotlib.use("Agg")
-    threads, names, solutions = torch.get_num_threads(), {}, []
-    try:
-        for cell in lesson():
-            if cell.cell_type == "code":
-                exec(compile(cell.source, "lesson 00", "exec"), names)
-            else:
-                solutions += re.findall(r"<summary>Solution</summary>\s*```python\n(.*?)```", cell.source, re.DOTALL)
-        assert len(solutions) == 4
-        for solution in solutions:
-            [name] = re.findall(r"^def (my_\w+)", solution, re.MULTILINE)
-            check = names[name.replace("my_", "check_")]
-            exec(solution, names)
-            assert check(names[name]) == "right", name
-    finally:
-        torch.set_default_dtype(torch.float32)
-        torch.set_num_threads(threads)
-    assert "not written yet" in capsys.readouterr().out

@@ -324,13 +324,21 @@ class Reordered(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor, copies: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Float[Tensor, "row wide"],
+        order: Int[Tensor, " visit"],
+        inverse: Int[Tensor, " visit"],
+        copies: int,
+    ) -> Float[Tensor, "visit wide"]:
+        """The rows in their new order; `inverse` undoes it: inverse[order[i]] = i. There are `copies` visits a row."""
         ctx.save_for_backward(inverse)
         ctx.copies = copies
         return x.index_select(0, order if copies == 1 else order // copies)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Float[Tensor, "visit wide"]) -> tuple[Float[Tensor, "row wide"], None, None, None]:
+        """Each row's gradient: the sum of its copies'."""
         (inverse,) = ctx.saved_tensors
         back = grad.index_select(0, inverse)
         return back if ctx.copies == 1 else back.unflatten(0, (-1, ctx.copies)).sum(1), None, None, None
