@@ -406,7 +406,8 @@ def _selftest_parser() -> ArgumentParser:
             "whole and have the weights that the uninterrupted run had at that update; each run that comes to its end\n"
             "must have its weights, optimizer, log and result, bit for bit.\n\n"
             "With several processes, one of them or all are killed, and a run is also gone on with by a single\n"
-            "process: its weights may differ by 1e-5. The exit code is 0 if all holds, else 1."
+            "process: its weights may differ by 1e-5. They train as with companion train: each with the whole model,\n"
+            "or with --shard or --expert-parallel sharing it out. The exit code is 0 if all holds, else 1."
         ),
         epilog=(
             "examples:\n"
@@ -414,12 +415,27 @@ def _selftest_parser() -> ArgumentParser:
             "  companion selftest --kills 3              the short one\n"
             "  companion selftest --kills 5 --seed 7     other moments\n"
             "  companion selftest --processes 2          two processes, with torchrun\n"
+            "  companion selftest --processes 2 --shard  each with half of the weights (FSDP)\n"
+            "  companion selftest --processes 2 --expert-parallel 2\n"
+            "                                            each with half of the experts\n"
             "  companion selftest --json > found.json"
         ),
         formatter_class=HelpFormatter,
     )
     parser.add_argument("--kills", type=int, default=25, help="how often to kill")
     parser.add_argument("--processes", type=int, default=1, help="processes that train together")
+    parser.add_argument(
+        "--shard",
+        action="store_true",
+        help="with --processes: each keeps a piece of the weights, gradients and moments (FSDP)",
+    )
+    parser.add_argument(
+        "--expert-parallel",
+        type=int | None,
+        default=None,
+        metavar="N",
+        help="with --processes: N of them, 2 or 4, share out the experts of a layer. Default: each has them all",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument(
         "--out",

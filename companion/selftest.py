@@ -44,6 +44,8 @@ UPDATES = 60
 """Of the run that is killed; ten evaluations."""
 TOLERANCE = 1e-5
 """Largest difference of a weight when another number of processes goes on with a run: they add in another order."""
+EXPERTS = 4
+"""In each layer of the model that is trained."""
 PATIENCE = 300.0
 """Seconds until a process that should have ended is taken for one that hangs."""
 _OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
@@ -152,17 +154,20 @@ def selftest(
     """Do what the module's text says.
 
     processes:  that train together, with `torchrun`; one of them, or all, are killed.
-    flags:      further ones of `companion train`.
+    flags:      further ones of `companion train` where several processes train, see `how_together`.
     seed:       of the moments.
     home:       where the runs are kept; `None`: in a temporary folder, which is removed if all holds.
     progress:   show a bar; `None`: if standard error is a terminal.
 
-    Raises `ValueError` for bad numbers and a `home` that is not empty, and `RuntimeError` when training itself fails.
+    Raises `ValueError` for bad numbers, `flags` with a single process and a `home` that is not empty, and
+    `RuntimeError` when training itself fails.
     """
     if kills < 1:
         raise ValueError(f"--kills {kills}: expected a whole number >= 1")
     if processes < 1:
         raise ValueError(f"--processes {processes}: expected a whole number >= 1")
+    if flags and processes == 1:
+        raise ValueError(f"{' '.join(flags)}: expected --processes 2 or more beside it, got one process")
     if home is not None and home.exists() and (not home.is_dir() or any(home.iterdir())):
         raise ValueError(f"--out {home}: expected a new or empty folder, found something there")
     made = Path(tempfile.mkdtemp(prefix="companion-selftest-")) if home is None else home
@@ -175,6 +180,26 @@ def selftest(
     elif not outcome.holds:
         print(f"what was found is kept in {made}", file=sys.stderr)
     return outcome
+
+
+def how_together(processes: int, *, shard: bool, expert_parallel: int | None) -> list[str]:
+    """The flags of `companion train` that say how several processes share the work; none: each does all of it.
+
+    Raises `ValueError` when the processes, or the experts of the model that is trained, cannot be shared out so.
+    """
+    flags = ["--shard"] if shard else []
+    if expert_parallel is not None:
+        if expert_parallel < 2 or EXPERTS % expert_parallel:
+            raise ValueError(
+                f"--expert-parallel {expert_parallel}: expected 2 or more, a divisor of the {EXPERTS} experts of the "
+                "model that is trained"
+            )
+        if processes > 1 and processes % expert_parallel:
+            raise ValueError(
+                f"--expert-parallel {expert_parallel}: expected a divisor of the number of --processes, {processes}"
+            )
+        flags += ["--expert-parallel", str(expert_parallel)]
+    return flags
 
 
 class _Test:
@@ -245,7 +270,7 @@ class _Test:
             sys.executable, *(several if processes > 1 else []), "-m", "companion.selftest", json.dumps(asdict(plan)),
             "train", "--data", str(self.text), "--out", str(run.path), "--steps", str(self.updates),
             "--d-model", "32", "--layers", "2", "--heads", "2", "--kv-heads", "1", "--context", "32", "--vocab", "300",
-            "--experts", "4", "--batch", str(max(4, processes)), "--accumulate", "2", "--dropout", "0.1",
+            "--experts", str(EXPERTS), "--batch", str(max(4, processes)), "--accumulate", "2", "--dropout", "0.1",
             "--warmup", "5", "--device", "cpu", *(["--save-seconds", "0"] if often else []),
             *(self.flags if processes > 1 else []),
         ]  # fmt: skip
@@ -264,15 +289,30 @@ class _Test:
                 stdout=said,
                 stderr=said,
                 env=environment,
-                start_new_session=True,  # its own group of processes, to kill as a whole
+                start_new_session=True,  # Ctrl-C is for the self-test alone
             )
 
     def finish(self, run: RunFolder, processes: int, witness: bool = False) -> None:
         """Let a run come to its end."""
         process = self.start(run, Plan(str(self.home / "notes"), witness), processes)
-        if _ended(process) != 0:
+        if self.ended(process) != 0:
             said = (self.home / f"{run.path.name}.txt").read_text("utf-8", "replace").strip().splitlines()
             raise RuntimeError(f"training in {run.path} failed with exit code {process.returncode}: {said[-1:]}")
+
+    def ended(self, process: subprocess.Popen[bytes]) -> int | None:
+        """The exit code of a process that should end now; `None` if it hung, and had to be killed."""
+        try:
+            return process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill(process)
+            process.wait()
+            return None
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill `process` and all that train for it. torchrun starts each in a group of its own, which would live on."""
+        for file in (self.home / "notes").glob("pid-*"):
+            _kill(int(file.read_text()))
+        _kill(process.pid)
 
     def uninterrupted(self) -> Reference:
         run = RunFolder(self.home / "whole")
@@ -299,8 +339,11 @@ class _Test:
                 time.sleep(0.001)
             time.sleep(delay)
             if process.poll() is None:
-                _kill(process, None if victim == "all" else int((Path(plan.notes) / f"pid-{victim}").read_text()))
-        fault = "" if _ended(process) is not None else "the processes that were left hung"
+                if victim == "all":
+                    self.kill(process)
+                else:
+                    _kill(int((Path(plan.notes) / f"pid-{victim}").read_text()))
+        fault = "" if self.ended(process) is not None else "the processes that were left hung"
         if process.returncode == 0:
             return None
         if not moment.exists():
@@ -359,25 +402,10 @@ def _largest_difference(run: RunFolder, other: RunFolder) -> float:
     return max(float((one[name] - two[name]).abs().max()) for name in two)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a process that should end now; `None` if it hung, and had to be killed."""
-    try:
-        return process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        _kill(process, None)
-        process.wait()
-        return None
-
-
-def _kill(process: subprocess.Popen[bytes], one: int | None) -> None:
-    """Kill one process by its number, or all that `process` has started, and itself."""
+def _kill(number: int) -> None:
+    """Kill one process, which may be gone already."""
     with suppress(ProcessLookupError):
-        if one is not None:
-            os.kill(one, _KILL)
-        elif hasattr(os, "killpg"):
-            os.killpg(process.pid, _KILL)
-        else:
-            process.kill()
+        os.kill(number, _KILL)
 
 
 def _story(name: str) -> str:
@@ -395,7 +423,9 @@ def _train(plan: Plan, arguments: list[str]) -> int:
     from companion.training.loop import Trainer, Update
 
     rank, notes = int(os.environ.get("RANK", 0)) if launched() else 0, Path(plan.notes)
-    (notes / f"pid-{rank}").write_text(str(os.getpid()))
+    draft = notes / f"tmp-{rank}"
+    draft.write_text(str(os.getpid()))
+    draft.rename(notes / f"pid-{rank}")
     if plan.witness:
         update: Callable[[Trainer], Update] = Trainer.update
 

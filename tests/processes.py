@@ -30,7 +30,7 @@ from companion.config import (
     PositionConfig,
 )
 from companion.data.batches import TrainingBatches
-from companion.training.distributed import Elsewhere, Lost, Parallel, Processes, start
+from companion.training.distributed import Elsewhere, Lost, Parallel, Processes, start_processes
 from companion.training.fit import fit
 from companion.training.folder import RunFolder
 from companion.training.loop import (
@@ -300,7 +300,7 @@ def launch(world: int, parts: str, folder: Path, seconds: float = 250) -> list[t
 def main(parts: str, folder: str) -> int:
     known = {"equal": equal, "agree": agree, "stop": stop, "lose": lose}
     try:
-        with start(torch.device("cpu")) as parallel:
+        with start_processes(torch.device("cpu")) as parallel:
             for part in parts.split():
                 known[part](Path(folder, part), parallel.world)
     except Lost as lost:

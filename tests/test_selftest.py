@@ -2,13 +2,16 @@
 
 import json
 import random
+import select
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from companion.cli import main
-from companion.selftest import Kill, Outcome, Reference, _Test, selftest
+from companion.selftest import Kill, Outcome, Plan, Reference, _Test, selftest
 from companion.training.folder import RunFolder
 from companion.training.saved import Saved
 from companion.transformer import Transformer
@@ -88,11 +91,56 @@ def test_the_exit_code_says_whether_all_holds(monkeypatch, capsys) -> None:
         assert json.loads(capsys.readouterr().out)["holds"] is (code == 0)
 
 
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        ([], []),
+        (["--shard"], ["--shard"]),
+        (["--expert-parallel", "2"], ["--expert-parallel", "2"]),
+        (["--shard", "--expert-parallel", "4"], ["--shard", "--expert-parallel", "4"]),
+    ],
+)
+def test_how_processes_share_the_work_reaches_the_command(given, flags, tmp_path, monkeypatch, capsys) -> None:
+    told = {}
+
+    def noted(kills, **keywords):
+        told.update(keywords)
+        return Outcome(4, 60, [], {1: ""})
+
+    monkeypatch.setattr("companion.selftest.selftest", noted)
+    assert main(["selftest", "--processes", "4", *given]) == 0
+    assert told["processes"] == 4 and told["flags"] == flags
+    test = _Test(tmp_path, 4, ENOUGH, told["flags"], random.Random(0), False)
+    one, several = (test.command(test.folder(1), Plan("notes"), number, False) for number in (1, 4))
+    assert several[several.index("--device") + 2 :] == flags and "torch.distributed.run" in several
+    assert one[one.index("--device") + 2 :] == []  # the one process that goes on has all of the model
+
+
+def test_a_kill_of_all_reaches_processes_in_groups_of_their_own(tmp_path) -> None:
+    test = _Test(tmp_path, 2, ENOUGH, (), random.Random(0), False)
+    (tmp_path / "notes").mkdir()
+    sleep = "import time; time.sleep(60)"
+    starts = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {sleep!r}], "  # as torchrun does
+    command = [sys.executable, "-c", f"{starts}start_new_session=True).pid, flush=True); {sleep}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        (tmp_path / "notes" / "pid-1").write_bytes(process.stdout.readline())
+        test.kill(process)
+        assert test.ended(process) != 0
+        ended, _, _ = select.select([process.stdout], [], [], 20)  # the end of the output that both had
+        assert ended and process.stdout.read() == b""
+
+
 def test_bad_flags_and_the_help_that_teaches(tmp_path, capsys) -> None:
     (tmp_path / "thesis.txt").touch()
     for flags, message in (
         (["--kills", "0"], "--kills 0: expected a whole number >= 1"),
         (["--processes", "0"], "--processes 0: expected a whole number >= 1"),
+        (["--shard"], "--shard: expected --processes 2 or more beside it, got one process"),
+        (["--expert-parallel", "2"], "--expert-parallel 2: expected --processes 2 or more beside it, got one process"),
+        (["--processes", "2", "--expert-parallel", "3"], "--expert-parallel 3: expected 2 or more, a divisor of the 4"),
+        (["--processes", "2", "--expert-parallel", "1"], "--expert-parallel 1: expected 2 or more, a divisor of the 4"),
+        (["--processes", "6", "--expert-parallel", "4"], "expected a divisor of the number of --processes, 6"),
         (["--out", str(tmp_path)], "expected a new or empty folder, found something there"),
     ):
         assert main(["selftest", *flags]) == 2
@@ -101,3 +149,4 @@ def test_bad_flags_and_the_help_that_teaches(tmp_path, capsys) -> None:
         main(["selftest", "--help"])
     said = capsys.readouterr().out
     assert "examples:\n  companion selftest" in said and "bit for bit" in said
+    assert "--processes 2 --shard" in said and "--expert-parallel N" in said

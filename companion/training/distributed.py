@@ -170,7 +170,8 @@ class Parallel:
 
 
 class Processes(Parallel):
-    """Several processes, one for each device; the module's text says how they share the work. `start` makes it.
+    """Several processes, one for each device; the module's text says how they share the work. `start_processes` makes
+    it.
 
     shard:    FSDP instead of DDP.
     experts:  over how many processes the experts of a layer are spread; `None`: everybody has them all.
@@ -525,7 +526,7 @@ def only_main_speaks() -> Iterator[None]:
 
 
 @contextmanager
-def start(
+def start_processes(
     device: torch.device, *, shard: bool = False, expert_parallel: int | None = None, arguments: Sequence[str] = ()
 ) -> Iterator[Parallel]:
     """This process's view of its run, whether it is alone or one of several that `torchrun` started.

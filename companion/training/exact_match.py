@@ -55,14 +55,17 @@ class ExactMatch:
 
     @property
     def right(self) -> int:
+        """How many answers are right, whole."""
         return sum(right for right, _ in self.by_digits.values())
 
     @property
     def total(self) -> int:
+        """How many answers there are."""
         return sum(total for _, total in self.by_digits.values())
 
     @property
     def share(self) -> float:
+        """Right answers over all answers, from 0 to 1."""
         return self.right / self.total
 
     @property

@@ -50,10 +50,12 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
+        """Whether a run has been begun here: `run.json` is there."""
         return (self.path / "run.json").is_file()
 
     @property
     def finished(self) -> bool:
+        """Whether the run has come to its end and been measured: `result.json` is there."""
         return (self.path / "result.json").is_file()
 
     @contextmanager
@@ -77,7 +79,8 @@ class RunFolder:
     def create(self, record: Mapping[str, Any], files: Mapping[str, str]) -> None:
         """Make the folder, with `files` by name. `run.json` comes last: a folder with one has all it needs.
 
-        Raises `ValueError` if a run, or anything else, is there already, and `NotWritten` with nothing left behind.
+        Raises `ValueError` if a run, or anything else, is there already, and `NotWritten`, with nothing left behind,
+        when there is no room.
         """
         self._check_ours()
         if self.exists:
@@ -110,7 +113,10 @@ class RunFolder:
         return str(settings.get("task", TextSettings.task)) if isinstance(settings, dict) else TextSettings.task
 
     def tokenizer(self) -> BytePairTokenizer:
-        """The run's tokenizer. Raises `ValueError` when it is damaged, or not the one that the run began with."""
+        """The tokenizer of a run on text.
+
+        Raises `ValueError` when it is missing or damaged, or not the one that the run began with.
+        """
         path, remedy = self.path / _TOKENIZER, "put it back from a copy, or begin a new run with another --out"
         try:
             tokenizer = BytePairTokenizer.load(path)
@@ -122,9 +128,14 @@ class RunFolder:
         return tokenizer
 
     def result(self) -> dict[str, Any]:
+        """What `finish` was given. Raises `ValueError` when the run is not finished, or `result.json` is damaged."""
         return self._read_json("result.json", "remove it, and the command that trained the run measures it again")
 
     def finish(self, result: dict[str, Any]) -> None:
+        """Write `result`, as JSON has it: from then on the run is finished.
+
+        Raises `NotWritten`, with nothing of it there, when there is no room.
+        """
         write_atomic(self.path / "result.json", json.dumps(result, indent=2) + "\n")
 
     # Checkpoints

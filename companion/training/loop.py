@@ -123,6 +123,7 @@ class Evaluation:
 
     @property
     def bits_per_byte(self) -> float:
+        """The loss in bits over the text's bytes, see `losses.bits_per_byte`; comparable between tokenizers."""
         return bits_per_byte(self.nats, self.bytes)
 
     @property
@@ -218,6 +219,9 @@ class Trainer:
                 over them, in place, and from then on `whole` has the model to measure or to write text with.
 
     Methods that are *collectives* have to be called by all processes, in the same order.
+
+    Raises `ValueError` for another `precision`, and where `parallel` is to spread experts and `model` has none, or a
+    number that cannot be shared out evenly.
     """
 
     def __init__(
@@ -256,7 +260,8 @@ class Trainer:
         balance experts: their load is that of the whole batch. It is known only after all micro-batches, and with more
         than one, these are run once more before, without a gradient, to count: a third of the time on top.
 
-        Raises `Diverged`, with weights and optimizer untouched, when loss or gradient is not finite.
+        Raises `Diverged`, with weights and optimizer untouched, when loss or gradient is not finite, and `ValueError`
+        when no micro-batch has a target, or `loss` keeps back the routing of experts that are to be balanced.
         """
         number = self.done + 1
         self.model.train()

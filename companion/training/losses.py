@@ -18,7 +18,11 @@ from companion.layers.moe import RoutingStats
 
 class Scored(NamedTuple):
     """What a loss says of one batch: the sum of nats over its scored tokens, their number, and where the model's
-    experts were sent its tokens (empty without a mixture of experts)."""
+    experts were sent its tokens (empty without a mixture of experts).
+
+    A sum and a count, because only these of several batches may be added (lesson 09, equation 9.4; lesson 14, equation
+    14.4).
+    """
 
     nats: Float[Tensor, ""]
     tokens: Int[Tensor, ""]
@@ -67,9 +71,11 @@ def routing_loss(
 
 
 def bits_per_byte(nats: float, bytes: int) -> float:
-    """A text's whole loss in nats over its length in bytes, in bits: nats / (ln 2 * bytes).
+    """A text's whole loss in nats over its length in bytes, in bits: nats / (ln 2 * bytes) (lesson 14, equation 14.2).
 
     Comparable between tokenizers, and with compressors: 8 is no compression at all.
+
+    Raises `ValueError` for bytes below 1.
     """
     if bytes < 1:
         raise ValueError(f"bytes={bytes!r}: expected a whole number >= 1")

@@ -10,7 +10,14 @@ Schedule = Literal["cosine", "linear", "inverse_sqrt"]
 
 
 def learning_rate(kind: Schedule, update: int, *, updates: int, warmup: int, peak: float, last: float = 0.0) -> float:
-    """The learning rate of update number `update` = 1 ... `updates` under one of the schedules below."""
+    """The learning rate of update number `update` = 1 ... `updates` under one of the schedules below.
+
+    updates, last:  `"inverse_sqrt"` has no end, and needs neither.
+
+    Sources: Vaswani et al. 2017, section 5.3 (`"inverse_sqrt"`; lesson 09); lesson 14, equation 14.17 (`"cosine"`).
+
+    Raises `ValueError` for a schedule that is not known, and for an update that is not in the run.
+    """
     match kind:
         case "cosine":
             return warmup_cosine(update, updates=updates, warmup=warmup, peak=peak, last=last)
@@ -29,6 +36,9 @@ def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: 
     micro-batches there is one for all of them, and a schedule counted in micro-batches would end far too early, or
     never. `warmup` is cut to a fifth of a short run.
 
+    Sources: Loshchilov and Hutter 2017 (SGDR), equation 5, for the cosine, here without restarts; lesson 14, equation
+    14.17.
+
     Raises `ValueError` for an update that is not in the run.
     """
     climb, fall = _progress(update, updates, warmup)
@@ -36,7 +46,10 @@ def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: 
 
 
 def warmup_linear(update: int, *, updates: int, warmup: int, peak: float, last: float) -> float:
-    """As `warmup_cosine`, but it falls in a straight line too."""
+    """As `warmup_cosine`, but it falls in a straight line too (Devlin et al. 2019, appendix A.2, with `last` = 0).
+
+    Raises `ValueError` for an update that is not in the run.
+    """
     climb, fall = _progress(update, updates, warmup)
     return peak * climb if fall == 0 else last + (peak - last) * (1 - fall)
 
@@ -57,7 +70,10 @@ def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
 
 
 def paper_peak(d_model: int, warmup: int) -> float:
-    """The highest learning rate of Vaswani et al. 2017, equation 3: (d_model * warmup)^-0.5."""
+    """The highest learning rate of Vaswani et al. 2017, equation 3: (d_model * warmup)^-0.5 (lesson 09, equation 9.10).
+
+    Raises `ValueError` for a `d_model` or a `warmup` below 1.
+    """
     if d_model < 1 or warmup < 1:
         raise ValueError(f"d_model={d_model!r}, warmup={warmup!r}: expected whole numbers >= 1")
     return (d_model * warmup) ** -0.5

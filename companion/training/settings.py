@@ -184,7 +184,11 @@ class Settings:
                 raise ValueError(f"--model {self.model} says all about the model: expected no --{dashed} beside it")
 
     def model_config(self, vocab: int) -> ModelConfig:
-        """The model these settings ask for. `vocab`: of a model that is not read from a file."""
+        """The model these settings ask for. `vocab`: of a model that is not read from a file.
+
+        Raises `ValueError` for a model that cannot be, and for a file that cannot be read, is not the JSON of a
+        `ModelConfig`, or has another `stack` than the task.
+        """
         if self.model is not None:
             try:
                 config = ModelConfig.from_json(Path(self.model).read_text("utf-8"))
@@ -251,7 +255,11 @@ def _help(name: str) -> str:
 
 @dataclass(frozen=True)
 class TextSettings(Settings):
-    """Settings of a decoder that learns to go on with text."""
+    """Settings of a decoder that learns to go on with text.
+
+    Raises `ValueError` as `Settings` does; also for a share `held_out` that is not between 0 and 1, and for a `vocab`
+    below 257.
+    """
 
     task: ClassVar[str] = "text"
     stack: ClassVar[Literal["decoder", "encoder_decoder"]] = "decoder"

@@ -94,7 +94,10 @@ def exact_match(
     precision: str = "fp32",
     progress: bool = False,
 ) -> ExactMatch:
-    """How many names `model` translates without a mistake, by the number of digits."""
+    """How many names `model` translates without a mistake, by the number of digits. The rest is as in `translate`.
+
+    Raises `ValueError` for no numbers, and for beams below 1.
+    """
     texts = translate(model, words, numbers, beams=beams, precision=precision, progress=progress)
     return ExactMatch.of(
         (len(str(number)), text == words.target.name(number)) for number, text in zip(numbers, texts, strict=True)
@@ -143,15 +146,21 @@ class NumberWordsTask(Task):
 
     @cached_property
     def config(self) -> ModelConfig:
+        """The model that the settings ask for; one vocabulary holds the pieces of both languages.
+
+        Raises `ValueError` as `Settings.model_config`.
+        """
         return self.settings.model_config(self.words.vocab).with_(vocab=self.words.vocab)
 
     @cached_property
     def batches(self) -> PairBatches:
+        """Number of a micro-batch -> its pairs of names, as (source, inputs, targets) of `translation_loss`."""
         settings = self.settings
         return PairBatches(self.words, batch=settings.batch, seed=derived_seed(settings.seed, 1))
 
     @property
     def loss(self) -> Loss:
+        """`translation_loss`, with the label smoothing of the settings."""
         return partial(translation_loss, padding=PAD, smoothing=self.settings.label_smoothing)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> ExactMatch:
@@ -161,6 +170,7 @@ class NumberWordsTask(Task):
 
     @property
     def usual(self) -> int:  # type: ignore[override]
+        """Updates that the smallest pieces in use need, when neither steps nor minutes are asked for."""
         kinds = {self.settings.source_pieces, self.settings.target_pieces}
         return max(UPDATES[kind] for kind in kinds)
 
@@ -173,6 +183,7 @@ class NumberWordsTask(Task):
         return self.words.fingerprint
 
     def record(self) -> dict[str, Any]:
+        """In `text`, beside its title and fingerprint, the version of num2words, which makes the names."""
         text = {"title": self.title, "fingerprint": self.fingerprint, "num2words": version("num2words")}
         return {"text": text}
 
@@ -200,15 +211,19 @@ class NumberWordsTask(Task):
         return f"{updates:,} updates of {each:,} pairs of names"
 
     def excerpt(self, model: Transformer) -> str:
+        """A held-out number and what the model makes of its name, the same number every time."""
         number = number_words.held_out(MEASURED_BRIEFLY)[-1]
         (text,) = translate(model, self.words, [number])
         return f"{number:,}: {text}"
 
     def verdict(self, record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+        """Exact match by the number of digits, as a table."""
         return ExactMatch.from_result(result).table()
 
     def next_command(self, folder: Path) -> str:
+        """`companion translate` of this run, with a name to translate."""
         return f"companion translate --run {shlex.quote(str(folder))} {shlex.quote(self.words.source.name(21_304))}"
 
     def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
+        """Draw the loss of each update, and below it exact match at each evaluation. False without matplotlib."""
         return plot_exact_match(entries, path)

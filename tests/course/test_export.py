@@ -16,7 +16,8 @@ HEAD = "assignment,student_id,score,max_score,timestamp,submission,2.3\n"
 @pytest.fixture
 def marks(tmp_path):
     for week, rows in {
-        "week2": "week2,ada,5.5,6,2026-01-05 10:00:00,read,right\nweek2,emmy,,6,,unreadable,unreadable\nweek2,lise,2,6,,unreadable,unreadable\n",
+        "week2": "week2,ada,5.5,6,2026-01-05 10:00:00,read,right\nweek2,emmy,,6,,unreadable,unreadable\n"
+        "week2,lise,2,6,,unreadable,unreadable\n",
         "week3": "week3,ada,0.0,4,,read,timeout\n",
     }.items():
         (tmp_path / "marks" / week).mkdir(parents=True)

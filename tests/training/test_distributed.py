@@ -17,7 +17,7 @@ from companion.checkpoints import load_tensors
 from companion.cli import main
 from companion.layers.moe import MoE
 from companion.training import distributed
-from companion.training.distributed import Parallel, Processes, _WholeDraws, command, is_lost, start
+from companion.training.distributed import Parallel, Processes, _WholeDraws, command, is_lost, start_processes
 from companion.training.settings import TextSettings, recorded
 
 LOSSES = 1e-5
@@ -174,7 +174,7 @@ def test_one_process_needs_no_other() -> None:
     alone = Parallel()
     assert alone.main and alone.agree(True) and not alone.agree(False) and str(alone) == "1 process"
     assert alone.on_main(lambda: {1}) == {1} and alone.together(lambda: 2) == 2 and alone.broadcast(3) == 3
-    with start(torch.device("cpu")) as parallel:
+    with start_processes(torch.device("cpu")) as parallel:
         assert type(parallel) is Parallel and not torch.distributed.is_initialized()
 
 

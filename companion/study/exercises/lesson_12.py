@@ -420,7 +420,7 @@ def causal_linear_attention(q, k, v):
     ### BEGIN SOLUTION
     if q.shape != k.shape or len(v) != len(k):
         raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: expected as many tokens in all")
-    q, k = F.elu(q) + 1, F.elu(k) + 1
+    q, k = torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1
     state = (k[:, :, None] * v[:, None, :]).cumsum(dim=0)  # (token, d_k, d_v)
     z = k.cumsum(dim=0)
     return torch.einsum("td,tdv->tv", q, state) / (q * z).sum(dim=1, keepdim=True)
