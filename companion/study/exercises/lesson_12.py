@@ -24,8 +24,8 @@ from companion.study.exercises.exercise import Case, exercise
     ),
 )
 def lengths_of_balance():
-    """A layer has $d_\\text{model} = 512$, four projections of $d_\\text{model}$ by $d_\\text{model}$, and a feed-forward network of two
-    matrices with $d_\\text{ff} = 4 d_\\text{model}$. Nothing is masked; a multiplication and an addition are two FLOPs. At how many tokens do
+    """A layer has width $d = 512$, four projections of $d$ by $d$, and a feed-forward network of two
+    matrices with $d_{ff} = 4d$. Nothing is masked; a multiplication and an addition are two FLOPs. At how many tokens do
     $QK^\\top$ and $AV$ together cost as many FLOPs as the four projections? And at how many as many as the projections and the feed-forward
     network together?
 
@@ -138,7 +138,7 @@ def _distance(tokens, stride):
     return place[:, None] - place
 
 
-@strided_mask.mistake("your mask shows the future: a query sees no key behind it")
+@strided_mask.mistake("your mask shows the future: a query sees no key after its own")
 def _(tokens, stride):
     distance = _distance(tokens, stride)
     return (distance.abs() < stride) | (distance % stride == 0)
@@ -239,10 +239,10 @@ def absorb(largest, total, mixture, scores, values):
     """One step of the online softmax: take in one more tile of keys. What the tiles before have left is
 
     - `largest` (query,): the largest score of each row so far, $m$; minus infinity before the first tile;
-    - `total` (query,): $\\ell = \\sum_j e^{s_j - m}$ over the keys so far; zero before the first tile;
-    - `mixture` (query, d_v): $\\sum_j e^{s_j - m} v_j$, not divided by anything; zeros before the first tile.
+    - `total` (query,): $\\ell = \\sum_j e^{z_j - m}$ over the keys so far; zero before the first tile;
+    - `mixture` (query, d_v): $u = \\sum_j e^{z_j - m} v_j$, not divided by anything; zeros before the first tile.
 
-    `scores` (query, key) are the tile's scaled scores, minus infinity where a key is hidden; `values` (key, d_v) its values. Return the three
+    `scores` (query, key) are the tile's scaled scores $z_j$, minus infinity where a key is hidden; `values` (key, d_v) its values. Return the three
     after this tile, in the same form. A row that has seen no key at all keeps minus infinity, zero and zeros. Scores of 1,000 must not
     overflow, and nothing that came in may be changed. All tensors are `float64`.
     """
@@ -405,7 +405,7 @@ def _(largest, total, mixture, scores, values):
     hints=(
         "Write phi(q_i) . phi(k_j) where softmax attention has exp(q_i . k_j / sqrt(d_k)), and sum over j from the first key to i.",
         "phi(q_i) does not depend on j: take it out of both sums. What is left are running sums of phi(k_j) v_j^T and of phi(k_j).",
-        "A running sum over tokens is `torch.cumsum`, or a loop with two states, S (d_k, d_v) and z (d_k).",
+        "A running sum over tokens is `torch.cumsum`, or a loop with two states, S (d_k, d_v) and y (d_k).",
     ),
     forbidden=("softmax", "scaled_dot_product_attention"),
 )
@@ -422,8 +422,8 @@ def causal_linear_attention(q, k, v):
         raise ValueError(f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: expected as many tokens in all")
     q, k = torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1
     state = (k[:, :, None] * v[:, None, :]).cumsum(dim=0)  # (token, d_k, d_v)
-    z = k.cumsum(dim=0)
-    return torch.einsum("td,tdv->tv", q, state) / (q * z).sum(dim=1, keepdim=True)
+    y = k.cumsum(dim=0)
+    return torch.einsum("td,tdv->tv", q, state) / (q * y).sum(dim=1, keepdim=True)
     ### END SOLUTION
 
 
@@ -455,7 +455,7 @@ def _(q, k, v):
     return (_phi(q) @ _phi(k).T).tril() @ v
 
 
-@causal_linear_attention.mistake("your sums run over the future, too: token i sees no key behind it")
+@causal_linear_attention.mistake("your sums run over the future, too: token i sees no key after its own")
 def _(q, k, v):
     _checked(q, k, v)
     weights = _phi(q) @ _phi(k).T

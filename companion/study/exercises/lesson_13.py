@@ -17,12 +17,12 @@ from companion.study.exercises.exercise import Case, exercise
     hints=(
         "Four projections of d by d and two matrices of d by 4 d: 4 d^2 + 8 d^2.",
         "Every one of these six has a bias as long as what comes out of it: 4 d, then 4 d and d.",
-        "Two layer norms have a gain and a bias each: 4 d.",
+        "Two LayerNorms have a gain and a bias each: 4 d.",
     ),
 )
 def block_of_gpt2():
-    """How many parameters has one block of the smallest GPT-2? $d_\\text{model} = 768$, $d_\\text{ff} = 4 d_\\text{model}$; every linear map has a
-    bias; the block has two layer norms, each with a gain and a bias.
+    """How many parameters has one block of the smallest GPT-2? $d = 768$, $d_{ff} = 4d$; every linear map has a
+    bias; the block has two LayerNorms, each with a gain and a bias.
 
     Return an `int`.
     """
@@ -55,7 +55,7 @@ def _():
     return 12 * 768**2 + 4 * 768
 
 
-@block_of_gpt2.mistake("a layer norm has a bias beside its gain")
+@block_of_gpt2.mistake("a LayerNorm has a bias beside its gain")
 def _():
     return 12 * 768**2 + 11 * 768
 
@@ -108,12 +108,12 @@ def _():
     minutes=15,
     hints=(
         "A head is d // heads wide. Queries and output are d by d; keys and values are d by kv_heads times that width.",
-        "SwiGLU has three matrices of d by d_ff. A block has two RMS norms, each a gain of d numbers.",
+        "SwiGLU has three matrices of d by d_ff. A block has two RMSNorms, each a gain of d numbers.",
         "Outside the blocks: the table, one last norm, and another table unless the head is tied.",
     ),
 )
 def llama_parameters(vocab, d, layers, heads, kv_heads, d_ff, tied):
-    """The number of parameters of a decoder in LLaMA's layout: no biases anywhere; RMS norms, two in a block and one after the last;
+    """The number of parameters of a decoder in LLaMA's layout: no biases anywhere; RMSNorms, two in a block and one after the last;
     grouped queries with `kv_heads` key-value heads; a SwiGLU network of width `d_ff`; rotary positions, which have no parameters; an
     embedding table of `vocab` rows, and an output head, which is that same table if `tied`.
 
@@ -182,7 +182,7 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, norms=0, last=0)
 
 
-@llama_parameters.mistake("an RMS norm has a gain and no bias")
+@llama_parameters.mistake("an RMSNorm has a gain and no bias")
 def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     return _llama(vocab, d, layers, heads, kv_heads, d_ff, tied, norms=4, last=2)
 
@@ -249,15 +249,15 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     difficulty=3,
     minutes=20,
     hints=(
-        "Interleaved, pair i of a head is its rows 2 i and 2 i + 1. In halves, it is its rows i and i + d_head / 2.",
-        "New row i is old row 2 i, and new row i + d_head / 2 is old row 2 i + 1: all even rows, then all odd ones, in each head.",
+        "Interleaved, pair j of a head is its rows 2 j and 2 j + 1. In halves, it is its rows j and j + d_head / 2.",
+        "New row j is old row 2 j, and new row j + d_head / 2 is old row 2 j + 1: all even rows, then all odd ones, in each head.",
         "`weight.view(heads, d_head // 2, 2, -1)` has the axes (head, pair, which of the two, d_model). Which two change places?",
     ),
 )
 def half_from_interleaved_rows(weight, heads):
-    """A published checkpoint stores `weight` (heads * d_head, d_model), the matrix $W$ of $q = W x$, for the interleaved rotary layout: in each
-    head, rows $2i$ and $2i + 1$ make pair $i$. Your model rotates in the half layout: rows $i$ and $i + d_\\text{head}/2$ of a head make pair
-    $i$. Return the matrix with its rows in another order, so that your model computes the scores that the published one does.
+    """A published checkpoint stores `weight` (heads * d_head, d_model), the matrix of the queries on its side, as `nn.Linear` does, for the
+    interleaved rotary layout: in each head, rows $2j$ and $2j + 1$ make pair $j$. Your model rotates in the half layout: of the $d_k$ rows of a
+    head, rows $j$ and $j + d_k/2$ make pair $j$. Return the matrix with its rows in another order, so that your model computes the scores that the published one does.
 
     `heads` is an `int`; the heads follow one another in the rows. The result has the shape and dtype of `weight`, which must not be
     changed. Raise `ValueError` if the rows cannot be divided into `heads` heads of an even width.

@@ -370,20 +370,20 @@ def _(gradients, most):
     difficulty=2,
     minutes=20,
     hints=(
-        "First both averages, with the gradient as it is: the decay of the weights has no part in them.",
+        "First both running means, with the gradient as it is: the decay of the weights has no part in them.",
         "Divide the first by 1 - beta1^t and the second by 1 - beta2^t. Epsilon is added to the root, outside of it.",
         "The weight shrinks by the factor 1 - rate * decay, beside the step and not through it.",
     ),
     forbidden=("optim", "AdamW", "adamw"),
 )
 def adamw_step(weight, gradient, first, second, t, rate, betas, epsilon, decay):
-    """Update number `t` (the first is 1) of AdamW (Loshchilov and Hutter, 2019). Return `(weight, first, second)` after it.
+    """Update number `t` ($s$ in the lesson; the first is 1) of AdamW (Loshchilov and Hutter, 2019). Return `(weight, first, second)` after it.
 
-    - `weight` and `gradient` have one shape, as have `first` and `second`, the moving averages of the gradient and of its square, both zero
+    - `weight` and `gradient` have one shape, as have `first` and `second`, the running means $m$ and $v$ of the gradient and of its square, both zero
       before the first update; all `float64`. Nothing that came in may be changed.
     - `rate` (learning rate), `epsilon` and `decay` are `float`, `betas` a pair of `float`s.
 
-    The averages are corrected for their start at zero; epsilon stands outside the root; the decay is decoupled from the gradient and
+    The means are corrected for their start at zero; epsilon stands outside the root; the decay is decoupled from the gradient and
     multiplied by the learning rate, as in `torch.optim.AdamW`. Raise `ValueError` if `t < 1`.
     """
     ### BEGIN SOLUTION
@@ -436,17 +436,17 @@ def _adamw(
     return kept - rate * mean / root, first, second
 
 
-@adamw_step.mistake("neither average is corrected for its start at zero")
+@adamw_step.mistake("neither running mean is corrected for its start at zero")
 def _(*given):
     return _adamw(*given, bias=(False, False))
 
 
-@adamw_step.mistake("the average of the squares is not corrected for its start at zero")
+@adamw_step.mistake("the running mean of the squares is not corrected for its start at zero")
 def _(*given):
     return _adamw(*given, bias=(True, False))
 
 
-@adamw_step.mistake("the average of the gradient is not corrected for its start at zero")
+@adamw_step.mistake("the running mean of the gradient is not corrected for its start at zero")
 def _(*given):
     return _adamw(*given, bias=(False, True))
 
