@@ -269,15 +269,22 @@ def cache_bytes(
 
 
 def serve_bytes(
-    config: ModelConfig, *, batch: int = 1, dtype: torch.dtype = torch.float32, cache_dtype: torch.dtype | None = None
+    config: ModelConfig,
+    *,
+    tokens: int | None = None,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
 ) -> int:
-    """Bytes that answering `batch` rows needs: the weights, and a cache with room for a full context in each (and, for
-    an encoder-decoder, a full source). An encoder keeps no cache.
+    """Bytes that answering `batch` rows needs: the weights, and a cache with room for `tokens` tokens in each (and, for
+    an encoder-decoder, a source as long). An encoder keeps no cache.
 
+    tokens:       `None`: a full context.
     cache_dtype:  `None`: that of the weights.
     """
-    source = config.context if config.stack == "encoder_decoder" else 0
-    room = 0 if config.stack == "encoder" else config.context
+    length = config.context if tokens is None else tokens
+    source = length if config.stack == "encoder_decoder" else 0
+    room = 0 if config.stack == "encoder" else length
     cache = cache_bytes(config, room, batch=batch, dtype=cache_dtype or dtype, source=source) if room else 0
     return weights_bytes(config, dtype) + cache
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from companion.account import cache_bytes, parameters, train_bytes, train_flops, weights_bytes
+from companion.account import parameters, train_flops
 from companion.chips import CHIPS, PublishedChip
 from companion.config import ModelConfig, require_whole
 from companion.transformer import Transformer
@@ -253,22 +253,6 @@ def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | N
     row = row_tokens(config) if row is None else row
     source = row if config.stack == "encoder_decoder" else 0
     return Cost(tokens, 6 * active * tokens, train_flops(config, row, source=source) * (tokens / (row + source)))
-
-
-def serving_bytes(config: ModelConfig, *, rows: int = 1, tokens: int | None = None) -> int:
-    """bf16 weights, and for `rows` rows a cache with room for `tokens` tokens, `None`: for a full context (and, in an
-    encoder-decoder, a source as long). An encoder keeps no cache."""
-    weights = weights_bytes(config, torch.bfloat16)
-    if config.stack == "encoder":
-        return weights
-    room = config.context if tokens is None else tokens
-    source = room if config.stack == "encoder_decoder" else 0
-    return weights + cache_bytes(config, room, batch=rows, dtype=torch.bfloat16, source=source)
-
-
-def state_bytes(config: ModelConfig) -> int:
-    """Weights, gradients and two moments, in fp32: 16 bytes a parameter."""
-    return train_bytes(config)
 
 
 def memories() -> dict[float, list[PublishedChip]]:

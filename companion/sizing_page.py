@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from companion.account import parameters, published_peak, readable_bytes, weights_bytes
+from companion.account import parameters, published_peak, readable_bytes, serve_bytes, train_bytes, weights_bytes
 from companion.chips import CHIPS, PublishedChip
 from companion.config import ModelConfig
 from companion.presets import PRESETS
@@ -24,8 +24,6 @@ from companion.sizing import (
     kept,
     memories,
     row_tokens,
-    serving_bytes,
-    state_bytes,
     train_cost,
 )
 
@@ -103,8 +101,8 @@ def memory_table(models: Mapping[str, ModelConfig], question: Question) -> Table
         count, here = parameters(config), kept(config, question.row(config))
         sizes = (
             weights_bytes(config, torch.bfloat16),
-            serving_bytes(config, rows=question.batch, tokens=question.context),
-            state_bytes(config),
+            serve_bytes(config, tokens=question.context, batch=question.batch, dtype=torch.bfloat16),
+            train_bytes(config),
             here.copies(),
             here.activations(question.batch),
             here.activations(question.batch, recompute=True),
@@ -224,8 +222,8 @@ def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str
                 "parameters": count.total,
                 "active_parameters": count.active,
                 "hold_bytes": weights_bytes(config, torch.bfloat16),
-                "serve_bytes": serving_bytes(config, rows=question.batch, tokens=question.context),
-                "train_state_bytes": state_bytes(config),
+                "serve_bytes": serve_bytes(config, tokens=question.context, batch=question.batch, dtype=torch.bfloat16),
+                "train_state_bytes": train_bytes(config),
                 "weight_copies_bytes": here.copies(),
                 "activation_bytes": here.activations(question.batch),
                 "recomputed_activation_bytes": here.activations(question.batch, recompute=True),

@@ -14,7 +14,7 @@ from companion import (
     PositionConfig,
     Transformer,
 )
-from companion.account import PUBLISHED_PEAKS, cache_bytes, parameters, train_flops, weights_bytes
+from companion.account import PUBLISHED_PEAKS, cache_bytes, parameters, serve_bytes, train_flops, weights_bytes
 from companion.chips import CHIPS
 from companion.presets import PRESETS
 from companion.sizing import (
@@ -24,7 +24,6 @@ from companion.sizing import (
     kept,
     memories,
     row_tokens,
-    serving_bytes,
     train_cost,
 )
 
@@ -208,11 +207,13 @@ def test_days_by_hand():
 
 def test_serving_is_weights_and_cache():
     half = torch.bfloat16
-    assert serving_bytes(SMALL) == weights_bytes(SMALL, half) + cache_bytes(SMALL, 48, dtype=half)
-    assert serving_bytes(SMALL, rows=3, tokens=7) == weights_bytes(SMALL, half) + 3 * cache_bytes(SMALL, 7, dtype=half)
-    assert serving_bytes(KINDS["bert"], rows=9) == weights_bytes(KINDS["bert"], half)
+    assert serve_bytes(SMALL, dtype=half) == weights_bytes(SMALL, half) + cache_bytes(SMALL, 48, dtype=half)
+    assert serve_bytes(SMALL, batch=3, tokens=7, dtype=half) == weights_bytes(SMALL, half) + 3 * cache_bytes(
+        SMALL, 7, dtype=half
+    )
+    assert serve_bytes(KINDS["bert"], batch=9, dtype=half) == weights_bytes(KINDS["bert"], half)
     two = KINDS["2017"]
-    assert serving_bytes(two) == weights_bytes(two, half) + cache_bytes(two, 48, source=48, dtype=half)
+    assert serve_bytes(two, dtype=half) == weights_bytes(two, half) + cache_bytes(two, 48, source=48, dtype=half)
 
 
 def test_every_chip_with_a_peak_has_a_memory():

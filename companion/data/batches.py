@@ -26,6 +26,15 @@ def encode_documents(tokenizer: BytePairTokenizer, documents: Sequence[Document]
     return [torch.tensor([tokenizer.separator, *tokenizer.encode(document.text)]) for document in documents]
 
 
+def require_a_window(documents: Sequence[Int[Tensor, " _token"]], context: int) -> None:
+    """Raise `ValueError` unless the documents together fill a window of `context` tokens."""
+    if (tokens := sum(len(ids) for ids in documents)) < context:
+        raise ValueError(
+            f"context={context}: expected at most the {tokens} tokens there are to train on; "
+            "use a shorter context or more text"
+        )
+
+
 class TrainingBatches:
     """Batches of windows of packed documents.
 
@@ -46,11 +55,7 @@ class TrainingBatches:
         self.tokens = torch.cat(list(documents))
         self.context, self.batch, self.seed = context, batch, seed
         self.windows = len(self.tokens) // context
-        if self.windows == 0:
-            raise ValueError(
-                f"context={context}: expected at most the {len(self.tokens)} tokens there are to train on; "
-                "use a shorter context or more text"
-            )
+        require_a_window(documents, context)
         self._epoch = lru_cache(maxsize=2)(self._shuffled)
 
     def __call__(self, step: int) -> tuple[Int[Tensor, "batch token"], Int[Tensor, "batch token"]]:

@@ -6,6 +6,7 @@ the command line reads it before anything heavy is imported."""
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
@@ -44,7 +45,7 @@ _LANGUAGES = "de (German), en (English), fr (French), pt (Portuguese)"
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(ABC):
     """What a run of any task can be told; each field is a flag of `companion train`, whose help is in the field's
     metadata. A task's own class adds its flags, and has its own defaults.
 
@@ -234,8 +235,9 @@ class Settings:
         """Where the run lives: the same task on the same data gives the same folder."""
         return Path(self.out) if self.out is not None else Path("runs", self._folder_name())
 
+    @abstractmethod
     def _folder_name(self) -> str:
-        raise NotImplementedError
+        """The name of its folder in `runs`, unless asked otherwise."""
 
     def what_matters(self) -> dict[str, Any]:
         """The settings that decide the result, as JSON has them: all but where it runs and where it is kept."""

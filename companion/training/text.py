@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from companion.config import ModelConfig
-from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents
+from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents, require_a_window
 from companion.data.corpora import Corpus, Document, Split, fingerprint, python_reference, read_corpus, split
 from companion.data.packing import PackedBatches
 from companion.data.tokenizer import BytePairTokenizer
@@ -99,11 +99,7 @@ class TextTask(Task):
         """Raises `ValueError` when the text is shorter than the context, most of which would never be used."""
         made = TrainingBatches if self.settings.packing == "ring" else PackedBatches
         settings, context = self.settings, self.config.context
-        if (tokens := sum(len(ids) for ids in self.train)) < context:
-            raise ValueError(
-                f"context={context}: expected at most the {tokens} tokens there are to train on; "
-                "use a shorter context or more text"
-            )
+        require_a_window(self.train, context)
         return made(self.train, context=context, batch=settings.batch, seed=derived_seed(settings.seed, 1))
 
     @property
