@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from companion.parsers import command_parser, task_asked_for
-from companion.train_command import INTERRUPTED, run_training
+from companion.commands.train import INTERRUPTED, run_training
 from companion.training import report
 from companion.training.settings import NumberWordsSettings, Settings, TextSettings
 
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _generate(chosen: Namespace, arguments: list[str]) -> int:
     _check_generate(chosen)
-    from companion.generation import Sampling
+    from companion.generation.generate import Sampling
     from companion.training.run import find_device
     from companion.writing import Search, from_checkpoint, from_run, read_ids, write
 
@@ -159,7 +159,7 @@ def _translate(chosen: Namespace, arguments: list[str]) -> int:
     if not chosen.names and sys.stdin.isatty():
         raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
     from companion.training.run import find_device
-    from companion.training.translation import NumberWordsTask
+    from companion.training.tasks.number_words import NumberWordsTask
     from companion.translating import read_names, show
 
     device = find_device(chosen.device)
@@ -193,7 +193,7 @@ def _evaluate(chosen: Namespace, arguments: list[str]) -> int:
     if given is not None:
         raise ValueError(f"--data: expected a run on text with it, got {folder.path}, which translates number names")
     from companion.data import number_words
-    from companion.training.translation import MEASURED, NumberWordsTask, exact_match
+    from companion.training.tasks.number_words import MEASURED, NumberWordsTask, exact_match
 
     words = NumberWordsTask.of_record(folder.record()).words
     numbers = number_words.held_out(chosen.numbers or MEASURED)
@@ -207,7 +207,7 @@ def _evaluate_text(folder: RunFolder, given: Corpus | None, device: torch.device
     from companion.data.batches import encode_documents
     from companion.data.corpora import repeated_share
     from companion.data.yardsticks import yardsticks
-    from companion.training.text import measure, text_of, total_bytes
+    from companion.training.tasks.text import measure, text_of, total_bytes
 
     record = folder.record()
     model, tokenizer = folder.model(best=best).to(device), folder.tokenizer()
@@ -242,8 +242,8 @@ def _account(chosen: Namespace, arguments: list[str]) -> int:
         raise ValueError(
             f"expected one model: a published name, --run or --config; got {' and '.join(names[n] for n in given)}"
         )
-    from companion.account import table
-    from companion.chips import decoding_table, published_machine, this_machine
+    from companion.costs.account import table
+    from companion.costs.chips import decoding_table, published_machine, this_machine
     from companion.presets import preset
 
     machine = None if chosen.chip is None else published_machine(chosen.chip)
@@ -281,9 +281,9 @@ def _read_config(name: str) -> ModelConfig:
 def _sizing(chosen: Namespace, arguments: list[str]) -> int:
     import json
 
-    from companion.checkpoints import write_atomic
+    from companion.files.models import write_atomic
     from companion.presets import PRESETS, preset
-    from companion.sizing_page import Question, data, page, text
+    from companion.costs.tables import Question, data, page, text
 
     question = Question(
         **{name: chosen[name] for name in ("devices", "chip", "share", "tokens", "context", "batch", "usable")}
@@ -342,7 +342,7 @@ def _bench(chosen: Namespace, arguments: list[str]) -> int:
 
 
 def _selftest(chosen: Namespace, arguments: list[str]) -> int:
-    from companion.selftest import how_together, selftest
+    from companion.selftest.kills import how_together, selftest
 
     found = selftest(
         chosen.kills,

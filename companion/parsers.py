@@ -17,7 +17,7 @@ from jsonargparse import ActionConfigFile, ArgumentParser
 
 from companion.course.flags import add_actions, course_parser
 from companion.course.grade_flags import grade_parser
-from companion.help_format import HelpFormatter
+from companion.commands.help_format import HelpFormatter
 from companion.training.settings import GROUPS, TASKS, NumberWordsSettings, TextSettings, flag
 
 

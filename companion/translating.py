@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from companion.data.number_names import Language
 from companion.data.number_words import NumberWords
-from companion.training.translation import translate
+from companion.training.tasks.number_words import translate
 from companion.transformer import Transformer
 
 

@@ -14,13 +14,13 @@ from typing import Protocol
 import torch
 from tqdm.auto import tqdm
 
-from companion.beam import beam_search
-from companion.checkpoints import read_config
+from companion.generation.beam import beam_search
+from companion.files.models import read_config
 from companion.data.published_tokenizers import TextStream, load_tokenizer
-from companion.decoding import Rules, check_ids
-from companion.generation import Sampling, generate, generate_long
-from companion.published import load_pretrained, pretrained_folder
-from companion.published_folder import SpecialTokens, special_tokens
+from companion.generation.decoding import Rules, check_ids
+from companion.generation.generate import Sampling, generate, generate_long
+from companion.files.published import load_pretrained, pretrained_folder
+from companion.files.published_folder import SpecialTokens, special_tokens
 from companion.training.folder import RunFolder
 from companion.transformer import Transformer
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore
 
-from companion.checkpoints import load_tensors, save_tensors
+from companion.files.models import load_tensors, save_tensors
 from companion.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -30,10 +30,10 @@ from companion.config import (
     PositionConfig,
 )
 from companion.data.batches import TrainingBatches
-from companion.training.distributed import Elsewhere, Lost, Parallel, Processes, start_processes
-from companion.training.fit import fit
+from companion.training.distributed.processes import Elsewhere, Lost, Parallel, Processes, start_processes
+from companion.training.loop import fit
 from companion.training.folder import RunFolder
-from companion.training.loop import (
+from companion.training.trainer import (
     IGNORE,
     Diverged,
     Evaluation,

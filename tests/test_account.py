@@ -16,7 +16,7 @@ from companion import (
     PositionConfig,
     Transformer,
 )
-from companion.account import (
+from companion.costs.account import (
     Chip,
     cache_bytes,
     counted_flops,

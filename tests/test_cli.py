@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from companion.checkpoints import load_model
+from companion.files.models import load_model
 from companion.cli import main
 from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.training.folder import MACHINE_FIELDS, RunFolder
@@ -125,7 +125,7 @@ def test_kill_9_and_run_again_gives_the_weights_of_an_uninterrupted_run(books: P
     environment["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     # Slowed down, so that there is time to kill it between two checkpoints and before the end.
     script = (
-        "import sys, time\nfrom companion.training.loop import Trainer\nupdate = Trainer.update\n"
+        "import sys, time\nfrom companion.training.trainer import Trainer\nupdate = Trainer.update\n"
         "def slow(self):\n    time.sleep(0.05)\n    return update(self)\n"
         "Trainer.update = slow\nfrom companion.cli import main\nsys.exit(main(sys.argv[1:]))"
     )
@@ -153,7 +153,7 @@ def test_kill_9_and_run_again_gives_the_weights_of_an_uninterrupted_run(books: P
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(books: Path, capsys, monkeypatch) -> None:
-    from companion.training.loop import Trainer
+    from companion.training.trainer import Trainer
 
     update = Trainer.update
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from companion.checkpoints import load_model
+from companion.files.models import load_model
 from companion.cli import main
 from companion.data import number_words
 from companion.data.number_names import language
-from companion.training.exact_match import wilson
+from companion.training.tasks.exact_match import wilson
 from companion.training.folder import MACHINE_FIELDS, RunFolder
 
 TRAIN = ["train", "--task", "number-words"]
@@ -20,8 +20,8 @@ TINY = ["--d-model", "16", "--layers", "1", "--heads", "2", "--batch", "3", "--s
 
 
 def measured_on(patch: pytest.MonkeyPatch, numbers: int, briefly: int) -> None:
-    patch.setattr("companion.training.translation.MEASURED", numbers)
-    patch.setattr("companion.training.translation.MEASURED_BRIEFLY", briefly)
+    patch.setattr("companion.training.tasks.number_words.MEASURED", numbers)
+    patch.setattr("companion.training.tasks.number_words.MEASURED_BRIEFLY", briefly)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_what_is_trained_is_said_and_a_finished_run_says_so(empty: Path, capsys)
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_weights_bit_for_bit(empty: Path, capsys, monkeypatch) -> None:
-    from companion.training.loop import Trainer
+    from companion.training.trainer import Trainer
 
     update = Trainer.update
 

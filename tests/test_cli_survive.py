@@ -25,7 +25,7 @@ TRAIN = [
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
     """A folder with texts, and two runs: `one`, stopped after four of six updates; `whole`, not stopped."""
-    from companion.training.loop import Trainer
+    from companion.training.trainer import Trainer
 
     home = tmp_path_factory.mktemp("made")
     (home / "books").mkdir()
@@ -161,7 +161,7 @@ def test_a_damaged_result_is_measured_again(home: Path, capsys) -> None:
 )
 def test_a_full_disk_is_said_with_the_command_that_goes_on(what, message, standing, home: Path, capsys) -> None:
     arguments = [*TRAIN[:4], "runs/new" if what == "run.json" else "runs/one", *TRAIN[5:]]
-    import companion.checkpoints as files
+    import companion.files.models as files
 
     real = files._replacing
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import drawn
 
-import companion.decoding as decoding
+import companion.generation.decoding as decoding
 from companion import (
     AttentionConfig,
     EmbeddingConfig,
@@ -22,7 +22,7 @@ from companion import (
     NormConfig,
     PositionConfig,
 )
-from companion.generation import Rules, Sampling, complete, generate, generate_long, temperature, top_k, top_p
+from companion.generation.generate import Rules, Sampling, complete, generate, generate_long, temperature, top_k, top_p
 
 INF = math.inf
 

@@ -14,10 +14,10 @@ from companion import (
     PositionConfig,
     Transformer,
 )
-from companion.account import PUBLISHED_PEAKS, cache_bytes, parameters, serve_bytes, train_flops, weights_bytes
-from companion.chips import CHIPS
+from companion.costs.account import PUBLISHED_PEAKS, cache_bytes, parameters, serve_bytes, train_flops, weights_bytes
+from companion.costs.chips import CHIPS
 from companion.presets import PRESETS
-from companion.sizing import (
+from companion.costs.sizing import (
     LONGEST_ROW,
     device_bytes,
     fewest_devices,

@@ -7,8 +7,8 @@ import pytest
 
 from companion import cli, sizing_page
 from companion.presets import PRESETS
-from companion.sizing import device_bytes, fewest_devices, train_cost
-from companion.sizing_page import Question, data, page
+from companion.costs.sizing import device_bytes, fewest_devices, train_cost
+from companion.costs.tables import Question, data, page
 
 PAGE = Path(__file__).parents[1] / "notebooks" / "sizing.md"
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from companion.account import Chip
+from companion.costs.account import Chip
 from companion.bench.timing import Spread, interleaved, paired_ratio
 
 OURS = "ours"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from companion.account import Chip, measure_chip, published_peak
+from companion.costs.account import Chip, measure_chip, published_peak
 from companion.bench import layers, models, peers, report
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from companion.checkpoints import write_atomic
+from companion.files.models import write_atomic
 
 
 def course(chosen: Any) -> int:
@@ -19,14 +19,14 @@ def course(chosen: Any) -> int:
 
 
 def progress() -> int:
-    from companion.study.exercises.progress import table
+    from companion.exercises.progress import table
 
     print(table())
     return 0
 
 
 def _release(chosen: Any) -> int:
-    from companion.course.bundle import ProblemSet, check_free, release
+    from companion.course.release.release import ProblemSet, check_free, release
     from companion.course.seeds import read_secret
 
     if chosen.out is None:
@@ -58,7 +58,7 @@ def _put_secret(file: Path) -> None:
 
 
 def _export(chosen: Any) -> int:
-    from companion.course.export import collect, to_csv
+    from companion.course.grading.gradebook import collect, to_csv
 
     folder = Path(chosen.folder)
     to = folder / "grades.csv" if chosen.to is None else Path(chosen.to)
@@ -72,7 +72,7 @@ def _export(chosen: Any) -> int:
 
 
 def _verify(chosen: Any) -> int:
-    from companion.course.proof import as_json, as_text, prove
+    from companion.course.proof.proof import as_json, as_text, prove
 
     if chosen.jobs < 1:
         raise ValueError(f"--jobs {chosen.jobs}: expected a whole number >= 1")
@@ -82,7 +82,7 @@ def _verify(chosen: Any) -> int:
 
 
 def _notebooks(chosen: Any) -> int:
-    from companion.course.notebooks import stale_files, write_self_study, write_solved
+    from companion.course.release.notebooks import stale_files, write_self_study, write_solved
 
     folder = Path(chosen.folder)
     if chosen.check and chosen.solved is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser
 
-from companion.help_format import HelpFormatter
+from companion.commands.help_format import HelpFormatter
 
 
 def grade_parser() -> ArgumentParser:

@@ -3,13 +3,13 @@
     run.json         settings, the text's fingerprint, steps, versions; written before the first update
     tokenizer.json   of a run on text
     log.jsonl        one JSON object a line: updates and evaluations
-    checkpoints/     the last few and the best, see `companion.training.saved`
+    checkpoints/     the last few and the best, see `companion.training.checkpoints`
     result.json      written last: its presence says that the run is finished
     loss.png
     tensorboard/     with --tensorboard
 
 A line of the log belongs to an update: `update`, `loss` (nats per token), `tokens` (scored), `gradient_norm` (before
-clipping), `learning_rate`; with experts `effective_experts` and `dropped` (see `companion.training.loop.Update`). Three
+clipping), `learning_rate`; with experts `effective_experts` and `dropped` (see `companion.training.trainer.Update`). Three
 more depend on the machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far in all sittings, evaluations left out;
 `tokens_per_second`, over the last few seconds; and `peak_share`, where the GPU's peak is known. All else is the same,
 bit for bit, whether the run was interrupted or not. Or a line belongs to an evaluation: `update`, and its scores.
@@ -28,11 +28,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from companion.checkpoints import write_atomic, writing
+from companion.files.models import write_atomic, writing
 from companion.data.tokenizer import BytePairTokenizer
-from companion.training.lock import locked
-from companion.training.loop import Trainer
-from companion.training.saved import Checkpoints, Saved
+from companion.files.lock import locked
+from companion.training.trainer import Trainer
+from companion.training.checkpoints import Checkpoints, Saved
 from companion.training.settings import TextSettings
 from companion.transformer import Transformer
 

@@ -10,14 +10,14 @@ from typing import Any
 import tokenizers
 import torch
 
-from companion.training.distributed import Parallel
-from companion.training.fit import seconds_per_update
+from companion.training.distributed.processes import Parallel
+from companion.training.loop import seconds_per_update
 from companion.training.folder import RunFolder
-from companion.training.loop import Trainer
+from companion.training.trainer import Trainer
 from companion.training.settings import NumberWordsSettings, Settings, TextSettings
-from companion.training.task import Task
-from companion.training.text import TextTask
-from companion.training.translation import NumberWordsTask
+from companion.training.tasks.task import Task
+from companion.training.tasks.text import TextTask
+from companion.training.tasks.number_words import NumberWordsTask
 
 EVALUATIONS = 10
 """Evaluations in a run."""

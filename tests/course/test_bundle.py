@@ -8,11 +8,11 @@ import pytest
 
 from companion.cli import main
 from companion.course import bundle as bundling
-from companion.course.bundle import ProblemSet, release
+from companion.course.release.release import ProblemSet, release
 from companion.course.seeds import PUBLIC_SEED, hidden_seed, hidden_seeds, read_secret, shares
-from companion.study.exercises import NotYet, check
-from companion.study.exercises.book import exercises
-from companion.study.exercises.verify import stub
+from companion.exercises import NotYet, check
+from companion.exercises.catalogue import exercises
+from companion.course.proof.verify import stub
 
 
 def contents(folder):

@@ -8,7 +8,7 @@ import pytest
 from nbgrader.plugins.export import CsvExportPlugin
 
 from companion.cli import main
-from companion.course.export import COLUMNS, collect, to_csv
+from companion.course.grading.gradebook import COLUMNS, collect, to_csv
 
 HEAD = "assignment,student_id,score,max_score,timestamp,submission,2.3\n"
 

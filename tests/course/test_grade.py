@@ -7,10 +7,10 @@ import os
 import pytest
 
 from companion.cli import main
-from companion.course.export import COLUMNS
-from companion.course.folders import handed_in, left_out
-from companion.course.mark import KeyRing
-from companion.study.exercises.book import find_exercise
+from companion.course.grading.gradebook import COLUMNS
+from companion.course.grading.submissions import handed_in, left_out
+from companion.course.grading.mark import KeyRing
+from companion.exercises.catalogue import find_exercise
 
 BOOK = ("2.1", "2.3", "2.5")
 

@@ -3,9 +3,9 @@
 import pytest
 
 from companion.course import hostile, mark, workers
-from companion.course.folders import handed_in
-from companion.course.grade import grade
-from companion.study.exercises.book import find_exercise
+from companion.course.grading.submissions import handed_in
+from companion.course.grading.grade import grade
+from companion.exercises.catalogue import find_exercise
 
 
 @pytest.mark.timeout(240)

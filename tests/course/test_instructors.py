@@ -8,7 +8,7 @@ import pytest
 
 from companion.course.grade_flags import grade_parser
 from companion.parsers import command_parser
-from companion.study.exercises.examine import Result
+from companion.checking.examine import Result
 
 FOLDER = Path(__file__).parents[2] / "notebooks" / "exercises"
 PAGE = (FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")

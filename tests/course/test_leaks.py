@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from companion.course.bundle import ProblemSet, release
-from companion.course.leaks import Guarded, bare, search
-from companion.course.notebooks import write_self_study
+from companion.course.release.release import ProblemSet, release
+from companion.course.release.leaks import Guarded, bare, search
+from companion.course.release.notebooks import write_self_study
 from companion.course.seeds import hidden_seeds
-from companion.study.exercises.book import exercises
-from companion.study.exercises.sealed import seal
+from companion.exercises.catalogue import exercises
+from companion.checking.sealed import seal
 
 BOOK = exercises()
 ONE = BOOK["2.3"]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from companion.course.leaks import Guarded, search
-from companion.study.exercises.book import exercises
+from companion.course.release.leaks import Guarded, search
+from companion.exercises.catalogue import exercises
 
 WRONG = {
     "2.1": "def weight_of_cat():\n    return 0.5",

@@ -9,12 +9,12 @@ import nbformat
 import pytest
 
 from companion.cli import main
-from companion.course.cells import marked_solution, to_text
-from companion.course.notebooks import chapters, self_study, solved, stale_files
-from companion.course.tutor import TUTOR
-from companion.course.uses import other_exercises
-from companion.study.exercises.book import exercises
-from companion.study.exercises.exercise import BEGIN, END, exercise
+from companion.course.release.cells import marked_solution, to_text
+from companion.course.release.notebooks import chapters, self_study, solved, stale_files
+from companion.course.release.tutor import TUTOR
+from companion.course.release.uses import other_exercises
+from companion.exercises.catalogue import exercises
+from companion.checking.exercise import BEGIN, END, exercise
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = chapters(FOLDER)

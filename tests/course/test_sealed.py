@@ -3,11 +3,11 @@
 import pytest
 
 from companion.course.seeds import hidden_seed, is_constant
-from companion.study.exercises.book import exercises
-from companion.study.exercises.examine import Result, examine, here, key_of
-from companion.study.exercises.sealed import kind_of, seal, unseal
-from companion.study.exercises.verify import stub
-from companion.study.exercises.wire import pack
+from companion.exercises.catalogue import exercises
+from companion.checking.examine import Result, examine, here, key_of
+from companion.checking.sealed import kind_of, seal, unseal
+from companion.course.proof.verify import stub
+from companion.checking.codec import pack
 
 BOOK = exercises()
 SECRET = b"a secret that only this test knows"

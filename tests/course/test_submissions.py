@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from companion.course.submissions import Submission, Unreadable, read_cells
+from companion.course.grading.answers import Submission, Unreadable, read_cells
 
 ANSWER = "def double(x):\n    return 2 * x"
 

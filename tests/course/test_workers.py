@@ -6,10 +6,10 @@ import time
 import pytest
 import torch
 
-from companion.course.confine import without
-from companion.course.workers import Limits, Program, Worker, believable
-from companion.study.exercises.examine import Outcome, Result
-from companion.study.exercises.exercise import Case
+from companion.course.grading.sandbox.confine import without
+from companion.course.grading.sandbox.parent import Limits, Program, Worker, believable
+from companion.checking.examine import Outcome, Result
+from companion.checking.exercise import Case
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from companion import (
     Transformer,
     route,
 )
-from companion.account import counted_flops
+from companion.costs.account import counted_flops
 
 GATINGS = ("topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid")
 

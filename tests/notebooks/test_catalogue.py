@@ -8,8 +8,8 @@ import catalogue
 import nbformat
 import pytest
 
-from companion.study.exercises.book import exercises
-from companion.study.exercises.exercise import DIFFICULTIES
+from companion.exercises.catalogue import exercises
+from companion.checking.exercise import DIFFICULTIES
 
 LESSONS = build.lessons()
 

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from processes import HALF, KINDS, Kind, environment, evaluated, everything, launch, load, make, title, train
 
-from companion.checkpoints import load_tensors
+from companion.files.models import load_tensors
 from companion.cli import main
 from companion.layers.moe import MoE
 from companion.training import distributed
-from companion.training.distributed import Parallel, Processes, _WholeDraws, command, is_lost, start_processes
+from companion.training.distributed.processes import Parallel, Processes, _WholeDraws, command, is_lost, start_processes
 from companion.training.settings import TextSettings, recorded
 
 LOSSES = 1e-5

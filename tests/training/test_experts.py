@@ -8,9 +8,9 @@ import torch
 from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig
 from companion.data.batches import TrainingBatches
 from companion.layers.balance import switch_loss, z_loss
-from companion.training.fit import fit
+from companion.training.loop import fit
 from companion.training.folder import RunFolder
-from companion.training.loop import IGNORE, Evaluation, Trainer, TrainingConfig
+from companion.training.trainer import IGNORE, Evaluation, Trainer, TrainingConfig
 from companion.training.losses import Scored, cross_entropy_sum
 from companion.training.settings import TextSettings
 from companion.transformer import Transformer

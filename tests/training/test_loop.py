@@ -15,7 +15,7 @@ from companion.config import (
     PositionConfig,
 )
 from companion.data.batches import EvaluationBatches
-from companion.training.loop import (
+from companion.training.trainer import (
     IGNORE,
     Diverged,
     Trainer,

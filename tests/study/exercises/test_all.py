@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from companion.study.exercises.book import exercises
-from companion.study.exercises.examine import examine, here, key_of
-from companion.study.exercises.verify import trials
+from companion.exercises.catalogue import exercises
+from companion.checking.examine import examine, here, key_of
+from companion.course.proof.verify import trials
 
 BOOK = list(exercises().values())
 

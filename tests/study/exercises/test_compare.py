@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from companion.study.exercises.compare import describe, difference, numbers
+from companion.checking.compare import describe, difference, numbers
 
 X = torch.tensor([[1.0, 2.0, 3.0]])
 

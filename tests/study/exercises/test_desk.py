@@ -7,9 +7,9 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from companion.study.exercises import NotYet, check, hint, progress, solution
-from companion.study.exercises.forbidden import forbidden_uses
-from companion.study.exercises.progress import progress_file, read_progress
+from companion.exercises import NotYet, check, hint, progress, solution
+from companion.checking.forbidden import forbidden_uses
+from companion.exercises.progress import progress_file, read_progress
 
 
 @pytest.fixture(autouse=True)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from companion.study.exercises.examine import Result, examine, here, key_of
-from companion.study.exercises.exercise import Case, exercise
+from companion.checking.examine import Result, examine, here, key_of
+from companion.checking.exercise import Case, exercise
 
 
 @pytest.fixture

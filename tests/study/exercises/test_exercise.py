@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from companion.study.exercises.exercise import Case, Draw, exercise
+from companion.checking.exercise import Case, Draw, exercise
 
 HINTS = ("one", "two", "three")
 FIELDS = {"task": "Double a number", "points": 1, "difficulty": 1, "minutes": 5, "hints": HINTS}

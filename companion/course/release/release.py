@@ -1,0 +1,206 @@
+"""A problem set to hand out and to grade: what an instructor keeps, and what a student receives.
+
+    FOLDER/source/PSET/     for `nbgrader generate_assignment`: solutions, public checks, hidden checks
+    FOLDER/release/PSET/    what a student receives, and what nbgrader makes of the source
+    FOLDER/PSET.md          the instructor's page; beside it nbgrader's configuration and a roster to fill in
+
+No reference is in the release: its checks read sealed keys (`companion.checking.sealed`), and the few modules
+that read them are copied from this package. A student needs torch and safetensors, and no companion.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from companion.files.models import write_atomic
+from companion.checking.student import to_text as key_text
+from companion.course.release.cells import (
+    IMPORTS,
+    Cell,
+    Notebook,
+    code,
+    count,
+    heading,
+    markdown,
+    marked_solution,
+    notebook,
+    to_text,
+)
+from companion.course.release.instructor import CONFIG, ROSTER, page
+from companion.course.release.nbgrader import graded, locked, released, solution
+from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
+from companion.course.release.tutor import TUTOR
+from companion.course.release.uses import other_exercises
+from companion.exercises.catalogue import exercises, find_exercise
+from companion.checking.exercise import Exercise
+from companion.checking.sealed import seal
+
+PACKAGE = "exercise_check"
+"""The name under which the check travels."""
+
+_TRAVELS = ("attempt", "compare", "examine", "exercise", "forbidden", "sealed", "wire")
+
+
+_ABOUT = """\
+# {name}
+
+{exercises}, {points}.
+
+Write each answer into the cell that has its first line; add cells of your own wherever you like. The check under it
+tries it on public cases and says at once how it stands; it knows inputs and results, and no solution. The hidden check
+tries the same properties on other inputs when the set is graded: an answer that is right, and not only on the public
+cases, passes both.
+
+Hand in this notebook under its name, `{name}.ipynb`, with the functions' names as they are. If you work with an AI
+assistant, give it [TUTOR.md](TUTOR.md) first."""
+
+
+@dataclass(frozen=True)
+class ProblemSet:
+    """Exercises under a name, in the order of the course.
+
+    Raises:
+        ValueError: for a name that cannot be a folder's, no exercise, one twice, one that there is not, or one that
+            builds on another that is not in the set.
+    """
+
+    name: str
+    exercises: tuple[Exercise, ...]
+
+    @classmethod
+    def of(cls, name: str, ids: Sequence[str]) -> ProblemSet:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+            raise ValueError(f"PSET {name!r}: expected letters, digits, - and _, as in week2")
+        if not ids:
+            raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4")
+        twice = sorted({id for id in ids if ids.count(id) > 1})
+        if twice:
+            raise ValueError(f"--exercises: {', '.join(twice)} is named more than once")
+        try:
+            chosen = {find_exercise(id).id for id in ids}
+        except ValueError as error:
+            raise ValueError(f"--exercises: {error}") from None
+        in_order = tuple(one for one in exercises().values() if one.id in chosen)
+        for one in in_order:
+            missing = [id for id in other_exercises(one) if id not in chosen]
+            if missing:
+                raise ValueError(f"--exercises: {one.id} builds on {', '.join(missing)}; expected both")
+        return cls(name, in_order)
+
+
+def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
+    """The instructor's notebook: nbgrader's metadata, schema 3."""
+    total = sum(one.points for one in pset.exercises)
+    about = _ABOUT.format(
+        name=pset.name, exercises=count(len(pset.exercises), "exercise"), points=count(total, "point")
+    )
+    cells: list[Cell] = [
+        locked("about", markdown(about)),
+        locked("imports", code(IMPORTS)),
+    ]
+    for one in pset.exercises:
+        place = one.id.replace(".", "_")
+        public, hidden = shares(one)
+        cells += [
+            locked(f"statement_{place}", markdown(heading(one, _worth(public, hidden)))),
+            solution(f"answer_{place}", code(marked_solution(one))),
+            graded(
+                f"public_{place}",
+                public,
+                code(f'from {PACKAGE} import check\n\ncheck("{one.id}")', tags=["raises-exception"]),
+            ),
+            graded(f"hidden_{place}", hidden, code(_hidden(one, hidden, secret))),
+        ]
+    return notebook(cells)
+
+
+def checks(pset: ProblemSet) -> dict[str, bytes]:
+    """The package that tries a student's answers: its files by their path."""
+    made = {f"{PACKAGE}/__init__.py": _travelling("companion.course", "bundled")}
+    for name in _TRAVELS:
+        made[f"{PACKAGE}/{name}.py"] = _travelling("companion.exercises", name)
+    for one in pset.exercises:
+        made[f"{PACKAGE}/keys/{one.id}.key"] = seal(one, PUBLIC_SEED, told=not is_constant(one))
+    return made
+
+
+def student_files(pset: ProblemSet, secret: bytes) -> dict[str, bytes]:
+    """What a student receives: contents by path."""
+    return {
+        f"{pset.name}.ipynb": to_text(released(source_notebook(pset, secret))).encode(),
+        "TUTOR.md": TUTOR.encode(),
+        **checks(pset),
+    }
+
+
+def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
+    """Write a problem set into `out`, whole or not at all; beside others, if `out` has them already.
+
+    Returns:
+        What was written, folders and files.
+
+    Raises:
+        ValueError: `out` has a problem set of this name already, or is no folder.
+    """
+    places = check_free(pset, out)
+    received = student_files(pset, secret)
+    kept = received | {f"{pset.name}.ipynb": to_text(source_notebook(pset, secret)).encode()}
+    out.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=out))
+    try:
+        for folder, contents in (("source", kept), ("release", received)):
+            for path, content in contents.items():
+                write_atomic(unfinished / folder / path, content)
+        write_atomic(unfinished / "page", page(pset))
+        for made, place in zip(("source", "release", "page"), places, strict=True):
+            place.parent.mkdir(exist_ok=True)
+            (unfinished / made).rename(place)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    for name, text in (("nbgrader_config.py", CONFIG), ("roster.csv", ROSTER)):
+        if not (out / name).exists():
+            write_atomic(out / name, text)
+            places.append(out / name)
+    return places
+
+
+def check_free(pset: ProblemSet, out: Path) -> list[Path]:
+    """Where a problem set goes: its source, its release, its page. Raises `ValueError` if one is there already."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out}: expected a folder, got a file")
+    places = [out / "source" / pset.name, out / "release" / pset.name, out / f"{pset.name}.md"]
+    for place in places:
+        if place.exists():
+            raise ValueError(
+                f"--out {out}: it has {place.relative_to(out)} already; move it away, or choose another name"
+            )
+    return places
+
+
+def _worth(public: float, hidden: float) -> str:
+    if not public:
+        return f"{count(hidden, 'point')}, all for the hidden check"
+    return f"{count(public + hidden, 'point')}: {public:g} for the public check, {hidden:g} for the hidden one"
+
+
+def _hidden(exercise: Exercise, points: float, secret: bytes) -> str:
+    seeds = hidden_seeds(secret, exercise.id)[: 1 if is_constant(exercise) else None]
+    texts = (key_text(seal(exercise, seed, mistakes=False)) for seed in seeds)
+    arguments = ", ".join(f'"""\n{text}\n"""' for text in texts)
+    return (
+        f"# The hidden check of {exercise.id}: {count(points, 'point')}.\n"
+        f"### BEGIN HIDDEN TESTS\nfrom {PACKAGE} import check_hidden\n\n"
+        f"check_hidden({arguments})\n### END HIDDEN TESTS"
+    )
+
+
+def _travelling(package: str, name: str) -> bytes:
+    """A module of ours as it stands in the students' package."""
+    text = files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
+    return text.replace("companion.exercises", PACKAGE).encode()
