@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from companion.parsers import command_parser, task_asked_for
 from companion.commands.train import INTERRUPTED, run_training
+from companion.parsers import command_parser, task_asked_for
 from companion.training import report
 from companion.training.settings import NumberWordsSettings, Settings, TextSettings
 
@@ -74,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _generate(chosen: Namespace, arguments: list[str]) -> int:
     _check_generate(chosen)
-    from companion.generation.generate import Sampling
-    from companion.training.run import find_device
+    from companion.device import find_device
+    from companion.generation.sampling import Sampling
     from companion.writing import Search, from_checkpoint, from_run, read_ids, write
 
     by_ids = bool(chosen.prompt_ids)
@@ -158,7 +158,7 @@ def _translate(chosen: Namespace, arguments: list[str]) -> int:
         raise ValueError(f"--beams {chosen.beams}: expected a whole number >= 1; 1 is greedy decoding")
     if not chosen.names and sys.stdin.isatty():
         raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
-    from companion.training.run import find_device
+    from companion.device import find_device
     from companion.training.tasks.number_words import NumberWordsTask
     from companion.translating import read_names, show
 
@@ -176,7 +176,7 @@ def _translate(chosen: Namespace, arguments: list[str]) -> int:
 
 def _evaluate(chosen: Namespace, arguments: list[str]) -> int:
     from companion.data.corpora import read_corpus
-    from companion.training.run import find_device
+    from companion.device import find_device
 
     device = find_device(chosen.device)
     given = read_corpus(chosen.data, keep_repeats=True) if chosen.data else None
@@ -242,8 +242,8 @@ def _account(chosen: Namespace, arguments: list[str]) -> int:
         raise ValueError(
             f"expected one model: a published name, --run or --config; got {' and '.join(names[n] for n in given)}"
         )
-    from companion.costs.account import table
-    from companion.costs.chips import decoding_table, published_machine, this_machine
+    from companion.costs.chips import published_machine, this_machine
+    from companion.costs.tables import decoding_table, table
     from companion.presets import preset
 
     machine = None if chosen.chip is None else published_machine(chosen.chip)
@@ -281,9 +281,9 @@ def _read_config(name: str) -> ModelConfig:
 def _sizing(chosen: Namespace, arguments: list[str]) -> int:
     import json
 
-    from companion.files.models import write_atomic
-    from companion.presets import PRESETS, preset
     from companion.costs.tables import Question, data, page, text
+    from companion.files.atomic import write_atomic
+    from companion.presets import PRESETS, preset
 
     question = Question(
         **{name: chosen[name] for name in ("devices", "chip", "share", "tokens", "context", "batch", "usable")}
@@ -324,7 +324,7 @@ def _bench(chosen: Namespace, arguments: list[str]) -> int:
         if parent.exists() and not parent.is_dir():
             raise ValueError(f"{flag} {wanted}: expected a place for a file, but {parent} is not a folder")
     from companion.bench.run import QUICK_ROUNDS, ROUNDS, bench
-    from companion.training.run import find_device, find_precision
+    from companion.device import find_device, find_precision
 
     device = find_device(chosen.device)
     same = bench(

@@ -15,9 +15,9 @@ from typing import Any, Literal, get_type_hints
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser
 
+from companion.commands.help_format import HelpFormatter
 from companion.course.flags import add_actions, course_parser
 from companion.course.grade_flags import grade_parser
-from companion.commands.help_format import HelpFormatter
 from companion.training.settings import GROUPS, TASKS, NumberWordsSettings, TextSettings, flag
 
 

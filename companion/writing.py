@@ -14,13 +14,14 @@ from typing import Protocol
 import torch
 from tqdm.auto import tqdm
 
-from companion.generation.beam import beam_search
-from companion.files.models import read_config
 from companion.data.published_tokenizers import TextStream, load_tokenizer
-from companion.generation.decoding import Rules, check_ids
-from companion.generation.generate import Sampling, generate, generate_long
+from companion.files.models import read_config
 from companion.files.published import load_pretrained, pretrained_folder
 from companion.files.published_folder import SpecialTokens, special_tokens
+from companion.generation.beam import beam_search
+from companion.generation.decoding import Rules, check_ids
+from companion.generation.generate import generate, generate_long
+from companion.generation.sampling import Sampling
 from companion.training.folder import RunFolder
 from companion.transformer import Transformer
 

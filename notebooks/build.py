@@ -161,7 +161,7 @@ def companion_digest(cells: list[NotebookNode], package: Path = PACKAGE) -> str:
         tree = _parse(cell.source)
         _follow(tree, "", package, found)
         for lesson in _lessons_checked(tree):
-            _add(f"{package.name}.study.exercises.{catalogue.file_of(lesson, package).stem}", None, package, found)
+            _add(f"{package.name}.exercises.{catalogue.file_of(lesson, package).stem}", None, package, found)
     parts = [f"{path.relative_to(package).as_posix()}\n{path.read_text(encoding='utf-8')}" for path in sorted(found)]
     return _sha("\0".join(parts))
 
@@ -208,7 +208,8 @@ def _add(module: str, name: str | None, package: Path, found: set[Path]) -> None
         return
     tree = _parse(path.read_text(encoding="utf-8"))
     if is_package and name:  # a name that the package hands on: follow it alone, not all that the package knows
-        for node in tree.body:
+        stub = base / "__init__.pyi"  # where the names stand, if the package imports them when they are used
+        for node in (_parse(stub.read_text(encoding="utf-8")) if stub.exists() else tree).body:
             if isinstance(node, ast.ImportFrom) and any(name == (a.asname or a.name) for a in node.names):
                 return _follow(ast.Module(body=[node], type_ignores=[]), module, package, found)
     if path not in found:
@@ -278,7 +279,7 @@ def _prose_difference(source: Source, stored: list[NotebookNode]) -> Difference 
             shift = _first_changed_line(cell.source, old.source if old is not None else "")
             what = "the text in the notebook is not the text in the source"
             for table in (row for at, row in source.tables if at == number and row <= shift):
-                what, shift = "the exercises in the notebook are not those of companion/study/exercises", table
+                what, shift = "the exercises in the notebook are not those of companion/exercises", table
             return Difference(what, number, line + shift, False)
         if cell.id != old.get("id") or cell.metadata != old.metadata:
             return Difference("the cell's id, tags or name differ from the source", number, line, runs=False)

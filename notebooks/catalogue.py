@@ -1,6 +1,6 @@
 """The exercises of a lesson, as the table that stands in it.
 
-They are read from the text of companion/study/exercises/lesson_NN.py, which is not imported: exercises need torch, and
+They are read from the text of companion/exercises/lesson_NN.py, which is not imported: exercises need torch, and
 whoever builds or checks prose should not have to wait for it.
 """
 
@@ -29,7 +29,7 @@ class Listed:
 
 def file_of(lesson: int, package: Path) -> Path:
     """Where the exercises of a lesson are written."""
-    return package / "study" / "exercises" / f"lesson_{lesson:02}.py"
+    return package / "exercises" / f"lesson_{lesson:02}.py"
 
 
 def listed(lesson: int, package: Path) -> list[Listed]:
@@ -63,7 +63,7 @@ def _listed(call: ast.Call, path: Path) -> Listed:
 
 def difficulties(package: Path) -> dict[int, str]:
     """What the numbers for difficulty mean, in a word or two."""
-    path = package / "study" / "exercises" / "exercise.py"
+    path = package / "exercises" / "exercise.py"
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DIFFICULTIES":
             found: dict[int, str] = ast.literal_eval(node.value)

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore
 
-from companion.files.models import load_tensors, save_tensors
 from companion.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -30,19 +29,13 @@ from companion.config import (
     PositionConfig,
 )
 from companion.data.batches import TrainingBatches
+from companion.files.models import load_tensors, save_tensors
 from companion.training.distributed.processes import Elsewhere, Lost, Parallel, Processes, start_processes
-from companion.training.loop import fit
+from companion.training.evaluation import Evaluation
 from companion.training.folder import RunFolder
-from companion.training.trainer import (
-    IGNORE,
-    Diverged,
-    Evaluation,
-    Loss,
-    Trainer,
-    TrainingConfig,
-    translation_loss,
-)
-from companion.training.losses import Scored, cross_entropy_sum
+from companion.training.loop import fit
+from companion.training.losses import Loss, Scored, cross_entropy_sum, translation_loss
+from companion.training.trainer import IGNORE, Diverged, Trainer, TrainingConfig
 from companion.transformer import Transformer
 
 UPDATES, HALF = 50, 25

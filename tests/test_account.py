@@ -17,7 +17,6 @@ from companion import (
     Transformer,
 )
 from companion.costs.account import (
-    Chip,
     cache_bytes,
     counted_flops,
     decode_bytes,
@@ -25,16 +24,14 @@ from companion.costs.account import (
     forward_flops,
     generation_flops,
     intensity,
-    measure_chip,
     parameters,
-    peak_share,
-    published_peak,
     serve_bytes,
-    table,
     train_bytes,
     train_flops,
     weights_bytes,
 )
+from companion.costs.chips import Chip, measure_chip, peak_share, published_peak
+from companion.costs.tables import table
 
 
 @st.composite

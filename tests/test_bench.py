@@ -12,14 +12,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from companion.costs.account import Chip, counted_flops
 from companion.bench import layers, models, peers, report
 from companion.bench.compare import OURS, Comparison, Setting, difference
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
 from companion.bench.timing import Spread, interleaved, paired_ratio
 from companion.cli import main
 from companion.config import AttentionConfig, EmbeddingConfig, MoEConfig, NormConfig
-from companion.generation.generate import Sampling, complete
+from companion.costs.account import counted_flops
+from companion.costs.chips import Chip
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
 from companion.layers.moe import MoE
 
 TINY = SIZES["tiny"]

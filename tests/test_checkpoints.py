@@ -17,7 +17,8 @@ from companion import (
     PositionConfig,
     Transformer,
 )
-from companion.files.models import load_model, load_tensors, save_model, save_tensors, write_atomic
+from companion.files.atomic import write_atomic
+from companion.files.models import load_model, load_tensors, save_model, save_tensors
 
 CONFIG = ModelConfig(
     vocab=13,

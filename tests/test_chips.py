@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from companion.costs.account import PUBLISHED_PEAKS, decode_bytes
-from companion.costs.chips import CHIPS, decoding_table, published_machine, this_machine
+from companion.costs.account import decode_bytes
+from companion.costs.chips import CHIPS, PUBLISHED_PEAKS, published_machine, this_machine
+from companion.costs.tables import decoding_table
 from companion.presets import PRESETS
 
 

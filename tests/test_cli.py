@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from companion.files.models import load_model
 from companion.cli import main
 from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.files.models import load_model
 from companion.training.folder import MACHINE_FIELDS, RunFolder
 
 SMALL = [

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from companion.files.models import load_model
 from companion.cli import main
 from companion.data import number_words
 from companion.data.number_names import language
-from companion.training.tasks.exact_match import wilson
+from companion.files.models import load_model
 from companion.training.folder import MACHINE_FIELDS, RunFolder
+from companion.training.tasks.exact_match import wilson
 
 TRAIN = ["train", "--task", "number-words"]
 TINY = ["--d-model", "16", "--layers", "1", "--heads", "2", "--batch", "3", "--steps", "9", "--dropout", "0.2"]

@@ -22,7 +22,8 @@ from companion import (
     NormConfig,
     PositionConfig,
 )
-from companion.generation.generate import Rules, Sampling, complete, generate, generate_long, temperature, top_k, top_p
+from companion.generation.generate import Rules, complete, generate, generate_long
+from companion.generation.sampling import Sampling, temperature, top_k, top_p
 
 INF = math.inf
 

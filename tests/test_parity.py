@@ -10,8 +10,9 @@ from theirs import bert, gpt2, llama, marian, mixtral
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from companion import KVCache
-from companion.generation.generate import Sampling, complete
 from companion.files.published import load_pretrained, special_tokens
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
 
 MODELS = {
     "gpt2": lambda: gpt2(),

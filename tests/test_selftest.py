@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from companion.cli import main
-from companion.selftest.kills import Kill, Outcome, Plan, Reference, _Test, selftest
-from companion.training.folder import RunFolder
+from companion.selftest.kills import Kill, Outcome, Reference, _Test, selftest
+from companion.selftest.plan import Plan
 from companion.training.checkpoints import Saved
+from companion.training.folder import RunFolder
 from companion.transformer import Transformer
 
 ENOUGH, SEED = 12, 92

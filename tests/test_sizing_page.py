@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from companion import cli, sizing_page
-from companion.presets import PRESETS
+from companion import cli
+from companion.costs import tables as sizing_page
 from companion.costs.sizing import device_bytes, fewest_devices, train_cost
 from companion.costs.tables import Question, data, page
+from companion.presets import PRESETS
 
 PAGE = Path(__file__).parents[1] / "notebooks" / "sizing.md"
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from companion.training.distributed.processes import Parallel
     from companion.training.folder import RunFolder
-    from companion.training.trainer import Trainer
     from companion.training.tasks.task import Measured, Task
+    from companion.training.trainer import Trainer
     from companion.transformer import Transformer
 
 INTERRUPTED = 130
@@ -49,10 +49,10 @@ def run_training(chosen: Namespace, arguments: list[str]) -> int:
 def _train_here(chosen: Namespace, arguments: list[str]) -> int:
     kind = TASKS[chosen.task]
     settings = kind(**{f.name: chosen[flag(f).replace("-", "_")] for f in fields(kind)})
-    from companion.training import distributed
-    from companion.training.tensorboard import require_tensorboard
+    from companion.device import find_device
+    from companion.training.distributed import processes as distributed
     from companion.training.folder import RunFolder
-    from companion.training.run import find_device
+    from companion.training.tensorboard import require_tensorboard
 
     if settings.tensorboard:
         require_tensorboard()
@@ -88,8 +88,9 @@ def _train_into(
 ) -> int:
     """Begin the run in `folder`, or go on with it; `held` until it ends: the folder's lock. A collective."""
     from companion.costs.chips import training_peak
+    from companion.device import find_precision
+    from companion.training.run import new_record, open_task, plan, share_task
     from companion.training.trainer import Diverged
-    from companion.training.run import find_precision, new_record, open_task, plan, share_task
 
     going, finished = parallel.on_main(lambda: (folder.exists, folder.finished))
     if going:

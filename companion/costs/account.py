@@ -10,7 +10,6 @@ those that a causal mask throws away; `causal=True` counts only the pairs that a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -20,21 +19,6 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from companion.config import ModelConfig, require_whole
 
-PUBLISHED_PEAKS: dict[str, dict[torch.dtype, float]] = {
-    name: {torch.bfloat16: half, torch.float16: half}
-    for name, half in {
-        "NVIDIA A100-SXM4-40GB": 312e12,
-        "NVIDIA A100-SXM4-80GB": 312e12,
-        "NVIDIA A100-PCIE-40GB": 312e12,
-        "NVIDIA A100 80GB PCIe": 312e12,
-        "NVIDIA H100 80GB HBM3": 989.4e12,
-        "NVIDIA H100 PCIe": 756e12,
-        "NVIDIA H200": 989.4e12,
-        "NVIDIA L4": 121e12,
-        "NVIDIA L40S": 362.05e12,
-        "NVIDIA GeForce RTX 4090": 165.2e12,
-    }.items()
-}
 """Dense half-precision matrix products, accumulated in fp32, in FLOPs per second (makers' data sheets; the figures
 printed there "with sparsity" are twice these)."""
 
@@ -344,112 +328,6 @@ def intensity(
     return flops / forward_bytes(config, tokens, cached=cached, batch=batch, dtype=dtype)
 
 
-@dataclass(frozen=True)
-class Chip:
-    """A processor on the roofline (Williams et al. 2009): `flops` per second at most, `bandwidth` bytes per second."""
-
-    flops: float
-    bandwidth: float
-
-    @property
-    def balance(self) -> float:
-        """FLOPs per byte at which both limits meet: below it the memory decides, above it the arithmetic."""
-        return self.flops / self.bandwidth
-
-    def attainable(self, intensity: float) -> float:
-        """The roof: FLOPs per second that work of this intensity can reach."""
-        return min(self.flops, intensity * self.bandwidth)
-
-    def seconds(self, flops: float, bytes: float) -> float:
-        """The least time that work can take: the longer of its arithmetic and its memory traffic."""
-        return max(flops / self.flops, bytes / self.bandwidth)
-
-    def bound(self, intensity: float) -> Literal["memory", "compute"]:
-        """Which of the two limits work of this intensity."""
-        return "memory" if intensity < self.balance else "compute"
-
-
-def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Chip:
-    """What this machine reaches: its best rate over some matrix products, and over some copies of a large tensor (each
-    byte is read once and written once). Takes one to two seconds; the result varies with what else is running.
-    """
-    device = torch.device(device)
-    side, megabytes = (1024, 64) if device.type == "cpu" else (8192, 1024)
-    a = torch.randn(side, side, device=device).to(dtype)
-    table = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=device).fill_(1)
-    copy = torch.empty_like(table)
-    product = _best_seconds(lambda: a @ a, device)
-    copying = _best_seconds(lambda: copy.copy_(table), device)
-    return Chip(flops=2 * side**3 / product, bandwidth=2 * table.nbytes / copying)
-
-
-def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
-    """The makers' dense matrix-product rate in FLOPs per second for exactly this name of `torch.cuda.get_device_name`;
-    `None` for a chip or a dtype that is not in the table: a share of another chip's peak would mean nothing."""
-    return PUBLISHED_PEAKS.get(device_name, {}).get(dtype)
-
-
-def peak_share(flops: float, seconds: float, peak: float) -> float:
-    """The share of a chip's peak that was used (model FLOPs utilisation; Chowdhery et al. 2022, appendix B).
-
-    flops:    counted operations.
-    seconds:  in which they were done.
-    peak:     of the chip, FLOPs a second.
-
-    Raises `ValueError` unless all three are > 0.
-    """
-    for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
-        if not value > 0:
-            raise ValueError(f"{name}={value!r}: expected a number > 0")
-    return flops / seconds / peak
-
-
-def table(config: ModelConfig) -> str:
-    """The account of a model as text: parameters by part, FLOPs a token, and memory to hold, train and serve it.
-
-    In the column int8 the weights have one byte each; what serves them keeps a bf16 cache.
-    """
-    count, context = parameters(config), config.context
-    source = context if config.stack == "encoder_decoder" else 0
-    rows = [("parameters", "")]
-    rows += [(f"  {name.replace('_', ' ')}", f"{value:>18,}") for name, value in count.parts.items() if value]
-    rows += [("  total", f"{count.total:>18,}")]
-    if config.moe is not None:
-        rows += [("  active for one token", f"{count.active:>18,}")]
-    rows += [("FLOPs", "")]
-    if config.stack == "decoder":
-        for place in (1, context):
-            flops = forward_flops(config, 1, cached=place - 1).total
-            rows += [(f"  to write token {place:,}", f"{flops:>18,}")]
-    flops = train_flops(config, context, source=source) // (context + source)
-    rows += [("  to train on a token, full context", f"{flops:>18,}")]
-    single, half, byte = torch.float32, torch.bfloat16, torch.int8
-    rows += [("memory", f"{'fp32':>14}{'bf16':>14}{'int8':>14}")]
-
-    def cells(name: str, *sizes: int) -> tuple[str, str]:
-        return name, "".join(f"{readable_bytes(size):>14}" for size in sizes)
-
-    rows += [cells("  to hold: weights", *(weights_bytes(config, dtype) for dtype in (single, half, byte)))]
-    rows += [cells("  to train, without activations", *(train_bytes(config, dtype) for dtype in (single, half)))]
-    if config.stack != "encoder":
-        rows += [cells("  cache, a token", *(cache_bytes(config, 1, dtype=dtype) for dtype in (single, half)))]
-        full = (cache_bytes(config, context, dtype=dtype, source=source) for dtype in (single, half))
-        rows += [cells("  cache, full context", *full)]
-        served = [serve_bytes(config, dtype=single), serve_bytes(config, dtype=half)]
-        served += [serve_bytes(config, dtype=byte, cache_dtype=half)]
-        rows += [cells("  to serve: weights and full cache", *served)]
-    return "\n".join(f"{name:<36}{value}".rstrip() for name, value in rows)
-
-
-def readable_bytes(size: float) -> str:
-    """Bytes in decimal units: 1 kB is 1000 bytes."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
 def _stacks(config: ModelConfig) -> tuple[int, int]:
     """Layers in the encoder and in the decoder."""
     return (config.layers if config.stack != "decoder" else 0), (config.layers if config.stack != "encoder" else 0)
@@ -464,19 +342,3 @@ def _attention_weights(config: ModelConfig) -> int:
 def _matrices(config: ModelConfig) -> int:
     """Matrices of one feed-forward network: in, out, and a gate where there is one."""
     return 3 if config.feed_forward.activation == "swiglu" else 2
-
-
-def _best_seconds(run: Callable[[], Any], device: torch.device, seconds: float = 0.5) -> float:
-    """The shortest of the runs that fit into `seconds`, after one to warm up. The shortest, because whatever else the
-    machine does only adds time."""
-    best, deadline = float("inf"), 0.0
-    while best == float("inf") or time.perf_counter() < deadline:
-        start = time.perf_counter()
-        run()
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)  # kernels run on while Python goes ahead
-        if deadline:
-            best = min(best, time.perf_counter() - start)
-        else:
-            deadline = time.perf_counter() + seconds
-    return best

@@ -6,13 +6,12 @@ A decode step of one row reads every weight that takes part, and the cache, once
 from __future__ import annotations
 
 import difflib
-import math
-from typing import NamedTuple
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
-
-from companion.costs.account import Chip, cache_bytes, decode_bytes, measure_chip, published_peak, weights_bytes
-from companion.config import ModelConfig
 
 
 class PublishedChip(NamedTuple):
@@ -98,36 +97,94 @@ def training_peak(device: torch.device, precision: str, devices: int = 1) -> Pea
     return Peak(devices * measure_chip(dtype, device).flops, "measured now")
 
 
-def decoding_table(config: ModelConfig, machine: Machine) -> str:
-    """How many tokens a second one row can get at most, as text: the memory's limit, with an empty and a full context.
+PUBLISHED_PEAKS: dict[str, dict[torch.dtype, float]] = {
+    name: {torch.bfloat16: half, torch.float16: half}
+    for name, half in {
+        "NVIDIA A100-SXM4-40GB": 312e12,
+        "NVIDIA A100-SXM4-80GB": 312e12,
+        "NVIDIA A100-PCIE-40GB": 312e12,
+        "NVIDIA A100 80GB PCIe": 312e12,
+        "NVIDIA H100 80GB HBM3": 989.4e12,
+        "NVIDIA H100 PCIe": 756e12,
+        "NVIDIA H200": 989.4e12,
+        "NVIDIA L4": 121e12,
+        "NVIDIA L40S": 362.05e12,
+        "NVIDIA GeForce RTX 4090": 165.2e12,
+    }.items()
+}
 
-    In the column int8 the weights have one byte each and the cache two a number.
-    Raises `ValueError` for a stack other than a decoder.
+
+@dataclass(frozen=True)
+class Chip:
+    """A processor on the roofline (Williams et al. 2009): `flops` per second at most, `bandwidth` bytes per second."""
+
+    flops: float
+    bandwidth: float
+
+    @property
+    def balance(self) -> float:
+        """FLOPs per byte at which both limits meet: below it the memory decides, above it the arithmetic."""
+        return self.flops / self.bandwidth
+
+    def attainable(self, intensity: float) -> float:
+        """The roof: FLOPs per second that work of this intensity can reach."""
+        return min(self.flops, intensity * self.bandwidth)
+
+    def seconds(self, flops: float, bytes: float) -> float:
+        """The least time that work can take: the longer of its arithmetic and its memory traffic."""
+        return max(flops / self.flops, bytes / self.bandwidth)
+
+    def bound(self, intensity: float) -> Literal["memory", "compute"]:
+        """Which of the two limits work of this intensity."""
+        return "memory" if intensity < self.balance else "compute"
+
+
+def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Chip:
+    """What this machine reaches: its best rate over some matrix products, and over some copies of a large tensor (each
+    byte is read once and written once). Takes one to two seconds; the result varies with what else is running.
     """
-    if config.stack != "decoder":
-        raise ValueError(f"config has stack={config.stack!r}: expected a decoder")
-    columns = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
-
-    def cache_dtype(dtype: torch.dtype) -> torch.dtype:
-        return torch.bfloat16 if dtype == torch.int8 else dtype
-
-    def limit(dtype: torch.dtype, cached: int) -> str:
-        moved = decode_bytes(config, cached, dtype=dtype, cache_dtype=cache_dtype(dtype))
-        return _readable(machine.chip.bandwidth / moved)
-
-    rows = [("memory's limit on writing", [f"{name}" for name in columns])]
-    rows += [("  tokens a second, empty context", [limit(dtype, 0) for dtype in columns.values()])]
-    rows += [("  tokens a second, full context", [limit(dtype, config.context - 1) for dtype in columns.values()])]
-    if machine.memory is not None:
-        needed = [
-            weights_bytes(config, dtype) + cache_bytes(config, config.context, dtype=cache_dtype(dtype))
-            for dtype in columns.values()
-        ]
-        rows += [("  chips to hold it and its cache", [f"{math.ceil(size / machine.memory)}" for size in needed])]
-    head = f"on {machine.name}: {machine.chip.bandwidth / 1e9:,.0f} GB/s"
-    return "\n".join([head, *(f"{name:<36}" + "".join(f"{value:>14}" for value in values) for name, values in rows)])
+    device = torch.device(device)
+    side, megabytes = (1024, 64) if device.type == "cpu" else (8192, 1024)
+    a = torch.randn(side, side, device=device).to(dtype)
+    table = torch.empty(megabytes * 2**20, dtype=torch.uint8, device=device).fill_(1)
+    copy = torch.empty_like(table)
+    product = _best_seconds(lambda: a @ a, device)
+    copying = _best_seconds(lambda: copy.copy_(table), device)
+    return Chip(flops=2 * side**3 / product, bandwidth=2 * table.nbytes / copying)
 
 
-def _readable(rate: float) -> str:
-    """Three digits are more than the limit means."""
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
+def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
+    """The makers' dense matrix-product rate in FLOPs per second for exactly this name of `torch.cuda.get_device_name`;
+    `None` for a chip or a dtype that is not in the table: a share of another chip's peak would mean nothing."""
+    return PUBLISHED_PEAKS.get(device_name, {}).get(dtype)
+
+
+def peak_share(flops: float, seconds: float, peak: float) -> float:
+    """The share of a chip's peak that was used (model FLOPs utilisation; Chowdhery et al. 2022, appendix B).
+
+    flops:    counted operations.
+    seconds:  in which they were done.
+    peak:     of the chip, FLOPs a second.
+
+    Raises `ValueError` unless all three are > 0.
+    """
+    for name, value in (("flops", flops), ("seconds", seconds), ("peak", peak)):
+        if not value > 0:
+            raise ValueError(f"{name}={value!r}: expected a number > 0")
+    return flops / seconds / peak
+
+
+def _best_seconds(run: Callable[[], Any], device: torch.device, seconds: float = 0.5) -> float:
+    """The shortest of the runs that fit into `seconds`, after one to warm up. The shortest, because whatever else the
+    machine does only adds time."""
+    best, deadline = float("inf"), 0.0
+    while best == float("inf") or time.perf_counter() < deadline:
+        start = time.perf_counter()
+        run()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)  # kernels run on while Python goes ahead
+        if deadline:
+            best = min(best, time.perf_counter() - start)
+        else:
+            deadline = time.perf_counter() + seconds
+    return best

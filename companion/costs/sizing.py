@@ -1,8 +1,8 @@
 """Which model fits on which machine, how to spread it, and what training it costs: from the configuration alone.
 
-The counts are those of `companion.costs.account`. What autograd keeps for the backward pass is measured, on tensors that have
-a shape and no memory. Everything here is a floor or an allowance, never a prediction: see `companion.costs.tables` for
-what is left out.
+The counts are those of `companion.costs.account`. What autograd keeps for the backward pass is measured, on tensors
+that have a shape and no memory. Everything here is a floor or an allowance, never a prediction: see
+`companion.costs.tables` for what is left out.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from companion.config import ModelConfig, require_whole
 from companion.costs.account import parameters, train_flops
 from companion.costs.chips import CHIPS, PublishedChip
-from companion.config import ModelConfig, require_whole
 from companion.transformer import Transformer
 
 Way = Literal["data", "shard", "experts", "experts+shard"]

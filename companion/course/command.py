@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from companion.files.models import write_atomic
+from companion.files.atomic import write_atomic
 
 
 def course(chosen: Any) -> int:
@@ -26,7 +26,8 @@ def progress() -> int:
 
 
 def _release(chosen: Any) -> int:
-    from companion.course.release.release import ProblemSet, check_free, release
+    from companion.course.release.problem_set import ProblemSet
+    from companion.course.release.release import check_free, release
     from companion.course.seeds import read_secret
 
     if chosen.out is None:

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from companion.checking.exercise import Exercise
 from companion.course.grading.answers import Submission, Unreadable
 from companion.exercises.catalogue import exercises, find_exercise
-from companion.checking.exercise import Exercise
 
 
 def grade_folder(chosen: Any) -> int:
     """Run `companion grade`; the exit code."""
+    from companion.course.grading.sandbox.parent import Limits
     from companion.course.grading.submissions import handed_in, left_out
     from companion.course.seeds import read_secret
-    from companion.course.grading.sandbox.parent import Limits
 
     if chosen.seed_file is None:
         raise ValueError(
@@ -45,7 +45,8 @@ def grade_folder(chosen: Any) -> int:
     import torch
     from tqdm import tqdm
 
-    from companion.course.grading.grade import TRIED, grade, summary, write
+    from companion.course.grading.grade import TRIED, grade
+    from companion.course.grading.marks_csv import summary, write
 
     torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
     with tqdm(total=len(handed), desc="submissions", unit=" students", file=sys.stderr) as bar:

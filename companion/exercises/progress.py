@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 
-from companion.files.models import write_atomic
-from companion.exercises.catalogue import exercises
 from companion.checking.exercise import DIFFICULTIES
+from companion.exercises.catalogue import exercises
+from companion.files.atomic import write_atomic
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from companion.exercises import progress as kept
 from companion.checking.attempt import NotYet, attempt, readers
-from companion.exercises.catalogue import find_exercise
 from companion.checking.examine import examine, here, key_of
+from companion.exercises import progress as kept
+from companion.exercises.catalogue import find_exercise
 
 
 def check(id: str, answer: Callable[..., Any] | None = None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from companion.files.models import writing
+from companion.files.atomic import writing
 
 if sys.platform == "win32":
     import msvcrt

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from companion.files.models import CONFIG, assemble, load_model, read_config
 from companion.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -26,8 +25,9 @@ from companion.config import (
     NormConfig,
     PositionConfig,
 )
-from companion.layers.positions import sinusoidal
+from companion.files.models import CONFIG, assemble, load_model, read_config
 from companion.files.published_folder import Fields, Places, SpecialTokens, fetch, load_published, special_tokens
+from companion.layers.positions import sinusoidal
 from companion.transformer import Transformer
 
 __all__ = [

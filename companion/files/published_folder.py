@@ -1,7 +1,7 @@
 """What a published checkpoint's folder holds: the fields of its configuration, its tensors, its special tokens.
 
-Nothing here knows a layout; `companion.files.published` does. Every field is taken, allowed one value, known to be neutral or
-refused by name, and every tensor must find its place.
+Nothing here knows a layout; `companion.files.published` does. Every field is taken, allowed one value, known to be
+neutral or refused by name, and every tensor must find its place.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from companion.files.models import CONFIG, WEIGHTS, load_tensors, raise_faults, read_config
 from companion.config import ModelConfig
+from companion.files.models import CONFIG, WEIGHTS, load_tensors, raise_faults, read_config
 
 # fmt: off
 NEUTRAL = frozenset({

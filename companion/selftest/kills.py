@@ -8,37 +8,34 @@ result. There are two runs, killed in turn: one saves after every update, so tha
 being written; one saves when runs usually do, so that others find a log that is ahead of its checkpoint. When one comes
 to its end before its next kill, another begins. Three kills or fewer are all the first one's.
 
-This file is also what is run in place of `companion train`: `python -m companion.selftest.kills PLAN train ...` trains, and
-does what the plan says besides. A moment is counted in file operations of the run, which Python's audit hooks report:
-nothing in the training knows of it.
+This file is also what is run in place of `companion train`: `python -m companion.selftest.kills PLAN train ...` trains,
+and does what the plan says besides. A moment is counted in file operations of the run, which Python's audit hooks
+report: nothing in the training knows of it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 import companion
-from companion.training.distributed.processes import launched
-from companion.training.folder import MACHINE_FIELDS, RunFolder
+from companion.selftest.plan import _KILL, Plan, digest
+from companion.selftest.victim import _train
 from companion.training.checkpoints import Saved
+from companion.training.folder import MACHINE_FIELDS, RunFolder
 
 UPDATES = 60
 """Of the run that is killed; ten evaluations."""
@@ -48,24 +45,6 @@ EXPERTS = 4
 """In each layer of the model that is trained."""
 PATIENCE = 300.0
 """Seconds until a process that should have ended is taken for one that hangs."""
-_OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
-_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows one way only
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a process of a run does besides training.
-
-    notes:    a folder for what it tells: `pid-RANK`; `moment`, just before the kill.
-    witness:  write the digest of the weights after each update to `digests`.
-    number:   of the file operation in the run's folder that is the moment; 0: none.
-    wait:     announce the moment and go on, for somebody else to do the killing; otherwise do it here, at once.
-    """
-
-    notes: str
-    witness: bool = False
-    number: int = 0
-    wait: bool = False
 
 
 @dataclass(frozen=True)
@@ -267,7 +246,8 @@ class _Test:
         """The same for every life of a run, but for the plan. often: save after every update."""
         several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         return [
-            sys.executable, *(several if processes > 1 else []), "-m", "companion.selftest.kills", json.dumps(asdict(plan)),
+            sys.executable, *(several if processes > 1 else []), "-m", "companion.selftest.kills",
+            json.dumps(asdict(plan)),
             "train", "--data", str(self.text), "--out", str(run.path), "--steps", str(self.updates),
             "--d-model", "32", "--layers", "2", "--heads", "2", "--kv-heads", "1", "--context", "32", "--vocab", "300",
             "--experts", str(EXPERTS), "--batch", str(max(4, processes)), "--accumulate", "2", "--dropout", "0.1",
@@ -378,14 +358,6 @@ class _Test:
         return f"{', '.join(wrong)} differ" if wrong else ""
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of named tensors on the CPU: of names and bytes."""
-    made = hashlib.sha256()
-    for name in sorted(tensors):
-        made.update(name.encode() + b"\0" + tensors[name].detach().flatten().view(torch.uint8).numpy().tobytes())
-    return made.hexdigest()
-
-
 def _last(run: RunFolder) -> Saved:
     last = run.checkpoint()
     if last is None:
@@ -415,63 +387,6 @@ def _story(name: str) -> str:
 
 
 # In place of `companion train`
-
-
-def _train(plan: Plan, arguments: list[str]) -> int:
-    """Train as `companion` with these arguments does, and do what the plan says."""
-    from companion.cli import main
-    from companion.training.trainer import Trainer, Update
-
-    rank, notes = int(os.environ.get("RANK", 0)) if launched() else 0, Path(plan.notes)
-    draft = notes / f"tmp-{rank}"
-    draft.write_text(str(os.getpid()))
-    draft.rename(notes / f"pid-{rank}")
-    if plan.witness:
-        update: Callable[[Trainer], Update] = Trainer.update
-
-        def noting(self: Trainer) -> Update:
-            made = update(self)
-            weights = self.weights()
-            if self.parallel.main:
-                with open(notes / "digests", "a") as file:
-                    file.write(f"{self.done} {digest(weights)}\n")
-            return made
-
-        Trainer.update = noting  # type: ignore[method-assign]
-    if plan.number and rank == 0:
-        _watch(plan, Path(arguments[arguments.index("--out") + 1]))
-    return main(arguments)
-
-
-def _watch(plan: Plan, run: Path) -> None:
-    """Kill this process, or announce it, before its `plan.number`-th file operation in the folder `run`."""
-    count, told = 0, Path(plan.notes) / "moment"
-
-    def hook(event: str, operands: tuple[Any, ...]) -> None:
-        nonlocal count
-        if event not in _OPERATIONS or not operands or not isinstance(operands[0], str | bytes | os.PathLike):
-            return
-        path = Path(os.fsdecode(operands[0]))
-        if path != run and run not in path.parents:
-            return
-        count += 1
-        if count == plan.number:
-            name = "run" if path == run else str(path.relative_to(run))
-            draft = told.with_suffix(".tmp")
-            draft.write_text(f"{event.removeprefix('os.').removeprefix('shutil.')} {_shown(name)}")
-            draft.rename(told)
-            if not plan.wait:
-                os.kill(os.getpid(), _KILL)
-
-    sys.addaudithook(hook)
-
-
-def _shown(name: str) -> str:
-    """A path without the random part of a draft's name."""
-    parts = [
-        part.rsplit(".", 2)[0] if part.endswith(".tmp") and part.count(".") > 3 else part for part in name.split("/")
-    ]
-    return "/".join(parts)
 
 
 if __name__ == "__main__":

@@ -27,19 +27,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from companion.files.models import (
-    CONFIG,
-    WEIGHTS,
-    load_model,
-    load_tensors,
-    read_config,
-    save_model,
-    save_tensors,
-    sync_folder,
-    write_atomic,
-    writing,
-)
 from companion.config import ModelConfig
+from companion.files.atomic import sync_folder, write_atomic, writing
+from companion.files.models import CONFIG, WEIGHTS, load_model, load_tensors, read_config, save_model, save_tensors
 from companion.transformer import Transformer
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"

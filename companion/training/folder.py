@@ -9,10 +9,10 @@
     tensorboard/     with --tensorboard
 
 A line of the log belongs to an update: `update`, `loss` (nats per token), `tokens` (scored), `gradient_norm` (before
-clipping), `learning_rate`; with experts `effective_experts` and `dropped` (see `companion.training.trainer.Update`). Three
-more depend on the machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far in all sittings, evaluations left out;
-`tokens_per_second`, over the last few seconds; and `peak_share`, where the GPU's peak is known. All else is the same,
-bit for bit, whether the run was interrupted or not. Or a line belongs to an evaluation: `update`, and its scores.
+clipping), `learning_rate`; with experts `effective_experts` and `dropped` (see `companion.training.trainer.Update`).
+Three more depend on the machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far in all sittings, evaluations
+left out; `tokens_per_second`, over the last few seconds; and `peak_share`, where the GPU's peak is known. All else is the
+same, bit for bit, whether the run was interrupted or not. Or a line belongs to an evaluation: `update`, and its scores.
 
 Whenever the process is killed, a whole checkpoint is there once the first was written, and the log reaches at least as
 far. Nothing is ever unpickled.
@@ -28,12 +28,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from companion.files.models import write_atomic, writing
 from companion.data.tokenizer import BytePairTokenizer
+from companion.files.atomic import write_atomic, writing
 from companion.files.lock import locked
-from companion.training.trainer import Trainer
 from companion.training.checkpoints import Checkpoints, Saved
 from companion.training.settings import TextSettings
+from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
 MACHINE_FIELDS = ("seconds", "tokens_per_second", "peak_share")

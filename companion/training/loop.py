@@ -13,12 +13,12 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from companion.costs.account import train_flops
 from companion.config import require_whole
-from companion.training.tensorboard import Board
+from companion.costs.account import train_flops
 from companion.training.folder import RunFolder
-from companion.training.trainer import Trainer, Update
 from companion.training.tasks.task import Measured
+from companion.training.tensorboard import Board
+from companion.training.trainer import Trainer, Update
 from companion.transformer import Transformer
 
 MOST_LOGGED = 2000

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from companion.data.batches import IGNORE
+from companion.data.packing import PADDING
 from companion.layers.balance import switch_loss, z_loss
+from companion.layers.masks import documents, materialize
 from companion.layers.moe import RoutingStats
 
 
@@ -80,3 +82,64 @@ def bits_per_byte(nats: float, bytes: int) -> float:
     if bytes < 1:
         raise ValueError(f"bytes={bytes!r}: expected a whole number >= 1")
     return nats / (math.log(2) * bytes)
+
+
+Loss = Callable[..., Scored]
+
+
+def next_token_loss(
+    model: nn.Module,
+    tokens: Int[Tensor, "batch token"],
+    targets: Int[Tensor, "batch token"],
+    *,
+    smoothing: float = 0.0,
+) -> Scored:
+    """The loss of a decoder: each token's target is the one after it. `smoothing` as in `cross_entropy_sum`."""
+    out = model(tokens)
+    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+
+
+def packed_next_token_loss(
+    model: nn.Module,
+    tokens: Int[Tensor, "batch token"],
+    places: Int[Tensor, "batch token"],
+    targets: Int[Tensor, "batch token"],
+    *,
+    hide: Literal["nothing", "padding", "documents"],
+    smoothing: float = 0.0,
+) -> Scored:
+    """`next_token_loss` for the windows of `PackedBatches`, which hold several documents and padding.
+
+    places:  of each token in its own document, from 0; `PADDING` where there is no token.
+    hide:    `"documents"`: a token sees its own document alone, at the position it has there, so that its logits are
+             those of the document by itself. Otherwise it also sees the documents before its own. `"padding"`:
+             padding is told to the model, so that experts do not count it; nobody sees it anyway, because it is last.
+    """
+    real = places != PADDING
+    if hide == "documents":
+        number = (places == 0).cumsum(-1)
+        apart = materialize(documents(number), len(tokens), tokens.shape[1], tokens.shape[1], device=tokens.device)
+        # Padding sees nobody, which is how the model knows it.
+        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None])
+    else:
+        out = model(tokens, mask=real if hide == "padding" else None)
+    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+
+
+def translation_loss(
+    model: nn.Module,
+    source: Int[Tensor, "batch key"],
+    inputs: Int[Tensor, "batch token"],
+    targets: Int[Tensor, "batch token"],
+    *,
+    padding: int,
+    smoothing: float = 0.0,
+) -> Scored:
+    """The loss of an encoder-decoder that is fed the right target so far, at all its places at once (teacher forcing).
+
+    padding:    the id after the end of a source, which nothing may look at, and of the inputs.
+    smoothing:  as in `cross_entropy_sum`.
+    """
+    memory = model.encode(source, mask=source != padding)  # type: ignore[operator]
+    out = model(inputs, source=memory, mask=inputs != padding)
+    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from companion.costs.chips import Peak
     from companion.training.folder import RunFolder
-    from companion.training.trainer import Trainer
     from companion.training.tasks.task import Task
+    from companion.training.trainer import Trainer
 
 
 def print_head(task: Task, trainer: Trainer, folder: RunFolder, peak: Peak | None = None) -> None:

@@ -7,29 +7,25 @@ with the same weights, bit for bit, as one that was never stopped (same machine,
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import Any, Literal, get_args
+from typing import get_args
 
-import numpy as np
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from companion.config import require_whole
-from companion.data.packing import PADDING
 from companion.layers.balance import update_bias
-from companion.layers.masks import documents, materialize
 from companion.layers.moe import MoE, RoutingStats, load_entropy
 from companion.training.distributed.processes import Batch, Parallel
-from companion.training.losses import IGNORE, Scored, bits_per_byte, cross_entropy_sum, routing_loss
+from companion.training.evaluation import Evaluation, evaluate
+from companion.training.losses import IGNORE, Loss, Scored, next_token_loss, routing_loss
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
+from companion.training.precision import autocast, derived_seed
 from companion.training.schedule import Schedule, learning_rate
 from companion.transformer import Transformer
 
-Loss = Callable[..., Scored]
 """(model, *batch) -> `Scored`."""
 
 
@@ -111,100 +107,6 @@ class Update:
     learning_rate: float
     effective_experts: float | None = None
     dropped: float | None = None
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A model's loss on a text: all of it in nats, the tokens it was summed over, and the bytes they stand for."""
-
-    nats: float
-    tokens: int
-    bytes: int
-
-    @property
-    def bits_per_byte(self) -> float:
-        """The loss in bits over the text's bytes, see `losses.bits_per_byte`; comparable between tokenizers."""
-        return bits_per_byte(self.nats, self.bytes)
-
-    @property
-    def perplexity(self) -> float:
-        """exp of the mean nats per token; comparable only between models with the same tokenizer."""
-        return math.exp(self.nats / self.tokens)
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """What a run's log keeps."""
-        return {"bits_per_byte": self.bits_per_byte}
-
-    @property
-    def error(self) -> float:
-        """Smaller is better: by this the best checkpoint is told."""
-        return self.bits_per_byte
-
-    def result(self) -> dict[str, Any]:
-        """What a finished run keeps."""
-        return {**self.scores, "perplexity": self.perplexity, "tokens": self.tokens, "bytes": self.bytes}
-
-    def __str__(self) -> str:
-        return f"{self.bits_per_byte:.3f} bits per byte"
-
-
-def next_token_loss(
-    model: nn.Module,
-    tokens: Int[Tensor, "batch token"],
-    targets: Int[Tensor, "batch token"],
-    *,
-    smoothing: float = 0.0,
-) -> Scored:
-    """The loss of a decoder: each token's target is the one after it. `smoothing` as in `cross_entropy_sum`."""
-    out = model(tokens)
-    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
-
-
-def packed_next_token_loss(
-    model: nn.Module,
-    tokens: Int[Tensor, "batch token"],
-    places: Int[Tensor, "batch token"],
-    targets: Int[Tensor, "batch token"],
-    *,
-    hide: Literal["nothing", "padding", "documents"],
-    smoothing: float = 0.0,
-) -> Scored:
-    """`next_token_loss` for the windows of `PackedBatches`, which hold several documents and padding.
-
-    places:  of each token in its own document, from 0; `PADDING` where there is no token.
-    hide:    `"documents"`: a token sees its own document alone, at the position it has there, so that its logits are
-             those of the document by itself. Otherwise it also sees the documents before its own. `"padding"`:
-             padding is told to the model, so that experts do not count it; nobody sees it anyway, because it is last.
-    """
-    real = places != PADDING
-    if hide == "documents":
-        number = (places == 0).cumsum(-1)
-        apart = materialize(documents(number), len(tokens), tokens.shape[1], tokens.shape[1], device=tokens.device)
-        # Padding sees nobody, which is how the model knows it.
-        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None])
-    else:
-        out = model(tokens, mask=real if hide == "padding" else None)
-    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
-
-
-def translation_loss(
-    model: nn.Module,
-    source: Int[Tensor, "batch key"],
-    inputs: Int[Tensor, "batch token"],
-    targets: Int[Tensor, "batch token"],
-    *,
-    padding: int,
-    smoothing: float = 0.0,
-) -> Scored:
-    """The loss of an encoder-decoder that is fed the right target so far, at all its places at once (teacher forcing).
-
-    padding:    the id after the end of a source, which nothing may look at, and of the inputs.
-    smoothing:  as in `cross_entropy_sum`.
-    """
-    memory = model.encode(source, mask=source != padding)  # type: ignore[operator]
-    out = model(inputs, source=memory, mask=inputs != padding)
-    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
 
 
 class Trainer:
@@ -405,36 +307,6 @@ class Trainer:
         return scored
 
 
-@torch.no_grad()
-def evaluate(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    bytes: int,
-    *,
-    loss: Loss = next_token_loss,
-    precision: str = "fp32",
-) -> Evaluation:
-    """A model's loss over all of `batches`, without dropout; the model's mode is as before afterwards.
-
-    bytes: how many bytes of text the targets spell. Raises `ValueError` when nothing is scored.
-    """
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    nats = torch.zeros((), device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
-    tokens = 0
-    try:
-        for batch in batches:
-            with autocast(device, precision):
-                nats += loss(model, *(tensor.to(device, non_blocking=True) for tensor in batch)).nats
-            tokens += int((batch[-1] != IGNORE).sum())
-    finally:
-        model.train(was_training)
-    if tokens == 0:
-        raise ValueError("batches: expected at least one target to score, got none")
-    return Evaluation(float(nats), tokens, bytes)
-
-
 class _Load:
     """What the experts of each layer were asked for, summed over micro-batches. Nothing here waits for a device."""
 
@@ -457,15 +329,3 @@ class _Load:
         load = counts.float() / counts.sum(-1, keepdim=True).clamp(min=1)
         dropped = self.dropped.to(counts.device, non_blocking=True)
         return [load_entropy(load).exp().min(), dropped.float() / counts.sum().clamp(min=1)]
-
-
-def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
-    """bfloat16 matrix products for `"bf16"`, nothing for `"fp32"`."""
-    if precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return contextlib.nullcontext()
-
-
-def derived_seed(*numbers: int) -> int:
-    """A 64-bit seed from several whole numbers; near numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

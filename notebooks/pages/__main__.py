@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from companion.files.models import write_atomic
+from companion.files.atomic import write_atomic
 from pages import differ, front, glossary, map, notation, readme
 from pages.course import NOTEBOOKS, Lesson, PageError, read_lessons
 from pages.drawing import digest_in

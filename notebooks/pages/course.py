@@ -239,7 +239,11 @@ def _module(module: str, name: str | None, package: Path) -> str:
 
 @cache
 def _handed_on(package: Path) -> dict[str, str]:
-    """The names that the package's `__init__` imports, and from which module."""
-    nodes = ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    return {alias.asname or alias.name: str(node.module) for node in imports for alias in node.names}
+    """The names that the package hands on, and from which module: its stub says so, or else its `__init__`."""
+    stub = package / "__init__.pyi"
+    path = stub if stub.exists() else package / "__init__.py"
+    imports = [
+        n for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.ImportFrom) and n.module
+    ]
+    own = f"{package.name}."
+    return {a.asname or a.name: (own if n.level else "") + str(n.module) for n in imports for a in n.names}

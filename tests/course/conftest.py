@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from companion.course.release.release import ProblemSet, release
+from companion.course.release.problem_set import ProblemSet
+from companion.course.release.release import release
 from companion.exercises.catalogue import exercises
 
 

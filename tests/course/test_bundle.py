@@ -7,12 +7,13 @@ import sys
 import pytest
 
 from companion.cli import main
-from companion.course import bundle as bundling
-from companion.course.release.release import ProblemSet, release
+from companion.course.proof.verify import stub
+from companion.course.release import release as bundling
+from companion.course.release.problem_set import ProblemSet
+from companion.course.release.release import release
 from companion.course.seeds import PUBLIC_SEED, hidden_seed, hidden_seeds, read_secret, shares
 from companion.exercises import NotYet, check
 from companion.exercises.catalogue import exercises
-from companion.course.proof.verify import stub
 
 
 def contents(folder):

@@ -8,8 +8,8 @@ import pytest
 
 from companion.cli import main
 from companion.course.grading.gradebook import COLUMNS
-from companion.course.grading.submissions import handed_in, left_out
 from companion.course.grading.mark import KeyRing
+from companion.course.grading.submissions import handed_in, left_out
 from companion.exercises.catalogue import find_exercise
 
 BOOK = ("2.1", "2.3", "2.5")

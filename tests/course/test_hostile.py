@@ -2,9 +2,11 @@
 
 import pytest
 
-from companion.course import hostile, mark, workers
-from companion.course.grading.submissions import handed_in
+from companion.course.grading import mark
 from companion.course.grading.grade import grade
+from companion.course.grading.sandbox import parent as workers
+from companion.course.grading.submissions import handed_in
+from companion.course.proof import hostile
 from companion.exercises.catalogue import find_exercise
 
 

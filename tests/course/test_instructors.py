@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from companion.checking.examine import Result
 from companion.course.grade_flags import grade_parser
 from companion.parsers import command_parser
-from companion.checking.examine import Result
 
 FOLDER = Path(__file__).parents[2] / "notebooks" / "exercises"
 PAGE = (FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from companion.course.release.release import ProblemSet, release
+from companion.checking.sealed import seal
 from companion.course.release.leaks import Guarded, bare, search
 from companion.course.release.notebooks import write_self_study
+from companion.course.release.problem_set import ProblemSet
+from companion.course.release.release import release
 from companion.course.seeds import hidden_seeds
 from companion.exercises.catalogue import exercises
-from companion.checking.sealed import seal
 
 BOOK = exercises()
 ONE = BOOK["2.3"]

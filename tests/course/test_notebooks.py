@@ -8,13 +8,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from companion.checking.exercise import BEGIN, END, exercise
 from companion.cli import main
 from companion.course.release.cells import marked_solution, to_text
 from companion.course.release.notebooks import chapters, self_study, solved, stale_files
 from companion.course.release.tutor import TUTOR
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises
-from companion.checking.exercise import BEGIN, END, exercise
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 CHAPTERS = chapters(FOLDER)

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from companion.cli import main
-from companion.course import proof
+from companion.course.proof import proof
 from companion.course.proof.proof import Proof, as_json, as_text, prove
-from companion.exercises.catalogue import exercises
 from companion.course.proof.verify import SEEDS, Trial
+from companion.exercises.catalogue import exercises
 
 GOOD = tuple(Trial("2.3", kind, "one", seed, None) for kind in proof.MUST for seed in SEEDS)
 BAD = (*GOOD, Trial("2.3", "mistake", "a mask", 3, "should be caught, but passes"))

@@ -2,12 +2,12 @@
 
 import pytest
 
-from companion.course.seeds import hidden_seed, is_constant
-from companion.exercises.catalogue import exercises
+from companion.checking.codec import pack
 from companion.checking.examine import Result, examine, here, key_of
 from companion.checking.sealed import kind_of, seal, unseal
 from companion.course.proof.verify import stub
-from companion.checking.codec import pack
+from companion.course.seeds import hidden_seed, is_constant
+from companion.exercises.catalogue import exercises
 
 BOOK = exercises()
 SECRET = b"a secret that only this test knows"

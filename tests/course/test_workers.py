@@ -6,10 +6,10 @@ import time
 import pytest
 import torch
 
-from companion.course.grading.sandbox.confine import without
-from companion.course.grading.sandbox.parent import Limits, Program, Worker, believable
 from companion.checking.examine import Outcome, Result
 from companion.checking.exercise import Case
+from companion.course.grading.sandbox.confine import without
+from companion.course.grading.sandbox.parent import Limits, Program, Worker, believable
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from companion import Attention, AttentionConfig, KVCache, ModelConfig, PositionConfig, attend
-from companion.costs.account import counted_flops
 from companion.config import FeedForwardConfig
+from companion.costs.account import counted_flops
 from companion.layers.efficient import (
     linear_attention,
     linear_attention_step,

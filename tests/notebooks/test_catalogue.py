@@ -8,8 +8,8 @@ import catalogue
 import nbformat
 import pytest
 
-from companion.exercises.catalogue import exercises
 from companion.checking.exercise import DIFFICULTIES
+from companion.exercises.catalogue import exercises
 
 LESSONS = build.lessons()
 

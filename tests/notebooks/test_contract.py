@@ -148,7 +148,7 @@ def test_a_lesson_needs_exercises(small_lesson, tmp_path):
     source = build.read_source(path)
     made = contract.Book("98_small", source.cells, source.lines, 1000, source.tables)
     [fault] = map(str, contract.exercises(made))
-    assert fault.endswith("has no exercises; they are written in companion/study/exercises/lesson_98.py")
+    assert fault.endswith("has no exercises; they are written in companion/exercises/lesson_98.py")
     line = text.split("\n").index("{{ exercises }}") + 1
     assert fault.startswith(f"cell 8, source line {line}: ")
 

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from processes import HALF, KINDS, Kind, environment, evaluated, everything, launch, load, make, title, train
 
-from companion.files.models import load_tensors
 from companion.cli import main
+from companion.files.models import load_tensors
 from companion.layers.moe import MoE
-from companion.training import distributed
+from companion.training.distributed import processes as distributed
 from companion.training.distributed.processes import Parallel, Processes, _WholeDraws, command, is_lost, start_processes
 from companion.training.settings import TextSettings, recorded
 

@@ -15,13 +15,14 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from companion.files.models import NotWritten, load_model
 from companion.data.batches import EvaluationBatches
-from companion.training import saved as saved_module
-from companion.training.loop import fit
-from companion.training.folder import MACHINE_FIELDS, RunFolder
+from companion.files.atomic import NotWritten
 from companion.files.lock import Busy
-from companion.training.trainer import evaluate
+from companion.files.models import load_model
+from companion.training import checkpoints as saved_module
+from companion.training.evaluation import evaluate
+from companion.training.folder import MACHINE_FIELDS, RunFolder
+from companion.training.loop import fit
 
 FILES = ["model.safetensors", "optimizer.safetensors", "config.json", "state.json"]
 

@@ -10,10 +10,11 @@ from companion.config import ModelConfig
 from companion.data import number_words
 from companion.data.number_names import languages
 from companion.data.number_words import BOS, EOS, PAD
-from companion.training.trainer import TrainingConfig, translation_loss
+from companion.training.losses import translation_loss
 from companion.training.run import Plan, open_task, plan
 from companion.training.settings import NumberWordsSettings, TextSettings, differences, recorded
 from companion.training.tasks.number_words import NumberWordsTask, exact_match, translate
+from companion.training.trainer import TrainingConfig
 
 WORDS = number_words.task("de", "en")
 SETTINGS = NumberWordsSettings(d_model=16, layers=1, heads=2, batch=3, steps=5)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from companion.checking.examine import Result, Verdict
 
 if TYPE_CHECKING:
-    from companion.course.grading.grade import Graded
-    from companion.course.grading.mark import Mark
+    from companion.course.grading.mark import Graded, Mark
 
 _WORDS = {
     "right": "Right.",

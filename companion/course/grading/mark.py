@@ -15,12 +15,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, keyed, shares
-from companion.course.grading.answers import Submission
-from companion.course.grading.sandbox.parent import Program, Run, Worker
 from companion.checking.examine import Key, Outcome, Result, Verdict, examine, key_of
 from companion.checking.exercise import Exercise
 from companion.checking.forbidden import forbidden_fault, forbidden_uses
+from companion.course.grading.answers import Submission
+from companion.course.grading.sandbox.parent import Program, Run, Worker
+from companion.course.grading.submissions import Handed
+from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, keyed, shares
 
 UNREADABLE = "unreadable"
 OUTCOMES = (*(result.value for result in Result), UNREADABLE)
@@ -166,3 +167,21 @@ def _discreet(found: Verdict, tried: Sequence[Key], public: Key) -> Verdict:
             pairs = zip(key.cases, public.cases, strict=True)
             shows = shows or next((known.shows for case, known in pairs if case.shows == found.shows), "")
     return Verdict(found.result, shows, fault=_DISCREET[found.result], mistake=found.mistake)
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One student's marks. `submission`: "read", or in a word why not; `fault`: in a sentence."""
+
+    handed: Handed
+    submission: str
+    fault: str | None
+    marks: tuple[Mark, ...]
+
+    @property
+    def points(self) -> float:
+        return sum(one.points for one in self.marks)
+
+    @property
+    def most(self) -> int:
+        return sum(one.exercise.points for one in self.marks)

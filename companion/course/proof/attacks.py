@@ -10,9 +10,9 @@ WRONG, CRASHED, TIMEOUT, REFUSED = ("wrong",), ("crashed",), ("timeout",), ("ref
 _FRAMES = """
 import struct, sys
 frame = sys._getframe()
-while not {"wire", "channel", "outcome", "results"} <= set(frame.f_locals):
+while not {"codec", "channel", "outcome", "results"} <= set(frame.f_locals):
     frame = frame.f_back
-wire, channel = frame.f_locals["wire"], frame.f_locals["channel"]
+codec, channel = frame.f_locals["codec"], frame.f_locals["channel"]
 outcome, results = frame.f_locals["outcome"], frame.f_locals["results"]
 def send(data):
     channel.sendall(struct.pack("<q", len(data)) + data)
@@ -164,8 +164,8 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         CRASHED,
     ),
     "raises markup": ("raise RuntimeError('<script>alert(1)</script>' * 1000)", CRASHED),
-    "says that it is right": (f"{_FRAMES}\nsend(wire.pack_outcome(outcome(result=results.RIGHT)))", CRASHED),
-    "says that it took too long": (f"{_FRAMES}\nsend(wire.pack_outcome(outcome(result=results.TIMEOUT)))", CRASHED),
+    "says that it is right": (f"{_FRAMES}\nsend(codec.pack_outcome(outcome(result=results.RIGHT)))", CRASHED),
+    "says that it took too long": (f"{_FRAMES}\nsend(codec.pack_outcome(outcome(result=results.TIMEOUT)))", CRASHED),
     "sends noise": (f"{_FRAMES}\nsend(b'noise')", CRASHED),
     "sends a message of an exabyte": (f"{_FRAMES}\nchannel.sendall(struct.pack('<q', 2**60))", CRASHED),
     "sends a message of less than nothing": (f"{_FRAMES}\nchannel.sendall(struct.pack('<q', -1))", CRASHED),
@@ -173,15 +173,15 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sends a header that lies": (f"{_FRAMES}\nsend(struct.pack('<qq', 2**50, -5) + bytes(9))", CRASHED),
     "sends deep JSON": (f"{_FRAMES}\nsend(struct.pack('<qq', 10**5, 0) + b'[' * 10**5)", CRASHED),
     "changes arguments that there are not": (
-        f"{_FRAMES}\nsend(wire.pack_outcome(outcome(scores, changed=(99,))))",
+        f"{_FRAMES}\nsend(codec.pack_outcome(outcome(scores, changed=(99,))))",
         CRASHED,
     ),
     "counts gradients that there are not": (
-        f"{_FRAMES}\nsend(wire.pack_outcome(outcome(scores, gradients=(scores,) * 9, changed=(-1,))))",
+        f"{_FRAMES}\nsend(codec.pack_outcome(outcome(scores, gradients=(scores,) * 9, changed=(-1,))))",
         CRASHED,
     ),
     "sends replies in advance": (
-        f"{_FRAMES}\nfor _ in range(50): send(wire.pack_outcome(outcome(scores)))\nreturn scores",
+        f"{_FRAMES}\nfor _ in range(50): send(codec.pack_outcome(outcome(scores)))\nreturn scores",
         WRONG,
     ),
     # to break the rules of the exercise

@@ -15,19 +15,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from companion.course.proof.attacks import ATTACKS
-from companion.course.grading.submissions import handed_in
-from companion.course.grading.grade import Graded, grade, write
-from companion.course.release.leaks import Guarded, search
-from companion.course.grading.mark import OUTCOMES
-from companion.course.seeds import shares
-from companion.course.grading.sandbox.parent import Limits
-from companion.exercises import lesson_02
-from companion.exercises.catalogue import find_exercise
 from companion.checking.examine import key_of
 from companion.checking.exercise import Exercise
 from companion.checking.forbidden import forbidden_uses
+from companion.course.grading.grade import grade
+from companion.course.grading.mark import OUTCOMES, Graded
+from companion.course.grading.marks_csv import write
+from companion.course.grading.sandbox.parent import Limits
+from companion.course.grading.submissions import handed_in
+from companion.course.proof.attacks import ATTACKS
 from companion.course.proof.verify import Trial, as_answer
+from companion.course.release.leaks import Guarded, search
+from companion.course.seeds import shares
+from companion.exercises import lesson_02
+from companion.exercises.catalogue import find_exercise
 
 BOOK = ("2.1", "2.2", "2.3", "2.5")
 TARGET = "2.3"

@@ -10,9 +10,9 @@ from multiprocessing import get_context
 
 from tqdm.auto import tqdm
 
+from companion.course.proof.verify import SEEDS, Trial, counts, trials
 from companion.course.release.cells import count
 from companion.exercises.catalogue import exercises, find_exercise
-from companion.course.proof.verify import SEEDS, Trial, counts, trials
 
 PLURALS = {
     "reference": "references",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from companion.checking.codec import case_value, pack
+from companion.checking.exercise import DIFFICULTIES, Exercise
 from companion.course.release.cells import count
 from companion.course.seeds import hidden_seed, is_constant, shares
-from companion.checking.exercise import DIFFICULTIES, Exercise
-from companion.checking.codec import case_value, pack
 
 if TYPE_CHECKING:
-    from companion.course.release.release import ProblemSet
+    from companion.course.release.problem_set import ProblemSet
 
 CONFIG = '''\
 """nbgrader's configuration for the problem sets in this folder. Yours to change; a release does not overwrite it."""

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from companion.course.release.leaks_pieces import Piece, pieces
-from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant
-from companion.course.release.leaks_syntax import fragments, tree_fragments
-from companion.exercises import attempt, compare, examine, exercise, forbidden, sealed, wire
+from companion.checking import attempt, codec, compare, examine, exercise, forbidden, sealed
 from companion.checking.examine import key_of
 from companion.checking.exercise import Exercise
+from companion.course.release.leaks_pieces import Piece, pieces
+from companion.course.release.leaks_syntax import fragments, tree_fragments
+from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant
 
 LONG = 24
 """Characters, spaces left out, in a line of code that says something."""
@@ -142,7 +142,7 @@ def _known_to_all(book: Sequence[Exercise]) -> Iterator[str]:
     """What is in every student's hands: statements, first lines, and the modules that check."""
     for one in book:
         yield from (one.statement, one.stub, one.title)
-    for module in (attempt, compare, examine, exercise, forbidden, sealed, wire):
+    for module in (attempt, codec, compare, examine, exercise, forbidden, sealed):
         yield inspect.getsource(module)
 
 

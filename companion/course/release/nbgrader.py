@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from companion.course.release.cells import Cell, Notebook
 from companion.checking.exercise import BEGIN, END, STUB
+from companion.course.release.cells import Cell, Notebook
 
 BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 

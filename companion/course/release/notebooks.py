@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from companion.files.models import write_atomic
+from companion.checking.exercise import Exercise
 from companion.course.release.cells import IMPORTS, Cell, Notebook, code, count, heading, markdown, notebook, to_text
 from companion.course.release.tutor import TUTOR
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises
-from companion.checking.exercise import Exercise
+from companion.files.atomic import write_atomic
 
 _HOW = (
     "Write each answer into the cell that has its first line, run it, and run the check under it: it says at once how\n"

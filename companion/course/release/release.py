@@ -10,15 +10,13 @@ that read them are copied from this package. A student needs torch and safetenso
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from companion.files.models import write_atomic
+from companion.checking.exercise import Exercise
+from companion.checking.sealed import seal
 from companion.checking.student import to_text as key_text
 from companion.course.release.cells import (
     IMPORTS,
@@ -34,17 +32,15 @@ from companion.course.release.cells import (
 )
 from companion.course.release.instructor import CONFIG, ROSTER, page
 from companion.course.release.nbgrader import graded, locked, released, solution
-from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
+from companion.course.release.problem_set import ProblemSet
 from companion.course.release.tutor import TUTOR
-from companion.course.release.uses import other_exercises
-from companion.exercises.catalogue import exercises, find_exercise
-from companion.checking.exercise import Exercise
-from companion.checking.sealed import seal
+from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
+from companion.files.atomic import write_atomic
 
 PACKAGE = "exercise_check"
 """The name under which the check travels."""
 
-_TRAVELS = ("attempt", "compare", "examine", "exercise", "forbidden", "sealed", "wire")
+_TRAVELS = ("attempt", "codec", "compare", "examine", "exercise", "forbidden", "sealed")
 
 
 _ABOUT = """\
@@ -59,39 +55,6 @@ cases, passes both.
 
 Hand in this notebook under its name, `{name}.ipynb`, with the functions' names as they are. If you work with an AI
 assistant, give it [TUTOR.md](TUTOR.md) first."""
-
-
-@dataclass(frozen=True)
-class ProblemSet:
-    """Exercises under a name, in the order of the course.
-
-    Raises:
-        ValueError: for a name that cannot be a folder's, no exercise, one twice, one that there is not, or one that
-            builds on another that is not in the set.
-    """
-
-    name: str
-    exercises: tuple[Exercise, ...]
-
-    @classmethod
-    def of(cls, name: str, ids: Sequence[str]) -> ProblemSet:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
-            raise ValueError(f"PSET {name!r}: expected letters, digits, - and _, as in week2")
-        if not ids:
-            raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4")
-        twice = sorted({id for id in ids if ids.count(id) > 1})
-        if twice:
-            raise ValueError(f"--exercises: {', '.join(twice)} is named more than once")
-        try:
-            chosen = {find_exercise(id).id for id in ids}
-        except ValueError as error:
-            raise ValueError(f"--exercises: {error}") from None
-        in_order = tuple(one for one in exercises().values() if one.id in chosen)
-        for one in in_order:
-            missing = [id for id in other_exercises(one) if id not in chosen]
-            if missing:
-                raise ValueError(f"--exercises: {one.id} builds on {', '.join(missing)}; expected both")
-        return cls(name, in_order)
 
 
 def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
@@ -122,9 +85,9 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
 
 def checks(pset: ProblemSet) -> dict[str, bytes]:
     """The package that tries a student's answers: its files by their path."""
-    made = {f"{PACKAGE}/__init__.py": _travelling("companion.course", "bundled")}
+    made = {f"{PACKAGE}/__init__.py": _travelling("companion.checking", "student")}
     for name in _TRAVELS:
-        made[f"{PACKAGE}/{name}.py"] = _travelling("companion.exercises", name)
+        made[f"{PACKAGE}/{name}.py"] = _travelling("companion.checking", name)
     for one in pset.exercises:
         made[f"{PACKAGE}/keys/{one.id}.key"] = seal(one, PUBLIC_SEED, told=not is_constant(one))
     return made
@@ -203,4 +166,4 @@ def _hidden(exercise: Exercise, points: float, secret: bytes) -> str:
 def _travelling(package: str, name: str) -> bytes:
     """A module of ours as it stands in the students' package."""
     text = files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
-    return text.replace("companion.exercises", PACKAGE).encode()
+    return text.replace("companion.checking", PACKAGE).encode()

@@ -12,16 +12,18 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from companion.generation.beam import beam_search
 from companion.config import ModelConfig, require_whole
 from companion.data import number_words
 from companion.data.number_words import BOS, EOS, PAD, NumberWords, PairBatches
+from companion.generation.beam import beam_search
 from companion.generation.decoding import Rules
-from companion.generation.generate import Sampling, complete
-from companion.training.tasks.exact_match import ExactMatch
-from companion.training.trainer import Loss, autocast, derived_seed, translation_loss
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
+from companion.training.losses import Loss, translation_loss
 from companion.training.plot import plot_exact_match
+from companion.training.precision import autocast, derived_seed
 from companion.training.settings import NumberWordsSettings, recorded
+from companion.training.tasks.exact_match import ExactMatch
 from companion.training.tasks.task import Task
 from companion.transformer import Transformer
 

@@ -14,8 +14,10 @@ import torch
 
 from companion.config import ModelConfig
 from companion.training.distributed.processes import Parallel
-from companion.training.trainer import Batch, Loss, Trainer, TrainingConfig, derived_seed
+from companion.training.losses import Loss
+from companion.training.precision import derived_seed
 from companion.training.settings import Settings
+from companion.training.trainer import Batch, Trainer, TrainingConfig
 from companion.transformer import Transformer
 
 

@@ -17,18 +17,14 @@ from companion.data.corpora import Corpus, Document, Split, fingerprint, python_
 from companion.data.packing import PackedBatches
 from companion.data.tokenizer import BytePairTokenizer
 from companion.data.yardsticks import yardsticks
-from companion.generation.generate import Sampling, complete
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
 from companion.training import report
+from companion.training.evaluation import Evaluation, evaluate
 from companion.training.folder import RunFolder
-from companion.training.trainer import (
-    Evaluation,
-    Loss,
-    derived_seed,
-    evaluate,
-    next_token_loss,
-    packed_next_token_loss,
-)
+from companion.training.losses import Loss, next_token_loss, packed_next_token_loss
 from companion.training.plot import plot_loss
+from companion.training.precision import derived_seed
 from companion.training.settings import TextSettings, recorded
 from companion.training.tasks.task import Enough, Task
 from companion.transformer import Transformer

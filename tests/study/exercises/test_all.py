@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from companion.exercises.catalogue import exercises
 from companion.checking.examine import examine, here, key_of
 from companion.course.proof.verify import trials
+from companion.exercises.catalogue import exercises
 
 BOOK = list(exercises().values())
 

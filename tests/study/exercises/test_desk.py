@@ -7,8 +7,8 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from companion.exercises import NotYet, check, hint, progress, solution
 from companion.checking.forbidden import forbidden_uses
+from companion.exercises import NotYet, check, hint, progress, solution
 from companion.exercises.progress import progress_file, read_progress
 
 

@@ -6,9 +6,9 @@ import pickle
 import pytest
 import torch
 
+from companion.checking.codec import pack, pack_outcome, unpack, unpack_outcome
 from companion.checking.compare import difference
 from companion.checking.examine import Outcome, Result
-from companion.checking.codec import pack, pack_outcome, unpack, unpack_outcome
 
 
 @pytest.mark.parametrize(

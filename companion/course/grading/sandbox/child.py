@@ -1,9 +1,9 @@
 """The process that runs students' code. It never imports companion, and decides about no mark.
 
-Started as  python -I worker.py SOCKET FOLDER ENGINE  it loads torch once, and the few modules of the exercises' engine
+Started as  python -I child.py SOCKET FOLDER ENGINE  it loads torch once, and the few modules of the exercises' engine
 that call an answer and pack what it gave. For each order that comes over its socket (limits, and the channel to use) it
 forks. The fork gives up its rights (`confine.py`), defines the student's program, and answers the cases that come over
-the channel, one at a time. The first message names the program; all that goes back is packed values (`wire.py`).
+the channel, one at a time. The first message names the program; all that goes back is packed values (`codec.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LENGTH = struct.Struct("<q")
 LARGEST = 16 * 2**20
 """Bytes of a message from a student's process; results of exercises are far smaller."""
 
-ENGINE = ("exercise", "compare", "examine", "wire")
+ENGINE = ("exercise", "compare", "examine", "codec")
 
 
 def _load(name: str, file: Path) -> Any:
@@ -40,7 +40,7 @@ def _load(name: str, file: Path) -> Any:
 
 def _engine(folder: Path) -> dict[str, Any]:
     """The engine's modules, each from its file: no package around them, and afterwards not to be imported."""
-    package = "companion.exercises"
+    package = "companion.checking"
     parts = package.split(".")
     for depth in range(len(parts)):
         name = ".".join(parts[: depth + 1])
@@ -103,10 +103,10 @@ def main() -> None:
     readable = sorted({str(Path(path).resolve()) for path in (*sys.path, *library)} | {*sys.path, *library})
     square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts here
     (square @ square).softmax(0).exp().sum().backward()
-    engine["wire"].unpack(engine["wire"].pack(square))
+    engine["codec"].unpack(engine["codec"].pack(square))
     mapped = confine.address_space()
     system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
-    landlock = confine.forbid_files([*readable, *system], hidden=str(Path(__file__).parents[1]))
+    landlock = confine.forbid_files([*readable, *system], hidden=str(Path(__file__).parents[3]))
     gc.collect()
     gc.freeze()
     _tell(control, {"ready": True, "landlock": landlock})
@@ -163,7 +163,7 @@ def _answer(descriptor: int, order: dict[str, Any], engine: dict[str, Any], conf
         os.dup2(null, standard)  # whatever it prints is nobody's
     channel = socket.socket(fileno=descriptor)
     os.environ.clear()
-    program = engine["wire"].unpack(receive(channel))
+    program = engine["codec"].unpack(receive(channel))
     watch = _watch(frozenset(program["forbidden"]), confine.Refused)
     confine.become_nobody(order["user"])
     confine.limit(order["cpu"], order["memory"])
@@ -172,7 +172,7 @@ def _answer(descriptor: int, order: dict[str, Any], engine: dict[str, Any], conf
 
 
 def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, Any], watch: Any) -> None:
-    wire, outcome, results = engine["wire"], engine["examine"].Outcome, engine["examine"].Result
+    codec, outcome, results = engine["codec"], engine["examine"].Outcome, engine["examine"].Result
     case, here = engine["exercise"].Case, engine["examine"].here
 
     def attempt(action: Any) -> Any:
@@ -188,11 +188,11 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
         if found.error and found.error[0] == "Refused":
             found = outcome(error=found.error, result=results.REFUSED)
         try:
-            data = wire.pack_outcome(found)
+            data = codec.pack_outcome(found)
         except Exception as error:
-            data = wire.pack_outcome(outcome(error=("TypeError", f"the result cannot be packed: {error}"[:300])))
+            data = codec.pack_outcome(outcome(error=("TypeError", f"the result cannot be packed: {error}"[:300])))
         if len(data) > LARGEST:
-            data = wire.pack_outcome(outcome(error=("ValueError", f"the result takes {len(data)} bytes")))
+            data = codec.pack_outcome(outcome(error=("ValueError", f"the result takes {len(data)} bytes")))
         send(channel, data)
 
     def define() -> Any:
@@ -211,7 +211,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     call = here(_Watched(names[program["name"]], watch))
     while True:
         try:
-            asked = wire.unpack(receive(channel))
+            asked = codec.unpack(receive(channel))
         except EOFError:
             return
         one = case("", tuple(asked["arguments"]), gradients=asked["gradients"])

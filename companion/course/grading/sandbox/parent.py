@@ -1,7 +1,7 @@
 """Call an answer in another process, and believe nothing that comes back but values.
 
 `Worker` owns a process that has torch loaded (`worker.py`) and forks one for each part of an exercise. What crosses is
-packed (`wire.py`); a reply that is too long, malformed or out of range ends the part as a crash.
+packed (`codec.py`); a reply that is too long, malformed or out of range ends the part as a crash.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
-from companion.course import worker as worker_program
-from companion.exercises import wire
+from companion.checking import codec
 from companion.checking.examine import Outcome, Result
 from companion.checking.exercise import Case
+from companion.course.grading.sandbox import child as worker_program
 
 MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
 _START_SECONDS = 120.0
@@ -119,9 +119,9 @@ class Worker:
         for index, message in asked:
             run.at = index
             try:
-                worker_program.send(_Timed(channel, end), wire.pack(message))
+                worker_program.send(_Timed(channel, end), codec.pack(message))
                 data = worker_program.receive(_Timed(channel, end))
-                outcome = believable(wire.unpack_outcome(data), None if index is None else cases[index])
+                outcome = believable(codec.unpack_outcome(data), None if index is None else cases[index])
             except TimeoutError:
                 outcome = Outcome(result=Result.TIMEOUT)
             except (OSError, EOFError):
@@ -139,7 +139,7 @@ class Worker:
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
-        engine = Path(wire.__file__).parent
+        engine = Path(codec.__file__).parent
         with theirs:
             self._process = subprocess.Popen(
                 [
