@@ -63,7 +63,7 @@ def _listed(call: ast.Call, path: Path) -> Listed:
 
 def difficulties(package: Path) -> dict[int, str]:
     """What the numbers for difficulty mean, in a word or two."""
-    path = package / "exercises" / "exercise.py"
+    path = package / "checking" / "exercise.py"
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "DIFFICULTIES":
             found: dict[int, str] = ast.literal_eval(node.value)

@@ -64,7 +64,7 @@ def test_the_exercises_are_listed(small_lesson):
 def test_changed_exercises_are_found_and_listed(copied, package, monkeypatch):
     stored = nbformat.read(copied.notebook, as_version=4)
     monkeypatch.setattr(build, "execute", lambda lesson, source: build._with_outputs(source.cells, stored.cells))
-    edit(package / "study" / "exercises" / "lesson_02.py", "One weight with a pencil", "A weight with a pen")
+    edit(package / "exercises" / "lesson_02.py", "One weight with a pencil", "A weight with a pen")
     found = str(build.difference(copied, build.read_source(copied.source, package)))
     assert found.startswith("cell 8 (source line 71): the exercises in the notebook are not those of companion/")
     assert "executed, written" in build.build(copied, package=package)
@@ -74,7 +74,7 @@ def test_changed_exercises_are_found_and_listed(copied, package, monkeypatch):
 
 def test_exercises_that_cannot_be_listed_stop_the_build(copied, package):
     before = copied.notebook.read_bytes()
-    edit(package / "study" / "exercises" / "lesson_02.py", "    points=1,", "    points=one,")
+    edit(package / "exercises" / "lesson_02.py", "    points=1,", "    points=one,")
     with pytest.raises(build.BuildError, match=r"02_small: .* lesson_02\.py, line \d+: .*expected id, title, task"):
         build.build(copied, package=package)
     assert copied.notebook.read_bytes() == before
