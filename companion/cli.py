@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _generate(chosen: Namespace, arguments: list[str]) -> int:
     _check_generate(chosen)
     from companion.device import find_device
-    from companion.generation.sampling import Sampling
+    from companion.generation import Sampling
     from companion.writing import Search, from_checkpoint, from_run, read_ids, write
 
     by_ids = bool(chosen.prompt_ids)
@@ -281,18 +281,12 @@ def _read_config(name: str) -> ModelConfig:
 def _sizing(chosen: Namespace, arguments: list[str]) -> int:
     import json
 
-    from companion.costs.tables import Question, data, page, text
-    from companion.files.atomic import write_atomic
+    from companion.costs.tables import Question, data, text
     from companion.presets import PRESETS, preset
 
     question = Question(
         **{name: chosen[name] for name in ("devices", "chip", "share", "tokens", "context", "batch", "usable")}
     )
-    if chosen.page is not None:
-        if arguments[1:] not in (["--page", chosen.page], [f"--page={chosen.page}"]):
-            raise ValueError(f"--page {chosen.page}: expected nothing beside it, which the page could not show")
-        write_atomic(Path(chosen.page), page())
-        return 0
     models = {name: preset(name) for name in chosen.names}
     if chosen.config is not None:
         models[Path(chosen.config).stem] = _read_config(chosen.config)
@@ -342,7 +336,7 @@ def _bench(chosen: Namespace, arguments: list[str]) -> int:
 
 
 def _selftest(chosen: Namespace, arguments: list[str]) -> int:
-    from companion.selftest.kills import how_together, selftest
+    from companion.selftest import how_together, selftest
 
     found = selftest(
         chosen.kills,
