@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _generate(chosen: Namespace, arguments: list[str]) -> int:
     _check_generate(chosen)
     from companion.device import find_device
-    from companion.generation import Sampling
+    from companion.generation.sampling import Sampling
     from companion.writing import Search, from_checkpoint, from_run, read_ids, write
 
     by_ids = bool(chosen.prompt_ids)
@@ -336,7 +336,7 @@ def _bench(chosen: Namespace, arguments: list[str]) -> int:
 
 
 def _selftest(chosen: Namespace, arguments: list[str]) -> int:
-    from companion.selftest import how_together, selftest
+    from companion.selftest.kills import how_together, selftest
 
     found = selftest(
         chosen.kills,

@@ -1,7 +1,8 @@
-"""The sizing of models as tables: for `companion sizing`, and as JSON."""
+"""The sizing of models as tables: for `companion sizing`, as JSON, and as the page `notebooks/sizing.md`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,17 @@ from typing import Any
 import torch
 
 from companion.config import ModelConfig
-from companion.costs.account import parameters, serve_bytes, train_bytes, weights_bytes
-from companion.costs.chips import CHIPS, PublishedChip, published_peak
+from companion.costs.account import (
+    cache_bytes,
+    decode_bytes,
+    forward_flops,
+    parameters,
+    serve_bytes,
+    train_bytes,
+    train_flops,
+    weights_bytes,
+)
+from companion.costs.chips import CHIPS, Machine, PublishedChip, published_peak
 from companion.costs.sizing import (
     USABLE,
     Cost,
@@ -229,12 +239,94 @@ def _plain(table: Table) -> str:
     return "\n".join(line(row) for row in (head, *rows))
 
 
-def many(number: float) -> str:
-    """Three digits of a count: 124 M, 46.7 B."""
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= 0.9995 * size:
-            return f"{figure(number / size)} {unit}"
-    return f"{number:.0f}"
+def _duration(days: float) -> str:
+    for length, unit in ((365.25, "years"), (1.0, "days"), (1 / 24, "hours")):
+        if days >= 2 * length:
+            return f"{figure(days / length)} {unit}"
+    return f"{figure(24 * 60 * days)} minutes"
+
+
+def _short(chip: PublishedChip) -> str:
+    (name,) = [short for short, known in CHIPS.items() if known is chip]
+    return name
+
+
+def table(config: ModelConfig) -> str:
+    """The account of a model as text: parameters by part, FLOPs a token, and memory to hold, train and serve it.
+
+    In the column int8 the weights have one byte each; what serves them keeps a bf16 cache.
+    """
+    count, context = parameters(config), config.context
+    source = context if config.stack == "encoder_decoder" else 0
+    rows = [("parameters", "")]
+    rows += [(f"  {name.replace('_', ' ')}", f"{value:>18,}") for name, value in count.parts.items() if value]
+    rows += [("  total", f"{count.total:>18,}")]
+    if config.moe is not None:
+        rows += [("  active for one token", f"{count.active:>18,}")]
+    rows += [("FLOPs", "")]
+    if config.stack == "decoder":
+        for place in (1, context):
+            flops = forward_flops(config, 1, cached=place - 1).total
+            rows += [(f"  to write token {place:,}", f"{flops:>18,}")]
+    flops = train_flops(config, context, source=source) // (context + source)
+    rows += [("  to train on a token, full context", f"{flops:>18,}")]
+    single, half, byte = torch.float32, torch.bfloat16, torch.int8
+    rows += [("memory", f"{'fp32':>14}{'bf16':>14}{'int8':>14}")]
+
+    def cells(name: str, *sizes: int) -> tuple[str, str]:
+        return name, "".join(f"{readable_bytes(size):>14}" for size in sizes)
+
+    rows += [cells("  to hold: weights", *(weights_bytes(config, dtype) for dtype in (single, half, byte)))]
+    rows += [cells("  to train, without activations", *(train_bytes(config, dtype) for dtype in (single, half)))]
+    if config.stack != "encoder":
+        rows += [cells("  cache, a token", *(cache_bytes(config, 1, dtype=dtype) for dtype in (single, half)))]
+        full = (cache_bytes(config, context, dtype=dtype, source=source) for dtype in (single, half))
+        rows += [cells("  cache, full context", *full)]
+        served = [serve_bytes(config, dtype=single), serve_bytes(config, dtype=half)]
+        served += [serve_bytes(config, dtype=byte, cache_dtype=half)]
+        rows += [cells("  to serve: weights and full cache", *served)]
+    return "\n".join(f"{name:<36}{value}".rstrip() for name, value in rows)
+
+
+def decoding_table(config: ModelConfig, machine: Machine) -> str:
+    """How many tokens a second one row can get at most, as text: the memory's limit, with an empty and a full context.
+
+    In the column int8 the weights have one byte each and the cache two a number.
+    Raises `ValueError` for a stack other than a decoder.
+    """
+    if config.stack != "decoder":
+        raise ValueError(f"config has stack={config.stack!r}: expected a decoder")
+    columns = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+
+    def cache_dtype(dtype: torch.dtype) -> torch.dtype:
+        return torch.bfloat16 if dtype == torch.int8 else dtype
+
+    def limit(dtype: torch.dtype, cached: int) -> str:
+        moved = decode_bytes(config, cached, dtype=dtype, cache_dtype=cache_dtype(dtype))
+        return _readable(machine.chip.bandwidth / moved)
+
+    rows = [("memory's limit on writing", [f"{name}" for name in columns])]
+    rows += [("  tokens a second, empty context", [limit(dtype, 0) for dtype in columns.values()])]
+    rows += [("  tokens a second, full context", [limit(dtype, config.context - 1) for dtype in columns.values()])]
+    if machine.memory is not None:
+        needed = [
+            weights_bytes(config, dtype) + cache_bytes(config, config.context, dtype=cache_dtype(dtype))
+            for dtype in columns.values()
+        ]
+        rows += [("  chips to hold it and its cache", [f"{math.ceil(size / machine.memory)}" for size in needed])]
+    head = f"on {machine.name}: {machine.chip.bandwidth / 1e9:,.0f} GB/s"
+    return "\n".join([head, *(f"{name:<36}" + "".join(f"{value:>14}" for value in values) for name, values in rows)])
+
+
+def _readable(rate: float) -> str:
+    """Three digits are more than the limit means."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
+
+
+def peak_of(chip: PublishedChip) -> float:
+    peak = published_peak(chip.device, torch.bfloat16)
+    assert peak is not None
+    return peak
 
 
 def figure(number: float) -> str:
@@ -245,19 +337,9 @@ def figure(number: float) -> str:
     return f"{number:.1f}" if number >= 10 else f"{number:.2f}" if number >= 0.1 else f"{number:.1g}"
 
 
-def _duration(days: float) -> str:
-    for length, unit in ((365.25, "years"), (1.0, "days"), (1 / 24, "hours")):
-        if days >= 2 * length:
-            return f"{figure(days / length)} {unit}"
-    return f"{figure(24 * 60 * days)} minutes"
-
-
-def peak_of(chip: PublishedChip) -> float:
-    peak = published_peak(chip.device, torch.bfloat16)
-    assert peak is not None
-    return peak
-
-
-def _short(chip: PublishedChip) -> str:
-    (name,) = [short for short, known in CHIPS.items() if known is chip]
-    return name
+def many(number: float) -> str:
+    """Three digits of a count: 124 M, 46.7 B."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * size:
+            return f"{figure(number / size)} {unit}"
+    return f"{number:.0f}"
