@@ -16,11 +16,13 @@ from companion.layers.attention import Attention, attend, attention_weights
 from companion.layers.balance import switch_loss, update_bias, z_loss
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache
-from companion.layers.efficient import linear_attention, sliding_window_attention, tiled_attention
 from companion.layers.feedforward import FeedForward
+from companion.layers.linear import linear_attention
 from companion.layers.moe import MoE, RoutingStats, route
 from companion.layers.norms import LayerNorm, RMSNorm, rms_norm
 from companion.layers.positions import Learned, half_from_interleaved, rotary_angles, rotate, sinusoidal
+from companion.layers.tiled import tiled_attention
+from companion.layers.window import sliding_window_attention
 from companion.published import load_pretrained
 from companion.transformer import Memory, Output, Transformer
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from companion.config import ModelConfig
 from companion.layers.attention import Attention, Mask
+from companion.layers.bert import MaskedTransform, Pooler
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache, LayerCache
-from companion.layers.heads import MaskedTransform, Pooler
 from companion.layers.moe import Experts, MoE, RoutingStats
 from companion.layers.norms import norm
 from companion.layers.positions import Learned, sinusoidal

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from companion.config import FeedForwardConfig, MoEConfig
 from companion.layers.feedforward import FeedForward, activation
+from companion.layers.wide import wide, wide_dtype
 
 Gating = Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"]
 Experts = Literal["auto", "loop", "grouped", "gather"]
@@ -52,7 +53,7 @@ class RoutingStats(NamedTuple):
     @property
     def load(self) -> Float[Tensor, "expert"]:
         """The share of all choices that fell on each expert, f_e; they sum to one. Zeros when there is no token."""
-        counts = self.counts.to(torch.promote_types(self.logits.dtype, torch.float32))
+        counts = self.counts.to(wide_dtype(self.logits.dtype))
         return counts / counts.sum().clamp(min=1)
 
     @property
@@ -97,18 +98,18 @@ def route(
     """
     if not 1 <= top_k <= logits.shape[-1]:
         raise ValueError(f"top_k={top_k}: expected a number from 1 to the {logits.shape[-1]} experts")
-    wide = logits.float() if logits.dtype.itemsize < 4 else logits
+    z = wide(logits)
     if bias is None:
-        experts = wide.topk(top_k, dim=-1).indices  # scores rise with logits; and where scores saturate, logits do not
+        experts = z.topk(top_k, dim=-1).indices  # scores rise with logits; and where scores saturate, logits do not
     else:
-        scores = wide.sigmoid() if gating == "sigmoid" else wide.softmax(-1)
+        scores = z.sigmoid() if gating == "sigmoid" else z.softmax(-1)
         experts = (scores + bias).topk(top_k, dim=-1).indices
-    best = wide.gather(-1, experts)
+    best = z.gather(-1, experts)
     match gating:
         case "topk_softmax" | "softmax_topk_renormalised":
             weights = best.softmax(-1)
         case "softmax_topk":
-            weights = (best - wide.logsumexp(-1, keepdim=True)).exp()
+            weights = (best - z.logsumexp(-1, keepdim=True)).exp()
         case "sigmoid":
             weights = F.logsigmoid(best).softmax(-1)  # s_e / sum(s), also where every s is too small for a float
         case _:

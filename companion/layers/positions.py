@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from companion.layers.wide import wide_dtype
+
 
 def _frequencies(width: int, base: float, like: Tensor) -> Float[Tensor, "pair"]:
     """omega_i = base^(-2i / width) for i = 0 ... width/2 - 1: one frequency for each pair of components."""
@@ -25,8 +27,8 @@ def _angles(
     if width % 2:
         raise ValueError(f"{name}={width}: expected an even width, because components are taken in pairs")
     # Angles reach thousands of radians: half precision would blur neighbouring positions into one.
-    wide = positions.to(torch.float64 if dtype == torch.float64 else torch.float32)
-    return wide[..., None] * _frequencies(width, base, wide)
+    places = positions.to(wide_dtype(dtype))
+    return places[..., None] * _frequencies(width, base, places)
 
 
 def sinusoidal(

@@ -14,6 +14,7 @@ from torch import Tensor
 from companion.data.batches import IGNORE
 from companion.layers.balance import switch_loss, z_loss
 from companion.layers.moe import RoutingStats
+from companion.layers.wide import wide
 
 
 class Scored(NamedTuple):
@@ -47,11 +48,11 @@ def cross_entropy_sum(
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing={smoothing!r}: expected a share of at least 0 and below 1")
-    wide = logits.float() if logits.dtype.itemsize < 4 else logits
-    total = F.cross_entropy(wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+    z = wide(logits)
+    total = F.cross_entropy(z.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     scored = targets != IGNORE
     if smoothing:
-        even = -(wide.log_softmax(-1).mean(-1) * scored).sum()
+        even = -(z.log_softmax(-1).mean(-1) * scored).sum()
         total = (1 - smoothing) * total + smoothing * even
     return total, scored.sum()
 
