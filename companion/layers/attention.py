@@ -18,7 +18,7 @@ from companion.config import AttentionConfig, PositionConfig
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.masks import Predicate, evaluate, materialize
 from companion.layers.masks import causal as causal_predicate
-from companion.layers.positions import Rotation, rotary_angles, rotate, rotation
+from companion.layers.positions import Rotary, Rotation, rotate
 
 Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"]
 """Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores."""
@@ -42,22 +42,26 @@ def full_mask(q: Tensor, k: Tensor, mask: Tensor | Predicate | None, causal: boo
     if mask is not None and not isinstance(mask, Tensor):
         keys = torch.arange(k.shape[2], device=q.device)
         mask = evaluate(mask, q.shape[0], q.shape[1], torch.arange(-q.shape[2], 0, device=q.device) + k.shape[2], keys)
+    if causal:
+        return join(mask, materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device))
+    _check_axes(mask)
+    return mask
+
+
+def join(mask: Tensor | None, allowed: Tensor) -> Tensor:
+    """What `mask` permits of what is `allowed`. Raises `ValueError` for a mask that has not four axes."""
+    if mask is None:
+        return allowed
+    _check_axes(mask)
+    return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
+
+
+def _check_axes(mask: Tensor | None) -> None:
+    # (batch, query, key) would broadcast its rows over the heads, and silently so when there are as many.
     if mask is not None and mask.ndim != 4:
-        # (batch, query, key) would broadcast its rows over the heads, and silently so when there are as many.
         raise ValueError(
             f"mask has shape {tuple(mask.shape)}: expected four axes, each (batch, head, query, key) or 1 in place"
         )
-    if not causal:
-        return mask
-    allowed = materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device)
-    return _join(mask, allowed)
-
-
-def _join(mask: Tensor | None, allowed: Tensor) -> Tensor:
-    """What `mask` permits of what is `allowed`."""
-    if mask is None:
-        return allowed
-    return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
 
 
 def split_empty_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,9 +168,7 @@ class Attention(nn.Module):
         self.sizes = sizes = config.resolved(d_model)
         self.causal = causal
         self.dropout = dropout
-        self.rotary = positions if positions is not None and positions.kind == "rotary" else None
-        if self.rotary is not None and sizes.d_head % 2:
-            raise ValueError(f"d_head={sizes.d_head}: expected an even width, because rotary turns pairs of components")
+        self.rotary = Rotary.of(positions, sizes.d_head)
         self.query = nn.Linear(d_model, sizes.heads * sizes.d_head, bias=config.bias)
         self.key = nn.Linear(d_model, sizes.kv_heads * sizes.d_head, bias=config.bias)
         self.value = nn.Linear(d_model, sizes.kv_heads * sizes.d_v, bias=config.bias)
@@ -185,28 +187,31 @@ class Attention(nn.Module):
         """Each token of `x` looks at `x` itself, at what the cache holds, or at `source`.
 
         source:     cross-attention: keys and values come from here, queries from `x`.
-        positions:  (token) or (batch, token), for rotary; or what `rotation` made of them, once for all layers.
+        positions:  (token) or (batch, token), for rotary; or what `Rotary.at` made of them, once for all layers.
                     Default: 0, 1, ... from where the cache stands.
         mask:       broadcast to (batch, head, token, key); with a cache, key counts the slots it shows. Or a predicate.
         cache:      a `LayerCache` for self-attention (written), or a `CrossCache` in place of `source` (read).
 
         Raises `ValueError` for a `LayerCache` without a causal mask, under which alone kept keys stay right.
         """
+        causal = self.causal
         if isinstance(cache, CrossCache) or source is not None:
             kept = cache if isinstance(cache, CrossCache) else self.project_source(source)
-            q = self._split(self.query(x), self.sizes.heads)
-            return self._merge(self._attend(q, kept.keys, kept.values, mask, causal=False, backend=backend))
-        q, k, v = self.project(x, positions if positions is not None else self._default_positions(x, cache))
-        if cache is None:
-            return self._merge(self._attend(q, k, v, mask, causal=self.causal, backend=backend))
-        if not self.causal:
+            q, k, v, causal = self._split(self.query(x), self.sizes.heads), kept.keys, kept.values, False
+        elif cache is None:
+            q, k, v = self.project(x, torch.arange(x.shape[1], device=x.device) if positions is None else positions)
+        elif not causal:
             raise ValueError("cache: kept keys and values stay right only under a causal mask; got causal=False")
-        keys, values = cache.write(k, v)
-        if mask is not None and not isinstance(mask, Tensor):
-            mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(keys.shape[2], device=q.device))
-        if cache.mask is not None:
-            mask = _join(mask, cache.mask)
-        return self._merge(self._attend(q, keys, values, mask, causal=cache.mask is None, backend=backend))
+        else:
+            q, k, v = self.project(x, cache.slots if positions is None else positions)
+            k, v = cache.write(k, v)
+            if mask is not None and not isinstance(mask, Tensor):
+                mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(k.shape[2], device=q.device))
+            if cache.mask is not None:  # it says what causal would, of rows that stand at different places
+                mask, causal = join(mask, cache.mask), False
+        dropout = self.dropout if self.training else 0.0
+        heads = attend(q, k.to(q.dtype), v.to(q.dtype), mask=mask, causal=causal, dropout=dropout, backend=backend)
+        return self.output(heads.transpose(1, 2).flatten(2))
 
     def project(
         self, x: Float[Tensor, "batch token d_model"], positions: Int[Tensor, "*batch token"] | Rotation
@@ -220,16 +225,9 @@ class Attention(nn.Module):
         k = self._split(self.key(x), self.sizes.kv_heads)
         v = self._split(self.value(x), self.sizes.kv_heads)
         if self.rotary is not None:
-            if not isinstance(positions, Rotation):
-                positions = self.rotation(positions, x.dtype)
-            q, k = rotate(q, positions, self.rotary.pairing), rotate(k, positions, self.rotary.pairing)
+            turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions, x.dtype)
+            q, k = rotate(q, turn, self.rotary.layout), rotate(k, turn, self.rotary.layout)
         return q, k, v
-
-    def rotation(self, positions: Int[Tensor, "*batch token"], dtype: torch.dtype) -> Rotation:
-        """By how much rotary positions turn this layer's queries and keys. Raises `ValueError` for other kinds."""
-        if self.rotary is None:
-            raise ValueError("positions: this layer turns nothing; expected rotary positions")
-        return rotation(rotary_angles(positions, self.sizes.d_head, self.rotary.base, dtype), dtype)
 
     def project_source(self, source: Float[Tensor, "batch key d_model"] | None) -> CrossCache:
         """Keys and values of a source, to be computed once and passed as `cache` from then on (lesson 10).
@@ -242,22 +240,8 @@ class Attention(nn.Module):
             self._split(self.key(source), self.sizes.kv_heads), self._split(self.value(source), self.sizes.kv_heads)
         )
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Predicate | None, *, causal: bool, backend: Backend
-    ) -> Float[Tensor, "batch head query d_v"]:
-        dropout = self.dropout if self.training else 0.0
-        k, v = k.to(q.dtype), v.to(q.dtype)
-        return attend(q, k, v, mask=mask, causal=causal, dropout=dropout, backend=backend)
-
-    @staticmethod
-    def _default_positions(x: Tensor, cache: LayerCache | None) -> Tensor:
-        return torch.arange(x.shape[1], device=x.device) if cache is None else cache.slots
-
     @staticmethod
     def _split(x: Float[Tensor, "batch token wide"], heads: int) -> Float[Tensor, "batch head token d_head"]:
         """(batch, token, head * d) -> (batch, head, token, d). Viewing first and transposing then keeps each token's
         components together; a direct view to the final shape would mix tokens with heads."""
         return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
-
-    def _merge(self, heads: Float[Tensor, "batch head token d_v"]) -> Float[Tensor, "batch token d_model"]:
-        return self.output(heads.transpose(1, 2).flatten(2))

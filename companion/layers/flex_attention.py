@@ -1,8 +1,8 @@
 """Attention compiled for its mask, by PyTorch's `flex_attention` (Dong et al. 2024; lesson 12).
 
-On a GPU a kernel is compiled for the predicate, which skips blocks of keys that nobody sees. Equal to `attend`, where a
-mask is read after it has been written out for every pair. For long sequences with few visible pairs; like
-triton_attention.py, it is no part of the model.
+On a GPU a kernel is compiled for the predicate, which skips blocks of keys that no query sees. The numbers are those of
+`attend`, which reads a mask that has been written out for every pair. For long sequences with few visible pairs. Like
+triton_attention.py it stands beside the model, which does not use it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def flex_attention(
     Raises `ValueError` if the head counts do not divide, the mask has not four axes, or a gradient is to be taken on a
     CPU, where PyTorch has none.
     """
-    # Imported here: not everyone who attends should wait for a compiler to load.
+    # Imported here: it loads a compiler, and other attention does not need one.
     from torch.nn.attention.flex_attention import create_block_mask
     from torch.nn.attention.flex_attention import flex_attention as pytorchs
 

@@ -6,12 +6,14 @@ whole sequence, alone beside a cache, or in a batch of unequal prompts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from companion.config import PositionConfig
 from companion.layers.wide import wide_dtype
 
 
@@ -120,6 +122,35 @@ def rotate(
 
 def _turned(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(a * sin, b, cos)
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions of heads of one width (Su et al. 2021; lesson 05). Layers whose `Rotary` is equal turn alike.
+
+    d_head:  width of a query and of a key.
+    base:    of the frequencies, see `rotary_angles`.
+    layout:  which components make a pair, see `rotate`.
+
+    Raises `ValueError` if `d_head` is odd.
+    """
+
+    d_head: int
+    base: float = 10000.0
+    layout: Literal["half", "interleaved"] = "half"
+
+    def __post_init__(self) -> None:
+        if self.d_head % 2:
+            raise ValueError(f"d_head={self.d_head}: expected an even width, because rotary turns pairs of components")
+
+    @classmethod
+    def of(cls, config: PositionConfig | None, d_head: int) -> Rotary | None:
+        """The rotary positions that `config` asks for; `None` for the other kinds."""
+        return None if config is None or config.kind != "rotary" else cls(d_head, config.base, config.pairing)
+
+    def at(self, positions: Int[Tensor, "*batch token"], dtype: torch.dtype) -> Rotation:
+        """By how much queries and keys of that dtype turn at these positions."""
+        return rotation(rotary_angles(positions, self.d_head, self.base, dtype), dtype)
 
 
 def half_from_interleaved(d_head: int) -> Int[Tensor, "d_head"]:

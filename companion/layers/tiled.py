@@ -38,7 +38,7 @@ def tiled_attention(
 
     mask:    boolean tensor with four axes, True = may look; or a predicate, which is asked tile by tile, so that the
              mask needs no memory of its own.
-    causal:  as in `attend`: the last query is at the last key. Tiles in which nobody may look are skipped.
+    causal:  as in `attend`: the last query is at the last key. Tiles without a pair that may look are skipped.
     tile:    queries and keys in a tile.
 
     Memory: the backward pass keeps q, k, v, the output and one log-sum-exp per query and head, and computes each tile
@@ -132,7 +132,7 @@ def _tiles(
     tile: tuple[int, int],
     device: torch.device,
 ) -> Iterator[tuple[slice, Iterator[tuple[slice, Tensor | None]]]]:
-    """Each tile of queries with the tiles of keys that it has to visit, and who may look there (`None`: everyone)."""
+    """Each tile of queries with the tiles of keys it has to visit, and which of those pairs may look (`None`: all)."""
     batch, heads, n, _ = queries
     offset = keys[2] - n  # the last query is at the last key
     predicate = None if isinstance(mask, Tensor) else mask
@@ -160,7 +160,7 @@ def _tiles(
 
 
 def _cut(mask: Tensor, axis: int, start: int, end: int) -> Tensor:
-    """The part of a mask that belongs to a tile; an axis of one broadcasts and stays."""
+    """The part of a mask that belongs to a tile; an axis of length 1 broadcasts and stays."""
     return mask if mask.shape[axis] == 1 else mask.narrow(axis, start, end - start)
 
 

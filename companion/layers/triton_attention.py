@@ -88,7 +88,7 @@ def _forward(
 
     offset = keys - queries  # the last query is at the last key
     end = keys
-    if CAUSAL:  # beyond the last query of the tile nobody looks
+    if CAUSAL:  # no query of the tile sees a key beyond its last
         end = tl.minimum(keys, (tile + 1) * TILE_Q + offset)
     for start in range(0, end, TILE_K):
         key = start + tl.arange(0, TILE_K)
@@ -154,7 +154,7 @@ def triton_attention(
         raise ValueError(f"tile={tile}: expected two powers of two >= 16")
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise ValueError("q, k or v needs a gradient: this kernel has none; expected torch.no_grad(), or attend()")
-    # The kernel steps from one component to the next by one.
+    # The kernel takes neighbouring components to be neighbours in memory.
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     batch, heads, queries, d_head = q.shape
     kv_heads, keys, d_v = v.shape[1:]

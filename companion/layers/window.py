@@ -44,7 +44,7 @@ def sliding_window_attention(
     span = block + width - 1
     # Pad so that query i sees keys i ... i + width - 1: in front up to the first query's reach, behind to whole blocks.
     behind = blocks * block - n
-    front = n + width - 1 - k.shape[2]  # negative where the first keys are beyond everyone's reach: cut off
+    front = n + width - 1 - k.shape[2]  # negative where no query reaches the first keys: they are cut off
     q = F.pad(q, (0, 0, 0, behind))
     k, v = (F.pad(x, (0, 0, front, behind)).unfold(2, span, block).transpose(-2, -1) for x in (k, v))
     q = q.unflatten(2, (blocks, block))

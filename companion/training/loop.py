@@ -181,10 +181,9 @@ def packed_next_token_loss(
     if hide == "documents":
         number = (places == 0).cumsum(-1)
         apart = materialize(documents(number), len(tokens), tokens.shape[1], tokens.shape[1], device=tokens.device)
-        # Padding sees nobody, which is how the model knows it.
-        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None])
+        out = model(tokens, positions=places.clamp(min=0), mask=apart, real=real)
     else:
-        out = model(tokens, mask=real if hide == "padding" else None)
+        out = model(tokens, real=real if hide == "padding" else None)
     return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
 
 
@@ -202,8 +201,8 @@ def translation_loss(
     padding:    the id after the end of a source, which nothing may look at, and of the inputs.
     smoothing:  as in `cross_entropy_sum`.
     """
-    memory = model.encode(source, mask=source != padding)  # type: ignore[operator]
-    out = model(inputs, source=memory, mask=inputs != padding)
+    memory = model.encode(source, real=source != padding)  # type: ignore[operator]
+    out = model(inputs, source=memory, real=inputs != padding)
     return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
 
 
