@@ -181,7 +181,8 @@ def packed_next_token_loss(
     if hide == "documents":
         number = (places == 0).cumsum(-1)
         apart = materialize(documents(number), len(tokens), tokens.shape[1], tokens.shape[1], device=tokens.device)
-        out = model(tokens, positions=places.clamp(min=0), mask=apart, real=real)
+        # Padding sees nothing either: what it holds, and so which experts it visits, does not depend on the texts.
+        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None], real=real)
     else:
         out = model(tokens, real=real if hide == "padding" else None)
     return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
