@@ -30,13 +30,18 @@ Backend = Literal["reference", "sdpa"]
 """How attention is computed; see `attend`. Both give the same numbers, up to rounding."""
 
 
-def check_heads(q: Tensor, k: Tensor) -> None:
+def check_heads(q: Float[Tensor, "batch head query d_head"], k: Float[Tensor, "batch kv_head key d_head"]) -> None:
     """Raises `ValueError` unless the heads of `k` divide those of `q`: each serves the same number of query heads."""
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of the {q.shape[1]} heads of q")
 
 
-def full_mask(q: Tensor, k: Tensor, mask: Tensor | Predicate | None, causal: bool) -> Tensor | None:
+def full_mask(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch kv_head key d_head"],
+    mask: Mask | Predicate | None,
+    causal: bool,
+) -> Mask | None:
     """`mask` and the causal rule as one mask, `None` if there is neither. Causal is aligned lower-right: the last query
     sees every key. Raises `ValueError` for a mask that has not four axes."""
     if mask is not None and not isinstance(mask, Tensor):
@@ -48,7 +53,7 @@ def full_mask(q: Tensor, k: Tensor, mask: Tensor | Predicate | None, causal: boo
     return mask
 
 
-def join(mask: Tensor | None, allowed: Tensor) -> Tensor:
+def join(mask: Mask | None, allowed: Bool[Tensor, "*#axes"]) -> Mask:
     """What `mask` permits of what is `allowed`. Raises `ValueError` for a mask that has not four axes."""
     if mask is None:
         return allowed
@@ -64,7 +69,7 @@ def _check_axes(mask: Tensor | None) -> None:
         )
 
 
-def split_empty_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
+def split_empty_rows(mask: Mask) -> tuple[Mask, Bool[Tensor, "#batch #head #query 1"]]:
     """A mask without empty rows, and which rows were empty.
 
     The softmax over nothing is 0/0. Such a row is given every key, so that its softmax and its gradient are finite, and
