@@ -1,21 +1,16 @@
-"""The sizing page and `companion sizing`: up to date, the same figures everywhere, and bad flags are named."""
+"""The sizing page and `companion sizing`: complete, the same figures everywhere, and bad flags are named."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from companion import cli
-from companion.costs import tables as sizing_page
+from companion.commands.main import main
 from companion.costs.sizing import device_bytes, fewest_devices, train_cost
-from companion.costs.tables import Question, data, page
+from companion.costs.tables import Question, data
 from companion.presets import PRESETS
 
 PAGE = Path(__file__).parents[1] / "notebooks" / "sizing.md"
-
-
-def test_the_page_is_what_is_computed_now():
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `make notebooks`"
 
 
 def test_the_page_shows_every_preset_in_every_table_and_says_where_it_misleads():
@@ -27,16 +22,9 @@ def test_the_page_shows_every_preset_in_every_table_and_says_where_it_misleads()
         assert "nan" not in line.split() and "inf" not in line.split()
 
 
-def test_the_command_writes_the_page(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sizing_page, "page", lambda: "the page\n")
-    assert cli.main(["sizing", "--page", str(tmp_path / "sizing.md")]) == 0
-    assert (tmp_path / "sizing.md").read_text(encoding="utf-8") == "the page\n"
-    assert capsys.readouterr().out == ""
-
-
 def test_json_gives_the_figures_of_the_library(capsys):
     flags = ["--chip", "a100-80gb", "--devices", "64", "--share", "0.45", "--tokens", "1e12", "--batch", "2"]
-    assert cli.main(["sizing", "llama-7b", "mixtral-8x7b", *flags, "--json"]) == 0
+    assert main(["sizing", "llama-7b", "mixtral-8x7b", *flags, "--json"]) == 0
     llama, mixtral = json.loads(capsys.readouterr().out)
     config = PRESETS["llama-7b"]
     cost = train_cost(config, 1e12)
@@ -55,7 +43,7 @@ def test_json_gives_the_figures_of_the_library(capsys):
 
 
 def test_the_tables_name_what_was_asked_for(capsys):
-    assert cli.main(["sizing", "gpt2", "mixtral-8x7b", "--chip", "h200", "--devices", "16", "--share", "0.3"]) == 0
+    assert main(["sizing", "gpt2", "mixtral-8x7b", "--chip", "h200", "--devices", "16", "--share", "0.3"]) == 0
     text = capsys.readouterr().out
     for expected in ("124 M", "of NVIDIA H200", "141 GB", "30% of the peak", "on 16 h200", "experts over 8", "12.9 B"):
         assert expected in text
@@ -65,7 +53,7 @@ def test_the_tables_name_what_was_asked_for(capsys):
 
 def test_a_model_of_ones_own(tmp_path, capsys):
     (tmp_path / "mine.json").write_text(PRESETS["gpt2"].with_(layers=2).to_json(), encoding="utf-8")
-    assert cli.main(["sizing", "--config", str(tmp_path / "mine.json")]) == 0
+    assert main(["sizing", "--config", str(tmp_path / "mine.json")]) == 0
     text = capsys.readouterr().out
     assert "mine" in text and "gpt2" not in text
 
@@ -83,12 +71,15 @@ def test_a_model_of_ones_own(tmp_path, capsys):
         (["--tokens", "-3"], "--tokens -3: expected a number > 0"),
         (["--chip", "h1000"], "--chip h1000: expected one of a100-40gb"),
         (["--config", "missing.json"], "--config missing.json: cannot be read"),
-        (["--page", "sizing.md", "gpt2"], "--page sizing.md: expected nothing beside it"),
     ],
 )
 def test_bad_flags_are_named_and_nothing_is_written(flags, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["sizing", *flags]) == 2
+    try:
+        code = main(["sizing", *flags])
+    except SystemExit as exit:
+        code = exit.code
+    assert code == 2
     said = capsys.readouterr()
     assert message in said.err and said.out == "" and not list(tmp_path.iterdir())
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from nbformat import from_dict
+
 from companion.checking.exercise import BEGIN, END, STUB
 from companion.course.release.cells import Cell, Notebook
 
@@ -31,24 +33,26 @@ def graded(grade_id: str, points: float, cell: Cell) -> Cell:
 
 def _marked(cell: Cell, grade_id: str, **marks: Any) -> Cell:
     marks = {"grade": False, "locked": False, "solution": False, "task": False} | marks
-    return cell | {"metadata": cell["metadata"] | {"nbgrader": {"grade_id": grade_id, "schema_version": 3} | marks}}
+    return from_dict(
+        cell | {"metadata": cell["metadata"] | {"nbgrader": {"grade_id": grade_id, "schema_version": 3} | marks}}
+    )
 
 
 def released(source: Notebook) -> Notebook:
     """The notebook that a student receives: without solutions and hidden tests, its fixed cells locked and summed."""
-    return source | {"cells": [_released(cell) for cell in source["cells"]]}
+    return from_dict(source | {"cells": [_released(cell) for cell in source["cells"]]})
 
 
 def _released(cell: Cell) -> Cell:
     metadata = dict(cell["metadata"])
     marks = dict(metadata["nbgrader"])
     text = _cut(cell["source"], BEGIN, END, STUB) if marks["solution"] else cell["source"]
-    cell = cell | {"source": _cut(text, BEGIN_HIDDEN, END_HIDDEN, None)}
+    cell = from_dict(cell | {"source": _cut(text, BEGIN_HIDDEN, END_HIDDEN, None)})
     metadata["deletable"] = False
     if not marks["solution"]:
         metadata["editable"] = False
     marks |= {"checksum": _checksum(cell, marks), "cell_type": cell["cell_type"]}
-    return cell | {"metadata": metadata | {"nbgrader": marks}}
+    return from_dict(cell | {"metadata": metadata | {"nbgrader": marks}})
 
 
 def _cut(text: str, begin: str, end: str, instead: str | None) -> str:
