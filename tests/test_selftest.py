@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from companion.cli import main
+from companion.commands.main import main
 from companion.selftest.kills import Kill, Outcome, Reference, _Test, selftest
 from companion.selftest.plan import Plan
 from companion.training.checkpoints import Saved

@@ -1,21 +1,33 @@
-"""What `companion train` does: begin a run, or go on with the one that is there, to its end or to Ctrl-C.
-
-torch and the rest are imported by the functions that need them, after a mistyped flag has been answered.
-"""
+"""`companion train`: begin a run, or go on with the one that is there, to its end or to Ctrl-C."""
 
 from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from itertools import count, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-from jsonargparse import Namespace
+import yaml
+from jsonargparse import ActionConfigFile, Namespace
 
+from companion.commands.parser import Parser
+from companion.commands.runs import must_be_writable
+from companion.quantities import flag_type
 from companion.training import report
-from companion.training.settings import TASKS, Settings, differences, flag, recorded
+from companion.training.settings import (
+    GROUPS,
+    TASKS,
+    NumberWordsSettings,
+    Settings,
+    TextSettings,
+    differences,
+    flag,
+    recorded,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -28,10 +40,106 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
+USUAL = {
+    *("data", "from", "to"),
+    *("model", "d-model", "layers", "heads", "context", "experts", "dropout"),
+    *("steps", "minutes", "batch", "learning-rate", "seed"),
+    *("out", "device", "compile"),
+}
+"""The flags that `--help` explains; the others are for `--help-all`."""
+_STOPPING = (
+    "Stop with Ctrl-C at any time: the run is saved, and the same command goes on from there. A run that was killed "
+    "ends, when continued, with the same weights as one that was not, bit for bit."
+)
+_SEVERAL = (
+    "Several processes, one for each GPU or for a few cores of a CPU, train one model together. The run is the same: "
+    "batches and losses do not depend on how many there are, and another number, or one, can go on with it. torchrun "
+    "starts them, in three ways; the third has DDP or, with --shard, FSDP for all but the experts:\n\n"
+    "  torchrun --nproc-per-node 4 -m companion train\n"
+    "      each holds the whole model, and gradients are added (DDP)\n"
+    "  torchrun --nproc-per-node 4 -m companion train --shard\n"
+    "      each keeps a quarter of the weights, gradients and moments: for a model\n"
+    "      that does not fit (FSDP)\n"
+    "  torchrun --nproc-per-node 4 -m companion train --experts 8 --expert-parallel 4\n"
+    "      each has two experts of every layer, and tokens travel to theirs"
+)
+_TEXT = {
+    TextSettings.task: (
+        "Train a decoder on text and print bits per byte on a held-out part of it, beside what xz and n-gram models "
+        f"need for the same text.\n\n{_STOPPING}\n\n"
+        "With --task number-words, an encoder-decoder learns to translate number names instead: companion train "
+        "--task number-words --help shows its flags and defaults.",
+        "examples:\n"
+        "  companion train                                text that comes with Python\n"
+        "  companion train --minutes 5                    as many updates as fit\n"
+        "  companion train --data notes/ 'books/*.txt'    your own text\n"
+        "  companion train --d-model 256 --layers 6 --out runs/larger\n"
+        "  companion train --experts 8                    a mixture of experts\n"
+        "  companion train --config settings.yaml         the same flags from a file;\n"
+        "                                                 --print_config writes one\n"
+        "  companion train --task number-words            translate number names",
+    ),
+    NumberWordsSettings.task: (
+        "Train an encoder-decoder to translate the names of numbers from 0 to 999,999, and print how many it "
+        "translates without a mistake, of those it has never seen: one number in ten is kept from it.\n\n"
+        '"einundzwanzigtausenddreihundertvier" says one-and-twenty: the order of the words has to be learned.\n\n'
+        f"{_STOPPING}",
+        "examples:\n"
+        "  companion train --task number-words --from de --to en\n"
+        "      ten seconds of training, over 99 % right\n"
+        "  companion train --task number-words --from fr --to de\n"
+        "  companion train --task number-words --source-pieces characters\n"
+        "      letters in place of parts of words\n"
+        "  companion train --task number-words --label-smoothing 0.1\n"
+        "then:\n"
+        "  companion translate einundzwanzigtausenddreihundertvier",
+    ),
+}
 
 
-def run_training(chosen: Namespace, arguments: list[str]) -> int:
-    """Train what the flags in `chosen` ask for; the exit code.
+def task_asked_for(arguments: Sequence[str]) -> str:
+    """The task that `companion train` is asked for, in its flags or in its --config file: it decides what flags there
+    are. "text" where none is named; one that does not exist is left to the parser to refuse."""
+    asked: object = TextSettings.task
+    for argument, after in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, equals, value = argument.partition("=")
+        value = value if equals else after
+        if name == "--config" and Path(value).is_file():
+            with suppress(OSError, UnicodeError, yaml.YAMLError):
+                given = yaml.safe_load(Path(value).read_text("utf-8"))
+                asked = given.get("task", asked) if isinstance(given, dict) else asked
+        elif name == "--task":
+            asked = value
+    return asked if isinstance(asked, str) and asked in TASKS else TextSettings.task
+
+
+def parser(task: str = TextSettings.task) -> Parser:
+    """The flags of a run of `task`: the fields of its settings."""
+    description, epilog = _TEXT[task]
+    kind = TASKS[task]
+    flags = [flag(f) for f in fields(kind)]
+    rare = [name for name in flags if name not in USUAL]
+    parser = Parser(description=description, epilog=epilog, rare=rare, more=_SEVERAL)
+    hints, defaults = get_type_hints(kind, include_extras=True), kind()
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    groups[GROUPS[0]].add_argument(
+        "--task", type=Literal[*TASKS], default=task, help="text to go on with, or number names to translate"
+    )
+    for f in sorted(fields(kind), key=lambda f: GROUPS.index(f.metadata["group"])):
+        options: dict[str, Any] = {"type": flag_type(hints[f.name]), "default": getattr(defaults, f.name)}
+        if f.name == "data":
+            options |= {"type": str, "nargs": "+", "metavar": "PATH"}
+        elif f.name in ("compile", "tensorboard", "shard"):
+            options = {"action": "store_true"}
+        groups[f.metadata["group"]].add_argument("--" + flag(f), help=f.metadata["help"], **options)
+    groups[GROUPS[3]].add_argument(
+        "--config", action=ActionConfigFile, metavar="FILE", help="a YAML or JSON file with any of these flags"
+    )
+    return parser
+
+
+def run(flags: Namespace, arguments: list[str]) -> int:
+    """Train what the flags ask for; the exit code.
 
     arguments:  the command's own, for messages that show how to go on.
 
@@ -41,14 +149,14 @@ def run_training(chosen: Namespace, arguments: list[str]) -> int:
 
     try:
         with only_main_speaks():
-            return _train_here(chosen, arguments)
+            return _train_here(flags, arguments)
     except Elsewhere as error:
         return error.code
 
 
-def _train_here(chosen: Namespace, arguments: list[str]) -> int:
-    kind = TASKS[chosen.task]
-    settings = kind(**{f.name: chosen[flag(f).replace("-", "_")] for f in fields(kind)})
+def _train_here(flags: Namespace, arguments: list[str]) -> int:
+    kind = TASKS[flags.task]
+    settings = kind(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(kind)})
     from companion.device import find_device
     from companion.training.distributed import processes as distributed
     from companion.training.folder import RunFolder
@@ -56,7 +164,11 @@ def _train_here(chosen: Namespace, arguments: list[str]) -> int:
 
     if settings.tensorboard:
         require_tensorboard()
-    folder = RunFolder(settings.folder())
+    settings.model_config(vocab=257)  # a model that cannot be is refused before anything is read or looked for
+    place = _place(settings)
+    must_be_writable(place, "--out")
+    folder = RunFolder(place)
+    folder.check_ours()
     again = distributed.command(arguments)
     device = find_device(settings.device)
     processes = distributed.start_processes(
@@ -81,6 +193,24 @@ def _train_here(chosen: Namespace, arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 1
+
+
+def _place(settings: Settings) -> Path:
+    """Where the run goes: to `--out`; without it, to the first of runs/NAME, runs/NAME-2, ... that is free or holds
+    a run with these settings, so that other settings do not meet the run of before."""
+    from companion.training.folder import RunFolder
+
+    usual = settings.folder()
+    if settings.out is not None:
+        return usual
+    for number in count(1):
+        folder = RunFolder(usual if number == 1 else usual.with_name(f"{usual.name}-{number}"))
+        if not folder.exists:
+            return folder.path
+        if not (changed := differences(recorded(folder.record()), settings)):
+            return folder.path
+        print(f"{folder.path} holds a run with other settings ({changed[0]})", file=sys.stderr)
+    raise AssertionError("numbers do not end")
 
 
 def _train_into(
@@ -172,8 +302,13 @@ def _check_same_settings(folder: RunFolder, settings: Settings) -> None:
         lines = "\n  ".join(changed)
         raise ValueError(
             f"{folder.path} holds a run with other settings:\n  {lines}\nexpected the same ones to go on with it, "
-            "or another --out to begin a new run"
+            f"or another --out to begin a new run, as in --out {_unused(folder.path)}"
         )
+
+
+def _unused(path: Path) -> Path:
+    """A name beside `path` that nothing has yet."""
+    return next(new for number in count(2) if not (new := path.with_name(f"{path.name}-{number}")).exists())
 
 
 def _check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> None:
@@ -184,7 +319,8 @@ def _check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> N
         notes = task.text.corpus.notes if isinstance(task, TextTask) else ()
         raise ValueError(
             f"{folder.path} holds a run on other data: {task.title} has changed since; expected the same to go on, or "
-            "another --out to begin a new run" + "".join(f"\n  as it is now: {note}" for note in notes)
+            f"another --out to begin a new run, as in --out {_unused(folder.path)}"
+            + "".join(f"\n  as it is now: {note}" for note in notes)
         )
 
 

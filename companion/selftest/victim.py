@@ -16,7 +16,7 @@ _OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.tru
 
 def _train(plan: Plan, arguments: list[str]) -> int:
     """Train as `companion` with these arguments does, and do what the plan says."""
-    from companion.cli import main
+    from companion.commands.main import main
     from companion.training.trainer import Trainer, Update
 
     rank, notes = int(os.environ.get("RANK", 0)) if launched() else 0, Path(plan.notes)

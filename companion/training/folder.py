@@ -65,7 +65,7 @@ class RunFolder:
 
         Raises `Busy` if another one does, and `ValueError` if something other than a run is there.
         """
-        self._check_ours()
+        self.check_ours()
         new = not self.path.exists()
         try:
             with writing(self.path, 1):
@@ -83,7 +83,7 @@ class RunFolder:
         Raises `ValueError` if a run, or anything else, is there already, and `NotWritten`, with nothing left behind,
         when there is no room.
         """
-        self._check_ours()
+        self.check_ours()
         if self.exists:
             raise ValueError(f"{self.path}: a run was begun here a moment ago; the same command goes on with it")
         digests = {name: _digest(text.encode()) for name, text in files.items()}
@@ -253,7 +253,7 @@ class RunFolder:
 
     # Files
 
-    def _check_ours(self) -> None:
+    def check_ours(self) -> None:
         """Raise `ValueError` unless the folder is missing or empty, or a run is there or was being made when killed."""
         if not self.path.exists() or self.exists:
             return

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from companion.cli import main
+from companion.commands.main import main
 from companion.course.proof.verify import stub
 from companion.course.release import release as bundling
 from companion.course.release.problem_set import ProblemSet

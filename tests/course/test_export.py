@@ -7,7 +7,7 @@ import io
 import pytest
 from nbgrader.plugins.export import CsvExportPlugin
 
-from companion.cli import main
+from companion.commands.main import main
 from companion.course.grading.gradebook import COLUMNS, collect, to_csv
 
 HEAD = "assignment,student_id,score,max_score,timestamp,submission,2.3\n"

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from companion.cli import main
+from companion.commands.main import main
 from companion.course.grading.gradebook import COLUMNS
 from companion.course.grading.mark import KeyRing
 from companion.course.grading.submissions import handed_in, left_out

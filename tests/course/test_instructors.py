@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from companion.checking.examine import Result
-from companion.course.grade_flags import grade_parser
-from companion.parsers import command_parser
+from companion.commands.grade import parser as grade_parser
+from companion.commands.main import command_parser
 
 FOLDER = Path(__file__).parents[2] / "notebooks" / "exercises"
 PAGE = (FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")

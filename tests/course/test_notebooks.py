@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from companion.checking.exercise import BEGIN, END, exercise
-from companion.cli import main
+from companion.commands.main import main
 from companion.course.release.cells import marked_solution, to_text
 from companion.course.release.notebooks import chapters, self_study, solved, stale_files
 from companion.course.release.tutor import TUTOR

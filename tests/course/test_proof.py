@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from companion.cli import main
+from companion.commands.main import main
 from companion.course.proof import proof
 from companion.course.proof.proof import Proof, as_json, as_text, prove
 from companion.course.proof.verify import SEEDS, Trial

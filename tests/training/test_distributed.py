@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from processes import HALF, KINDS, Kind, environment, evaluated, everything, launch, load, make, title, train
 
-from companion.cli import main
+from companion.commands.main import main
 from companion.files.models import load_tensors
 from companion.layers.moe import MoE
 from companion.training.distributed import processes as distributed

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from companion.cli import main
+from companion.commands.main import main
 from companion.data.tokenizer import BytePairTokenizer
 from companion.training.folder import RunFolder
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from companion.cli import main
+from companion.commands.main import main
 from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.files.models import load_model
 from companion.training.folder import MACHINE_FIELDS, RunFolder
@@ -111,9 +111,11 @@ def test_a_finished_run_says_so_and_other_settings_are_refused(books: Path, caps
     again = capsys.readouterr().out
     assert "this run is finished" in again and contents(Path("runs")) == weights
     assert next(line for line in first.splitlines() if "this model" in line) in again
-    error = refused(["train", "--data", "books", *SMALL, "--layers", "2", "--seed", "5"], capsys)
+    again = ["train", "--data", "books", *SMALL, "--out", "runs/books"]
+    error = refused([*again, "--layers", "2", "--seed", "5"], capsys)
     assert "runs/books holds a run with other settings" in error
     assert "--layers: 1 in the run, 2 now" in error and "--seed: 0 in the run, 5 now" in error
+    assert f"--out {Path('runs/books-2')}" in error
     (books / "Ada.txt").write_text(story("Ada Lovelace"), "utf-8")
     assert "has changed since" in refused(["train", "--data", "books", *SMALL], capsys)
 
@@ -121,13 +123,13 @@ def test_a_finished_run_says_so_and_other_settings_are_refused(books: Path, caps
 def test_kill_9_and_run_again_gives_the_weights_of_an_uninterrupted_run(books: Path, capsys) -> None:
     arguments = ["train", "--data", "books", *SMALL, "--steps", "60"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     environment["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     # Slowed down, so that there is time to kill it between two checkpoints and before the end.
     script = (
         "import sys, time\nfrom companion.training.trainer import Trainer\nupdate = Trainer.update\n"
         "def slow(self):\n    time.sleep(0.05)\n    return update(self)\n"
-        "Trainer.update = slow\nfrom companion.cli import main\nsys.exit(main(sys.argv[1:]))"
+        "Trainer.update = slow\nfrom companion.commands.main import main\nsys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", script, *arguments, "--out", "runs/killed"]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -235,9 +237,9 @@ def test_a_model_and_settings_can_come_from_files(books: Path, capsys) -> None:
         (["--learning-rate", "0", "--data", "books", "--steps", "1"], "learning_rate=0.0: expected a number > 0"),
         (["--device", "abacus"], "--device abacus: expected cpu, cuda"),
         (["--device", "cuda:99"], "--device cuda:99: expected a device of this machine"),
-        (["--layers", "many"], "layers"),
-        (["--laiers", "3"], "--laiers"),
-        (["--positions", "gps"], "positions"),
+        (["--layers", "many"], "--layers many: expected a whole number >= 1"),
+        (["--laiers", "3"], "--laiers: no such flag; did you mean --layers?"),
+        (["--positions", "gps"], "--positions gps: expected one of rotary, sinusoidal"),
         (["--out", "books", "--data", "books", *SMALL], "--out books: expected a new or empty folder"),
     ],
 )
@@ -306,8 +308,8 @@ def test_greedy_text_goes_on_past_the_context_and_unequal_prompts_do_not_disturb
         (["--prompt", "The ", "--prompt", ""], "got an empty prompt"),
         (["--prompt", "The walk of Ada " * 20], "expected at most 24, the model's context"),
         (["--prompt", "a", "--tokens", "0"], "--tokens 0: expected a whole number >= 1"),
-        (["--prompt", "a", "--temperature", "-1"], "temperature=-1.0: expected a finite number >= 0"),
-        (["--prompt", "a", "--top-k", "0"], "top_k=0: expected a whole number >= 1"),
+        (["--prompt", "a", "--temperature", "-1"], "--temperature -1: expected a number >= 0"),
+        (["--prompt", "a", "--top-k", "0"], "--top-k 0: expected a whole number >= 1"),
         (["--prompt", "a", "--top-p", "2"], "top_p=2.0: expected a probability"),
         (["--prompt", "a", "--seed", "-1"], "--seed -1: expected a whole number >= 0"),
         (["--prompt", "a", "--run", "nowhere"], "found no run.json there; train one first"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from companion.cli import main
+from companion.commands.main import main
 from companion.data import number_words
 from companion.data.number_names import language
 from companion.files.models import load_model
@@ -228,7 +228,7 @@ def test_names_from_standard_input_by_beam_search_with_their_mistakes_counted(
 
 def test_a_wrong_answer_is_called_wrong_and_the_right_one_is_given(at_home: Path, capsys, monkeypatch) -> None:
     answers = ["twenty-two", "two hundred and", "two"]
-    monkeypatch.setattr("companion.translating.translate", lambda *arguments, **settings: answers)
+    monkeypatch.setattr("companion.training.tasks.number_words.translate", lambda *arguments, **settings: answers)
     assert main(["translate", "zwölf", "zweihundert", "zwei"]) == 0
     said = capsys.readouterr().out
     assert "English  twenty-two  =  22\n         wrong: twelve\n" in said
@@ -244,7 +244,7 @@ def test_a_wrong_answer_is_called_wrong_and_the_right_one_is_given(at_home: Path
         (["twenty-one"], "is not a German number name"),
         (["21304"], "its name is 'einundzwanzigtausenddreihundertvier'"),
         ([""], "'' is not a German number name: it is empty"),
-        (["zwei", "--beams", "0"], "--beams 0: expected a whole number >= 1; 1 is greedy decoding"),
+        (["zwei", "--beams", "0"], "--beams 0: expected a whole number >= 1"),
         (["zwei", "--run", "runs/text"], "expected a run of the task number-words, got text; try `companion generate`"),
         (["zwei", "--run", "nowhere"], "found no run.json there; train one first"),
         ([], "expected number names to translate, one a line, got none"),

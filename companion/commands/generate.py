@@ -1,7 +1,7 @@
-"""What `companion generate` does once its flags are read: prompts become ids, a model writes, ids become text.
+"""`companion generate`: continue prompts with a model, or translate them.
 
-A `Writer` is a model and its tokenizer, of a run (`from_run`) or of a published checkpoint (`from_checkpoint`). A
-decoder continues a prompt; an encoder-decoder translates it.
+Prompts become ids, a model writes, ids become text. A `Writer` is a model and its tokenizer, of a run (`from_run`) or
+of a published checkpoint (`from_checkpoint`). A decoder continues a prompt; an encoder-decoder translates it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,140 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from tqdm.auto import tqdm
+from jsonargparse import Namespace
 
-from companion.data.published_tokenizers import TextStream, load_tokenizer
-from companion.files.models import read_config
-from companion.files.published import load_pretrained, pretrained_folder
-from companion.files.published_folder import SpecialTokens, special_tokens
-from companion.generation.beam import beam_search
-from companion.generation.decoding import Rules, check_ids
-from companion.generation.generate import generate, generate_long
-from companion.generation.sampling import Sampling
-from companion.training.folder import RunFolder
-from companion.transformer import Transformer
+from companion.commands.parser import Parser, add_run
+from companion.commands.runs import run_folder
+from companion.quantities import NonNegativeInt, NonNegativeNumber, PositiveInt
+from companion.training.settings import TextSettings
+
+if TYPE_CHECKING:
+    import torch
+
+    from companion.files.published_folder import SpecialTokens
+    from companion.generation.decoding import Rules
+    from companion.generation.sampling import Sampling
+    from companion.training.folder import RunFolder
+    from companion.transformer import Transformer
+
+
+def parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Continue a prompt with a model you trained or a published one (GPT-2, LLaMA, Mixtral), token by token as "
+            "they come; a published Marian translates it."
+        ),
+        epilog=(
+            "examples:\n"
+            '  companion generate --prompt "The "\n'
+            '  companion generate --prompt "The " --prompt "If a class" --tokens 50\n'
+            "      two at once\n"
+            '  companion generate --prompt "The " --temperature 0\n'
+            "      always the most probable token\n"
+            "  companion generate --checkpoint openai-community/gpt2 --download \\\n"
+            '      --prompt "The "\n'
+            '  companion generate --checkpoint opus-mt-de-en/ --prompt "Guten Tag" --beams 4'
+        ),
+    )
+    parser.add_argument("--prompt", action="append", type=str, default=[], help="text to continue; may be repeated")
+    parser.add_argument(
+        "--prompt-ids", action="append", type=str, default=[], metavar="IDS", help='token ids instead, as "5 17 3"'
+    )
+    add_run(parser, best=True)
+    parser.add_argument(
+        "--checkpoint", type=str | None, default=None, metavar="FOLDER", help="a published model's folder, not a run"
+    )
+    parser.add_argument(
+        "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
+    )
+    parser.add_argument("--tokens", type=PositiveInt, default=200, help="most tokens to write for each prompt")
+    parser.add_argument(
+        "--temperature",
+        type=NonNegativeNumber | None,
+        default=None,
+        help="0: the most probable token; 1: the model's own. Default: 0.8, for a translator 0",
+    )
+    parser.add_argument(
+        "--top-k", type=PositiveInt | None, default=None, help="draw from the k most probable tokens only"
+    )
+    parser.add_argument(
+        "--top-p", type=float | None, default=None, help="draw from the fewest tokens that hold this much probability"
+    )
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="the same seed writes the same text")
+    parser.add_argument(
+        "--beams",
+        type=PositiveInt | None,
+        default=None,
+        help="search for the most probable text with this many candidates",
+    )
+    parser.add_argument(
+        "--length-penalty",
+        type=float | None,
+        default=None,
+        help="beams: divide a text's log-probability by its length to this power. Default: 1",
+    )
+    parser.add_device()
+    parser.add_argument("--compile", action="store_true", help="compile the decode step: pays for long texts on a GPU")
+    return parser
+
+
+def run(flags: Namespace) -> int:
+    _check(flags)
+    from companion.device import find_device
+    from companion.generation.sampling import Sampling
+
+    by_ids = bool(flags.prompt_ids)
+    for prompt in flags.prompt_ids:
+        read_ids(prompt)
+    temperature = 1.0 if flags.temperature is None else flags.temperature
+    sampling = Sampling(temperature, flags.top_k, flags.top_p)
+    device = find_device(flags.device)
+    if flags.checkpoint is None:
+        writer = from_run(run_folder(flags.run, TextSettings), device, ids=by_ids, best=flags.best)
+    else:
+        writer = from_checkpoint(flags.checkpoint, device, download=flags.download, ids=by_ids)
+    if flags.temperature is None:
+        sampling = replace(sampling, temperature=0.0 if writer.translates else 0.8)
+    search = None
+    if flags.beams is not None:
+        search = Search(flags.beams, 1.0 if flags.length_penalty is None else flags.length_penalty)
+    write(
+        writer,
+        flags.prompt_ids or flags.prompt,
+        tokens=flags.tokens,
+        sampling=sampling,
+        search=search,
+        seed=flags.seed,
+        compile=flags.compile,
+    )
+    return 0
+
+
+def _check(flags: Namespace) -> None:
+    """What can be wrong between two flags."""
+    if flags.prompt and flags.prompt_ids:
+        raise ValueError("--prompt-ids: expected no --prompt beside it, got both")
+    if not flags.prompt and not flags.prompt_ids:
+        raise ValueError('--prompt: expected text to continue, got none; for example --prompt "The "')
+    if "" in flags.prompt:
+        raise ValueError("--prompt '': expected at least one character, got an empty prompt")
+    if flags.checkpoint is not None and flags.run is not None:
+        raise ValueError("--checkpoint: expected no --run beside it, got both")
+    if flags.checkpoint is not None and flags.best:
+        raise ValueError("--best: expected no --checkpoint beside it; only a run has a best one")
+    if flags.download and flags.checkpoint is None:
+        raise ValueError("--download: expected a --checkpoint to fetch, got none")
+    if flags.beams is None:
+        if flags.length_penalty is not None:
+            raise ValueError("--length-penalty: expected --beams with it, got none")
+        return
+    for name in ("temperature", "top_k", "top_p"):
+        if flags[name] is not None:
+            raise ValueError(f"--{name.replace('_', '-')}: expected no --beams beside it; a beam search draws nothing")
+    if flags.compile:
+        raise ValueError("--compile: expected no --beams beside it; a beam search is not compiled")
 
 
 class Parts(Protocol):
@@ -38,11 +157,11 @@ class _Numbers:
     """Tokens as their ids, with spaces between them and after those `before`."""
 
     def __init__(self, before: Sequence[int]) -> None:
-        self._begun = len(before) > 0
+        self._started = len(before) > 0
 
     def push(self, token: int) -> str:
-        begun, self._begun = self._begun, True
-        return f" {token}" if begun else str(token)
+        started, self._started = self._started, True
+        return f" {token}" if started else str(token)
 
     def finish(self) -> str:
         return ""
@@ -78,6 +197,8 @@ class Writer:
 
     def read(self, prompt: str, most: int) -> list[int]:
         """The ids of `prompt`. Raises `ValueError` for none, more than `most`, or one that the model does not have."""
+        from companion.generation.decoding import check_ids
+
         ids, name = self.encode(prompt), f"{self.flag} {shortened(prompt)}"
         if not ids:
             raise ValueError(f"{name}: expected text that the tokenizer has tokens for, got none")
@@ -96,6 +217,8 @@ def from_run(folder: RunFolder, device: torch.device, *, ids: bool = False, best
 
     ids: prompts and texts are token ids. Raises `ValueError` as `RunFolder.model` does.
     """
+    from companion.files.published_folder import SpecialTokens
+
     tokenizer = folder.tokenizer()
     separator = tokenizer.separator
     writer = Writer(
@@ -112,6 +235,11 @@ def from_checkpoint(name: str, device: torch.device, *, download: bool = False, 
 
     Raises `ValueError` for a folder that is missing, damaged or without a tokenizer, and a model that writes no text.
     """
+    from companion.data.published_tokenizers import TextStream, load_tokenizer
+    from companion.files.models import read_config
+    from companion.files.published import load_pretrained, pretrained_folder
+    from companion.files.published_folder import special_tokens
+
     if not download and not Path(name).is_dir():
         raise ValueError(
             f"--checkpoint {name}: expected a folder with config.json and model.safetensors, found none; a model that "
@@ -177,6 +305,8 @@ def write(
 
     Raises `ValueError`, before anything is printed, for a prompt that `Writer.read` refuses.
     """
+    from tqdm.auto import tqdm
+
     context, translates = writer.model.config.context, writer.translates
     rows = [writer.read(prompt, context if translates or search is None else context - 1) for prompt in prompts]
     before: list[Sequence[int]] = [() if translates else ids for ids in rows]
@@ -203,12 +333,16 @@ def write(
 
 
 def _rules(writer: Writer) -> Rules:
+    from companion.generation.decoding import Rules
+
     return Rules(never=writer.special.never, last=writer.special.last)
 
 
 def _steps(
     writer: Writer, rows: Sequence[Sequence[int]], tokens: int, sampling: Sampling, seed: int, compile: bool
 ) -> Iterator[list[int | None]]:
+    from companion.generation.generate import generate, generate_long
+
     special, rules = writer.special, _rules(writer)
     if not writer.translates:
         return generate_long(
@@ -235,6 +369,8 @@ def _steps(
 
 
 def _best(writer: Writer, ids: Sequence[int], tokens: int, search: Search) -> Iterable[int]:
+    from companion.generation.beam import beam_search
+
     translates = writer.translates
     room = writer.model.config.context - (1 if translates else len(ids))
     ((best, *_),) = beam_search(

@@ -11,7 +11,7 @@ import torch
 from theirs import bert, gpt2, llama, marian, mixtral, transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from companion.cli import main
+from companion.commands.main import main
 from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.data.published_tokenizers import load_tokenizer
 from companion.files.models import save_model
