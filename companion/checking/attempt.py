@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-from companion.checking.examine import Result, Verdict
-from companion.checking.forbidden import forbidden_fault, forbidden_uses
+from .examine import Result, Verdict
+from .forbidden import forbidden_fault, forbidden_uses
 
 
 class NotYet(AssertionError):

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from companion.checking.examine import Outcome, Result
-from companion.checking.exercise import Case
+from .examine import Outcome, Result
+from .exercise import Case
 
 _HEAD = struct.Struct("<qq")  # the lengths of the JSON text and of the tensors
 

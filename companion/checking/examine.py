@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from companion.checking.compare import MOST_NUMBERS, describe, difference
-from companion.checking.exercise import Answer, Case, Exercise
+from .compare import MOST_NUMBERS, describe, difference
+from .exercise import Answer, Case, Exercise
 
 LONGEST_INPUT = 400  # characters
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from companion.checking.codec import case_value, outcome_of, outcome_value, pack, unpack
-from companion.checking.compare import difference
-from companion.checking.examine import Call, Key, Outcome, Result, Verdict, examine, key_of, same
-from companion.checking.exercise import Case, Exercise
+from .codec import case_value, outcome_of, outcome_value, pack, unpack
+from .compare import difference
+from .examine import Call, Key, Outcome, Result, Verdict, examine, key_of, same
+from .exercise import Case, Exercise
 
 
 @dataclass(frozen=True)

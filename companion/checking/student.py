@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from companion.checking.attempt import NotYet, attempt, readers
-from companion.checking.examine import Result, Verdict, here
-from companion.checking.sealed import Sealed, unseal
+from .attempt import NotYet, attempt, readers
+from .examine import Result, Verdict, here
+from .sealed import Sealed, unseal
 
 __all__ = ["NotYet", "check", "check_hidden"]
 

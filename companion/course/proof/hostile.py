@@ -66,7 +66,6 @@ def run_hostile_class(jobs: int = 2) -> list[Trial]:
     with tempfile.TemporaryDirectory(prefix="companion-hostile-") as home:
         secret, submitted, out = Path(home, "secret"), Path(home, "submitted"), Path(home, "marks")
         secret.write_text(_SECRET)
-        secret.with_name("references").write_text(inspect.getsource(lesson_02))
         for name, student in students.items():
             _hand_in(student, submitted / name, secret)
         graded = grade(handed_in(submitted), chosen, _SECRET.encode(), jobs=jobs, limits=LIMITS)
@@ -120,7 +119,8 @@ def _hand_in(student: Student, folder: Path, secret: Path) -> None:
     if isinstance(student.cells, bytes):
         (folder / student.file).write_bytes(student.cells)
         return
-    known = {"{secret}": str(secret), "{references}": str(secret.with_name("references"))}
+    known = {"{secret}": str(secret), "{references}": str(lesson_02.__file__)}
+    known["{size}"] = str(Path(known["{references}"]).stat().st_size)
     cells = list(student.cells)
     for what, path in known.items():
         cells = [cell.replace(what, path) for cell in cells]

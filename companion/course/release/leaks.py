@@ -15,12 +15,12 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from companion.checking import attempt, codec, compare, examine, exercise, forbidden, sealed
 from companion.checking.examine import key_of
 from companion.checking.exercise import Exercise
 from companion.course.release.leaks_pieces import Piece, pieces
@@ -142,8 +142,9 @@ def _known_to_all(book: Sequence[Exercise]) -> Iterator[str]:
     """What is in every student's hands: statements, first lines, and the modules that check."""
     for one in book:
         yield from (one.statement, one.stub, one.title)
-    for module in (attempt, codec, compare, examine, exercise, forbidden, sealed):
-        yield inspect.getsource(module)
+    for file in files("companion.checking").iterdir():
+        if file.name.endswith(".py"):
+            yield file.read_text(encoding="utf-8")
 
 
 def _cases(one: Exercise, seed: int) -> list[Any]:

@@ -4,8 +4,8 @@
     FOLDER/release/PSET/    what a student receives, and what nbgrader makes of the source
     FOLDER/PSET.md          the instructor's page; beside it nbgrader's configuration and a roster to fill in
 
-No reference is in the release: its checks read sealed keys (`companion.checking.sealed`), and the few modules
-that read them are copied from this package. A student needs torch and safetensors, and no companion.
+No reference is in the release: its checks read sealed keys (`companion.checking.sealed`), and the folder that
+reads them, `companion/checking`, is copied beside them. A student needs torch and safetensors, and no companion.
 """
 
 from __future__ import annotations
@@ -38,10 +38,7 @@ from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, share
 from companion.files.atomic import write_atomic
 
 PACKAGE = "exercise_check"
-"""The name under which the check travels."""
-
-_TRAVELS = ("attempt", "codec", "compare", "examine", "exercise", "forbidden", "sealed")
-
+"""The name under which the folder `companion/checking` travels."""
 
 _ABOUT = """\
 # {name}
@@ -85,9 +82,8 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
 
 def checks(pset: ProblemSet) -> dict[str, bytes]:
     """The package that tries a student's answers: its files by their path."""
-    made = {f"{PACKAGE}/__init__.py": _travelling("companion.checking", "student")}
-    for name in _TRAVELS:
-        made[f"{PACKAGE}/{name}.py"] = _travelling("companion.checking", name)
+    engine = sorted(files("companion.checking").iterdir(), key=lambda file: file.name)
+    made = {f"{PACKAGE}/{file.name}": file.read_bytes() for file in engine if file.name.endswith(".py")}
     for one in pset.exercises:
         made[f"{PACKAGE}/keys/{one.id}.key"] = seal(one, PUBLIC_SEED, told=not is_constant(one))
     return made
@@ -161,9 +157,3 @@ def _hidden(exercise: Exercise, points: float, secret: bytes) -> str:
         f"### BEGIN HIDDEN TESTS\nfrom {PACKAGE} import check_hidden\n\n"
         f"check_hidden({arguments})\n### END HIDDEN TESTS"
     )
-
-
-def _travelling(package: str, name: str) -> bytes:
-    """A module of ours as it stands in the students' package."""
-    text = files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
-    return text.replace("companion.checking", PACKAGE).encode()

@@ -1,7 +1,7 @@
 """The process that runs students' code. It never imports companion, and decides about no mark.
 
-Started as  python -I child.py SOCKET FOLDER ENGINE  it loads torch once, and the few modules of the exercises' engine
-that call an answer and pack what it gave. For each order that comes over its socket (limits, and the channel to use) it
+Started as  python -I child.py SOCKET FOLDER ENGINE HIDDEN  it loads torch once, and from the folder ENGINE
+(`companion/checking`) what calls an answer and packs what it gave. Nothing under HIDDEN can be read afterwards. For each order that comes over its socket (limits, and the channel to use) it
 forks. The fork gives up its rights (`confine.py`), defines the student's program, and answers the cases that come over
 the channel, one at a time. The first message names the program; all that goes back is packed values (`codec.py`).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import importlib.util
 import json
 import math
@@ -18,15 +19,12 @@ import signal
 import socket
 import struct
 import sys
-import types
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 LENGTH = struct.Struct("<q")
 LARGEST = 16 * 2**20
 """Bytes of a message from a student's process; results of exercises are far smaller."""
-
-ENGINE = ("exercise", "compare", "examine", "codec")
 
 
 def _load(name: str, file: Path) -> Any:
@@ -39,15 +37,10 @@ def _load(name: str, file: Path) -> Any:
 
 
 def _engine(folder: Path) -> dict[str, Any]:
-    """The engine's modules, each from its file: no package around them, and afterwards not to be imported."""
-    package = "companion.checking"
-    parts = package.split(".")
-    for depth in range(len(parts)):
-        name = ".".join(parts[: depth + 1])
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = []
-    modules = {name: _load(f"{package}.{name}", folder / f"{name}.py") for name in ENGINE}
-    for name in [name for name in sys.modules if name.split(".")[0] == "companion"]:
+    """The engine's modules by name: a package of a name of its own, which afterwards cannot be imported."""
+    _load("engine", folder / "__init__.py")
+    modules = {name: importlib.import_module(f"engine.{name}") for name in ("exercise", "examine", "codec")}
+    for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
         del sys.modules[name]
     return modules
 
@@ -85,7 +78,7 @@ def _exactly(channel: Channel, length: int) -> bytes:
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
-    engine_folder = Path(sys.argv[3])
+    engine_folder, hidden = Path(sys.argv[3]), sys.argv[4]
     os.chdir(sys.argv[2])  # empty, and nobody may write into it
     sys.argv[:] = [""]
     import numpy
@@ -106,7 +99,7 @@ def main() -> None:
     engine["codec"].unpack(engine["codec"].pack(square))
     mapped = confine.address_space()
     system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
-    landlock = confine.forbid_files([*readable, *system], hidden=str(Path(__file__).parents[3]))
+    landlock = confine.forbid_files([*readable, *system], hidden)
     gc.collect()
     gc.freeze()
     _tell(control, {"ready": True, "landlock": landlock})
@@ -127,7 +120,7 @@ def main() -> None:
         if child == 0:
             control.close()
             with contextlib.suppress(BaseException):
-                _answer(descriptors[0], order, engine, confine, readable)
+                _answer(descriptors[0], order, engine, confine, readable, hidden)
             os._exit(0)
         children.add(child)
         os.close(descriptors[0])
@@ -156,7 +149,9 @@ def _is_under(path: str, folders: list[str]) -> bool:
 # In the fork
 
 
-def _answer(descriptor: int, order: dict[str, Any], engine: dict[str, Any], confine: Any, readable: list[str]) -> None:
+def _answer(
+    descriptor: int, order: dict[str, Any], engine: dict[str, Any], confine: Any, readable: list[str], hidden: str
+) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
@@ -167,7 +162,7 @@ def _answer(descriptor: int, order: dict[str, Any], engine: dict[str, Any], conf
     watch = _watch(frozenset(program["forbidden"]), confine.Refused)
     confine.become_nobody(order["user"])
     confine.limit(order["cpu"], order["memory"])
-    confine.audit(readable)
+    confine.audit(readable, hidden)
     _serve(channel, program, engine, watch)
 
 
@@ -214,8 +209,8 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
             asked = codec.unpack(receive(channel))
         except EOFError:
             return
-        one = case("", tuple(asked["arguments"]), gradients=asked["gradients"])
-        reply(attempt(lambda one=one: call(one)))
+        given = case("", tuple(asked["arguments"]), gradients=asked["gradients"])
+        reply(attempt(lambda given=given: call(given)))
 
 
 def _named(error: BaseException) -> tuple[str, str]:

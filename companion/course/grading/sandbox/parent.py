@@ -1,6 +1,6 @@
 """Call an answer in another process, and believe nothing that comes back but values.
 
-`Worker` owns a process that has torch loaded (`worker.py`) and forks one for each part of an exercise. What crosses is
+`Worker` owns a process that has torch loaded (`child.py`) and forks one for each part of an exercise. What crosses is
 packed (`codec.py`); a reply that is too long, malformed or out of range ends the part as a crash.
 """
 
@@ -21,12 +21,16 @@ from typing import Any
 
 import torch
 
+import companion
 from companion.checking import codec
 from companion.checking.examine import Outcome, Result
 from companion.checking.exercise import Case
-from companion.course.grading.sandbox import child as worker_program
+from companion.course.grading.sandbox import child
 
 MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
+HIDDEN = Path(str(companion.__file__)).resolve().parent
+"""No answer may read what is under it: the whole package, and in it every reference."""
+
 _START_SECONDS = 120.0
 _FIRST_USER = 1_900_000_000  # ids that no account has
 
@@ -93,20 +97,20 @@ class Worker:
         """Define a program's names, and call its function on the cases in this order, in a process of its own."""
         run = Run()
         ours, theirs = socket.socketpair()
-        child = None
+        part = None
         try:
             with ours, theirs:
                 try:
-                    child = self._fork(theirs)
+                    part = self._fork(theirs)
                 except (OSError, EOFError, ValueError):  # no student's doing: none has begun
                     self._replace()
-                    child = self._fork(theirs)
+                    part = self._fork(theirs)
                 theirs.close()
                 self._converse(ours, program, cases, order, run)
         except (OSError, EOFError):
             run.stopped = Outcome(result=Result.CRASHED)
         finally:
-            self._end(child)
+            self._end(part)
         return run
 
     def _converse(
@@ -119,8 +123,8 @@ class Worker:
         for index, message in asked:
             run.at = index
             try:
-                worker_program.send(_Timed(channel, end), codec.pack(message))
-                data = worker_program.receive(_Timed(channel, end))
+                child.send(_Timed(channel, end), codec.pack(message))
+                data = child.receive(_Timed(channel, end))
                 outcome = believable(codec.unpack_outcome(data), None if index is None else cases[index])
             except TimeoutError:
                 outcome = Outcome(result=Result.TIMEOUT)
@@ -142,14 +146,7 @@ class Worker:
         engine = Path(codec.__file__).parent
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    str(worker_program.__file__),
-                    str(theirs.fileno()),
-                    self._folder.name,
-                    str(engine),
-                ],
+                [sys.executable, "-I", *map(str, (child.__file__, theirs.fileno(), self._folder.name, engine, HIDDEN))],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
@@ -189,12 +186,12 @@ class Worker:
         socket.send_fds(self._control, [json.dumps(order).encode()], [channel.fileno()])
         return int(self._hear()["child"])
 
-    def _end(self, child: int | None) -> None:
+    def _end(self, part: int | None) -> None:
         """Stop what a part left running. A worker that a student has got to is replaced."""
         try:
-            if child is None:
+            if part is None:
                 raise EOFError
-            self._control.sendall(json.dumps({"end": child}).encode())
+            self._control.sendall(json.dumps({"end": part}).encode())
             self._hear()
         except (OSError, EOFError, ValueError):
             self._replace()
