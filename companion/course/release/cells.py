@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from companion.checking.exercise import BEGIN, DIFFICULTIES, END, Exercise
 
@@ -16,19 +19,14 @@ IMPORTS = "import math\n\nimport torch"
 
 
 def markdown(source: str, **metadata: Any) -> Cell:
-    return {"cell_type": "markdown", "metadata": metadata, "source": source}
+    return new_markdown_cell(source, metadata=metadata)
 
 
 def code(source: str, *, prints: str | None = None, **metadata: Any) -> Cell:
     """A code cell. `prints`: what it must print, as if it had been run; "" for nothing; None: it was not run."""
-    outputs = [{"output_type": "stream", "name": "stdout", "text": prints}] if prints else []
-    return {
-        "cell_type": "code",
-        "metadata": metadata,
-        "source": source,
-        "outputs": outputs,
-        "execution_count": None if prints is None else 0,  # counted by `notebook`
-    }
+    outputs = [new_output("stream", text=prints)] if prints else []
+    count = None if prints is None else 0  # counted by `notebook`
+    return new_code_cell(source, metadata=metadata, outputs=outputs, execution_count=count)
 
 
 def notebook(cells: Iterable[Cell]) -> Notebook:
@@ -36,39 +34,24 @@ def notebook(cells: Iterable[Cell]) -> Notebook:
 
     nbgrader's cells go by their grade_id: an id that followed from a hidden test would be a trace of it.
     """
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     counted, made = 0, []
     for cell in cells:
         key = hashlib.sha256(f"{cell['cell_type']}\n{cell['source']}".encode()).hexdigest()[:8]
         key = cell["metadata"].get("nbgrader", {}).get("grade_id", key)
-        seen[key] = seen.get(key, 0) + 1
+        seen[key] += 1
         cell = cell | {"id": key if seen[key] == 1 else f"{key}-{seen[key]}"}
         if cell.get("execution_count") is not None:
             counted += 1
             cell["execution_count"] = counted
         made.append(cell)
-    return {
-        "cells": made,
-        "metadata": {
-            "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-            "language_info": {"name": "python"},
-        },
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
+    kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+    return {**new_notebook(cells=made, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})}
 
 
 def to_text(made: Notebook) -> str:
-    """The file's text, as Jupyter writes it."""
-
-    def lines(cell: Cell) -> Cell:
-        split = cell | {"source": cell["source"].splitlines(keepends=True)}
-        if "outputs" in cell:
-            split["outputs"] = [out | {"text": out["text"].splitlines(keepends=True)} for out in cell["outputs"]]
-        return split
-
-    whole: Mapping[str, Any] = made | {"cells": [lines(cell) for cell in made["cells"]]}
-    return json.dumps(whole, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+    """The file's text, as Jupyter writes it. Raises `ValueError` for what is not a notebook of format 4."""
+    return nbformat.writes(nbformat.from_dict(made), version=nbformat.NO_CONVERT) + "\n"
 
 
 # Exercises

@@ -1,9 +1,10 @@
 """The process that runs students' code. It never imports companion, and decides about no mark.
 
 Started as  python -I child.py SOCKET FOLDER ENGINE HIDDEN  it loads torch once, and from the folder ENGINE
-(`companion/checking`) what calls an answer and packs what it gave. Nothing under HIDDEN can be read afterwards. For each order that comes over its socket (limits, and the channel to use) it
-forks. The fork gives up its rights (`confine.py`), defines the student's program, and answers the cases that come over
-the channel, one at a time. The first message names the program; all that goes back is packed values (`codec.py`).
+(`companion/checking`) what calls an answer and packs what it gave. Nothing under HIDDEN can be read afterwards. For
+each order that comes over its socket (limits, and the channel to use) it forks. The fork gives up its rights
+(`confine.py`), defines the student's program, and answers the cases that come over the channel, one at a time. The
+first message names the program; all that goes back is packed values (`codec.py`).
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def main() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
     sys.dont_write_bytecode = True
     readable = sorted({str(Path(path).resolve()) for path in (*sys.path, *library)} | {*sys.path, *library})
-    square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts here
+    square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts now
     (square @ square).softmax(0).exp().sum().backward()
     engine["codec"].unpack(engine["codec"].pack(square))
     mapped = confine.address_space()
@@ -168,7 +169,7 @@ def _answer(
 
 def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, Any], watch: Any) -> None:
     codec, outcome, results = engine["codec"], engine["examine"].Outcome, engine["examine"].Result
-    case, here = engine["exercise"].Case, engine["examine"].here
+    case, in_this_process = engine["exercise"].Case, engine["examine"].in_this_process
 
     def attempt(action: Any) -> Any:
         """What an action gives; whatever it raises is an outcome."""
@@ -203,7 +204,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     reply(found)
     if found.error:
         return
-    call = here(_Watched(names[program["name"]], watch))
+    call = in_this_process(_Watched(names[program["name"]], watch))
     while True:
         try:
             asked = codec.unpack(receive(channel))
@@ -222,7 +223,7 @@ def _named(error: BaseException) -> tuple[str, str]:
 
 
 class _Watched:
-    """An answer under the eyes of `watch`, for `here` to call: it looks at the code of a function, too."""
+    """An answer under the eyes of `watch`, for `in_this_process` to call: it looks at the code of a function, too."""
 
     def __init__(self, answer: Any, watch: Any) -> None:
         self._answer, self._watch = answer, watch

@@ -39,8 +39,7 @@ _FIRST_USER = 1_900_000_000  # ids that no account has
 class Limits:
     """What a part of an exercise may take: all its cases together, in a process of its own.
 
-    Raises:
-        ValueError: for no time, or less memory than a small tensor needs.
+    Raises `ValueError` for no time, or less memory than a small tensor needs.
     """
 
     seconds: float = 10.0
@@ -247,10 +246,10 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
         raise ValueError("there is no such argument")
     gradients = outcome.gradients if case.gradients else None
     if gradients is not None:
-        floating = [one for one in case.arguments if isinstance(one, torch.Tensor) and one.is_floating_point()]
-        if len(gradients) != len(floating) or not all(
-            one is None or isinstance(one, torch.Tensor) for one in gradients
-        ):
+        tensors = (value for value in case.arguments if isinstance(value, torch.Tensor))
+        floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+        known = all(gradient is None or isinstance(gradient, torch.Tensor) for gradient in gradients)
+        if len(gradients) != len(floating) or not known:
             raise ValueError("there are other tensors to have gradients")
     _check_size(outcome.value)
     return Outcome(outcome.value, error, gradients, tuple(sorted(set(outcome.changed))), outcome.result)
@@ -266,13 +265,13 @@ def _plain(text: str) -> str:
 def _check_size(value: Any) -> None:
     left, waiting = MOST_PARTS, [(value, 0)]
     while waiting:
-        one, depth = waiting.pop()
+        item, depth = waiting.pop()
         left -= 1
         if left < 0 or depth > MOST_DEPTH:
             raise ValueError("no result has so many parts")
-        if isinstance(one, dict):
-            waiting += [(part, depth + 1) for pair in one.items() for part in pair]
-        elif isinstance(one, (list, tuple)):
-            waiting += [(part, depth + 1) for part in one]
-        elif isinstance(one, int) and abs(one) > MOST_WHOLE:
+        if isinstance(item, dict):
+            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
+        elif isinstance(item, (list, tuple)):
+            waiting += [(part, depth + 1) for part in item]
+        elif isinstance(item, int) and abs(item) > MOST_WHOLE:
             raise ValueError("no result is so large a number")

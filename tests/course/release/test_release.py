@@ -8,7 +8,8 @@ import pytest
 
 from companion.cli import main
 from companion.course.proof.verify import stub
-from companion.course.release import problem_set, release as bundling
+from companion.course.release import problem_set
+from companion.course.release import release as bundling
 from companion.course.release.problem_set import ProblemSet
 from companion.course.release.release import release
 from companion.course.seeds import PUBLIC_SEED, hidden_seed, hidden_seeds, read_secret, shares

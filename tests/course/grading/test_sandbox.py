@@ -130,7 +130,10 @@ def test_what_is_hidden_in_a_library_may_be_seen_and_not_read(tmp_path):
 def test_the_hidden_root_is_the_packages_root_and_every_reference_is_under_it(worker):
     assert Path(companion.__file__).resolve().parent == HIDDEN
     assert worker._process.args[-1] == str(HIDDEN)
-    assert all(Path(sys.modules[exercise.reference.__module__].__file__).is_relative_to(HIDDEN) for exercise in exercises().values())
+    assert all(
+        Path(sys.modules[exercise.reference.__module__].__file__).is_relative_to(HIDDEN)
+        for exercise in exercises().values()
+    )
 
 
 NATIVE = """
