@@ -52,10 +52,9 @@ def prove(
 ) -> Proof:
     """Try everything.
 
-    Args:
-        ids: exercises; all by default.
-        jobs: processes at once.
-        hostile: runs the hostile class in so many processes; by default that of the grader.
+    ids:      exercises; all by default.
+    jobs:     processes at once.
+    hostile:  runs the hostile class in so many processes; by default that of the grader.
     """
     chosen = list(exercises() if ids is None else ids)
     found: list[Trial] = []
@@ -98,8 +97,8 @@ def as_text(proof: Proof) -> str:
 
 def as_json(proof: Proof) -> str:
     faults = [
-        {"exercise": one.exercise, "kind": one.kind, "name": one.name, "seed": one.seed, "fault": one.fault}
-        for one in proof.faults
+        {"exercise": trial.exercise, "kind": trial.kind, "name": trial.name, "seed": trial.seed, "fault": trial.fault}
+        for trial in proof.faults
     ]
     return json.dumps(
         {
