@@ -101,7 +101,7 @@ class KVCache:
     ) -> KVCache:
         """An empty cache with room for `slots` tokens in each of `batch` rows.
 
-        Memory: 2 (or d_head + d_v) numbers for each layer, kv_head and slot; `companion.costs.account` counts the bytes.
+        Memory: 2 (or d_head + d_v) numbers for each layer, kv_head and slot; `companion.account` counts the bytes.
         Raises `ValueError` if a size is below 1.
         """
         for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):
