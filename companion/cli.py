@@ -1,4 +1,4 @@
-"""The command `companion`: train, generate, translate, evaluate, account, bench, selftest; exercises, course.
+"""The command `companion`: train, generate, translate, evaluate, account, bench, selftest, doctor; exercises, course.
 
 Bad input gives one message and exit code 2, and nothing is written. torch and the rest are imported by the commands
 that need them, so that `--help` and a mistyped flag answer at once.
@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "sizing": _sizing,
         "bench": _bench,
         "selftest": _selftest,
+        "doctor": _doctor,
         "progress": _progress,
         "grade": _grade,
         "course": _course,
@@ -353,6 +354,12 @@ def _selftest(chosen: Namespace, arguments: list[str]) -> int:
     )
     print(found.to_json() if chosen.json else found.table())
     return 0 if found.holds else 1
+
+
+def _doctor(chosen: Namespace, arguments: list[str]) -> int:
+    from companion.doctor import doctor
+
+    return doctor()
 
 
 def _progress(chosen: Namespace, arguments: list[str]) -> int:
