@@ -11,6 +11,7 @@ import platform
 import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -21,6 +22,8 @@ from packaging.requirements import Requirement
 
 NAME = "executable-transformer"
 EXTRAS = ("lab", "published", "course", "test", "bench", "dev")
+WIDTH = 79
+"""Columns of the receipt."""
 CHECKOUT = Path(__file__).resolve().parents[1]
 
 SETTINGS: dict[str, dict[str, str]] = {
@@ -172,10 +175,10 @@ def missing_requirements() -> list[str]:
     for asked in missing():
         number = version(asked.name)
         got = f"{asked.name} {number} is too old or too new" if number else f"{asked.name} is not installed"
-        sentences.append(f"{got}: run  pip install '{asked}'")
+        sentences.append(f"{got}: run pip install '{asked}'")
     if version(NAME) is None:
         how = (
-            f"run  pip install -e .  in {_short(CHECKOUT)}" if (CHECKOUT / "pyproject.toml").is_file() else "install it"
+            f"run pip install -e .  in {_short(CHECKOUT)}" if (CHECKOUT / "pyproject.toml").is_file() else "install it"
         )
         sentences.append(f"The course runs from its folder and is not installed: `make lab` there does it, or {how}")
     return sentences
@@ -207,12 +210,12 @@ def hardware() -> list[str]:
         kernels.append("oneDNN switched off")
     if (precision := torch.get_float32_matmul_precision()) != "highest":
         kernels.append(f"float32 products: {precision}")
+    chosen = [f"{name}={os.environ[name]}" for name in NOTED if name in os.environ]
+    how_many = f"{_count(processors(), 'processor')}, {_count(torch.get_num_threads(), 'thread')}"
     return [
         _line("machine", f"{platform.system()} {platform.machine()}, {processor()}"),
-        _line("memory", memory()),
-        _line("kernels", ", ".join(kernels)),
-        _line("threads", f"{torch.get_num_threads()} of {_count(processors(), 'processor')}"),
-        _line("set", ", ".join(f"{name}={os.environ[name]}" for name in NOTED if name in os.environ) or "nothing"),
+        _line("memory", f"{memory()}; {how_many}"),
+        _line("kernels", ", ".join(kernels) + (f"; set: {', '.join(chosen)}" if chosen else "")),
         _line("GPU", gpu()),
     ]
 
@@ -276,7 +279,7 @@ def memory() -> str:
     try:
         lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
         size = {name: 1024 * int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-        return f"{size['MemTotal'] / 1e9:.1f} GB, of which {size['MemAvailable'] / 1e9:.1f} GB are free"
+        return f"{size['MemTotal'] / 1e9:.1f} GB, {size['MemAvailable'] / 1e9:.1f} GB free"
     except (OSError, KeyError):
         pass
     try:
@@ -312,25 +315,28 @@ def comparisons() -> bool:
     """Run and print them; whether all that must hold does."""
     from companion.comparisons import MUST_HOLD, may_differ
 
-    print("\nmust hold on every machine")
+    print("must hold on every machine")
     holds = True
     for compare in MUST_HOLD:
         finding = compare()
         holds &= finding.same
-        print(f"  {'yes' if finding.same else 'NO':<7} {finding.claim:<56} {finding.found}", flush=True)
-    print("may differ, and only by rounding")
+        print(f"  {'holds' if finding.same else 'FAILS':<8} {finding.claim:<51} {finding.found}", flush=True)
+    print("may differ by rounding")
     differs = False
     for compare in may_differ():
         finding = compare()
         differs |= not finding.same
-        print(f"  {'same' if finding.same else 'differs':<7} {finding.claim:<56} {finding.found}", flush=True)
-    verdict = "All that must hold holds here." if holds else "NOT all holds here: this output belongs into a report."
-    print(f"\n{verdict}" + (" Compare what differs with a tolerance, never bit for bit." if differs else ""))
+        print(f"  {'same' if finding.same else 'differs':<8} {finding.claim:<51} {finding.found}", flush=True)
+    print(
+        "All that must hold holds here." if holds else "NOT all holds that must: show this to whoever keeps the course."
+    )
+    if differs:
+        print("What differs is compared with a tolerance, never bit for bit.")
     return holds
 
 
 def _line(name: str, value: str) -> str:
-    return f"{name:<9} {value}"
+    return textwrap.fill(f"{name:<9} {value}", WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False)
 
 
 def _count(number: int, what: str) -> str:

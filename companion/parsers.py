@@ -75,8 +75,8 @@ def _doctor_parser() -> ArgumentParser:
     return ArgumentParser(
         description=(
             "Print a receipt of this machine, to be pasted into a question: processor, memory, kernels, threads, GPU,\n"
-            "versions, what is not installed; then calculate, in seconds, what must come out the same on every machine\n"
-            "and what may differ by rounding, and say in plain words what does here.\n\n"
+            "versions, what is not installed; then calculate, in seconds, what must come out the same everywhere and\n"
+            "what may differ by rounding, and say in plain words what does here.\n\n"
             "The exit code is 0 if all that must hold holds, 1 if something does not or is not installed, and 2 if a\n"
             "variable of the environment asks for kernels that this processor does not have."
         ),
