@@ -76,7 +76,7 @@ def _verify(chosen: Any) -> int:
 
     if chosen.jobs < 1:
         raise ValueError(f"--jobs {chosen.jobs}: expected a whole number >= 1")
-    proof = prove(jobs=chosen.jobs)
+    proof = prove(chosen.exercises or None, jobs=chosen.jobs)
     print(as_json(proof) if chosen.json else as_text(proof))
     return 0 if proof.holds else 1
 

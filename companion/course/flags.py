@@ -92,10 +92,13 @@ def _verify_parser() -> ArgumentParser:
     parser = ArgumentParser(
         description=(
             "Run every reference, every other right answer, every stub and every known mistake on several seeds, and\n"
-            "a class of hostile students through the grader. Exit code 0 only if all come out as they must."
+            "a class of hostile students through the grader. Exit code 0 only if all come out as they must.\n\n"
+            "With exercises named, these alone, without the hostile class: for whoever writes one."
         ),
+        epilog="examples:\n  companion course verify\n  companion course verify 5.3 5.4",
         formatter_class=HelpFormatter,
     )
+    parser.add_argument("exercises", nargs="*", type=str, default=[], metavar="ID", help="such as 5.3. Default: all")
     parser.add_argument("--json", action="store_true", help="print the counts, and every fault, as JSON")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     return parser

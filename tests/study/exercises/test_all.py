@@ -1,4 +1,5 @@
-"""Every exercise of the course: what is right passes, what is not is caught, by name, on five seeds."""
+"""Every exercise has what the course promises. That its checks pass what is right and name what is not on five seeds,
+`make verify` proves."""
 
 import time
 
@@ -6,17 +7,8 @@ import pytest
 
 from companion.study.exercises.book import exercises
 from companion.study.exercises.examine import examine, here, key_of
-from companion.study.exercises.verify import trials
 
 BOOK = list(exercises().values())
-
-
-@pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
-def test_everything_known_comes_out_as_it_must(exercise):
-    faults = [
-        f"{trial.kind} {trial.name!r}, seed {trial.seed}: {trial.fault}" for trial in trials(exercise) if trial.fault
-    ]
-    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
