@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
+from companion import doctor
 from companion.parsers import command_parser, task_asked_for
 from companion.train_command import INTERRUPTED, run_training
 from companion.training import report
@@ -357,9 +358,7 @@ def _selftest(chosen: Namespace, arguments: list[str]) -> int:
 
 
 def _doctor(chosen: Namespace, arguments: list[str]) -> int:
-    from companion.doctor import doctor
-
-    return doctor()
+    return doctor.run(chosen)
 
 
 def _progress(chosen: Namespace, arguments: list[str]) -> int:

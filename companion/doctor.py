@@ -18,7 +18,10 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from jsonargparse import ArgumentParser, Namespace
 from packaging.requirements import Requirement
+
+from companion.help_format import HelpFormatter
 
 NAME = "executable-transformer"
 EXTRAS = ("lab", "published", "course", "test", "bench", "dev")
@@ -67,7 +70,27 @@ NOTED = (*SETTINGS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 """The variables of the environment that the receipt shows."""
 
 
-def doctor() -> int:
+def parser() -> ArgumentParser:
+    return ArgumentParser(
+        description=(
+            "Print a receipt of this machine, to be pasted into a question: processor, memory, kernels, threads, GPU,\n"
+            "versions, what is not installed; then calculate, in seconds, what must come out the same everywhere and\n"
+            "what may differ by rounding, and say in plain words what does here.\n\n"
+            "The exit code is 0 if all that must hold holds, 1 if something does not or is not installed, and 2 if a\n"
+            "variable of the environment asks for kernels that this processor does not have."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion doctor\n"
+            "  OMP_NUM_THREADS=1 companion doctor                  with one thread\n"
+            "  ATEN_CPU_CAPABILITY=default companion doctor        with PyTorch's plainest kernels\n"
+            "  MKL_CBWR=COMPATIBLE companion doctor                with products that add in the same order everywhere"
+        ),
+        formatter_class=HelpFormatter,
+    )
+
+
+def run(flags: Namespace) -> int:
     """Print the receipt; the exit code: 0 all that must hold holds, 1 something does not, or is not installed as it
     should be. Raises `ValueError` for a kernel setting that this processor does not know."""
     refuse_unknown_settings(os.environ, processor_flags())

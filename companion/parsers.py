@@ -15,6 +15,7 @@ from typing import Any, Literal, get_type_hints
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser
 
+from companion import doctor
 from companion.course.flags import add_actions, course_parser
 from companion.course.grade_flags import grade_parser
 from companion.help_format import HelpFormatter
@@ -62,33 +63,13 @@ def command_parser(task: str = TextSettings.task) -> ArgumentParser:
     commands.add_subcommand("sizing", _sizing_parser(), help="which model fits on which machine, and what it costs")
     commands.add_subcommand("bench", _bench_parser(), help="measure speed beside other libraries, on this machine")
     commands.add_subcommand("selftest", _selftest_parser(), help="kill a training run many times; is nothing lost?")
-    commands.add_subcommand("doctor", _doctor_parser(), help="what machine is this, and what differs on it?")
+    commands.add_subcommand("doctor", doctor.parser(), help="what machine is this, and what differs on it?")
     commands.add_subcommand("progress", _progress_parser(), help="show which exercises you have done")
     course = course_parser()
     commands.add_subcommand("grade", grade_parser(), help="grade a folder of submissions")
     commands.add_subcommand("course", course, help="problem sets, marks, and the proof that the checks work")
     add_actions(course)
     return parser
-
-
-def _doctor_parser() -> ArgumentParser:
-    return ArgumentParser(
-        description=(
-            "Print a receipt of this machine, to be pasted into a question: processor, memory, kernels, threads, GPU,\n"
-            "versions, what is not installed; then calculate, in seconds, what must come out the same everywhere and\n"
-            "what may differ by rounding, and say in plain words what does here.\n\n"
-            "The exit code is 0 if all that must hold holds, 1 if something does not or is not installed, and 2 if a\n"
-            "variable of the environment asks for kernels that this processor does not have."
-        ),
-        epilog=(
-            "examples:\n"
-            "  companion doctor\n"
-            "  OMP_NUM_THREADS=1 companion doctor                  with one thread\n"
-            "  ATEN_CPU_CAPABILITY=default companion doctor        with PyTorch's plainest kernels\n"
-            "  MKL_CBWR=COMPATIBLE companion doctor                with products that add in the same order everywhere"
-        ),
-        formatter_class=HelpFormatter,
-    )
 
 
 def _progress_parser() -> ArgumentParser:

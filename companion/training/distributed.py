@@ -31,6 +31,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -306,6 +307,7 @@ class Processes(Parallel):
 
     def _spread(self, moe: MoE) -> None:
         """Turn a mixture of experts into one that knows of the tokens, and the experts, of other processes."""
+        _keep_the_compiler_out()
         number = moe.config.experts
         if self.experts is None:
             if moe.config.capacity is not None:
@@ -430,7 +432,6 @@ class SpreadMoE(MoE):
 
     processes: Processes
 
-    @torch.compiler.disable
     def _within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "batch token top_k"]:
         all_of, real = self.processes.rows_of_all, routing.real
         start, stop = self.processes.bounds(self.processes.rows)
@@ -443,7 +444,6 @@ class SpreadMoE(MoE):
 class ExpertParallelMoE(SpreadMoE):
     """A mixture of experts of which each process of a group has a part: tokens travel to them, and answers back."""
 
-    @torch.compiler.disable
     def _answers(
         self,
         tokens: Float[Tensor, "row d_model"],
@@ -466,6 +466,14 @@ class ExpertParallelMoE(SpreadMoE):
         back = _Exchange.apply(answers, received, sent, group)
         back = torch.cat([back, back.new_zeros(len(rows) - len(back), back.shape[1])])
         return Reordered.apply(back, inverse, order, 1).view(*chosen.shape, -1)
+
+
+@cache
+def _keep_the_compiler_out() -> None:
+    """What talks to other processes is not compiled. As a decorator, `torch.compiler.disable` would load the compiler,
+    for two seconds, in whatever imports this file: a process that trains alone, a model that only writes."""
+    for kind, name in ((SpreadMoE, "_within_capacity"), (ExpertParallelMoE, "_answers")):
+        setattr(kind, name, torch.compiler.disable(getattr(kind, name)))
 
 
 class _Exchange(torch.autograd.Function):
