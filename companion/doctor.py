@@ -14,6 +14,7 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -267,12 +268,10 @@ def processor() -> str:
         if name.strip() == "model name":
             return " ".join(value.split())
     if platform.system() == "Darwin":
-        try:
-            found = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True)
-        except OSError:
-            found = None
-        if found is not None and found.stdout.strip():
-            return found.stdout.strip()
+        with suppress(OSError):
+            asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            if name := subprocess.run(asked, capture_output=True, text=True).stdout.strip():
+                return name
     return platform.processor() or "a processor without a name"
 
 
