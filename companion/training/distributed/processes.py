@@ -31,6 +31,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -306,6 +307,7 @@ class Processes(Parallel):
 
     def _spread(self, moe: MoE) -> None:
         """Let a mixture of experts know of the tokens, and the experts, of other processes."""
+        _keep_the_compiler_out()
         number = moe.config.experts
         if self.experts is None:
             if moe.config.capacity is not None:
@@ -430,7 +432,6 @@ class Spread(Local):
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
 
-    @torch.compiler.disable
     def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
         all_of, real = self.processes.rows_of_all, routing.real
         start, stop = self.processes.bounds(self.processes.rows)
@@ -443,7 +444,6 @@ class Spread(Local):
 class Exchanged(Spread):
     """Each process of a group has a part of the experts: tokens travel to them, and answers back."""
 
-    @torch.compiler.disable
     def answers(
         self,
         moe: MoE,
@@ -467,6 +467,14 @@ class Exchanged(Spread):
         back = _Exchange.apply(answers, received, sent, group)
         back = torch.cat([back, back.new_zeros(len(rows) - len(back), back.shape[1])])
         return Reordered.apply(back, inverse, order, 1).view(*chosen.shape, -1)
+
+
+@cache
+def _keep_the_compiler_out() -> None:
+    """What talks to other processes is not compiled. As a decorator, `torch.compiler.disable` would load the compiler,
+    for two seconds, in whatever imports this file: a process that trains alone, a model that only writes."""
+    for kind, name in ((Spread, "within_capacity"), (Exchanged, "answers")):
+        setattr(kind, name, torch.compiler.disable(getattr(kind, name)))
 
 
 class _Exchange(torch.autograd.Function):
