@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+import approximate
 import build
 import catalogue
 import nbformat
@@ -381,6 +382,30 @@ def outputs(book: Book) -> Iterator[Fault]:
                 yield book.fault(f"output on stderr: {''.join(output.text).strip()[:120]!r}", number)
 
 
+def bounds(book: Book) -> Iterator[Fault]:
+    """A number behind `≈`, which is not compared, is bounded by an assertion in its section (approximate.py)."""
+    section: list[tuple[int, NotebookNode]] = []
+    sections = [section]
+    for number, cell in enumerate(book.cells, 1):
+        if cell.cell_type == "code":
+            section.append((number, cell))
+        elif any(level <= 2 for level, _, _ in _headings(cell.source)):
+            section = []
+            sections.append(section)
+    for cells in sections:
+        for index, (number, cell) in enumerate(cells):
+            later = [other.source for _, other in cells[index + 1 :]]
+            for line, fault in approximate.faults(cell.source, later):
+                yield book.fault(fault, number, line)
+            if approximate.shown_without_source(cell.source, [_printed(output) for output in cell.outputs]):
+                what = f"{approximate.SIGN} is printed by a function of another cell: write it here, before its number"
+                yield book.fault(what, number)
+
+
+def _printed(output: NotebookNode) -> str:
+    return "".join(output.get("text", "")) + "".join(output.get("data", {}).get("text/plain", ""))
+
+
 def tags(book: Book) -> Iterator[Fault]:
     """No tags but two; a cell that is not compared is listed with its reason; few are."""
     loose, names = [], set()
@@ -435,7 +460,7 @@ def size(book: Book) -> Iterator[Fault]:
 
 
 RULES: list[Callable[[Book], Iterator[Fault]]] = [
-    parts, numbered_equations, executed_equations, figures, exercises, code, outputs, tags, images, size,
+    parts, numbered_equations, executed_equations, figures, exercises, code, outputs, bounds, tags, images, size,
 ]  # fmt: skip
 
 
