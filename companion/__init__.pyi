@@ -17,11 +17,9 @@ from .layers.positions import (
     sinusoidal as sinusoidal,
 )
 from .layers.attention import Attention as Attention, attend as attend, attention_weights as attention_weights
-from .layers.efficient import (
-    linear_attention as linear_attention,
-    sliding_window_attention as sliding_window_attention,
-    tiled_attention as tiled_attention,
-)
+from .layers.tiled import tiled_attention as tiled_attention
+from .layers.window import sliding_window_attention as sliding_window_attention
+from .layers.linear import linear_attention as linear_attention
 from .layers.cache import CrossCache as CrossCache, KVCache as KVCache
 from .layers.norms import LayerNorm as LayerNorm, RMSNorm as RMSNorm, rms_norm as rms_norm
 from .layers.feedforward import FeedForward as FeedForward

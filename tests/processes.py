@@ -73,7 +73,7 @@ def title(kind: Kind) -> str:
 
 
 def padded_loss(model: Transformer, tokens: Tensor, targets: Tensor) -> Scored:
-    out = model(tokens, mask=tokens > 0)
+    out = model(tokens, real=tokens > 0)
     return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
 
 

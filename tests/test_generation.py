@@ -571,7 +571,7 @@ def test_an_encoder_decoder_cached_equals_uncached_for_any_split_of_any_ragged_b
     expected = [model(t[None], source=s[None]).logits[0] for s, t in zip(sources, targets, strict=True)]  # each alone
     ids = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=3)
     real = torch.arange(ids.shape[1]) < torch.tensor([a for a, _ in lengths])[:, None]
-    memory = model.encode(ids, mask=real)
+    memory = model.encode(ids, real=real)
     tokens = torch.nn.utils.rnn.pad_sequence(targets, batch_first=True, padding_value=5)
     cache = KVCache.create(config, len(lengths), tokens.shape[1], dtype=dtype)
     logits = []

@@ -45,7 +45,7 @@ FLOORS = (
     ("for the lessons", ("study/", "checking/", "exercises/")),
     ("teaching", ("course/",)),
     ("measuring and proving", ("bench/", "selftest/")),
-    ("commands", ("commands/", "doctor", "selftest/victim")),
+    ("commands", ("commands/", "selftest/victim")),
 )
 
 

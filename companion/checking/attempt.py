@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-from companion.checking.examine import Result, Verdict
-from companion.checking.forbidden import forbidden_fault, forbidden_uses
+from .examine import Result, Verdict
+from .forbidden import forbidden_fault, forbidden_uses
 
 
 class NotYet(AssertionError):
@@ -35,20 +35,13 @@ def readers(name: str, frame: FrameType | None) -> Any:
 def attempt(
     title: str, name: str, answer: Any, forbidden: Sequence[str], test: Callable[[Callable[..., Any]], Verdict]
 ) -> Verdict:
-    """Try an answer.
+    """Try an answer: the verdict, if it is right. Raises `NotYet` if it is not.
 
-    Args:
-        title: number and title of the exercise, with which a message begins.
-        name: of the function that is asked for.
-        answer: what the reader has under that name; None if there is nothing.
-        forbidden: names that the answer must not use.
-        test: tries the answer.
-
-    Returns:
-        The verdict, if the answer is right.
-
-    Raises:
-        NotYet: it is not.
+    title:      number and title of the exercise, with which a message begins.
+    name:       of the function that is asked for.
+    answer:     what the reader has under that name; None if there is nothing.
+    forbidden:  names that the answer must not use.
+    test:       tries the answer.
     """
     if answer is None:
         raise NotYet(f"{title}: not written yet. The check looks for a function {name} and finds none.")

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from companion.checking.examine import Outcome, Result
-from companion.checking.exercise import Case
+from .examine import Outcome, Result
+from .exercise import Case
 
 _HEAD = struct.Struct("<qq")  # the lengths of the JSON text and of the tensors
 
 
 def pack(value: Any) -> bytes:
-    """A value as bytes. Raises `TypeError` for what is none."""
+    """A value as bytes. Raises `TypeError` for anything else."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors)).encode()
     data = save(tensors)
@@ -47,9 +47,9 @@ def _written(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, (list, tuple)):
-        return {"list" if isinstance(value, list) else "tuple": [_written(one, tensors) for one in value]}
+        return {"list" if isinstance(value, list) else "tuple": [_written(part, tensors) for part in value]}
     if isinstance(value, dict):
-        return {"dict": [[_written(key, tensors), _written(one, tensors)] for key, one in value.items()]}
+        return {"dict": [[_written(key, tensors), _written(part, tensors)] for key, part in value.items()]}
     raise TypeError(f"a {type(value).__name__} is no value of an exercise")
 
 
@@ -62,9 +62,9 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if kind == "float":
         return float.fromhex(inner)
     if kind in ("list", "tuple"):
-        return (list if kind == "list" else tuple)(_read(one, tensors) for one in inner)
+        return (list if kind == "list" else tuple)(_read(part, tensors) for part in inner)
     if kind == "dict":
-        return {_read(key, tensors): _read(one, tensors) for key, one in inner}
+        return {_read(key, tensors): _read(part, tensors) for key, part in inner}
     raise ValueError(f"no value of an exercise is a {kind!r}")
 
 

@@ -62,15 +62,15 @@ def _tensor_difference(found: Any, expected: torch.Tensor, tolerance: float | No
     if _close(found, expected, allowed):
         return None
     wrong = ~torch.isclose(found.double(), expected.double(), rtol=allowed, atol=allowed, equal_nan=True)
-    where, one, other = "", expected, found
+    where, wanted, came = "", expected, found
     if expected.numel() > MOST_NUMBERS:
         row = tuple(int(i) for i in wrong.nonzero()[0][:-1])
         where = f"in {''.join(f'[{i}]' for i in row) or 'it'} "
-        one, other = expected[row], found[row]
-    if numbers(one) != numbers(other):
-        return f"{where}expected {numbers(one)}, got {numbers(other)}"
+        wanted, came = expected[row], found[row]
+    if numbers(wanted) != numbers(came):
+        return f"{where}expected {numbers(wanted)}, got {numbers(came)}"
     most = (found.double() - expected.double())[wrong].abs().max().item()
-    return f"{where}expected {numbers(one)}, got numbers that differ from these by up to {most:.1e}"
+    return f"{where}expected {numbers(wanted)}, got numbers that differ from these by up to {most:.1e}"
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
@@ -89,7 +89,7 @@ def numbers(tensor: torch.Tensor) -> str:
 
 def _listed(value: Any) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(_listed(one) for one in value) + "]"
+        return "[" + ", ".join(_listed(part) for part in value) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -101,9 +101,9 @@ def describe(value: Any, most: int = MOST_NUMBERS) -> str:
             return f"{kind} {numbers(value)}"
         return f"{kind}, beginning {numbers(value)}" if most == MOST_NUMBERS else kind
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {describe(one, most)}" for key, one in value.items()) + "}"
-    if isinstance(value, (list, tuple)) and not all(isinstance(one, (int, float, str)) for one in value):
-        return "(" + ", ".join(describe(one, most) for one in value) + ")"
+        return "{" + ", ".join(f"{key!r}: {describe(part, most)}" for key, part in value.items()) + "}"
+    if isinstance(value, (list, tuple)) and not all(isinstance(part, (int, float, str)) for part in value):
+        return "(" + ", ".join(describe(part, most) for part in value) + ")"
     if isinstance(value, float):
         return f"{value:.6g}"
     text = repr(value)

@@ -1,7 +1,7 @@
 """Try an answer on every case of its exercise, and say what is wrong with it.
 
-The answer runs in this process (`here`) or in another one that shares nothing with it (the grader's): `examine` sees
-only what it gave, as an `Outcome`.
+The answer runs in this process (`in_this_process`) or in another that shares nothing with it (the grader's): `examine`
+sees only what it gave, as an `Outcome`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from companion.checking.compare import MOST_NUMBERS, describe, difference
-from companion.checking.exercise import Answer, Case, Exercise
+from .compare import MOST_NUMBERS, describe, difference
+from .exercise import Answer, Case, Exercise
 
 LONGEST_INPUT = 400  # characters
 
@@ -81,7 +81,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Key:
+class AnswerKey:
     """What there is to know about an exercise in order to examine answers to it.
 
     names:     of the answer's arguments.
@@ -96,15 +96,15 @@ class Key:
     mistakes: tuple[tuple[str, Callable[[int], Outcome]], ...]
 
 
-def key_of(exercise: Exercise, seed: int = 0) -> Key:
+def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
     """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
     cases = tuple(exercise.inputs(seed))
 
     def gives(answer: Answer) -> Callable[[int], Outcome]:
-        call = here(answer)
+        call = in_this_process(answer)
         return cache(lambda index: call(cases[index]))
 
-    return Key(
+    return AnswerKey(
         tuple(inspect.signature(exercise.reference).parameters),
         cases,
         gives(exercise.reference),
@@ -112,7 +112,7 @@ def key_of(exercise: Exercise, seed: int = 0) -> Key:
     )
 
 
-def examine(key: Key, call: Call) -> Verdict:
+def examine(key: AnswerKey, call: Call) -> Verdict:
     """Try an answer on the key's cases, in their order, up to the first that it fails."""
     for index, case in enumerate(key.cases):
         outcome = call(case)
@@ -169,7 +169,7 @@ def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, names: Sequ
     return None
 
 
-def _known(key: Key, call: Call, index: int, outcome: Outcome) -> str | None:
+def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | None:
     """The known mistake that gives the same as the answer: on this case, and on half of the others that it fails.
 
     Of several, the one that gives the same most often, first on what fails and then on what does not. Cases that must
@@ -194,21 +194,21 @@ def _known(key: Key, call: Call, index: int, outcome: Outcome) -> str | None:
     return name
 
 
-def same(one: Outcome, other: Outcome, case: Case) -> bool:
+def same(first: Outcome, second: Outcome, case: Case) -> bool:
     """Whether two calls on a case gave the same."""
-    if one.error or other.error:
-        return one.error == other.error
-    if one.result or other.result or one.changed != other.changed:
+    if first.error or second.error:
+        return first.error == second.error
+    if first.result or second.result or first.changed != second.changed:
         return False
     try:
-        if difference(one.value, other.value, case.tolerance) is not None:
+        if difference(first.value, second.value, case.tolerance) is not None:
             return False
         if not case.gradients:
             return True
-        ones, others = one.gradients or (), other.gradients or ()
-        return len(ones) == len(others) and all(
+        mine, theirs = first.gradients or (), second.gradients or ()
+        return len(mine) == len(theirs) and all(
             (a is None) == (b is None) and (a is None or difference(a, b, case.tolerance) is None)
-            for a, b in zip(ones, others, strict=True)
+            for a, b in zip(mine, theirs, strict=True)
         )
     except TypeError:  # what a mistake returns need not be anything that can be expected
         return False
@@ -227,7 +227,7 @@ def _input(names: Sequence[str], case: Case) -> str:
 # One call, in this process
 
 
-def here(answer: Answer) -> Call:
+def in_this_process(answer: Answer) -> Call:
     """An answer that is called in this process, on copies of the arguments."""
 
     def call(case: Case) -> Outcome:
@@ -265,9 +265,9 @@ def _copied(value: Any, leaves: bool) -> Any:
         copy = value.detach().clone()
         return copy.requires_grad_() if leaves and _floating(copy) else copy
     if isinstance(value, Mapping):
-        return {key: _copied(one, leaves) for key, one in value.items()}
+        return {key: _copied(part, leaves) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_copied(one, leaves) for one in value)
+        return type(value)(_copied(part, leaves) for part in value)
     return value
 
 
@@ -288,12 +288,11 @@ def _identical(now: Any, was: Any) -> bool:
 def _gradients(value: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
     """Of the results times fixed numbers, so that no part of the gradient cancels."""
     leaves = [argument for argument in arguments if _floating(argument)]
-    results = [
-        one for one in (value if isinstance(value, (list, tuple)) else [value]) if _floating(one) and one.requires_grad
-    ]
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    results = [part for part in parts if _floating(part) and part.requires_grad]
     if not results:
         return tuple(None for _ in leaves)
-    total = sum((one * _upstream(one)).sum() for one in results)
+    total = sum((result * _upstream(result)).sum() for result in results)
     assert isinstance(total, torch.Tensor)
     return tuple(torch.autograd.grad(total, leaves, allow_unused=True))
 

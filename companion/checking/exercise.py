@@ -189,19 +189,18 @@ def exercise(
 ) -> Callable[[Answer], Exercise]:
     """Decorator: turns the reference solution into an `Exercise`.
 
-    Args:
-        id: lesson and number, as in "2.3".
-        task: what the reader does, in a line of at most 90 characters without a full stop. The lesson's table reads
-            this, title, points, difficulty and minutes from the text of the call: write them as they are, not as names.
-        points: what it is worth when it is graded.
-        difficulty: 1 (read off), 2 (write) or 3 (think).
-        minutes: what it takes someone who has just read the lesson.
-        hints: three, each giving away a little more.
-        forbidden: names that an answer must not use.
+    id:          lesson and number, as in "2.3".
+    task:        what the reader does, in a line of at most 90 characters without a full stop. The lesson's table reads
+                 this, title, points, difficulty and minutes from the text of the call: write them as they are, not as
+                 names.
+    points:      what it is worth when it is graded.
+    difficulty:  1 (read off), 2 (write) or 3 (think).
+    minutes:     what it takes someone who has just read the lesson.
+    hints:       three, each giving away a little more.
+    forbidden:   names that an answer must not use.
 
-    Raises:
-        ValueError: for an id that is no lesson and number, a task that is no short line, not three hints, a function
-            without statement or without the two markers around its solution.
+    Raises `ValueError` for an id that is not lesson and number, a task that is not a short line, not three hints, a
+    function without statement or without the two markers around its solution.
     """
     if not re.fullmatch(r"\d{1,2}\.[1-9]\d?", id):
         raise ValueError(f"id={id!r}: expected lesson and number, as in '2.3'")

@@ -13,35 +13,34 @@ from typing import Any
 
 import torch
 
-from companion.checking.codec import case_value, outcome_of, outcome_value, pack, unpack
-from companion.checking.compare import difference
-from companion.checking.examine import Call, Key, Outcome, Result, Verdict, examine, key_of, same
-from companion.checking.exercise import Case, Exercise
+from .codec import case_value, outcome_of, outcome_value, pack, unpack
+from .compare import difference
+from .examine import AnswerKey, Call, Outcome, Result, Verdict, examine, key_of, same
+from .exercise import Case, Exercise
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """What can be known about an exercise without its reference. `told`: the key knows the right results."""
+    """What can be known about an exercise without its reference. `knows_answers`: the key has the right results."""
 
     id: str
     title: str
     name: str
     forbidden: tuple[str, ...]
-    told: bool
-    key: Key
+    knows_answers: bool
+    key: AnswerKey
 
     def examine(self, call: Call) -> Verdict:
         """Try an answer; without the right results, whether its result is of the right kind and no known mistake."""
-        return examine(self.key, call) if self.told else _examine_kind(self.key, call)
+        return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call)
 
 
-def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, told: bool = True) -> bytes:
+def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers: bool = True) -> bytes:
     """The key of an exercise, as bytes for `unseal`.
 
-    Args:
-        seed: of the cases.
-        mistakes: with what the known mistakes give; without, a wrong answer is not named.
-        told: with the right results; without, with their kinds alone.
+    seed:           of the cases.
+    mistakes:       with what the known mistakes give; without, a wrong answer is not named.
+    knows_answers:  with the right results; without, with their kinds alone.
     """
     key = key_of(exercise, seed)
     indexes = range(len(key.cases))
@@ -56,14 +55,14 @@ def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, told: bool = T
         return at
 
     expected = [key.expected(index) for index in indexes]
-    if not told:
+    if not knows_answers:
         expected = [replace(outcome, value=kind_of(outcome.value)) for outcome in expected]
     return pack({
         "id": exercise.id,
         "title": exercise.title,
         "name": exercise.name,
         "forbidden": exercise.forbidden,
-        "told": told,
+        "told": knows_answers,
         "names": key.names,
         "cases": [case_value(case) for case in key.cases],
         "expected": [place(outcome) for outcome in expected],
@@ -83,7 +82,7 @@ def unseal(data: bytes) -> Sealed:
         def gives(places: list[int]) -> Any:
             return lambda index: outcomes[places[index]]
 
-        key = Key(
+        key = AnswerKey(
             tuple(read["names"]),
             tuple(Case(**value) for value in read["cases"]),
             gives(read["expected"]),
@@ -100,13 +99,13 @@ def kind_of(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.zeros(value.shape, dtype=value.dtype)
     if isinstance(value, Mapping):
-        return {key: kind_of(one) for key, one in value.items()}
+        return {key: kind_of(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(kind_of(one) for one in value)
+        return type(value)(kind_of(part) for part in value)
     return value if value is None else type(value)()
 
 
-def _examine_kind(key: Key, call: Call) -> Verdict:
+def _examine_kind(key: AnswerKey, call: Call) -> Verdict:
     for index, case in enumerate(key.cases):
         outcome = call(case)
         if outcome.result is Result.MISSING:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from companion.checking.attempt import NotYet, attempt, readers
-from companion.checking.examine import Result, Verdict, here
-from companion.checking.sealed import Sealed, unseal
+from .attempt import NotYet, attempt, readers
+from .examine import Result, Verdict, in_this_process
+from .sealed import Sealed, unseal
 
 __all__ = ["NotYet", "check", "check_hidden"]
 
@@ -28,10 +28,9 @@ KEYS = Path(__file__).parent / "keys"
 def check(id: str) -> None:
     """Try your answer to an exercise on the public cases.
 
-    Raises:
-        NotYet: the answer is not right. The message names the property that fails, the smallest input that shows it,
-            what was expected and what came, and the most likely mistake.
-        ValueError: this problem set has no such exercise.
+    Raises `NotYet` if the answer is not right: the message names the property that fails, the smallest input that shows
+    it, what was expected and what came, and the most likely mistake. Raises `ValueError` for an exercise that is not in
+    this problem set.
     """
     file = KEYS / f"{id}.key"
     if not file.is_file():
@@ -40,9 +39,9 @@ def check(id: str) -> None:
     sealed = unseal(file.read_bytes())
     title = f"{sealed.id} {sealed.title}"
     answer = readers(sealed.name, sys._getframe(1))
-    with _aside():
-        attempt(title, sealed.name, answer, sealed.forbidden, lambda one: sealed.examine(here(one)))
-    if sealed.told:
+    with _muted():
+        attempt(title, sealed.name, answer, sealed.forbidden, lambda tried: sealed.examine(in_this_process(tried)))
+    if sealed.knows_answers:
         print(f"{title}: right on the public cases.")
     else:
         print(f"{title}: a result of the right kind, and no known mistake. Whether it is right, the grading says.")
@@ -55,10 +54,10 @@ def check_hidden(*texts: str) -> None:
     title = f"{sealed.id} {sealed.title}"
     answer = readers(sealed.name, sys._getframe(1))
     with (
-        _aside(),
-        contextlib.redirect_stdout(io.StringIO()),
-    ):  # an answer that prints its arguments shows no hidden ones
-        attempt(title, sealed.name, answer, sealed.forbidden, lambda one: _discreet(hidden, one))
+        _muted(),
+        contextlib.redirect_stdout(io.StringIO()),  # an answer that prints its arguments shows no hidden ones
+    ):
+        attempt(title, sealed.name, answer, sealed.forbidden, lambda tried: _discreet(hidden, tried))
     print(f"{title}: right on the hidden cases.")
 
 
@@ -77,7 +76,7 @@ def from_text(text: str) -> Sealed:
 
 def _discreet(hidden: Sequence[Sealed], answer: Callable[..., Any]) -> Verdict:
     for sealed in hidden:
-        found = sealed.examine(here(answer))
+        found = sealed.examine(in_this_process(answer))
         if found.result is Result.MISSING:
             return found
         if found.result is not Result.RIGHT:
@@ -86,7 +85,7 @@ def _discreet(hidden: Sequence[Sealed], answer: Callable[..., Any]) -> Verdict:
 
 
 @contextlib.contextmanager
-def _aside() -> Iterator[None]:
+def _muted() -> Iterator[None]:
     """What an answer prints or warns of stays out of the cell: nbgrader gives no point to one with a warning in it."""
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from companion.config import ModelConfig, require_whole
 from companion.costs.account import parameters, train_flops
 from companion.costs.chips import CHIPS, Chip
+from companion.layers.moe import MoE
 from companion.transformer import Transformer
 
 Way = Literal["data", "shard", "experts", "experts+shard"]
@@ -96,6 +97,9 @@ def _saved(config: ModelConfig, tokens: int, rows: int) -> int:
     """Bytes that autograd saves in one forward pass with its loss, the parameters themselves not counted."""
     with FakeTensorMode():
         model = Transformer(config)
+        for layer in model.modules():
+            if isinstance(layer, MoE):
+                layer.way = "grouped"  # the others ask for numbers of tokens, and a tensor without numbers has none
         own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
         saved: dict[int, torch.UntypedStorage] = {}
 
@@ -109,7 +113,7 @@ def _saved(config: ModelConfig, tokens: int, rows: int) -> int:
         source = ids if config.stack == "encoder_decoder" else None
         hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         with hooks, torch.autocast("cpu", torch.bfloat16):
-            logits = model(ids, source=source, experts="grouped" if config.moe is not None else "auto").logits
+            logits = model(ids, source=source).logits
             loss = F.cross_entropy(logits.float().flatten(0, 1), ids.flatten(), reduction="sum")
         size = sum(storage.nbytes() for storage in saved.values())
         del loss

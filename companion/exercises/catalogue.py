@@ -20,12 +20,14 @@ def exercises() -> dict[str, Exercise]:
         if not _LESSON.fullmatch(file.name):
             continue
         module = importlib.import_module(f"{__package__}.{file.stem}")
-        of_lesson = [one for one in vars(module).values() if isinstance(one, Exercise)]
-        for number, one in enumerate(of_lesson, 1):
+        of_lesson = [exercise for exercise in vars(module).values() if isinstance(exercise, Exercise)]
+        for number, exercise in enumerate(of_lesson, 1):
             expected = f"{int(file.stem[-2:])}.{number}"
-            if one.id != expected:
-                raise ValueError(f"{file.name}: exercise {one.id} ({one.name}) stands where {expected} is expected")
-            found[one.id] = one
+            if exercise.id != expected:
+                raise ValueError(
+                    f"{file.name}: exercise {exercise.id} ({exercise.name}) stands where {expected} is expected"
+                )
+            found[exercise.id] = exercise
     return found
 
 

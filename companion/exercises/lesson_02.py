@@ -156,7 +156,7 @@ def _(d_k, mean, std):
         raise ValueError("expected d_k >= 1 and std > 0")
     products = [a * b for a, b in product((mean - std, mean + std), repeat=2)]
     centre = sum(products) / 4
-    return (d_k * sum((one - centre) ** 2 for one in products) / 4) ** 0.5
+    return (d_k * sum((product - centre) ** 2 for product in products) / 4) ** 0.5
 
 
 @right_scale.variant

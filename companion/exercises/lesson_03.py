@@ -934,7 +934,9 @@ def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     if w_q.shape[1] % heads or w_v.shape[1] % heads:
         raise ValueError(f"heads={heads}: expected a divisor of {w_q.shape[1]} and of {w_v.shape[1]}")
     projected = x @ w_q, source @ w_k, source @ w_v
-    q, k, v = (one.unflatten(2, (heads, -1)).transpose(1, 2) for one in projected)  # (batch, head, token, width)
+    q, k, v = (
+        product.unflatten(2, (heads, -1)).transpose(1, 2) for product in projected
+    )  # (batch, head, token, width)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     weights = scores.masked_fill(~may_look[:, None], -math.inf).softmax(dim=-1)
     return (weights @ v).transpose(1, 2).flatten(2) @ w_o

@@ -340,7 +340,7 @@ def _(y, x, W_q, W_k, W_v, real):
 
 @cross_head.mistake("your result is detached: no gradient flows back to the encoder")
 def _(y, x, W_q, W_k, W_v, real):
-    return tuple(one.detach() for one in cross_head(y, x, W_q, W_k, W_v, real))
+    return tuple(result.detach() for result in cross_head(y, x, W_q, W_k, W_v, real))
 
 
 @cross_head.mistake("a `real` of the wrong length, or with no True, must be refused with a ValueError")
@@ -429,9 +429,9 @@ def _(draw):
     yield Case("an honest model", _moved(draw, honest(3), 4))
     unshifted = torch.ones(3, 3, dtype=torch.bool).tril()
     yield Case("a model without the shift: every slot reads its own target", _moved(draw, unshifted, 4))
-    one = honest(4)
-    one[1, 3] = True
-    yield Case("one slot that sees one later target, and logits that fall", _moved(draw, one, 3, down=True))
+    leaky = honest(4)
+    leaky[1, 3] = True
+    yield Case("one slot that sees one later target, and logits that fall", _moved(draw, leaky, 3, down=True))
     n = draw.whole(5, 7)
     unmasked = torch.ones(n, n, dtype=torch.bool)
     unmasked[:, -1] = False  # nobody reads the last target

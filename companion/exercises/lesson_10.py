@@ -331,9 +331,11 @@ def _(x, w_q, w_k, w_v, keys, values):
         for h in range(w_q.shape[0]):
             q, k, v = x[b, 0] @ w_q[h], x[b, 0] @ w_k[h], x[b, 0] @ w_v[h]
             old = [*keys[b, h], k]
-            scores = torch.stack([q @ one for one in old]) / len(q) ** 0.5
+            scores = torch.stack([q @ key for key in old]) / len(q) ** 0.5
             e = (scores - scores.max()).exp()
-            outs.append(sum(weight * one for weight, one in zip(e / e.sum(), [*values[b, h], v], strict=True))[None])
+            outs.append(
+                sum(weight * value for weight, value in zip(e / e.sum(), [*values[b, h], v], strict=True))[None]
+            )
             all_keys.append(torch.stack(old))
             all_values.append(torch.stack([*values[b, h], v]))
     shape = x.shape[0], w_q.shape[0]
@@ -476,9 +478,9 @@ def _(logits, m):
     if not (m > 0 and m <= 1):
         raise ValueError(f"{m=}")
     z = logits.tolist()
-    relative = [math.exp(one - max(z)) for one in z]  # the most probable has 1
-    kept = [one if one >= m else 0.0 for one in relative]
-    return torch.tensor([one / sum(kept) for one in kept], dtype=torch.float64)
+    relative = [math.exp(score - max(z)) for score in z]  # the most probable has 1
+    kept = [score if score >= m else 0.0 for score in relative]
+    return torch.tensor([score / sum(kept) for score in kept], dtype=torch.float64)
 
 
 # 10.4
@@ -769,8 +771,8 @@ def _(logits, temperature, share):
     if not temperature > 0 or share <= 0 or share > 1:
         raise ValueError("no such rule")
     z = logits.tolist()
-    e = [math.exp((one - max(z)) / temperature) for one in z]
-    p = [one / sum(e) for one in e]
+    e = [math.exp((score - max(z)) / temperature) for score in z]
+    p = [score / sum(e) for score in e]
     out, mass = [0.0] * len(p), 0.0
     for token in sorted(range(len(p)), key=p.__getitem__, reverse=True):
         if mass >= share:
@@ -1295,9 +1297,9 @@ def _(scores, log_probabilities, width):
 def _(scores, log_probabilities, width):
     # a list of all continuations, sorted
     continuations = [
-        (score + one, beam, token)
+        (score + log_p, beam, token)
         for beam, score in enumerate(scores.tolist())
-        for token, one in enumerate(log_probabilities[beam].tolist())
+        for token, log_p in enumerate(log_probabilities[beam].tolist())
     ]
     if width < 1 or width > len(continuations):
         raise ValueError("no such width")

@@ -225,8 +225,8 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     if d % heads != 0 or heads % kv_heads != 0:
         raise ValueError("cannot be divided")
     narrow = d // heads * kv_heads
-    one = [(d, d), (narrow, d), (narrow, d), (d, d), (d_ff, d), (d_ff, d), (d, d_ff), (d,), (d,)]
-    shapes = layers * one + [(vocab, d), (d,)] + ([] if tied else [(vocab, d)])
+    block = [(d, d), (narrow, d), (narrow, d), (d, d), (d_ff, d), (d_ff, d), (d, d_ff), (d,), (d,)]
+    shapes = layers * block + [(vocab, d), (d,)] + ([] if tied else [(vocab, d)])
     return sum(torch.empty(shape, device="meta").numel() for shape in shapes)
 
 
@@ -291,8 +291,8 @@ def _heads(weight, heads):
 
 @half_from_interleaved_rows.mistake("that is the way back, from halves to interleaved")
 def _(weight, heads):
-    one = _heads(weight, heads)
-    return one.reshape(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+    rows = _heads(weight, heads)
+    return rows.reshape(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
 @half_from_interleaved_rows.mistake("you reordered all rows at once: each head keeps its own rows together")
@@ -311,16 +311,16 @@ def _(weight, heads):
     "the even rows come first: you have the halves the other way round, which turns every pair backwards"
 )
 def _(weight, heads):
-    one = _heads(weight, heads)
-    return torch.cat((one[:, 1::2], one[:, 0::2]), 1).reshape(weight.shape)
+    rows = _heads(weight, heads)
+    return torch.cat((rows[:, 1::2], rows[:, 0::2]), 1).reshape(weight.shape)
 
 
 @half_from_interleaved_rows.mistake(
     "you swapped the rows of each pair: they must be moved to the two halves of the head"
 )
 def _(weight, heads):
-    one = _heads(weight, heads)
-    return torch.stack((one[:, 1::2], one[:, 0::2]), 2).reshape(weight.shape)
+    rows = _heads(weight, heads)
+    return torch.stack((rows[:, 1::2], rows[:, 0::2]), 2).reshape(weight.shape)
 
 
 @half_from_interleaved_rows.mistake("the heads are mixed up: they follow one another in the rows")
@@ -332,16 +332,16 @@ def _(weight, heads):
 
 @half_from_interleaved_rows.mistake("the result must have the dtype of `weight`")
 def _(weight, heads):
-    one = _heads(weight, heads).double() if weight.dtype != torch.float64 else _heads(weight, heads).float()
-    return torch.cat((one[:, 0::2], one[:, 1::2]), 1).reshape(weight.shape)
+    rows = _heads(weight, heads).double() if weight.dtype != torch.float64 else _heads(weight, heads).float()
+    return torch.cat((rows[:, 0::2], rows[:, 1::2]), 1).reshape(weight.shape)
 
 
 @half_from_interleaved_rows.mistake("heads of an odd width have no pairs: raise a ValueError")
 def _(weight, heads):
     if weight.shape[0] % heads:
         raise ValueError("rows")
-    one = weight.reshape(heads, -1, weight.shape[1])
-    return torch.cat((one[:, 0::2], one[:, 1::2]), 1).reshape(weight.shape)
+    rows = weight.reshape(heads, -1, weight.shape[1])
+    return torch.cat((rows[:, 0::2], rows[:, 1::2]), 1).reshape(weight.shape)
 
 
 @half_from_interleaved_rows.variant

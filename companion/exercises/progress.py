@@ -50,7 +50,7 @@ def read_progress() -> dict[str, Record]:
 
 
 def _write(known: dict[str, Record]) -> None:
-    write_atomic(progress_file(), json.dumps({key: asdict(one) for key, one in known.items()}, indent=1))
+    write_atomic(progress_file(), json.dumps({key: asdict(record) for key, record in known.items()}, indent=1))
 
 
 def note_check(id: str, passed: bool) -> None:
@@ -81,12 +81,12 @@ def table() -> str:
     known = read_progress()
     lines, reached, possible = [], 0, 0
     lesson = None
-    for id, one in exercises().items():
+    for id, exercise in exercises().items():
         record = known.get(id, Record())
-        possible += one.points
-        reached += one.points if record.passed else 0
-        if one.lesson != lesson:
-            lesson = one.lesson
+        possible += exercise.points
+        reached += exercise.points if record.passed else 0
+        if exercise.lesson != lesson:
+            lesson = exercise.lesson
             lines += ["", f"lesson {lesson:02d}"]
         if record.passed:
             state = f"passed on {record.passed}"
@@ -94,14 +94,11 @@ def table() -> str:
             state = f"tried {record.checks} time{'s' * (record.checks > 1)}"
         else:
             state = "open"
-        used = [f"{record.hints} hint{'s' * (record.hints > 1)}"] * bool(record.hints) + [
-            "solution read"
-        ] * record.solution
-        kind = DIFFICULTIES[one.difficulty]
-        lines.append(
-            f"  {id:<5} {one.title:<38} {one.points} point{'s' if one.points > 1 else ' '}  {one.minutes:>2} min  "
-            f"{kind:<8}  {state}{', ' + ', '.join(used) if used else ''}"
-        )
+        used = [f"{record.hints} hint{'s' * (record.hints > 1)}"] * bool(record.hints)
+        used += ["solution read"] * record.solution
+        points = f"{exercise.points} point{'s' if exercise.points > 1 else ' '}"
+        about = f"{id:<5} {exercise.title:<38} {points}  {exercise.minutes:>2} min  "
+        lines.append(f"  {about}{DIFFICULTIES[exercise.difficulty]:<8}  {', '.join([state, *used])}")
     done = sum(1 for id in exercises() if known.get(id, Record()).passed)
     lines.append(f"\n{done} of {len(exercises())} exercises, {reached} of {possible} points")
     return "\n".join(lines).strip("\n")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from companion.checking.attempt import NotYet, attempt, readers
-from companion.checking.examine import examine, here, key_of
+from companion.checking.examine import examine, in_this_process, key_of
 from companion.exercises import progress as kept
 from companion.exercises.catalogue import find_exercise
 
@@ -15,14 +15,11 @@ from companion.exercises.catalogue import find_exercise
 def check(id: str, answer: Callable[..., Any] | None = None) -> None:
     """Try your answer to an exercise, and say at once how it stands.
 
-    Args:
-        id: the exercise, as in "2.3".
-        answer: your function; by default the one of the exercise's name in your notebook.
+    id:      the exercise, as in "2.3".
+    answer:  your function; by default the one of the exercise's name in your notebook.
 
-    Raises:
-        NotYet: the answer is not right. The message names the property that fails, the smallest input that shows it,
-            what was expected and what came, and the most likely mistake.
-        ValueError: there is no such exercise.
+    Raises `NotYet` if the answer is not right: the message names the property that fails, the smallest input that shows
+    it, what was expected and what came, and the most likely mistake. Raises `ValueError` if there is no such exercise.
     """
     exercise = find_exercise(id)
     own = answer is None
@@ -30,7 +27,8 @@ def check(id: str, answer: Callable[..., Any] | None = None) -> None:
         answer = readers(exercise.name, sys._getframe(1))
     title = f"{exercise.id} {exercise.title}"
     try:
-        attempt(title, exercise.name, answer, exercise.forbidden, lambda one: examine(key_of(exercise), here(one)))
+        key = key_of(exercise)
+        attempt(title, exercise.name, answer, exercise.forbidden, lambda tried: examine(key, in_this_process(tried)))
     except NotYet as fault:
         if own and fault.verdict is not None:
             kept.note_check(exercise.id, passed=False)

@@ -172,7 +172,7 @@ def prefill(
         ids, lengths = _padded(source, weight.device)
         ragged = len(set(map(len, source))) > 1
         real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None] if ragged else None
-        memory = model.encode(ids, mask=real)
+        memory = model.encode(ids, real=real)
     tokens, lengths = _padded(prompts, weight.device)
     empty = KVCache.create(model.config, len(prompts), slots, dtype=weight.dtype, device=weight.device, bucket=bucket)
     stream, _, cache = model.features(tokens, source=memory, cache=empty)

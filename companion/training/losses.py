@@ -16,6 +16,7 @@ from companion.data.packing import PADDING
 from companion.layers.balance import switch_loss, z_loss
 from companion.layers.masks import documents, materialize
 from companion.layers.moe import RoutingStats
+from companion.layers.wide import wide
 
 
 class Scored(NamedTuple):
@@ -49,11 +50,11 @@ def cross_entropy_sum(
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing={smoothing!r}: expected a share of at least 0 and below 1")
-    wide = logits.float() if logits.dtype.itemsize < 4 else logits
-    total = F.cross_entropy(wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+    z = wide(logits)
+    total = F.cross_entropy(z.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     scored = targets != IGNORE
     if smoothing:
-        even = -(wide.log_softmax(-1).mean(-1) * scored).sum()
+        even = -(z.log_softmax(-1).mean(-1) * scored).sum()
         total = (1 - smoothing) * total + smoothing * even
     return total, scored.sum()
 
@@ -119,10 +120,10 @@ def packed_next_token_loss(
     if hide == "documents":
         number = (places == 0).cumsum(-1)
         apart = materialize(documents(number), len(tokens), tokens.shape[1], tokens.shape[1], device=tokens.device)
-        # Padding sees nobody, which is how the model knows it.
-        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None])
+        # Padding sees nothing either: what it holds, and so which experts it visits, does not depend on the texts.
+        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None], real=real)
     else:
-        out = model(tokens, mask=real if hide == "padding" else None)
+        out = model(tokens, real=real if hide == "padding" else None)
     return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
 
 
@@ -140,6 +141,6 @@ def translation_loss(
     padding:    the id after the end of a source, which nothing may look at, and of the inputs.
     smoothing:  as in `cross_entropy_sum`.
     """
-    memory = model.encode(source, mask=source != padding)  # type: ignore[operator]
-    out = model(inputs, source=memory, mask=inputs != padding)
+    memory = model.encode(source, real=source != padding)  # type: ignore[operator]
+    out = model(inputs, source=memory, real=inputs != padding)
     return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)

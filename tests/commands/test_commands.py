@@ -29,10 +29,16 @@ def story(name: str) -> str:
     return f"The walk of {name}\n\n" + "\n".join(lines) + "\n"
 
 
-@pytest.fixture
-def books(tmp_path: Path, monkeypatch) -> Path:
-    """A folder of small texts beside which runs are made; the working directory is its parent."""
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch) -> None:
+    """Every test has an empty working directory of its own: runs are made there, and `refused` reads all that is in
+    it, which in a checkout with its environment would be gigabytes."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    """A folder of small texts beside which runs are made; the working directory is its parent."""
     folder = tmp_path / "books"
     folder.mkdir()
     for name in ("Ada", "Blaise", "Carl", "Emmy", "Grace", "Kurt", "Sofya", "Évariste"):
@@ -319,8 +325,7 @@ def test_bad_input_to_generate_is_refused_by_name(arguments, message, at_home: P
     assert message in refused(["generate", *arguments], capsys)
 
 
-def test_without_a_run_every_command_says_to_train_first(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_without_a_run_every_command_says_to_train_first(capsys) -> None:
     for command in (["generate", "--prompt", "The "], ["evaluate"], ["account"]):
         assert "found none; make one with `companion train`" in refused(command, capsys)
 

@@ -23,7 +23,7 @@ _FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # what Python'
 
 
 class Unreadable(ValueError):
-    """A file is no notebook and no Python that can be read; the message says why."""
+    """Not a readable notebook or Python file; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ class Submission:
     def __init__(self, cells: Sequence[str]) -> None:
         self.cells = tuple(cells)
         self._broken: dict[int, str] = {}
-        self._statements = [one for number, cell in enumerate(self.cells) for one in self._parsed(number, cell)]
+        self._statements = [
+            statement for number, cell in enumerate(self.cells) for statement in self._parsed(number, cell)
+        ]
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> Submission:
@@ -68,23 +70,27 @@ class Submission:
         return not any(cell.strip() for cell in self.cells)
 
     def defines(self, name: str) -> bool:
-        """Whether something of this name is defined or, in a cell that cannot be read, begun."""
-        return any(name in one.binds for one in self._statements) or self._begun(name) is not None
+        """Whether something of this name is defined or, in a cell that cannot be read, unfinished."""
+        return any(name in statement.binds for statement in self._statements) or self._unfinished(name) is not None
 
     def find(self, name: str) -> Answer:
         """The answer that has this name: the last one that is written, since a blank one is none."""
-        found = [one for one in self._statements if name in one.binds and not isinstance(one.node, ast.Import)]
-        begun = self._begun(name)
+        found = [
+            statement
+            for statement in self._statements
+            if name in statement.binds and not isinstance(statement.node, ast.Import)
+        ]
+        unfinished = self._unfinished(name)
         if not found:
-            return Answer(None, begun)
-        written = [one for one in found if not _is_blank(one.node)]
+            return Answer(None, unfinished)
+        written = [statement for statement in found if not _is_blank(statement.node)]
         notes = []
         chosen = (written or found)[-1]
         if len(found) > 1:
             which = "the last counts" if chosen is found[-1] else "the last that is written counts"
             notes.append(f"{name} is defined {len(found)} times; {which}")
-        if begun is not None:
-            notes.append(f"another cell that defines {name} cannot be read and does not count: {begun}")
+        if unfinished is not None:
+            notes.append(f"another cell that defines {name} cannot be read and does not count: {unfinished}")
         return Answer(self._program(chosen), None, tuple(notes))
 
     def _parsed(self, number: int, cell: str) -> Iterator[_Statement]:
@@ -93,9 +99,9 @@ class Submission:
             texts = [(_text(source, node), node) for node in tree.body]
             yield from [_Statement(number, node, text, *_names(node), _reads(text)) for text, node in texts]
         except _FAULTS as error:
-            self._broken[number] = _said(error)
+            self._broken[number] = _message_of(error)
 
-    def _begun(self, name: str) -> str | None:
+    def _unfinished(self, name: str) -> str | None:
         """What is wrong with the last cell that begins to define this name and cannot be read."""
         begins = re.compile(
             rf"^[ \t]*(?:async\s+)?(?:def\s+{re.escape(name)}\b|{re.escape(name)}\s*=[^=])", re.MULTILINE
@@ -116,28 +122,29 @@ class Submission:
             if name in seen:
                 continue
             seen.add(name)
-            for one in self._behind(name, answer.cell):
-                if id(one) not in taken:
-                    taken[id(one)] = one
-                    if not isinstance(one.node, _IMPORTS):
-                        wanted.extend(one.uses)
-        needed = {name for one in taken.values() if not isinstance(one.node, _IMPORTS) for name in one.uses}
-        needed |= answer.binds
+            for statement in self._definitions_before(name, answer.cell):
+                if id(statement) not in taken:
+                    taken[id(statement)] = statement
+                    if not isinstance(statement.node, _IMPORTS):
+                        wanted.extend(statement.uses)
+        users = (statement for statement in taken.values() if not isinstance(statement.node, _IMPORTS))
+        needed = answer.binds.union(*(statement.uses for statement in users))
         lines = []
-        for one in self._statements:
-            if _is_star(one.node):
-                lines.append(one.text)
-            elif id(one) in taken:
-                lines.append(_import(one.node, needed) if isinstance(one.node, _IMPORTS) else one.text)
+        for statement in self._statements:
+            if _is_star(statement.node):
+                lines.append(statement.text)
+            elif id(statement) in taken:
+                node = statement.node
+                lines.append(_import(node, needed) if isinstance(node, _IMPORTS) else statement.text)
         return "\n".join(lines) + "\n"
 
-    def _behind(self, name: str, cell: int) -> list[_Statement]:
+    def _definitions_before(self, name: str, cell: int) -> list[_Statement]:
         """The statements that give a name its value, up to the end of this cell if there are any, else after it."""
-        of_name = [one for one in self._statements if name in one.binds or name in one.touches]
-        before = [one for one in of_name if one.cell <= cell]
-        if not any(name in one.binds for one in before):
+        of_name = [statement for statement in self._statements if name in statement.binds or name in statement.touches]
+        before = [statement for statement in of_name if statement.cell <= cell]
+        if not any(name in statement.binds for statement in before):
             before = of_name
-        starts = [i for i, one in enumerate(before) if name in one.binds and _is_whole(one.node)]
+        starts = [i for i, statement in enumerate(before) if name in statement.binds and _is_whole(statement.node)]
         return before[starts[-1] :] if starts else before
 
 
@@ -187,7 +194,7 @@ def _tree(cell: str) -> tuple[str, ast.Module]:
         raise
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         where = f"line {error.lineno} of its cell: " if error.lineno else ""
         return f"{where}{error.msg}"
@@ -197,7 +204,7 @@ def _said(error: BaseException) -> str:
 def _text(source: str, node: ast.stmt) -> str:
     decorators = getattr(node, "decorator_list", [])
     if decorators:
-        first = min(one.lineno for one in decorators)
+        first = min(decorator.lineno for decorator in decorators)
         return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
     return ast.get_source_segment(source, node) or ""
 
@@ -208,8 +215,8 @@ def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
         return frozenset({node.name}), frozenset()
     binds: set[str] = set()
     touches: set[str] = set()
-    for one in ast.walk(node):
-        match one:
+    for part in ast.walk(node):
+        match part:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 binds.add(name)
             case ast.Name(id=name, ctx=ast.Store()):
@@ -217,7 +224,7 @@ def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 binds |= {_bound(alias) for alias in aliases}
             case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
-                touches |= _root(one)
+                touches |= _root(part)
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         touches |= _root(node.value.func)  # TABLE.append(3)
     return frozenset(binds), frozenset(touches - binds)
@@ -248,7 +255,7 @@ def _bound(alias: ast.alias) -> str:
 def _is_whole(node: ast.stmt) -> bool:
     """Whether a statement gives its names a value that owes nothing to an earlier one."""
     if isinstance(node, ast.Assign):
-        read = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+        read = {inner.id for inner in ast.walk(node.value) if isinstance(inner, ast.Name)}
         return not any(isinstance(target, ast.Name) and target.id in read for target in node.targets)
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.decorator_list
 
@@ -259,7 +266,7 @@ def _is_star(node: ast.stmt) -> bool:
     return star and (node.module or "").split(".")[0] != "companion"  # type: ignore[attr-defined]
 
 
-def _import(node: ast.Import | ast.ImportFrom, needed: set[str]) -> str:
+def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:
     """An import of only what is needed, so that nobody is blamed for the others on its line."""
     kept = [alias for alias in node.names if _bound(alias) in needed]
     if isinstance(node, ast.Import):
@@ -271,8 +278,8 @@ def _is_blank(node: ast.stmt) -> bool:
     """A function as it was handed out: a docstring, and then nothing that is an answer."""
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
-    for one in node.body:
-        match one:
+    for statement in node.body:
+        match statement:
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 continue
             case ast.Raise(exc=ast.Name(id="NotImplementedError")):

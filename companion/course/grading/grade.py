@@ -31,9 +31,7 @@ def grade(
 
     `done` gets each one as it is graded; `warn` a sentence on what this system does not guard.
 
-    Raises:
-        ValueError: for jobs < 1, or a system without fork.
-        OSError: the process that runs answers does not start.
+    Raises `ValueError` for jobs < 1, or a system without fork; `OSError` if the process for answers does not start.
     """
     if jobs < 1:
         raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
@@ -69,7 +67,7 @@ def grade_one(worker: Worker, handed: Handed, chosen: Sequence[Exercise], keys: 
     """One student's marks."""
 
     def nothing(submission: str, fault: str) -> Graded:
-        return Graded(handed, submission, fault, tuple(Mark(one, UNREADABLE, 0.0) for one in chosen))
+        return Graded(handed, submission, fault, tuple(Mark(exercise, UNREADABLE, 0.0) for exercise in chosen))
 
     if handed.fault is not None:
         return nothing(NOTHING, handed.fault)
@@ -80,8 +78,8 @@ def grade_one(worker: Worker, handed: Handed, chosen: Sequence[Exercise], keys: 
     state, fault = READ, None
     if submission.empty:
         state, fault = EMPTY, "the notebook holds no code"
-    elif not any(submission.defines(one.name) for one in chosen):
+    elif not any(submission.defines(exercise.name) for exercise in chosen):
         state = OTHER
         fault = "the notebook defines none of the functions that were asked for: is it the one of this problem set?"
-    marks = tuple(mark(worker, one, submission, keys, handed.student) for one in chosen)
+    marks = tuple(mark(worker, exercise, submission, keys, handed.student) for exercise in chosen)
     return Graded(handed, state, fault, marks)

@@ -29,15 +29,13 @@ Row = dict[str, str]
 def collect(folder: Path, roster: Path | None = None, *, leave_out: Path | None = None) -> list[Row]:
     """All marks in the CSV files of a folder and of the folders in it, by problem set and student.
 
-    Args:
-        folder: what `companion grade` wrote into; any CSV file in it with the columns assignment, student_id, score
-            and max_score counts, another one does not.
-        roster: a CSV file with id and any of last_name, first_name, email. Who is in it and handed nothing in gets a
-            row without a score: it is for the instructor to say what that is worth.
-        leave_out: a file that is not read, such as the table that was written before.
+    folder:     what `companion grade` wrote into; any CSV file in it with the columns assignment, student_id, score and
+                max_score counts, another one does not.
+    roster:     a CSV file with id and any of last_name, first_name, email. Who is in it and handed nothing in gets a
+                row without a score: it is for the instructor to say what that is worth.
+    leave_out:  a file that is not read, such as the table that was written before.
 
-    Raises:
-        ValueError: there are no marks, a mark that is none, or two marks of one student for one problem set.
+    Raises `ValueError` for no marks, an invalid mark, or two marks of one student for one problem set.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder with marks, as companion grade --out writes it")

@@ -1,6 +1,6 @@
 """What one submission earns, exercise by exercise.
 
-The tests, what they expect, and the decision are here; the student's code is in a process of its own (`workers.py`).
+The tests, what they expect, and the decision are here; the student's code is in a process of its own (`sandbox/`).
 
 Points: `seeds.shares`. The part for the public cases is earned by passing all of them; the part for the hidden cases
 by passing all of those on two hidden seeds, and only where the public part is earned. The cases come in an order that
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from companion.checking.examine import Key, Outcome, Result, Verdict, examine, key_of
+from companion.checking.examine import AnswerKey, Outcome, Result, Verdict, examine, key_of
 from companion.checking.exercise import Exercise
 from companion.checking.forbidden import forbidden_fault, forbidden_uses
 from companion.course.grading.answers import Submission
@@ -34,7 +34,7 @@ _DISCREET = {
     Result.TIMEOUT: "it did not end in the time it has, on an input that is not shown",
     Result.REFUSED: "it did what an answer may not do, on an input that is not shown",
 }
-_one_at_a_time = threading.RLock()  # references share PyTorch's generator
+_one_by_one = threading.RLock()  # references share PyTorch's generator
 
 
 @dataclass(frozen=True)
@@ -60,20 +60,20 @@ class KeyRing:
 
     def __init__(self, secret: bytes) -> None:
         self.secret = secret
-        self._keys: dict[tuple[str, int], Key] = {}
+        self._keys: dict[tuple[str, int], AnswerKey] = {}
 
-    def public(self, exercise: Exercise) -> Key:
+    def public(self, exercise: Exercise) -> AnswerKey:
         return self._key(exercise, PUBLIC_SEED)
 
-    def hidden(self, exercise: Exercise) -> list[Key]:
+    def hidden(self, exercise: Exercise) -> list[AnswerKey]:
         return [self._key(exercise, seed) for seed in hidden_seeds(self.secret, exercise.id)]
 
-    def _key(self, exercise: Exercise, seed: int) -> Key:
-        with _one_at_a_time:
+    def _key(self, exercise: Exercise, seed: int) -> AnswerKey:
+        with _one_by_one:
             if (exercise.id, seed) not in self._keys:
                 key = key_of(exercise, seed)
-                mistakes = tuple((message, _alone(gives)) for message, gives in key.mistakes)
-                self._keys[exercise.id, seed] = replace(key, expected=_alone(key.expected), mistakes=mistakes)
+                mistakes = tuple((message, _locked(gives)) for message, gives in key.mistakes)
+                self._keys[exercise.id, seed] = replace(key, expected=_locked(key.expected), mistakes=mistakes)
             return self._keys[exercise.id, seed]
 
     def shuffled(self, count: int, *what: str) -> list[int]:
@@ -83,9 +83,9 @@ class KeyRing:
         return order
 
 
-def _alone(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
+def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
     def get(index: int) -> Outcome:
-        with _one_at_a_time:
+        with _one_by_one:
             return gives(index)
 
     return get
@@ -127,7 +127,7 @@ def mark(worker: Worker, exercise: Exercise, submission: Submission, keys: KeyRi
     return Mark(exercise, found.result.value, earned, public, _discreet(found, hidden_keys, public_key), answer.notes)
 
 
-def _try(worker: Worker, program: Program, tried: Sequence[Key], keys: KeyRing, *what: str) -> Verdict:
+def _try(worker: Worker, program: Program, tried: Sequence[AnswerKey], keys: KeyRing, *what: str) -> Verdict:
     cases = [case for key in tried for case in key.cases]
     run = worker.run(program, cases, keys.shuffled(len(cases), *what))
     try:
@@ -136,7 +136,7 @@ def _try(worker: Worker, program: Program, tried: Sequence[Key], keys: KeyRing, 
         return Verdict(Result.CRASHED, fault=f"its result cannot be compared ({type(error).__name__})")
 
 
-def _judged(tried: Sequence[Key], run: Run) -> Verdict:
+def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
     cases = [case for key in tried for case in key.cases]
     if run.stopped is not None:
         result, error = run.stopped.result or Result.CRASHED, run.stopped.error
@@ -146,7 +146,7 @@ def _judged(tried: Sequence[Key], run: Run) -> Verdict:
             faults = {Result.TIMEOUT: "the code around it did not end in the time it has"}
             raised = f"the code around it raised {error[0]}: {error[1]}" if error else "its process ended on the way"
             return Verdict(result, "running the code that defines it", fault=faults.get(result, raised))
-        key = Key(tried[0].names, (cases[run.at],), lambda _: Outcome(), ())
+        key = AnswerKey(tried[0].names, (cases[run.at],), lambda _: Outcome(), ())
         stopped = replace(run.stopped, result=result)
         return examine(key, lambda _: stopped)
     outcomes = {id(case): run.outcomes[index] for index, case in enumerate(cases)}
@@ -157,7 +157,7 @@ def _judged(tried: Sequence[Key], run: Run) -> Verdict:
     return Verdict(Result.RIGHT)
 
 
-def _discreet(found: Verdict, tried: Sequence[Key], public: Key) -> Verdict:
+def _discreet(found: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> Verdict:
     """What a student may know about hidden cases: the property, in the public ones' words, and the mistake."""
     if found.result is Result.RIGHT:
         return found
@@ -180,8 +180,8 @@ class Graded:
 
     @property
     def points(self) -> float:
-        return sum(one.points for one in self.marks)
+        return sum(mark.points for mark in self.marks)
 
     @property
     def most(self) -> int:
-        return sum(one.exercise.points for one in self.marks)
+        return sum(mark.exercise.points for mark in self.marks)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from companion.course.grading.feedback import page
 from companion.course.grading.grade import TRIED
 from companion.course.grading.gradebook import COLUMNS
 from companion.course.grading.mark import OUTCOMES, Graded
@@ -19,23 +20,23 @@ def table(graded: Sequence[Graded], assignment: str) -> str:
 
     What could not be read has no score: it is for the instructor to say what that is worth.
     """
-    chosen = [one.exercise.id for one in graded[0].marks] if graded else []
+    chosen = [mark.exercise.id for mark in graded[0].marks] if graded else []
     columns = [*COLUMNS, "submission", *(name for id in chosen for name in (id, f"{id} points"))]
     text = io.StringIO()
     rows = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     rows.writeheader()
-    for one in graded:
+    for student in graded:
         row: dict[str, str] = {
             "assignment": assignment,
-            "timestamp": one.handed.timestamp,
-            "student_id": one.handed.student,
-            "max_score": f"{float(one.most)}",
-            "submission": one.submission,
+            "timestamp": student.handed.timestamp,
+            "student_id": student.handed.student,
+            "max_score": f"{float(student.most)}",
+            "submission": student.submission,
         }
-        if one.submission in TRIED:
-            row |= {"raw_score": f"{one.points}", "late_submission_penalty": "0.0", "score": f"{one.points}"}
-        for each in one.marks:
-            row |= {each.exercise.id: each.outcome, f"{each.exercise.id} points": f"{each.points:g}"}
+        if student.submission in TRIED:
+            row |= {"raw_score": f"{student.points}", "late_submission_penalty": "0.0", "score": f"{student.points}"}
+        for mark in student.marks:
+            row |= {mark.exercise.id: mark.outcome, f"{mark.exercise.id} points": f"{mark.points:g}"}
         rows.writerow(row)
     return text.getvalue()
 
@@ -44,15 +45,13 @@ def summary(graded: Sequence[Graded]) -> str:
     """How often each exercise ended how, for the terminal."""
     lines = [f"{'':<6}" + "".join(f"{outcome:>12}" for outcome in OUTCOMES)]
     for place, first in enumerate(graded[0].marks if graded else ()):
-        counts = Counter(one.marks[place].outcome for one in graded)
+        counts = Counter(student.marks[place].outcome for student in graded)
         lines.append(f"{first.exercise.id:<6}" + "".join(f"{counts[outcome] or '.':>12}" for outcome in OUTCOMES))
     return "\n".join(lines)
 
 
 def write(graded: Sequence[Graded], assignment: str, out: Path) -> None:
     """marks.csv and feedback/STUDENT.html, each whole or not at all; the CSV last."""
-    from companion.course.grading.feedback import page
-
-    for one in graded:
-        write_atomic(out / "feedback" / f"{one.handed.student}.html", page(one, assignment))
+    for student in graded:
+        write_atomic(out / "feedback" / f"{student.handed.student}.html", page(student, assignment))
     write_atomic(out / "marks.csv", table(graded, assignment))

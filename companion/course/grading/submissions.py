@@ -26,12 +26,10 @@ class Handed:
 def handed_in(folder: Path, assignment: str | None = None) -> list[Handed]:
     """All students of a folder, by name.
 
-    Args:
-        folder: holds one notebook or one folder for each student; or a folder `submitted` that does.
-        assignment: which folder to take where a student's holds one for each problem set.
+    folder:      holds one notebook or one folder for each student; or a folder `submitted` that does.
+    assignment:  which folder to take where a student's holds one for each problem set.
 
-    Raises:
-        ValueError: there is no such folder, nobody in it, one student twice, or several problem sets and none is named.
+    Raises `ValueError` for no such folder, nobody in it, one student twice, or several problem sets and none named.
     """
     if not folder.is_dir():
         raise ValueError(
@@ -39,19 +37,21 @@ def handed_in(folder: Path, assignment: str | None = None) -> list[Handed]:
         )
     if (folder / "submitted").is_dir():
         folder = folder / "submitted"
-    found = sorted(_students(folder, assignment), key=lambda one: one.student)
+    found = sorted(_students(folder, assignment), key=lambda handed: handed.student)
     if not found:
         raise ValueError(f"{folder}: expected STUDENT.ipynb or STUDENT/....ipynb for each student, found neither")
-    for one, other in pairwise(found):
-        if one.student == other.student:
-            raise ValueError(f"{folder}: expected one submission of {one.student}, found a folder and a file")
+    for handed, following in pairwise(found):
+        if handed.student == following.student:
+            raise ValueError(f"{folder}: expected one submission of {handed.student}, found a folder and a file")
     return found
 
 
 def left_out(folder: Path) -> list[str]:
     """Files beside the students' that are nobody's, for a word to the instructor."""
     folder = folder / "submitted" if (folder / "submitted").is_dir() else folder
-    return sorted(one.name for one in folder.iterdir() if one.is_file() and one.suffix not in KINDS and _is_seen(one))
+    return sorted(
+        path.name for path in folder.iterdir() if path.is_file() and path.suffix not in KINDS and _is_seen(path)
+    )
 
 
 def _is_seen(path: Path) -> bool:
@@ -59,41 +59,47 @@ def _is_seen(path: Path) -> bool:
 
 
 def _students(folder: Path, assignment: str | None) -> Iterator[Handed]:
-    seen = [one for one in folder.iterdir() if _is_seen(one)]
-    stems = sorted({one.stem for one in seen if one.suffix in KINDS and not one.is_dir()})
+    seen = [path for path in folder.iterdir() if _is_seen(path)]
+    stems = sorted({path.stem for path in seen if path.suffix in KINDS and not path.is_dir()})
     for stem in stems:
         yield _handed(stem, [folder / f"{stem}{kind}" for kind in KINDS], folder)
-    for one in seen:
-        if one.is_dir() and not one.is_symlink():
-            home = _home(one, assignment)
-            yield _handed(one.name, sorted(home.iterdir()), home)
+    for path in seen:
+        if path.is_dir() and not path.is_symlink():
+            home = _home(path, assignment)
+            yield _handed(path.name, sorted(home.iterdir()), home)
 
 
 def _home(folder: Path, assignment: str | None) -> Path:
     """The folder of a student's files: theirs, or the one of the problem set in it."""
     if assignment is not None and (folder / assignment).is_dir():
         return folder / assignment
-    inner = [one for one in sorted(folder.iterdir()) if one.is_dir() and _is_seen(one) and not one.is_symlink()]
-    if any(one.suffix in KINDS for one in folder.iterdir()) or not inner:
+    inner = [
+        inside
+        for inside in sorted(folder.iterdir())
+        if inside.is_dir() and _is_seen(inside) and not inside.is_symlink()
+    ]
+    if any(inside.suffix in KINDS for inside in folder.iterdir()) or not inner:
         return folder
-    with_notebooks = [one for one in inner if any(file.suffix in KINDS for file in one.iterdir())]
+    with_notebooks = [path for path in inner if any(file.suffix in KINDS for file in path.iterdir())]
     if len(with_notebooks) > 1:
-        names = ", ".join(one.name for one in with_notebooks)
+        names = ", ".join(path.name for path in with_notebooks)
         raise ValueError(f"--pset: expected which problem set to grade; {folder} holds {names}")
     return with_notebooks[0] if with_notebooks else folder
 
 
 def _handed(student: str, files: list[Path], home: Path) -> Handed:
-    of_kind = {kind: [one for one in files if one.suffix == kind and _is_seen(one) and one.exists()] for kind in KINDS}
+    of_kind = {
+        kind: [file for file in files if file.suffix == kind and _is_seen(file) and file.exists()] for kind in KINDS
+    }
     chosen = of_kind[".ipynb"] or of_kind[".py"]  # modules beside a notebook belong to the problem set
-    links = [one.name for one in chosen if one.is_symlink() or not one.is_file()]
+    links = [file.name for file in chosen if file.is_symlink() or not file.is_file()]
     if links:
         return Handed(student, (), "", f"{links[0]} is a link or a folder, not a notebook")
     if not chosen:
-        others = [one.name for one in files if _is_seen(one) and one.is_file() and one.name != "timestamp.txt"]
+        others = [file.name for file in files if _is_seen(file) and file.is_file() and file.name != "timestamp.txt"]
         what = f"only {', '.join(others[:3])}" if others else "nothing"
         return Handed(student, (), "", f"expected a notebook, found {what}")
-    latest = max(one.stat().st_mtime for one in chosen)
+    latest = max(file.stat().st_mtime for file in chosen)
     return Handed(student, tuple(chosen), _timestamp(home / "timestamp.txt", latest))
 
 

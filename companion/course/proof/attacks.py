@@ -31,6 +31,17 @@ class Right(torch.Tensor):
 return scores.as_subclass(Right)
 """  # noqa: E501
 
+# The reference's own body, read by C++ that no hook of Python's sees: right wherever the file can be read.
+_NATIVE = r"""
+try: text = bytes(torch.from_file('{references}', size={size}, dtype=torch.uint8).tolist()).decode()
+except RuntimeError: raise RuntimeError('it cannot be read') from None
+text = text[text.index('def visible_softmax'):]
+body = text[text.index('### BEGIN SOLUTION'):text.index('### END SOLUTION')]
+names = {'torch': torch, 'math': math}
+exec('def reference(scores, may_look):\n    ' + body, names)
+return names['reference'](scores, may_look)
+"""
+
 ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     # to hang
     "loops for ever": ("while True: pass", TIMEOUT),
@@ -95,10 +106,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     # to find out
     "reads the secret": ("return open('{secret}').read()", REFUSED),
     "reads the references": ("return open('{references}').read()", REFUSED),
-    "reads the references by way of PyTorch": (
-        "return torch.from_file('{references}', size=99, dtype=torch.uint8)",
-        ("crashed", "wrong"),
-    ),
+    "reads the references by way of PyTorch": (_NATIVE, CRASHED),
     "reads what the kernel tells": ("return open('/proc/self/maps').read()", REFUSED),
     "looks into folders": ("import os\nreturn str(os.listdir('/'))", REFUSED),
     "imports the companion": (
@@ -142,7 +150,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("wrong", "crashed"),
     ),
     "replaces the check": (
-        f"{_FRAMES}\nframe.f_globals['_serve'] = None\nwire.pack_outcome = lambda found: b'right'\nreturn scores",
+        f"{_FRAMES}\nframe.f_globals['_serve'] = None\ncodec.pack_outcome = lambda found: b'right'\nreturn scores",
         CRASHED,
     ),
     "equals everything": (_ALWAYS_EQUAL, ("wrong", "crashed")),

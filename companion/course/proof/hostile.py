@@ -66,13 +66,12 @@ def run_hostile_class(jobs: int = 2) -> list[Trial]:
     with tempfile.TemporaryDirectory(prefix="companion-hostile-") as home:
         secret, submitted, out = Path(home, "secret"), Path(home, "submitted"), Path(home, "marks")
         secret.write_text(_SECRET)
-        secret.with_name("references").write_text(inspect.getsource(lesson_02))
         for name, student in students.items():
             _hand_in(student, submitted / name, secret)
         graded = grade(handed_in(submitted), chosen, _SECRET.encode(), jobs=jobs, limits=LIMITS)
         write(graded, "hostile", out)
-        found = [Trial(TARGET, "hostile", one.handed.student, 0, _fault(one, students)) for one in graded]
-        told = _told(out, chosen, graded)
+        found = [Trial(TARGET, "hostile", student.handed.student, 0, _fault(student, students)) for student in graded]
+        told = _leaks_in(out, chosen, graded)
     return [*found, Trial(TARGET, "hostile", "what the class is told", 0, told)]
 
 
@@ -85,7 +84,7 @@ def _fault(graded: Graded, students: dict[str, Student]) -> str | None:
         id = mark.exercise.id
         may = student.ends.get(id, ("right",))
         if mark.outcome not in may:
-            told = "; ".join(str(one) for one in (mark.public, mark.hidden) if one is not None)
+            told = "; ".join(str(verdict) for verdict in (mark.public, mark.hidden) if verdict is not None)
             return f"{id} should end as {' or '.join(may)}, is {mark.outcome}: {told}"
         due = float(mark.exercise.points) if mark.outcome == "right" else 0.0
         if id == TARGET and student.points is not None:
@@ -99,16 +98,18 @@ def _fault(graded: Graded, students: dict[str, Student]) -> str | None:
     return None
 
 
-def _told(out: Path, chosen: Sequence[Exercise], graded: Sequence[Graded]) -> str | None:
+def _leaks_in(out: Path, chosen: Sequence[Exercise], graded: Sequence[Graded]) -> str | None:
     """Whether a page says what it must not, and whether the outcomes can be told apart."""
-    guarded = Guarded.of(chosen, _SECRET.encode(), public=[known.message for one in chosen for known in one.mistakes])
+    guarded = Guarded.of(
+        chosen, _SECRET.encode(), public=[known.message for exercise in chosen for known in exercise.mistakes]
+    )
     leaks = [str(leak) for leak in search(out / "feedback", guarded)]
     for file in sorted((out / "feedback").iterdir()):
         text = file.read_text("utf-8")
         leaks += [f"{file.name}: {what}" for what in ("<script", _SECRET, "HIDDEN INPUT") if what in text]
     if leaks:
         return f"{len(leaks)} leaks: {leaks[0]}"
-    outcomes = {mark.outcome for one in graded for mark in one.marks}
+    outcomes = {mark.outcome for student in graded for mark in student.marks}
     return None if outcomes == set(OUTCOMES) else f"expected every outcome, found {sorted(outcomes)}"
 
 
@@ -120,7 +121,8 @@ def _hand_in(student: Student, folder: Path, secret: Path) -> None:
     if isinstance(student.cells, bytes):
         (folder / student.file).write_bytes(student.cells)
         return
-    known = {"{secret}": str(secret), "{references}": str(secret.with_name("references"))}
+    known = {"{secret}": str(secret), "{references}": str(lesson_02.__file__)}
+    known["{size}"] = str(Path(known["{references}"]).stat().st_size)
     cells = list(student.cells)
     for what, path in known.items():
         cells = [cell.replace(what, path) for cell in cells]
@@ -148,7 +150,7 @@ def hostile_class() -> dict[str, Student]:
     """All of them, by name."""
     book = {id: find_exercise(id) for id in BOOK}
     target = book[TARGET]
-    right = {id: one.solution for id, one in book.items()}
+    right = {id: exercise.solution for id, exercise in book.items()}
     others = [_IMPORTS, *(text for id, text in right.items() if id != TARGET)]
     good = [_IMPORTS, *right.values()]
     head = "def visible_softmax(scores, may_look):\n"
@@ -173,7 +175,7 @@ def hostile_class() -> dict[str, Student]:
         ),
         "right, over a blank one": Student([*good, target.stub]),
         "<script>right<b>": Student(good),
-        "blank": Student([_IMPORTS, *(one.stub for one in book.values())], nothing),
+        "blank": Student([_IMPORTS, *(exercise.stub for exercise in book.values())], nothing),
         "empty": Student([], nothing, "empty"),
         "another notebook": Student(["import torch", "def something(x): return x"], nothing, "other notebook"),
         "no notebook": Student(b"Dear instructor, my dog ate it.", unreadable, "unreadable"),
@@ -239,18 +241,20 @@ def _remembers(target: Exercise, otherwise: str) -> str:
 
 def _known(book: Collection[Exercise]) -> Iterator[tuple[str, str, str, str | None]]:
     """A student for each known mistake, who must be told it, and for each right variant, who must not."""
-    for one in book:
-        for number, known in enumerate(one.mistakes, 1):
-            yield one.id, f"{one.id} mistake {number}", as_answer(known.answer, one.name), known.message
-        for number, answer in enumerate(one.variants, 1):
-            yield one.id, f"{one.id} variant {number}", as_answer(answer, one.name), None
+    for exercise in book:
+        for number, known in enumerate(exercise.mistakes, 1):
+            yield exercise.id, f"{exercise.id} mistake {number}", as_answer(known.answer, exercise.name), known.message
+        for number, answer in enumerate(exercise.variants, 1):
+            yield exercise.id, f"{exercise.id} variant {number}", as_answer(answer, exercise.name), None
 
 
 def _helpers() -> list[str]:
     """What the known answers of the lesson use besides: its own functions, and its imports."""
-    made = [one for one in vars(lesson_02).values() if inspect.isfunction(one) and one.__module__ == lesson_02.__name__]
+    made = [
+        made for made in vars(lesson_02).values() if inspect.isfunction(made) and made.__module__ == lesson_02.__name__
+    ]
     source = inspect.getsource(lesson_02)
     imports = [
         line for line in source.splitlines() if line.startswith(("import ", "from ")) and "companion" not in line
     ]
-    return ["\n".join(imports), *(inspect.getsource(one) for one in made if one.__name__ != "_")]
+    return ["\n".join(imports), *(inspect.getsource(function) for function in made if function.__name__ != "_")]

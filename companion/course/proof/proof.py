@@ -32,10 +32,14 @@ MUST = {
 
 @dataclass(frozen=True)
 class Proof:
-    """All that was tried. `holds`: every trial came out as it must."""
+    """All that was tried. `holds`: every trial came out as it must.
+
+    whole: everything there is, the hostile class included; otherwise some exercises alone.
+    """
 
     exercises: int
     trials: tuple[Trial, ...]
+    whole: bool = True
 
     @property
     def faults(self) -> list[Trial]:
@@ -44,26 +48,34 @@ class Proof:
     @property
     def holds(self) -> bool:
         """No fault; and something of every kind was tried, since nothing tried proves nothing."""
-        return not self.faults and set(MUST) <= {trial.kind for trial in self.trials}
+        return not self.faults and set(self.kinds) <= {trial.kind for trial in self.trials}
+
+    @property
+    def kinds(self) -> list[str]:
+        """Of `MUST`, what was to be tried."""
+        return [kind for kind in MUST if self.whole or kind != "hostile"]
 
 
 def prove(
     ids: Iterable[str] | None = None, *, jobs: int = 2, hostile: Callable[[int], Iterable[Trial]] | None = None
 ) -> Proof:
-    """Try everything.
+    """Try everything, or some exercises alone.
 
-    Args:
-        ids: exercises; all by default.
-        jobs: processes at once.
-        hostile: runs the hostile class in so many processes; by default that of the grader.
+    ids:      exercises; all by default, and then the hostile class as well.
+    jobs:     processes at once.
+    hostile:  runs the hostile class in so many processes; by default that of the grader.
+
+    Raises `ValueError` for an exercise that does not exist.
     """
-    chosen = list(exercises() if ids is None else ids)
+    whole = ids is None
+    chosen = [find_exercise(id).id for id in (exercises() if ids is None else ids)]
     found: list[Trial] = []
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         for done in tqdm(pool.map(_trials, chosen), total=len(chosen), desc="exercises", unit="", leave=False):
             found += done
-    found += (hostile or _hostile_class())(jobs)
-    return Proof(len(chosen), tuple(found))
+    if whole:
+        found += (hostile or _hostile_class())(jobs)
+    return Proof(len(chosen), tuple(found), whole)
 
 
 def _hostile_class() -> Callable[[int], Iterable[Trial]]:
@@ -84,11 +96,11 @@ def _trials(id: str) -> list[Trial]:
 
 def as_text(proof: Proof) -> str:
     """The counts in a line each, and every fault."""
-    lines = [f"{proof.exercises} exercises, each on {len(SEEDS)} seeds"]
+    lines = [f"{count(proof.exercises, 'exercise')}, each on {len(SEEDS)} seeds"]
     tallies = counts(proof.trials)
-    for kind, must in MUST.items():
+    for kind in proof.kinds:
         row = tallies.get(kind, {"tried": 0, "as expected": 0})
-        lines.append(f"  {row['as expected']:>4} of {row['tried']:>4} {PLURALS[kind]:<21} {must}")
+        lines.append(f"  {row['as expected']:>4} of {row['tried']:>4} {PLURALS[kind]:<21} {MUST[kind]}")
     for trial in proof.faults:
         lines.append(f"\n{trial.exercise}, {trial.kind} {trial.name!r}, seed {trial.seed}: {trial.fault}")
     wrong = len(proof.faults)
@@ -98,8 +110,8 @@ def as_text(proof: Proof) -> str:
 
 def as_json(proof: Proof) -> str:
     faults = [
-        {"exercise": one.exercise, "kind": one.kind, "name": one.name, "seed": one.seed, "fault": one.fault}
-        for one in proof.faults
+        {"exercise": trial.exercise, "kind": trial.kind, "name": trial.name, "seed": trial.seed, "fault": trial.fault}
+        for trial in proof.faults
     ]
     return json.dumps(
         {

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from companion.checking.examine import Result, examine, here, key_of
+from companion.checking.examine import Result, examine, in_this_process, key_of
 from companion.checking.exercise import Answer, Exercise
 from companion.checking.forbidden import forbidden_uses
 
@@ -36,15 +36,15 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         for kind, answers in (("reference", [exercise.reference]), ("variant", exercise.variants)):
             for number, answer in enumerate(answers, 1):
                 used = forbidden_uses(as_answer(answer, exercise.name), exercise.forbidden)
-                verdict = examine(key, here(answer))
+                verdict = examine(key, in_this_process(answer))
                 fault = None if verdict.result is Result.RIGHT else f"should pass, but:\n{verdict}"
                 fault = f"uses {', '.join(used)}, which the exercise forbids" if used else fault
                 yield Trial(exercise.id, kind, f"{kind} {number}", seed, fault)
-        blank = examine(key, here(stub(exercise)))
+        blank = examine(key, in_this_process(stub(exercise)))
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
         yield Trial(exercise.id, "stub", "stub", seed, fault)
         for known in exercise.mistakes:
-            verdict = examine(key, here(known.answer))
+            verdict = examine(key, in_this_process(known.answer))
             if verdict.result is Result.RIGHT:
                 fault = "should be caught, but passes"
             elif verdict.mistake != known.message:

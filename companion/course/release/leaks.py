@@ -15,12 +15,12 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from companion.checking import attempt, codec, compare, examine, exercise, forbidden, sealed
 from companion.checking.examine import key_of
 from companion.checking.exercise import Exercise
 from companion.course.release.leaks_pieces import Piece, pieces
@@ -54,11 +54,11 @@ class Guarded:
     def of(cls, book: Sequence[Exercise], secret: bytes | None = None, *, public: Iterable[str] = ()) -> Guarded:
         """What to guard of these exercises' lessons, and of a secret. `public`: texts that anybody has."""
         guarded = cls()
-        for module in sorted({one.reference.__module__ for one in book}):
+        for module in sorted({exercise.reference.__module__ for exercise in book}):
             guarded._add_code(module)
-        for one in book:
-            if is_constant(one):
-                guarded._add_results(one)
+        for exercise in book:
+            if is_constant(exercise):
+                guarded._add_results(exercise)
         known = [*public, *_known_to_all(book)]
         for tree in {tree for text in known for tree in fragments(text)}:
             guarded.trees.pop(tree, None)
@@ -86,24 +86,24 @@ class Guarded:
                 if len(bare(line)) >= LONG:
                     self.texts.setdefault(bare(line), what)
 
-    def _add_results(self, one: Exercise) -> None:
-        for value in _numbers(one.reference()):
+    def _add_results(self, exercise: Exercise) -> None:
+        for value in _numbers(exercise.reference()):
             if math.isclose(60 * value, round(60 * value)):  # a half or two thirds stands in many an input
                 continue
             for text in _written(value):
-                self.texts[text] = f"the result that exercise {one.id} asks for"
+                self.texts[text] = f"the result that exercise {exercise.id} asks for"
 
     def _add_secret(self, book: Sequence[Exercise], secret: bytes) -> None:
         self.data[secret] = "the instructor's secret"
-        for one in book:
-            shown = {_bytes(tensor) for tensor in _tensors(_cases(one, PUBLIC_SEED))}
-            for seed in hidden_seeds(secret, one.id):
-                what = f"the hidden seed of exercise {one.id}"
+        for exercise in book:
+            shown = {_bytes(tensor) for tensor in _tensors(_cases(exercise, PUBLIC_SEED))}
+            for seed in hidden_seeds(secret, exercise.id):
+                what = f"the hidden seed of exercise {exercise.id}"
                 self.texts |= {str(seed): what, f"{seed:x}": what}
                 self.data[struct.pack("<q", seed)] = what
-                for tensor in _tensors(_cases(one, seed)):
+                for tensor in _tensors(_cases(exercise, seed)):
                     if tensor.is_floating_point() and tensor.numel() >= 3 and _bytes(tensor) not in shown:
-                        self._add_hidden(tensor, f"a hidden case of exercise {one.id}")
+                        self._add_hidden(tensor, f"a hidden case of exercise {exercise.id}")
 
     def _add_hidden(self, tensor: torch.Tensor, what: str) -> None:
         first = tensor.flatten()[:3].tolist()
@@ -140,14 +140,15 @@ def bare(text: str) -> str:
 
 def _known_to_all(book: Sequence[Exercise]) -> Iterator[str]:
     """What is in every student's hands: statements, first lines, and the modules that check."""
-    for one in book:
-        yield from (one.statement, one.stub, one.title)
-    for module in (attempt, codec, compare, examine, exercise, forbidden, sealed):
-        yield inspect.getsource(module)
+    for exercise in book:
+        yield from (exercise.statement, exercise.stub, exercise.title)
+    for file in files("companion.checking").iterdir():
+        if file.name.endswith(".py"):
+            yield file.read_text(encoding="utf-8")
 
 
-def _cases(one: Exercise, seed: int) -> list[Any]:
-    key = key_of(one, seed)
+def _cases(exercise: Exercise, seed: int) -> list[Any]:
+    key = key_of(exercise, seed)
     return [*(case.arguments for case in key.cases), *(key.expected(at).value for at in range(len(key.cases)))]
 
 
@@ -155,9 +156,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value.detach()
     elif isinstance(value, dict):
-        yield from (tensor for one in value.values() for tensor in _tensors(one))
+        yield from (tensor for part in value.values() for tensor in _tensors(part))
     elif isinstance(value, (list, tuple)):
-        yield from (tensor for one in value for tensor in _tensors(one))
+        yield from (tensor for part in value for tensor in _tensors(part))
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -166,7 +167,7 @@ def _numbers(value: Any) -> Iterator[float]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        yield from (number for one in value for number in _numbers(one))
+        yield from (number for part in value for number in _numbers(part))
     elif isinstance(value, float):
         yield value
 

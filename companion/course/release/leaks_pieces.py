@@ -87,7 +87,7 @@ def _of_notebook(where: str, read: dict[str, Any], depth: int) -> Iterator[Piece
             cell = {"source": json.dumps(cell)}
         for part, value in cell.items():
             name = f"{where}, cell {number}, {part}"
-            if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            if isinstance(value, list) and all(isinstance(line, str) for line in value):
                 value = "".join(value)
             for text in _strings(value):
                 yield from _of_text(name, text, text.encode(), depth + 1)
@@ -101,15 +101,15 @@ def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for key, one in value.items():
+        for key, inner in value.items():
             yield str(key)
-            yield from _strings(one)
+            yield from _strings(inner)
     elif isinstance(value, list):
-        if value and all(isinstance(one, str) for one in value):
+        if value and all(isinstance(line, str) for line in value):
             yield "".join(value)
         else:
-            for one in value:
-                yield from _strings(one)
+            for inner in value:
+                yield from _strings(inner)
     elif value is not None:
         yield str(value)
 

@@ -58,7 +58,7 @@ def normal(node: ast.AST) -> str:
             ]
             return f"{type(part).__name__}({','.join(walk(value) for _, value in fields)})"
         if isinstance(part, list):
-            return f"[{','.join(walk(one) for one in part)}]"
+            return f"[{','.join(walk(item) for item in part)}]"
         return repr(part)
 
     return walk(node)

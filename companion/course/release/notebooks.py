@@ -10,7 +10,7 @@ import nbformat
 
 from companion.checking.exercise import Exercise
 from companion.course.release.cells import IMPORTS, Cell, Notebook, code, count, heading, markdown, notebook, to_text
-from companion.course.release.tutor import TUTOR
+from companion.course.release.documents import document
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises
 from companion.files.atomic import write_atomic
@@ -41,7 +41,7 @@ def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
 def self_study(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
     """A lesson's exercises with stubs, checks, hints and progress. No outputs."""
     book = list(book)
-    minutes = sum(one.minutes for one in book)
+    minutes = sum(exercise.minutes for exercise in book)
     cells: list[Cell] = [
         markdown(
             f"# Exercises: {title}\n\nThey belong to [lesson {name[:2]}](../{name}.ipynb): "
@@ -49,12 +49,12 @@ def self_study(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
         ),
         code(f"{IMPORTS}\n\n{_DESK}"),
     ]
-    for one in book:
+    for exercise in book:
         cells += [
-            markdown(heading(one)),
-            code(one.stub),
-            code(f'check("{one.id}")', tags=["raises-exception"]),
-            code(f'# hint("{one.id}")\n# solution("{one.id}")'),
+            markdown(heading(exercise)),
+            code(exercise.stub),
+            code(f'check("{exercise.id}")', tags=["raises-exception"]),
+            code(f'# hint("{exercise.id}")\n# solution("{exercise.id}")'),
         ]
     cells += [markdown("## Where you stand"), code("progress()")]
     return notebook(cells)
@@ -67,17 +67,17 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
         markdown(f"# Exercises, solved: {title}\n\nOne solution of each; yours may look different and be as right."),
         code(f"{IMPORTS}\n\nfrom companion.exercises import check", prints=""),
     ]
-    earlier = {one.id for one in book}
-    for one in book:
-        for id in other_exercises(one):
+    earlier = {exercise.id for exercise in book}
+    for exercise in book:
+        for id in other_exercises(exercise):
             if id not in earlier:
                 earlier.add(id)
                 cells.append(code(exercises()[id].solution, prints=""))
-        right = f"{one.id} {one.title}: right. {count(one.points, 'point')}.\n"
+        right = f"{exercise.id} {exercise.title}: right. {count(exercise.points, 'point')}.\n"
         cells += [
-            markdown(heading(one)),
-            code(one.solution, prints=""),
-            code(f'check("{one.id}")', prints=right),
+            markdown(heading(exercise)),
+            code(exercise.solution, prints=""),
+            code(f'check("{exercise.id}")', prints=right),
         ]
     return notebook(cells)
 
@@ -85,10 +85,10 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
 def self_study_files(folder: Path) -> dict[Path, str]:
     """What `folder`/exercises must hold: path and text."""
     files = {
-        folder / "exercises" / f"{name}.ipynb": to_text(self_study(name, title, book))
+        folder / "exercises" / f"{name[:2]}_exercises.ipynb": to_text(self_study(name, title, book))
         for name, (title, book) in chapters(folder).items()
     }
-    return files | {folder / "exercises" / "TUTOR.md": TUTOR}
+    return files | {folder / "exercises" / "TUTOR.md": document("TUTOR.md")}
 
 
 def stale_files(folder: Path) -> list[str]:
@@ -105,11 +105,7 @@ def stale_files(folder: Path) -> list[str]:
 
 
 def write_self_study(folder: Path) -> list[str]:
-    """Bring `folder`/exercises up to date; a line for each file that changed.
-
-    Raises:
-        ValueError: `folder` has no lessons.
-    """
+    """Bring `folder`/exercises up to date; a line for each file that changed. Raises `ValueError` without lessons."""
     wanted = self_study_files(folder)
     if len(wanted) == 1:
         raise ValueError(f"{folder}: expected the folder of the lessons, NN_name.ipynb; found no lesson there")
@@ -128,7 +124,7 @@ def write_solved(folder: Path, out: Path) -> list[Path]:
     """The solved notebooks of all lessons of `folder`, into `out`."""
     written = []
     for name, (title, book) in chapters(folder).items():
-        path = out / f"{name}.ipynb"
+        path = out / f"{name[:2]}_exercises.ipynb"
         write_atomic(path, to_text(solved(name, title, book)))
         written.append(path)
     return written

@@ -15,9 +15,8 @@ from companion.exercises.catalogue import exercises, find_exercise
 class ProblemSet:
     """Exercises under a name, in the order of the course.
 
-    Raises:
-        ValueError: for a name that cannot be a folder's, no exercise, one twice, one that there is not, or one that
-            builds on another that is not in the set.
+    Raises `ValueError` for a name that cannot be a folder's, no exercise, one twice, an unknown one, or one that builds
+    on another that is not in the set.
     """
 
     name: str
@@ -36,9 +35,9 @@ class ProblemSet:
             chosen = {find_exercise(id).id for id in ids}
         except ValueError as error:
             raise ValueError(f"--exercises: {error}") from None
-        in_order = tuple(one for one in exercises().values() if one.id in chosen)
-        for one in in_order:
-            missing = [id for id in other_exercises(one) if id not in chosen]
+        in_order = tuple(exercise for exercise in exercises().values() if exercise.id in chosen)
+        for exercise in in_order:
+            missing = [id for id in other_exercises(exercise) if id not in chosen]
             if missing:
-                raise ValueError(f"--exercises: {one.id} builds on {', '.join(missing)}; expected both")
+                raise ValueError(f"--exercises: {exercise.id} builds on {', '.join(missing)}; expected both")
         return cls(name, in_order)

@@ -4,8 +4,8 @@
     FOLDER/release/PSET/    what a student receives, and what nbgrader makes of the source
     FOLDER/PSET.md          the instructor's page; beside it nbgrader's configuration and a roster to fill in
 
-No reference is in the release: its checks read sealed keys (`companion.checking.sealed`), and the few modules
-that read them are copied from this package. A student needs torch and safetensors, and no companion.
+No reference is in the release: its checks read sealed keys (`companion.checking.sealed`), and the folder that
+reads them, `companion/checking`, is copied beside them. A student needs torch and safetensors, and no companion.
 """
 
 from __future__ import annotations
@@ -30,66 +30,48 @@ from companion.course.release.cells import (
     notebook,
     to_text,
 )
-from companion.course.release.instructor import CONFIG, ROSTER, page
+from companion.course.release.documents import document
+from companion.course.release.instructor import page
 from companion.course.release.nbgrader import graded, locked, released, solution
 from companion.course.release.problem_set import ProblemSet
-from companion.course.release.tutor import TUTOR
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
 from companion.files.atomic import write_atomic
 
 PACKAGE = "exercise_check"
-"""The name under which the check travels."""
-
-_TRAVELS = ("attempt", "codec", "compare", "examine", "exercise", "forbidden", "sealed")
-
-
-_ABOUT = """\
-# {name}
-
-{exercises}, {points}.
-
-Write each answer into the cell that has its first line; add cells of your own wherever you like. The check under it
-tries it on public cases and says at once how it stands; it knows inputs and results, and no solution. The hidden check
-tries the same properties on other inputs when the set is graded: an answer that is right, and not only on the public
-cases, passes both.
-
-Hand in this notebook under its name, `{name}.ipynb`, with the functions' names as they are. If you work with an AI
-assistant, give it [TUTOR.md](TUTOR.md) first."""
+"""The name under which the folder `companion/checking` travels."""
 
 
 def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
     """The instructor's notebook: nbgrader's metadata, schema 3."""
-    total = sum(one.points for one in pset.exercises)
-    about = _ABOUT.format(
-        name=pset.name, exercises=count(len(pset.exercises), "exercise"), points=count(total, "point")
-    )
+    total = sum(exercise.points for exercise in pset.exercises)
+    exercises, points = count(len(pset.exercises), "exercise"), count(total, "point")
+    about = document("about.md").rstrip("\n").format(name=pset.name, exercises=exercises, points=points)
     cells: list[Cell] = [
         locked("about", markdown(about)),
         locked("imports", code(IMPORTS)),
     ]
-    for one in pset.exercises:
-        place = one.id.replace(".", "_")
-        public, hidden = shares(one)
+    for exercise in pset.exercises:
+        place = exercise.id.replace(".", "_")
+        public, hidden = shares(exercise)
         cells += [
-            locked(f"statement_{place}", markdown(heading(one, _worth(public, hidden)))),
-            solution(f"answer_{place}", code(marked_solution(one))),
+            locked(f"statement_{place}", markdown(heading(exercise, _worth(public, hidden)))),
+            solution(f"answer_{place}", code(marked_solution(exercise))),
             graded(
                 f"public_{place}",
                 public,
-                code(f'from {PACKAGE} import check\n\ncheck("{one.id}")', tags=["raises-exception"]),
+                code(f'from {PACKAGE} import check\n\ncheck("{exercise.id}")', tags=["raises-exception"]),
             ),
-            graded(f"hidden_{place}", hidden, code(_hidden(one, hidden, secret))),
+            graded(f"hidden_{place}", hidden, code(_hidden(exercise, hidden, secret))),
         ]
     return notebook(cells)
 
 
 def checks(pset: ProblemSet) -> dict[str, bytes]:
     """The package that tries a student's answers: its files by their path."""
-    made = {f"{PACKAGE}/__init__.py": _travelling("companion.checking", "student")}
-    for name in _TRAVELS:
-        made[f"{PACKAGE}/{name}.py"] = _travelling("companion.checking", name)
-    for one in pset.exercises:
-        made[f"{PACKAGE}/keys/{one.id}.key"] = seal(one, PUBLIC_SEED, told=not is_constant(one))
+    engine = sorted(files("companion.checking").iterdir(), key=lambda file: file.name)
+    made = {f"{PACKAGE}/{file.name}": file.read_bytes() for file in engine if file.name.endswith(".py")}
+    for exercise in pset.exercises:
+        made[f"{PACKAGE}/keys/{exercise.id}.key"] = seal(exercise, PUBLIC_SEED, knows_answers=not is_constant(exercise))
     return made
 
 
@@ -97,19 +79,15 @@ def student_files(pset: ProblemSet, secret: bytes) -> dict[str, bytes]:
     """What a student receives: contents by path."""
     return {
         f"{pset.name}.ipynb": to_text(released(source_notebook(pset, secret))).encode(),
-        "TUTOR.md": TUTOR.encode(),
+        "TUTOR.md": document("TUTOR.md").encode(),
         **checks(pset),
     }
 
 
 def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
-    """Write a problem set into `out`, whole or not at all; beside others, if `out` has them already.
+    """Write a problem set into `out`, whole or not at all, beside others that are there; the folders and files written.
 
-    Returns:
-        What was written, folders and files.
-
-    Raises:
-        ValueError: `out` has a problem set of this name already, or is no folder.
+    Raises `ValueError` if `out` has a problem set of this name already, or is not a folder.
     """
     places = check_free(pset, out)
     received = student_files(pset, secret)
@@ -126,9 +104,9 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
             (unfinished / made).rename(place)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    for name, text in (("nbgrader_config.py", CONFIG), ("roster.csv", ROSTER)):
+    for name, source in (("nbgrader_config.py", "nbgrader_config.py.txt"), ("roster.csv", "roster.csv")):
         if not (out / name).exists():
-            write_atomic(out / name, text)
+            write_atomic(out / name, document(source))
             places.append(out / name)
     return places
 
@@ -161,9 +139,3 @@ def _hidden(exercise: Exercise, points: float, secret: bytes) -> str:
         f"### BEGIN HIDDEN TESTS\nfrom {PACKAGE} import check_hidden\n\n"
         f"check_hidden({arguments})\n### END HIDDEN TESTS"
     )
-
-
-def _travelling(package: str, name: str) -> bytes:
-    """A module of ours as it stands in the students' package."""
-    text = files(package).joinpath(f"{name}.py").read_text(encoding="utf-8")
-    return text.replace("companion.checking", PACKAGE).encode()

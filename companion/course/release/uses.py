@@ -15,8 +15,7 @@ IMPORTED = frozenset({"torch", "math"})
 def other_exercises(exercise: Exercise) -> list[str]:
     """The exercises whose answers the reference calls.
 
-    Raises:
-        ValueError: it needs something that is neither torch, math, a built-in name nor an exercise.
+    Raises `ValueError` if it needs something that is neither torch, math, a built-in name nor an exercise.
     """
     names = set(_globals(symtable.symtable(exercise.solution, f"exercise {exercise.id}", "exec")))
     there = vars(sys.modules[exercise.reference.__module__])

@@ -31,6 +31,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -42,7 +43,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from companion.layers.block import Block
-from companion.layers.moe import Experts, MoE, Reordered, RoutingStats, by_expert
+from companion.layers.moe import Experts, Local, MoE, Reordered, RoutingStats, by_expert
 from companion.training.losses import Scored
 
 Made = TypeVar("Made")
@@ -305,21 +306,21 @@ class Processes(Parallel):
         return objective.to(device)
 
     def _spread(self, moe: MoE) -> None:
-        """Turn a mixture of experts into one that knows of the tokens, and the experts, of other processes."""
+        """Let a mixture of experts know of the tokens, and the experts, of other processes."""
+        _keep_the_compiler_out()
         number = moe.config.experts
         if self.experts is None:
             if moe.config.capacity is not None:
-                moe.__class__ = SpreadMoE
+                moe.dispatch = Spread(self)
         elif number % self.experts:
             raise ValueError(f"--expert-parallel {self.experts}: expected a divisor of the {number} experts of a layer")
         else:
-            moe.__class__ = ExpertParallelMoE
+            moe.dispatch = Exchanged(self)
             for name in ("gate", "inner", "outer"):
                 if (whole := getattr(moe, name)) is not None:
                     mine = nn.Parameter(self._slice(whole.detach()).to(self.device))
                     self._slices.add(id(mine))
                     setattr(moe, name, mine)
-        moe.processes = self  # type: ignore[assignment]
 
     def _slice(self, whole: Tensor) -> Tensor:
         return whole.chunk(self.experts or 1)[self.rank % (self.experts or 1)].clone()
@@ -425,47 +426,55 @@ class _WholeDraws(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class SpreadMoE(MoE):
-    """A mixture of experts whose tokens are spread over processes: places are given out over all of them."""
+class Spread(Local):
+    """Tokens are spread over processes, and every process has all experts: places are given out over all tokens."""
 
-    processes: Processes
+    def __init__(self, processes: Processes) -> None:
+        self.processes = processes
 
-    @torch.compiler.disable
-    def _within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "batch token top_k"]:
+    def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
         all_of, real = self.processes.rows_of_all, routing.real
         start, stop = self.processes.bounds(self.processes.rows)
         everywhere = routing._replace(
             experts=all_of(routing.experts), real=None if real is None else all_of(real.long()).bool()
         )
-        return super()._within_capacity(everywhere, capacity)[start:stop]
+        return super().within_capacity(everywhere, capacity)[start:stop]
 
 
-class ExpertParallelMoE(SpreadMoE):
-    """A mixture of experts of which each process of a group has a part: tokens travel to them, and answers back."""
+class Exchanged(Spread):
+    """Each process of a group has a part of the experts: tokens travel to them, and answers back."""
 
-    @torch.compiler.disable
-    def _answers(
+    def answers(
         self,
+        moe: MoE,
         tokens: Float[Tensor, "row d_model"],
         chosen: Int[Tensor, "row top_k"],
         kept: Bool[Tensor, "*batch top_k"] | None,
         experts: Experts,
     ) -> Float[Tensor, "row top_k d_model"]:
-        group, number = self.processes.peers, self.config.experts
-        key, order, inverse = by_expert(chosen, kept, number)
+        group, number = self.processes.peers, moe.config.experts
+        expert, order, inverse = by_expert(chosen, kept, number)
         rows = Reordered.apply(tokens, order, inverse, chosen.shape[1])
-        visits = torch.zeros(number + 1, dtype=torch.long, device=key.device).scatter_add(0, key, torch.ones_like(key))
+        visits = expert.new_zeros(number + 1).scatter_add(0, expert, torch.ones_like(expert))
         outgoing = visits[:-1].view(group.size(), -1)  # (process, expert): how many visits each pays each from here
         incoming = torch.empty_like(outgoing)
         dist.all_to_all_single(incoming, outgoing.contiguous(), group=group)
         sent, received = outgoing.sum(1).tolist(), incoming.sum(1).tolist()
         arrived = _Exchange.apply(rows[: sum(sent)], sent, received, group)
-        mine = torch.arange(incoming.shape[1], device=key.device).repeat(group.size())
-        whom = mine.repeat_interleave(incoming.flatten(), output_size=sum(received))
-        answers = super()._answers(arrived, whom[:, None], None, experts)[:, 0]
+        experts_here = torch.arange(incoming.shape[1], device=expert.device).repeat(group.size())
+        expert_of_row = experts_here.repeat_interleave(incoming.flatten(), output_size=sum(received))
+        answers = super().answers(moe, arrived, expert_of_row[:, None], None, experts)[:, 0]
         back = _Exchange.apply(answers, received, sent, group)
         back = torch.cat([back, back.new_zeros(len(rows) - len(back), back.shape[1])])
         return Reordered.apply(back, inverse, order, 1).view(*chosen.shape, -1)
+
+
+@cache
+def _keep_the_compiler_out() -> None:
+    """What talks to other processes is not compiled. As a decorator, `torch.compiler.disable` would load the compiler,
+    for two seconds, in whatever imports this file: a process that trains alone, a model that only writes."""
+    for kind, name in ((Spread, "within_capacity"), (Exchanged, "answers")):
+        setattr(kind, name, torch.compiler.disable(getattr(kind, name)))
 
 
 class _Exchange(torch.autograd.Function):

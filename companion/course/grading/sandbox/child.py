@@ -1,15 +1,17 @@
 """The process that runs students' code. It never imports companion, and decides about no mark.
 
-Started as  python -I child.py SOCKET FOLDER ENGINE  it loads torch once, and the few modules of the exercises' engine
-that call an answer and pack what it gave. For each order that comes over its socket (limits, and the channel to use) it
-forks. The fork gives up its rights (`confine.py`), defines the student's program, and answers the cases that come over
-the channel, one at a time. The first message names the program; all that goes back is packed values (`codec.py`).
+Started as  python -I child.py SOCKET FOLDER ENGINE HIDDEN  it loads torch once, and from the folder ENGINE
+(`companion/checking`) what calls an answer and packs what it gave. Nothing under HIDDEN can be read afterwards. For
+each order that comes over its socket (limits, and the channel to use) it forks. The fork gives up its rights
+(`confine.py`), defines the student's program, and answers the cases that come over the channel, one at a time. The
+first message names the program; all that goes back is packed values (`codec.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import importlib.util
 import json
 import math
@@ -18,15 +20,12 @@ import signal
 import socket
 import struct
 import sys
-import types
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 LENGTH = struct.Struct("<q")
 LARGEST = 16 * 2**20
 """Bytes of a message from a student's process; results of exercises are far smaller."""
-
-ENGINE = ("exercise", "compare", "examine", "codec")
 
 
 def _load(name: str, file: Path) -> Any:
@@ -39,15 +38,10 @@ def _load(name: str, file: Path) -> Any:
 
 
 def _engine(folder: Path) -> dict[str, Any]:
-    """The engine's modules, each from its file: no package around them, and afterwards not to be imported."""
-    package = "companion.checking"
-    parts = package.split(".")
-    for depth in range(len(parts)):
-        name = ".".join(parts[: depth + 1])
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].__path__ = []
-    modules = {name: _load(f"{package}.{name}", folder / f"{name}.py") for name in ENGINE}
-    for name in [name for name in sys.modules if name.split(".")[0] == "companion"]:
+    """The engine's modules by name: a package of a name of its own, which afterwards cannot be imported."""
+    _load("engine", folder / "__init__.py")
+    modules = {name: importlib.import_module(f"engine.{name}") for name in ("exercise", "examine", "codec")}
+    for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
         del sys.modules[name]
     return modules
 
@@ -85,7 +79,7 @@ def _exactly(channel: Channel, length: int) -> bytes:
 
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
-    engine_folder = Path(sys.argv[3])
+    engine_folder, hidden = Path(sys.argv[3]), sys.argv[4]
     os.chdir(sys.argv[2])  # empty, and nobody may write into it
     sys.argv[:] = [""]
     import numpy
@@ -101,12 +95,12 @@ def main() -> None:
     sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
     sys.dont_write_bytecode = True
     readable = sorted({str(Path(path).resolve()) for path in (*sys.path, *library)} | {*sys.path, *library})
-    square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts here
+    square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts now
     (square @ square).softmax(0).exp().sum().backward()
     engine["codec"].unpack(engine["codec"].pack(square))
     mapped = confine.address_space()
     system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
-    landlock = confine.forbid_files([*readable, *system], hidden=str(Path(__file__).parents[3]))
+    landlock = confine.forbid_files([*readable, *system], hidden)
     gc.collect()
     gc.freeze()
     _tell(control, {"ready": True, "landlock": landlock})
@@ -127,7 +121,7 @@ def main() -> None:
         if child == 0:
             control.close()
             with contextlib.suppress(BaseException):
-                _answer(descriptors[0], order, engine, confine, readable)
+                _answer(descriptors[0], order, engine, confine, readable, hidden)
             os._exit(0)
         children.add(child)
         os.close(descriptors[0])
@@ -156,7 +150,9 @@ def _is_under(path: str, folders: list[str]) -> bool:
 # In the fork
 
 
-def _answer(descriptor: int, order: dict[str, Any], engine: dict[str, Any], confine: Any, readable: list[str]) -> None:
+def _answer(
+    descriptor: int, order: dict[str, Any], engine: dict[str, Any], confine: Any, readable: list[str], hidden: str
+) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
@@ -167,13 +163,13 @@ def _answer(descriptor: int, order: dict[str, Any], engine: dict[str, Any], conf
     watch = _watch(frozenset(program["forbidden"]), confine.Refused)
     confine.become_nobody(order["user"])
     confine.limit(order["cpu"], order["memory"])
-    confine.audit(readable)
+    confine.audit(readable, hidden)
     _serve(channel, program, engine, watch)
 
 
 def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, Any], watch: Any) -> None:
     codec, outcome, results = engine["codec"], engine["examine"].Outcome, engine["examine"].Result
-    case, here = engine["exercise"].Case, engine["examine"].here
+    case, in_this_process = engine["exercise"].Case, engine["examine"].in_this_process
 
     def attempt(action: Any) -> Any:
         """What an action gives; whatever it raises is an outcome."""
@@ -208,14 +204,14 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     reply(found)
     if found.error:
         return
-    call = here(_Watched(names[program["name"]], watch))
+    call = in_this_process(_Watched(names[program["name"]], watch))
     while True:
         try:
             asked = codec.unpack(receive(channel))
         except EOFError:
             return
-        one = case("", tuple(asked["arguments"]), gradients=asked["gradients"])
-        reply(attempt(lambda one=one: call(one)))
+        given = case("", tuple(asked["arguments"]), gradients=asked["gradients"])
+        reply(attempt(lambda given=given: call(given)))
 
 
 def _named(error: BaseException) -> tuple[str, str]:
@@ -227,7 +223,7 @@ def _named(error: BaseException) -> tuple[str, str]:
 
 
 class _Watched:
-    """An answer under the eyes of `watch`, for `here` to call: it looks at the code of a function, too."""
+    """An answer under the eyes of `watch`, for `in_this_process` to call: it looks at the code of a function, too."""
 
     def __init__(self, answer: Any, watch: Any) -> None:
         self._answer, self._watch = answer, watch

@@ -1,4 +1,4 @@
-"""What a process gives up before it runs a student's code. The standard library alone; loaded by the worker.
+"""What a process gives up before it runs a student's code. The standard library alone; loaded by `child.py`.
 
 Three layers, of which the last works everywhere: the kernel's (Linux: Landlock for files and connections; a user id
 of its own and no rights of root's, where the grader is root), limits on resources, and Python's audit hook. Together
@@ -107,7 +107,7 @@ def become_nobody(user: int) -> bool:
     """Where this process is root's: go on as a user that owns nothing, with the one right to read what root may.
 
     Root reads its own libraries, which another user may not be able to; which files may be read is Landlock's business.
-    False where this process was no root, or cannot be that user.
+    False if the process was not root, or cannot be that user.
     """
     if os.geteuid() != 0 or sys.platform != "linux":
         return False
@@ -154,17 +154,21 @@ def address_space() -> int:
         return 0
 
 
-def audit(readable: Sequence[str]) -> None:
-    """From now on refuse what an answer has no business doing. Python itself gives no way to take an audit hook off."""
-    sys.addaudithook(_hook(tuple(readable)))
+def audit(readable: Sequence[str], hidden: str) -> None:
+    """From now on refuse what an answer has no business doing. Python itself gives no way to take an audit hook off.
+
+    Files may be opened under `readable`, to be read, and none under `hidden`.
+    """
+    sys.addaudithook(_hook(tuple(readable), hidden))
 
 
-def _hook(readable: tuple[str, ...]) -> Callable[[str, tuple[Any, ...]], None]:
+def _hook(readable: tuple[str, ...], hidden: str) -> Callable[[str, tuple[Any, ...]], None]:
     # Everything is bound here: the names of modules can be given another meaning by the code that is watched.
     refused, families, lists, error = frozenset(_REFUSED_EVENTS), _REFUSED_FAMILIES, _LISTS, Refused
     starts, parts, kind, text, whole = str.startswith, str.split, type, str, int
     write = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     null, inside = os.devnull, tuple(path.rstrip("/") + "/" for path in readable)
+    outside = hidden.rstrip("/") + "/"
 
     def is_readable(path: object) -> bool:
         if kind(path) is bytes:
@@ -172,7 +176,7 @@ def _hook(readable: tuple[str, ...]) -> Callable[[str, tuple[Any, ...]], None]:
         if kind(path) is not text:
             return False
         assert isinstance(path, str)
-        if ".." in parts(path, "/") or "/companion/" in path:
+        if ".." in parts(path, "/") or starts(path, outside) or "/companion/" in path:
             return False
         return path == null or path in readable or starts(path, inside)
 

@@ -1,6 +1,6 @@
 """Call an answer in another process, and believe nothing that comes back but values.
 
-`Worker` owns a process that has torch loaded (`worker.py`) and forks one for each part of an exercise. What crosses is
+`Worker` owns a process that has torch loaded (`child.py`) and forks one for each part of an exercise. What crosses is
 packed (`codec.py`); a reply that is too long, malformed or out of range ends the part as a crash.
 """
 
@@ -21,12 +21,16 @@ from typing import Any
 
 import torch
 
+import companion
 from companion.checking import codec
 from companion.checking.examine import Outcome, Result
 from companion.checking.exercise import Case
-from companion.course.grading.sandbox import child as worker_program
+from companion.course.grading.sandbox import child
 
 MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
+HIDDEN = Path(str(companion.__file__)).resolve().parent
+"""No answer may read what is under it: the whole package, and in it every reference."""
+
 _START_SECONDS = 120.0
 _FIRST_USER = 1_900_000_000  # ids that no account has
 
@@ -35,8 +39,7 @@ _FIRST_USER = 1_900_000_000  # ids that no account has
 class Limits:
     """What a part of an exercise may take: all its cases together, in a process of its own.
 
-    Raises:
-        ValueError: for no time, or less memory than a small tensor needs.
+    Raises `ValueError` for no time, or less memory than a small tensor needs.
     """
 
     seconds: float = 10.0
@@ -93,20 +96,20 @@ class Worker:
         """Define a program's names, and call its function on the cases in this order, in a process of its own."""
         run = Run()
         ours, theirs = socket.socketpair()
-        child = None
+        part = None
         try:
             with ours, theirs:
                 try:
-                    child = self._fork(theirs)
+                    part = self._fork(theirs)
                 except (OSError, EOFError, ValueError):  # no student's doing: none has begun
                     self._replace()
-                    child = self._fork(theirs)
+                    part = self._fork(theirs)
                 theirs.close()
                 self._converse(ours, program, cases, order, run)
         except (OSError, EOFError):
             run.stopped = Outcome(result=Result.CRASHED)
         finally:
-            self._end(child)
+            self._end(part)
         return run
 
     def _converse(
@@ -119,8 +122,8 @@ class Worker:
         for index, message in asked:
             run.at = index
             try:
-                worker_program.send(_Timed(channel, end), codec.pack(message))
-                data = worker_program.receive(_Timed(channel, end))
+                child.send(_Timed(channel, end), codec.pack(message))
+                data = child.receive(_Timed(channel, end))
                 outcome = believable(codec.unpack_outcome(data), None if index is None else cases[index])
             except TimeoutError:
                 outcome = Outcome(result=Result.TIMEOUT)
@@ -142,14 +145,7 @@ class Worker:
         engine = Path(codec.__file__).parent
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    str(worker_program.__file__),
-                    str(theirs.fileno()),
-                    self._folder.name,
-                    str(engine),
-                ],
+                [sys.executable, "-I", *map(str, (child.__file__, theirs.fileno(), self._folder.name, engine, HIDDEN))],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
@@ -189,12 +185,12 @@ class Worker:
         socket.send_fds(self._control, [json.dumps(order).encode()], [channel.fileno()])
         return int(self._hear()["child"])
 
-    def _end(self, child: int | None) -> None:
+    def _end(self, part: int | None) -> None:
         """Stop what a part left running. A worker that a student has got to is replaced."""
         try:
-            if child is None:
+            if part is None:
                 raise EOFError
-            self._control.sendall(json.dumps({"end": child}).encode())
+            self._control.sendall(json.dumps({"end": part}).encode())
             self._hear()
         except (OSError, EOFError, ValueError):
             self._replace()
@@ -250,10 +246,10 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
         raise ValueError("there is no such argument")
     gradients = outcome.gradients if case.gradients else None
     if gradients is not None:
-        floating = [one for one in case.arguments if isinstance(one, torch.Tensor) and one.is_floating_point()]
-        if len(gradients) != len(floating) or not all(
-            one is None or isinstance(one, torch.Tensor) for one in gradients
-        ):
+        tensors = (value for value in case.arguments if isinstance(value, torch.Tensor))
+        floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+        known = all(gradient is None or isinstance(gradient, torch.Tensor) for gradient in gradients)
+        if len(gradients) != len(floating) or not known:
             raise ValueError("there are other tensors to have gradients")
     _check_size(outcome.value)
     return Outcome(outcome.value, error, gradients, tuple(sorted(set(outcome.changed))), outcome.result)
@@ -269,13 +265,13 @@ def _plain(text: str) -> str:
 def _check_size(value: Any) -> None:
     left, waiting = MOST_PARTS, [(value, 0)]
     while waiting:
-        one, depth = waiting.pop()
+        item, depth = waiting.pop()
         left -= 1
         if left < 0 or depth > MOST_DEPTH:
             raise ValueError("no result has so many parts")
-        if isinstance(one, dict):
-            waiting += [(part, depth + 1) for pair in one.items() for part in pair]
-        elif isinstance(one, (list, tuple)):
-            waiting += [(part, depth + 1) for part in one]
-        elif isinstance(one, int) and abs(one) > MOST_WHOLE:
+        if isinstance(item, dict):
+            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
+        elif isinstance(item, (list, tuple)):
+            waiting += [(part, depth + 1) for part in item]
+        elif isinstance(item, int) and abs(item) > MOST_WHOLE:
             raise ValueError("no result is so large a number")

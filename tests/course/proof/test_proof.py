@@ -15,11 +15,20 @@ BAD = (*GOOD, Trial("2.3", "mistake", "a mask", 3, "should be caught, but passes
 
 
 def test_everything_about_an_exercise_is_tried_on_every_seed():
-    found = prove(["2.5"], jobs=1, hostile=lambda jobs: [Trial("", "hostile", f"in {jobs}", 0, None)])
+    found = prove(["2.5"], jobs=1, hostile=lambda jobs: 1 / 0)
     one = exercises()["2.5"]
     tried = 1 + len(one.variants) + 1 + len(one.mistakes)
-    assert len(found.trials) == tried * len(SEEDS) + 1 and found.holds
-    assert found.trials[-1].name == "in 1"
+    assert len(found.trials) == tried * len(SEEDS) and found.holds and not found.whole
+    assert "hostile" not in as_text(found) and as_text(found).startswith("1 exercise, each on 5 seeds")
+    with pytest.raises(ValueError, match="2.99"):
+        prove(["2.5", "2.99"])
+
+
+def test_the_whole_proof_tries_every_exercise_and_the_hostile_class(monkeypatch):
+    monkeypatch.setattr(proof, "exercises", lambda: ["2.5"])
+    found = prove(jobs=1, hostile=lambda jobs: [Trial("", "hostile", f"in {jobs}", 0, None)])
+    assert found.whole and found.holds and found.trials[-1].name == "in 1"
+    assert "1 of    1 hostile students" in as_text(found)
 
 
 def test_the_counts_are_printed():
@@ -47,7 +56,7 @@ def test_nothing_tried_proves_nothing(kind):
 
 @pytest.mark.parametrize("trials, code", [(GOOD, 0), (BAD, 1)])
 def test_the_exit_code_says_whether_it_holds(trials, code, monkeypatch, capsys):
-    monkeypatch.setattr(proof, "prove", lambda jobs: Proof(5, trials))
+    monkeypatch.setattr(proof, "prove", lambda ids, jobs: Proof(5, trials))
     assert main(["course", "verify", "--json"]) == code
     assert json.loads(capsys.readouterr().out)["as it must be"] is (code == 0)
     assert main(["course", "verify", "--jobs", "0"]) == 2

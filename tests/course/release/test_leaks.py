@@ -48,7 +48,7 @@ def test_nothing_leaks_from_a_set_of_all_exercises(secret, tmp_path, guarded):
 
 
 def test_the_notebooks_for_self_study_hold_no_solution(tmp_path, guarded):
-    notebooks = Path(__file__).parents[2] / "notebooks"
+    notebooks = Path(__file__).parents[3] / "notebooks"
     for lesson in notebooks.glob("[0-9][0-9]_*.ipynb"):
         shutil.copy(lesson, tmp_path)
     write_self_study(tmp_path)

@@ -11,12 +11,12 @@ import pytest
 from companion.checking.exercise import BEGIN, END, exercise
 from companion.commands.main import main
 from companion.course.release.cells import marked_solution, to_text
+from companion.course.release.documents import document
 from companion.course.release.notebooks import chapters, self_study, solved, stale_files
-from companion.course.release.tutor import TUTOR
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises
 
-FOLDER = Path(__file__).parents[2] / "notebooks"
+FOLDER = Path(__file__).parents[3] / "notebooks"
 CHAPTERS = chapters(FOLDER)
 
 
@@ -122,5 +122,6 @@ def test_a_solution_that_leans_on_a_helper_is_told():
 
 
 def test_the_page_for_assistants_asks_them_to_tutor():
-    assert (FOLDER / "exercises" / "TUTOR.md").read_text(encoding="utf-8") == TUTOR
-    assert TUTOR.startswith("# To an AI assistant: tutor, do not solve\n")
+    page = document("TUTOR.md")
+    assert (FOLDER / "exercises" / "TUTOR.md").read_text(encoding="utf-8") == page
+    assert page.startswith("# To an AI assistant: tutor, do not solve\n")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from companion.checking.examine import Result, examine, here, key_of
+from companion.checking.examine import Result, examine, in_this_process, key_of
 from companion.checking.exercise import Case, exercise
 
 
@@ -40,7 +40,7 @@ def rows():
 
 
 def seen(exercise, answer):
-    return examine(key_of(exercise), here(answer))
+    return examine(key_of(exercise), in_this_process(answer))
 
 
 def test_the_reference_is_right(rows):
@@ -150,5 +150,5 @@ def test_what_is_not_written_is_missing_and_not_wrong(rows, answer):
 
 def test_each_call_gets_arguments_of_its_own(rows):
     case = Case("", (torch.ones(1, 2), 2.0))
-    here(writes_into_its_argument)(case)
+    in_this_process(writes_into_its_argument)(case)
     assert torch.equal(case.arguments[0], torch.ones(1, 2))

@@ -3,7 +3,7 @@
 import pytest
 
 from companion.checking.codec import pack
-from companion.checking.examine import Result, examine, here, key_of
+from companion.checking.examine import Result, examine, in_this_process, key_of
 from companion.checking.sealed import kind_of, seal, unseal
 from companion.course.proof.verify import stub
 from companion.course.seeds import hidden_seed, is_constant
@@ -19,30 +19,30 @@ def test_it_gives_the_verdicts_of_the_reference(one):
     key, sealed = key_of(one, seed), unseal(seal(one, seed))
     assert (sealed.id, sealed.title, sealed.name, sealed.forbidden) == (one.id, one.title, one.name, one.forbidden)
     for answer in (one.reference, stub(one), *(known.answer for known in one.mistakes)):
-        assert str(sealed.examine(here(answer))) == str(examine(key, here(answer)))
+        assert str(sealed.examine(in_this_process(answer))) == str(examine(key, in_this_process(answer)))
 
 
 @pytest.mark.parametrize("one", BOOK.values(), ids=BOOK)
 def test_without_mistakes_it_tells_right_from_wrong_and_names_none(one):
     sealed = unseal(seal(one, 3, mistakes=False))
-    assert sealed.examine(here(one.reference)).result is Result.RIGHT
+    assert sealed.examine(in_this_process(one.reference)).result is Result.RIGHT
     for known in one.mistakes:
-        verdict = sealed.examine(here(known.answer))
+        verdict = sealed.examine(in_this_process(known.answer))
         assert verdict.result in (Result.WRONG, Result.CRASHED) and verdict.mistake is None
 
 
 @pytest.mark.parametrize("one", [one for one in BOOK.values() if is_constant(one)], ids=lambda one: one.id)
 def test_a_fixed_result_is_not_told(one):
-    sealed = unseal(seal(one, 0, told=False))
+    sealed = unseal(seal(one, 0, knows_answers=False))
     assert sealed.key.expected(0).value == kind_of(one.reference())
-    assert sealed.examine(here(one.reference)).result is Result.RIGHT
-    assert sealed.examine(here(stub(one))).result is Result.MISSING
+    assert sealed.examine(in_this_process(one.reference)).result is Result.RIGHT
+    assert sealed.examine(in_this_process(stub(one))).result is Result.MISSING
     for known in one.mistakes:
-        verdict = sealed.examine(here(known.answer))
+        verdict = sealed.examine(in_this_process(known.answer))
         assert verdict.result is Result.WRONG
-    assert "kind of the result" in sealed.examine(here(lambda: object())).fault
-    assert sealed.examine(here(lambda: 1 / 0)).result is Result.CRASHED
-    wrong = sealed.examine(here(one.mistakes[0].answer))
+    assert "kind of the result" in sealed.examine(in_this_process(lambda: object())).fault
+    assert sealed.examine(in_this_process(lambda: 1 / 0)).result is Result.CRASHED
+    wrong = sealed.examine(in_this_process(one.mistakes[0].answer))
     assert "expected" not in str(wrong) and wrong.mistake == one.mistakes[0].message
 
 

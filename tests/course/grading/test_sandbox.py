@@ -1,15 +1,21 @@
 """What a student's process may do, what of it is believed, and what is left of it afterwards."""
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
+import companion
 from companion.checking.examine import Outcome, Result
 from companion.checking.exercise import Case
+from companion.course.grading.sandbox import confine
 from companion.course.grading.sandbox.confine import without
-from companion.course.grading.sandbox.parent import Limits, Program, Worker, believable
+from companion.course.grading.sandbox.parent import HIDDEN, Limits, Program, Worker, believable
+from companion.exercises.catalogue import exercises
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +125,39 @@ def test_what_is_hidden_in_a_library_may_be_seen_and_not_read(tmp_path):
     site = str(tmp_path / "site")
     assert without(site, f"{site}/companion") == ([f"{site}/more", f"{site}/torch"], [site])
     assert without(site, "/elsewhere/companion") == ([site], []) and without(site, site) == ([], [])
+
+
+def test_the_hidden_root_is_the_packages_root_and_every_reference_is_under_it(worker):
+    assert Path(companion.__file__).resolve().parent == HIDDEN
+    assert worker._process.args[-1] == str(HIDDEN)
+    assert all(
+        Path(sys.modules[exercise.reference.__module__].__file__).is_relative_to(HIDDEN)
+        for exercise in exercises().values()
+    )
+
+
+NATIVE = """
+import sys, torch
+confine = sys.argv[1]
+exec(open(confine).read(), names := {"__name__": "confine"})
+enforced = names["forbid_files"]([sys.argv[2], *sys.path], sys.argv[3])
+for file in sys.argv[4:]:
+    try:
+        print(enforced, bytes(torch.from_file(file, size=9, dtype=torch.uint8).tolist()))
+    except RuntimeError as error:
+        print(enforced, "refused" if "Permission denied" in str(error) else error)
+"""
+
+
+def test_the_real_references_cannot_be_read_natively_even_where_the_package_lies_beside_torch():
+    reference, beside = HIDDEN / "exercises" / "lesson_02.py", HIDDEN.parent / "pyproject.toml"
+    arguments = [confine.__file__, str(HIDDEN.parent), str(HIDDEN), str(reference), str(beside)]
+    done = subprocess.run([sys.executable, "-c", NATIVE, *arguments], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    if first.startswith("True"):  # the kernel enforces it
+        assert (first, second) == ("True refused", f"True {beside.read_bytes()[:9]}")
+    else:
+        assert second.startswith("False")
 
 
 CASE = Case("it", (torch.ones(2), 3, torch.ones(1)), gradients=True)

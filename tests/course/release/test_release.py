@@ -8,6 +8,7 @@ import pytest
 
 from companion.commands.main import main
 from companion.course.proof.verify import stub
+from companion.course.release import problem_set
 from companion.course.release import release as bundling
 from companion.course.release.problem_set import ProblemSet
 from companion.course.release.release import release
@@ -150,7 +151,7 @@ def test_a_release_that_fails_leaves_nothing(pset, secret, tmp_path, monkeypatch
 
 
 def test_an_exercise_that_builds_on_another_wants_it_in_the_set(monkeypatch):
-    monkeypatch.setattr(bundling, "other_exercises", lambda one: ["2.1"] if one.id == "2.3" else [])
+    monkeypatch.setattr(problem_set, "other_exercises", lambda one: ["2.1"] if one.id == "2.3" else [])
     with pytest.raises(ValueError, match=r"--exercises: 2.3 builds on 2.1; expected both"):
         ProblemSet.of("week2", ["2.3", "2.5"])
     assert len(ProblemSet.of("week2", ["2.3", "2.1"]).exercises) == 2

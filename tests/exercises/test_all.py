@@ -1,22 +1,14 @@
-"""Every exercise of the course: what is right passes, what is not is caught, by name, on five seeds."""
+"""Every exercise has what the course promises. That its checks pass what is right and name what is not on five seeds,
+`make verify` proves."""
 
 import time
 
 import pytest
 
-from companion.checking.examine import examine, here, key_of
-from companion.course.proof.verify import trials
+from companion.checking.examine import examine, key_of
 from companion.exercises.catalogue import exercises
 
 BOOK = list(exercises().values())
-
-
-@pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
-def test_everything_known_comes_out_as_it_must(exercise):
-    faults = [
-        f"{trial.kind} {trial.name!r}, seed {trial.seed}: {trial.fault}" for trial in trials(exercise) if trial.fault
-    ]
-    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
@@ -32,7 +24,7 @@ def test_it_has_what_the_course_promises(exercise):
 @pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
 def test_a_check_answers_at_once(exercise):
     begun = time.process_time()
-    examine(key_of(exercise), here(exercise.reference))
+    examine(key_of(exercise), in_this_process(exercise.reference))
     assert time.process_time() - begun < 2.0
 
 

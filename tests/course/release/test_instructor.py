@@ -10,7 +10,7 @@ from companion.checking.examine import Result
 from companion.commands.grade import parser as grade_parser
 from companion.commands.main import command_parser
 
-FOLDER = Path(__file__).parents[2] / "notebooks" / "exercises"
+FOLDER = Path(__file__).parents[3] / "notebooks" / "exercises"
 PAGE = (FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")
 SHELL = "\n".join(re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)).replace("\\\n", " ")
 
