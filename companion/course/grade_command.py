@@ -61,12 +61,12 @@ def grade_folder(chosen: Any) -> int:
         )
     write(graded, name, out)
     print(summary(graded))
-    for student in graded:
-        if student.fault is not None:
-            print(f"{student.handed.student}: {student.submission}: {student.fault}")
-    tried = [student.points for student in graded if student.submission in TRIED]
+    for one in graded:
+        if one.fault is not None:
+            print(f"{one.handed.student}: {one.submission}: {one.fault}")
+    tried = [one.points for one in graded if one.submission in TRIED]
     if tried:
-        mean, most = sum(tried) / len(tried), sum(exercise.points for exercise in wanted)
+        mean, most = sum(tried) / len(tried), sum(one.points for one in wanted)
         print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most} points on average")
     print(f"{out / 'marks.csv'}: the marks; {out / 'feedback'}: a page for each student")
     return 0
@@ -101,14 +101,15 @@ def choose(ids: Sequence[str], pset: str | None, near: Sequence[Path]) -> list[E
             book = Submission.read(files)
         except Unreadable as error:
             raise ValueError(f"--pset {pset}: {error}") from None
-        chosen = [exercise for exercise in exercises().values() if book.defines(exercise.name)]
+        chosen = [one for one in exercises().values() if book.defines(one.name)]
         if not chosen:
             raise ValueError(f"--pset {pset}: expected a notebook with exercises of the course, found none in it")
-    names = Counter(exercise.name for exercise in chosen)
-    for exercise in chosen:
-        if names[exercise.name] > 1:
-            both = f"{exercise.id} and another exercise both ask for a function {exercise.name}"
-            raise ValueError(f"--exercises: {both}; grade them apart")
+    names = Counter(one.name for one in chosen)
+    for one in chosen:
+        if names[one.name] > 1:
+            raise ValueError(
+                f"--exercises: {one.id} and another one both ask for a function {one.name}; grade them apart"
+            )
     return chosen
 
 
