@@ -38,7 +38,7 @@ def test_an_odd_address_is_a_multiple_of_the_elements_size_and_of_no_more(dtype,
 def test_weights_that_the_package_reads_lie_at_odd_addresses(name, remainder, tmp_path):
     code = f"""
 import torch
-from companion.checkpoints import load_tensors, save_tensors
+from companion.files.models import load_tensors, save_tensors
 save_tensors({str(tmp_path / "x.safetensors")!r}, {{"weight": torch.ones(5, 3, dtype=torch.float64)}})
 weight = load_tensors({str(tmp_path / "x.safetensors")!r})["weight"]
 print(weight.data_ptr() % 16 if {remainder} else weight.data_ptr() % 8, weight.sum().item())
