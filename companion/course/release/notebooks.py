@@ -31,10 +31,10 @@ def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
     found = {}
     for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
         of_lesson = [exercise for exercise in exercises().values() if exercise.lesson == int(path.name[:2])]
-        first, *_ = nbformat.read(path, as_version=4).cells
-        title = re.match(r"# (.+)", first.source)
-        if of_lesson and title:
-            found[path.stem] = (title[1], of_lesson)
+        cells = nbformat.read(path, as_version=4).cells
+        titles = [title[1] for cell in cells if (title := re.match(r"# (.+)", cell.source))]
+        if of_lesson and titles:
+            found[path.stem] = (titles[0], of_lesson)
     return found
 
 
