@@ -134,16 +134,15 @@ bench: $(VENV)/.bench
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 notebooks: $(VENV)/.test
-	@$(PY) notebooks/build.py $(if $(ALL),--all) $(LESSON)
+	@$(PY) -m authoring.build $(if $(ALL),--all) $(LESSON)
 	@$(PY) -m companion course notebooks
-	@$(PY) -m companion sizing --page notebooks/sizing.md
-	@PYTHONPATH=notebooks $(PY) -m pages
+	@$(PY) -m authoring.pages
 
 check-notebooks: $(VENV)/.test
-	@$(PY) notebooks/build.py --check $(LESSON)
+	@$(PY) -m authoring.build --check $(LESSON)
 	@$(PY) -m companion course notebooks --check
-	@PYTHONPATH=notebooks $(PY) -m pages --check
-	@$(PY) -m pytest -q tests/notebooks/test_lessons.py tests/test_claims.py tests/test_sizing_page.py
+	@$(PY) -m authoring.pages --check
+	@$(PY) -m pytest -q tests/authoring/test_lessons.py tests/test_claims.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -281,18 +281,12 @@ def _read_config(name: str) -> ModelConfig:
 def _sizing(chosen: Namespace, arguments: list[str]) -> int:
     import json
 
-    from companion.checkpoints import write_atomic
     from companion.presets import PRESETS, preset
-    from companion.sizing_page import Question, data, page, text
+    from companion.sizing_page import Question, data, text
 
     question = Question(
         **{name: chosen[name] for name in ("devices", "chip", "share", "tokens", "context", "batch", "usable")}
     )
-    if chosen.page is not None:
-        if arguments[1:] not in (["--page", chosen.page], [f"--page={chosen.page}"]):
-            raise ValueError(f"--page {chosen.page}: expected nothing beside it, which the page could not show")
-        write_atomic(Path(chosen.page), page())
-        return 0
     models = {name: preset(name) for name in chosen.names}
     if chosen.config is not None:
         models[Path(chosen.config).stem] = _read_config(chosen.config)

@@ -350,9 +350,6 @@ def _sizing_parser() -> ArgumentParser:
     parser.add_argument("--batch", type=int, default=1, help="rows in a device's micro-batch, and rows served at once")
     parser.add_argument("--usable", type=float, default=0.9, help="share of a memory that may be filled")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument(
-        "--page", type=str | None, default=None, metavar="FILE", help="write the page notebooks/sizing.md instead"
-    )
     return parser
 
 

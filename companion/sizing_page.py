@@ -1,4 +1,4 @@
-"""The sizing of models as tables: for `companion sizing`, as JSON, and as the page `notebooks/sizing.md`."""
+"""The sizing of models as tables: for `companion sizing`, and as JSON."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ import torch
 from companion.account import parameters, published_peak, readable_bytes, serve_bytes, train_bytes, weights_bytes
 from companion.chips import CHIPS, PublishedChip
 from companion.config import ModelConfig
-from companion.presets import PRESETS
 from companion.sizing import (
-    MOST_DEVICES,
-    SECONDS_A_DAY,
-    TOKENS_PER_PARAMETER,
     USABLE,
     Cost,
     Way,
-    device_bytes,
     fewest_devices,
     kept,
     memories,
@@ -107,7 +102,7 @@ def memory_table(models: Mapping[str, ModelConfig], question: Question) -> Table
             here.activations(question.batch),
             here.activations(question.batch, recompute=True),
         )
-        rows.append((name, _many(count.total), _many(count.active), *map(readable_bytes, sizes)))
+        rows.append((name, many(count.total), many(count.active), *map(readable_bytes, sizes)))
     return head, rows
 
 
@@ -156,54 +151,10 @@ def cost_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
     rows = []
     for name, config in models.items():
         cost = question.cost(config)
-        days = cost.days(question.devices, question.share, _peak(chip))
+        days = cost.days(question.devices, question.share, peak_of(chip))
         ratio = f"{cost.flops / cost.rule:.2f}"
-        rows.append((name, _many(cost.tokens), f"{cost.rule:.1e}", f"{cost.flops:.1e}", ratio, _duration(days)))
+        rows.append((name, many(cost.tokens), f"{cost.rule:.1e}", f"{cost.flops:.1e}", ratio, _duration(days)))
     return head, rows
-
-
-def device_days_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
-    """Days of one device, for each kind of chip by its peak, at the share in question."""
-    by_peak: dict[float, list[str]] = {}
-    for short, chip in CHIPS.items():
-        by_peak.setdefault(_peak(chip), []).append(short)
-    peaks = sorted(by_peak)
-    head = ("model", *(f"{by_peak[peak][0]} ({peak / 1e12:.0f} T)" for peak in peaks))
-    rows = []
-    for name, config in models.items():
-        cost = question.cost(config)
-        rows.append((name, *(_figure(cost.days(1, question.share, peak)) for peak in peaks)))
-    return head, rows
-
-
-@dataclass(frozen=True)
-class Published:
-    """A training run of which its makers say how long it took."""
-
-    name: str
-    tokens: float
-    device_hours: float
-    chip: str
-    source: str
-
-
-PUBLISHED = (
-    Published("llama-7b", 1.0e12, 82_432, "a100-80gb", "Touvron et al. 2023a, tables 2 and 15"),
-    Published("llama-2-70b", 2.0e12, 1_720_320, "a100-80gb", "Touvron et al. 2023b, tables 1 and 2"),
-)
-
-
-def published_table() -> Table:
-    """The share of the peak that published runs come to when their FLOPs are counted as here."""
-    rows = []
-    for run in PUBLISHED:
-        cost = train_cost(PRESETS[run.name], run.tokens)
-        peak = _peak(CHIPS[run.chip]) * run.device_hours * SECONDS_A_DAY / 24
-        hours = f"{run.device_hours:,.0f}"
-        rows.append(
-            (run.name, _many(run.tokens), hours, f"{cost.rule / peak:.0%}", f"{cost.flops / peak:.0%}", run.source)
-        )
-    return ("model", "tokens", "hours of an A100", "share, 6 N D", "share, counted", "source"), rows
 
 
 def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str, Any]]:
@@ -231,7 +182,7 @@ def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str
                 "tokens": cost.tokens,
                 "flops_6nd": cost.rule,
                 "flops": cost.flops,
-                "days": cost.days(question.devices, question.share, _peak(question.named_chip)),
+                "days": cost.days(question.devices, question.share, peak_of(question.named_chip)),
                 "devices": question.devices,
                 "share": question.share,
                 "fewest_devices": {
@@ -249,138 +200,6 @@ def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str
             }
         )
     return found
-
-
-PAGE = """\
-# Which model fits on which machine?
-
-<!-- Written by `companion sizing --page notebooks/sizing.md`, which is in `make notebooks`. Edit
-companion/sizing_page.py, and never this. -->
-
-Before you train or serve a model you can know, without a GPU, how many bytes it needs, over how many devices it
-must be spread, and how many FLOPs it costs. Every figure on this page is computed by `companion.account` and
-`companion.sizing` from the configuration alone. `companion sizing` prints the same for models, machines and amounts
-of text that you choose:
-
-```
-companion sizing llama-7b --chip a100-80gb --devices 64 --share 0.45 --tokens 1e12
-```
-
-A GB is 10^9 bytes, a TB 10^12. N is the number of parameters, D the number of tokens to train on.
-
-## What it takes to hold, to serve and to train
-
-{memory}
-
-- **parameters** are those of the model in full, **active** those that one token meets: in Mixtral two experts of
-  eight.
-- **hold** is N times 2 bytes: the weights in bf16.
-- **serve** adds the cache of one row with a full context: 2 bytes times layers times key heads times (d_k + d_v)
-  for each token. An encoder has no cache.
-- **train: state** is 16 N: weights 4, gradients 4, AdamW's two moments 8 (Rajbhandari et al. 2020 reach the same 16
-  with bf16 weights and gradients, 2 + 2, and fp32 weights and moments beside them, 4 + 8).
-- **copies**: `companion train` computes its products in bf16 under autocast, which keeps a bf16 copy of each matrix
-  from the forward pass to the backward pass. 2 bytes a number, and *not* divided by sharding.
-- **activations** is what autograd keeps for one row of tokens, measured on tensors without memory, without dropout,
-  with fused attention; more rows in a micro-batch keep so many times as much. The row is
-  {rows}.
-  **recomputed** keeps only what enters each layer, and makes the activations of one layer at a time again, for about
-  a third more arithmetic. `companion train` does not recompute.
-
-## How many devices does training need?
-
-With one row in each device's micro-batch, and {usable} of each memory filled at most. **1** means that each device
-can hold everything: train on any number of them by data parallel. A larger number is the fewest that `--shard`
-needs; in (brackets) only with recomputation; a dash: no number up to {most:,} is enough.
-
-{devices}
-
-{chips}
-
-What one of K devices holds, with E of the N parameters in e experts:
-
-| how it is spread | state | beside copies and activations |
-| --- | --- | --- |
-| data parallel (`torchrun ...`) | 16 N | |
-| `--shard` | 16 N / K | fp32 weights of two layers, one layer's gradient, and both of what is outside the layers |
-| `--expert-parallel e` | 16 (N - E) + 16 E / e | |
-| `--expert-parallel e --shard` | 16 (N - E) / K + 16 E / e | as for `--shard`, without the experts |
-
-The last two divide the experts by e and no further, however many devices there are: for Mixtral that is {experts} a
-device. This saves traffic, because tokens travel and not weights; it does not save the most memory.
-
-## What does training cost?
-
-D is {tokens_each} tokens for each active parameter, near the best use of a given number of FLOPs (Hoffmann et al.
-2022): a convention that makes models comparable, not what these were trained on. The time is FLOPs / (devices x
-share x peak), with {share} of the peak on {many} {device} (`--devices`, `--chip`, `--share`). The share is *put
-in*, not found out.
-
-{cost}
-
-*6 N D* counts two FLOPs for each weight and token in the forward pass and four in the backward pass. *Counted* are
-all matrix products, attention with it, for rows as long as above; attention is credited with every pair of tokens,
-also those that a causal mask throws away. The two differ by what attention adds, which grows with the length of a
-row; by the table of embeddings, of which a token reads one row and multiplies nothing, unless it is the head too;
-and in an encoder-decoder by half, because each token goes through one stack only. Recomputation is not counted.
-
-Days of a single device, by the peak of the chip in bf16, all at the same share:
-
-{days}
-
-**Is that share realistic?** Two papers say how long a run took. Their FLOPs, counted as above, come to this share
-of what the devices could have done at their peak:
-
-{published}
-
-## Where this page misleads
-
-- **The share is the largest unknown.** A well-tuned run of a large dense model reaches a third to a half. Small
-  models, mixtures of experts, slow connections between machines and few rows in a micro-batch reach far less, and a
-  chip with a higher peak usually a smaller share of it. A row of the table of days divided by another compares
-  peaks, not machines.
-- **Fitting is not being fast.** The fewest devices that hold a model leave room for one row each; its time says
-  nothing about traffic between devices, which no figure here contains. `--shard` moves all weights twice and all
-  gradients once for each micro-batch.
-- **What is left out of the bytes**: dropout's masks, the gradient of the logits and other buffers that live for a
-  moment, fragments, what CUDA, NCCL and the compiler keep. The {usable} is an allowance for all of them, not a
-  measurement. Host memory too: `companion train` builds the whole model in each process before it is divided.
-- **Experts are taken to be evenly visited.** A device whose experts are asked for twice as often keeps twice as
-  much.
-- **The sizes of memories** are the makers' GB, and what a driver reports differs by some per cent. The first row
-  that crosses a boundary (gpt2-xl at 24 GB, llama-7b at 40 GB) may fall on the other side of it on your machine.
-- **An encoder's head** runs for every token here. BERT's own training ran it for the masked ones, a seventh of
-  them.
-- **Cost is not quality.** A model that costs half as much to train may be worse by more, or less, than half.
-"""
-
-
-def page() -> str:
-    """`notebooks/sizing.md`: all presets on all machines."""
-    question, models = Question(), PRESETS
-    lengths = sorted({row_tokens(config) for config in models.values()})
-    mixtral = models["mixtral-8x7b"]
-    experts = device_bytes(mixtral, "experts+shard", MOST_DEVICES).state
-    by_size = [
-        f"{size / 1e9:.0f} GB: " + ", ".join(chip.device.removeprefix("NVIDIA ") for chip in chips)
-        for size, chips in memories().items()
-    ]
-    return PAGE.format(
-        memory=markdown_table(memory_table(models, question)),
-        rows=f"as long as the model's context, {lengths[0]:,} to {lengths[-1]:,} tokens, and Mixtral's {lengths[-1]:,}",
-        devices=markdown_table(devices_table(models, question)),
-        chips="The sizes, as the makers' data sheets give them: " + "; ".join(by_size) + ".",
-        usable=f"{question.usable:.0%}",
-        most=MOST_DEVICES,
-        experts=readable_bytes(experts),
-        tokens_each=TOKENS_PER_PARAMETER,
-        share=f"{question.share:.0%}",
-        many=question.devices,
-        device=question.named_chip.device,
-        cost=markdown_table(cost_table(models, question)),
-        days=markdown_table(device_days_table(models, question)),
-        published=markdown_table(published_table()),
-    )
 
 
 def text(models: Mapping[str, ModelConfig], question: Question) -> str:
@@ -409,22 +228,15 @@ def _plain(table: Table) -> str:
     return "\n".join(line(row) for row in (head, *rows))
 
 
-def markdown_table(table: Table) -> str:
-    """A table in Markdown, figures to the right."""
-    head, rows = table
-    rule = ["---", *("---:" for _ in head[1:])]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
-
-
-def _many(number: float) -> str:
+def many(number: float) -> str:
     """Three digits of a count: 124 M, 46.7 B."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= 0.9995 * size:
-            return f"{_figure(number / size)} {unit}"
+            return f"{figure(number / size)} {unit}"
     return f"{number:.0f}"
 
 
-def _figure(number: float) -> str:
+def figure(number: float) -> str:
     """Three digits, the zeros of large numbers included: more than an allowance is worth would be too many."""
     if number >= 100:
         digits = len(str(int(number))) - 3
@@ -435,11 +247,11 @@ def _figure(number: float) -> str:
 def _duration(days: float) -> str:
     for length, unit in ((365.25, "years"), (1.0, "days"), (1 / 24, "hours")):
         if days >= 2 * length:
-            return f"{_figure(days / length)} {unit}"
-    return f"{_figure(24 * 60 * days)} minutes"
+            return f"{figure(days / length)} {unit}"
+    return f"{figure(24 * 60 * days)} minutes"
 
 
-def _peak(chip: PublishedChip) -> float:
+def peak_of(chip: PublishedChip) -> float:
     peak = published_peak(chip.device, torch.bfloat16)
     assert peak is not None
     return peak

@@ -6,15 +6,14 @@ import re
 import tomllib
 from pathlib import Path
 
-import build
-import contract
 import nbformat
 import pytest
+
+from authoring.lesson import NOTEBOOKS, assertion_lines, claimed, lessons
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 KINDS = ("cell", "test", "not_decidable")
-_CLAIM = re.compile(r"\bS\d-\d\d\b")
 
 
 def ledger():
@@ -41,15 +40,6 @@ def form_fault(key, entry, rows):
     return None
 
 
-def claimed(cell):
-    """The claims that a code cell names in comments, and the line of each."""
-    found = {}
-    for line, comment in contract.comments(cell.source):
-        if re.search(r"\bclaims?\b", comment):
-            found |= {key: line for key in _CLAIM.findall(comment)}
-    return found
-
-
 def cell_fault(key, lesson, cells):
     """Why no cell of the lesson executes the claim, or None."""
     naming = [cell for cell in cells if cell.cell_type == "code" and key in claimed(cell)]
@@ -58,7 +48,7 @@ def cell_fault(key, lesson, cells):
     for cell in naming:
         if cell.execution_count is None:
             return f"{key}: its cell in {lesson} was not executed"
-        if not any(line >= claimed(cell)[key] for line in contract.assertion_lines(cell.source)):
+        if not any(line >= claimed(cell)[key] for line in assertion_lines(cell.source)):
             return f"{key}: its cell in {lesson} asserts nothing after the comment"
     return None
 
@@ -78,7 +68,7 @@ def test_fault(key, node, root=ROOT):
     code = ast.unparse(function)
     if re.search(r"\b(skip|skipif|xfail)\b", code):
         return f"{key}: {node} may be skipped"
-    if not contract.assertion_lines(code) and "raises(" not in code and "gradcheck(" not in code:
+    if not assertion_lines(code) and "raises(" not in code and "gradcheck(" not in code:
         return f"{key}: {node} contains no assertion"
     return None
 
@@ -87,7 +77,7 @@ test_fault.__test__ = False
 
 
 def cells_of(name):
-    path = build.HERE / f"{name}.ipynb"
+    path = NOTEBOOKS / f"{name}.ipynb"
     return nbformat.read(path, as_version=4).cells if path.exists() else []
 
 
@@ -120,7 +110,7 @@ def test_what_is_mapped_exists_is_executed_and_asserts():
 
 def test_lessons_name_only_claims_that_exist():
     rows = ledger()
-    named = {(x.name, key) for x in build.lessons() for cell in cells_of(x.name) for key in claimed(cell)}
+    named = {(x.name, key) for x in lessons() for cell in cells_of(x.name) for key in claimed(cell)}
     assert {(lesson, key) for lesson, key in named if key not in rows} == set()
 
 

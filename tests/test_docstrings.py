@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import build
 import pytest
-from pages import course
+from authoring.imports import modules_named
 
 import companion
 
@@ -19,7 +19,7 @@ ANY_SHAPE = {"layers/masks.causal"}
 @cache
 def audited():
     """The modules that `companion` hands on or that lessons import."""
-    handed_on = course.modules_named(ast.parse(f"from companion import {', '.join(companion.__all__)}"))
+    handed_on = modules_named(ast.parse(f"from companion import {', '.join(companion.__all__)}"))
     return sorted(handed_on.union(*(lesson.imports for lesson in course.read_lessons())))
 
 

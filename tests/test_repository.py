@@ -34,7 +34,7 @@ def test_conda_installs_an_extra_that_exists():
 
 
 def test_every_make_command_that_is_named_anywhere_is_a_target():
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "notebooks" / "README.md", ROOT / ".ci" / "run"]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "authoring" / "README.md", ROOT / ".ci" / "run"]
     lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
     named = {word for line in lines for word in re.findall(r"(?:^|`)\s*make ([a-z][a-z-]+)", line)}
     assert {"lab", "test", "notebooks"} <= named
@@ -102,7 +102,7 @@ def test_readme_shows_a_cell_that_is_in_the_lesson():
         for block in re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
         if "companion" not in block
     ]
-    lessons = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "notebooks" / "src").glob("*.md"))]
+    lessons = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "authoring" / "lessons").glob("*.md"))]
     assert excerpts and all(any(excerpt in lesson for lesson in lessons) for excerpt in excerpts)
 
 
@@ -128,7 +128,7 @@ def test_lab_opens_markdown_as_pages():
     assert settings["@jupyterlab/docmanager-extension:plugin"]["defaultViewers"] == {"markdown": "Markdown Preview"}
 
 
-@pytest.mark.parametrize("page", ["README.md", "notebooks/README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["README.md", "authoring/README.md", "CONTRIBUTING.md"])
 def test_links_within_the_repository_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
     links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]

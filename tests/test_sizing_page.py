@@ -1,20 +1,16 @@
-"""The sizing page and `companion sizing`: up to date, the same figures everywhere, and bad flags are named."""
+"""The sizing page and `companion sizing`: complete, the same figures everywhere, and bad flags are named."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from companion import cli, sizing_page
+from companion import cli
 from companion.presets import PRESETS
 from companion.sizing import device_bytes, fewest_devices, train_cost
-from companion.sizing_page import Question, data, page
+from companion.sizing_page import Question, data
 
 PAGE = Path(__file__).parents[1] / "notebooks" / "sizing.md"
-
-
-def test_the_page_is_what_is_computed_now():
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `make notebooks`"
 
 
 def test_the_page_shows_every_preset_in_every_table_and_says_where_it_misleads():
@@ -24,13 +20,6 @@ def test_the_page_shows_every_preset_in_every_table_and_says_where_it_misleads()
     assert "## Where this page misleads" in text
     for line in text.splitlines():
         assert "nan" not in line.split() and "inf" not in line.split()
-
-
-def test_the_command_writes_the_page(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sizing_page, "page", lambda: "the page\n")
-    assert cli.main(["sizing", "--page", str(tmp_path / "sizing.md")]) == 0
-    assert (tmp_path / "sizing.md").read_text(encoding="utf-8") == "the page\n"
-    assert capsys.readouterr().out == ""
 
 
 def test_json_gives_the_figures_of_the_library(capsys):
@@ -82,7 +71,6 @@ def test_a_model_of_ones_own(tmp_path, capsys):
         (["--tokens", "-3"], "--tokens -3: expected a number > 0"),
         (["--chip", "h1000"], "--chip h1000: expected one of a100-40gb"),
         (["--config", "missing.json"], "--config missing.json: cannot be read"),
-        (["--page", "sizing.md", "gpt2"], "--page sizing.md: expected nothing beside it"),
     ],
 )
 def test_bad_flags_are_named_and_nothing_is_written(flags, message, tmp_path, monkeypatch, capsys):

@@ -3,72 +3,62 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
 
 from companion.study.exercises.exercise import BEGIN, DIFFICULTIES, END, Exercise
 
-Cell = dict[str, Any]
-Notebook = dict[str, Any]
+Cell = NotebookNode
+Notebook = NotebookNode
 
 IMPORTS = "import math\n\nimport torch"
+KERNEL = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+"""The metadata of every notebook of the course."""
 
 
 def markdown(source: str, **metadata: Any) -> Cell:
-    return {"cell_type": "markdown", "metadata": metadata, "source": source}
+    return nbformat.v4.new_markdown_cell(source, metadata=metadata)
 
 
 def code(source: str, *, prints: str | None = None, **metadata: Any) -> Cell:
     """A code cell. `prints`: what it must print, as if it had been run; "" for nothing; None: it was not run."""
-    outputs = [{"output_type": "stream", "name": "stdout", "text": prints}] if prints else []
-    return {
-        "cell_type": "code",
-        "metadata": metadata,
-        "source": source,
-        "outputs": outputs,
-        "execution_count": None if prints is None else 0,  # counted by `notebook`
-    }
+    outputs = [nbformat.v4.new_output("stream", text=prints)] if prints else []
+    count = None if prints is None else 0  # counted by `notebook`
+    return nbformat.v4.new_code_cell(source, outputs=outputs, execution_count=count, metadata=metadata)
 
 
-def notebook(cells: Iterable[Cell]) -> Notebook:
-    """A notebook of these cells, with ids that follow from what is in them, and the run ones counted.
+def with_ids(cells: Sequence[Cell]) -> Sequence[Cell]:
+    """The cells, with ids that follow from what is in them.
 
     nbgrader's cells go by their grade_id: an id that followed from a hidden test would be a trace of it.
     """
     seen: dict[str, int] = {}
-    counted, made = 0, []
     for cell in cells:
-        key = hashlib.sha256(f"{cell['cell_type']}\n{cell['source']}".encode()).hexdigest()[:8]
-        key = cell["metadata"].get("nbgrader", {}).get("grade_id", key)
+        key = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
+        key = cell.metadata.get("nbgrader", {}).get("grade_id", key)
         seen[key] = seen.get(key, 0) + 1
-        cell = cell | {"id": key if seen[key] == 1 else f"{key}-{seen[key]}"}
-        if cell.get("execution_count") is not None:
-            counted += 1
-            cell["execution_count"] = counted
-        made.append(cell)
-    return {
-        "cells": made,
-        "metadata": {
-            "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-            "language_info": {"name": "python"},
-        },
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
+        cell.id = key if seen[key] == 1 else f"{key}-{seen[key]}"
+    return cells
+
+
+def notebook(cells: Iterable[Cell]) -> Notebook:
+    """A notebook of these cells, with their ids, and the run ones counted."""
+    cells = with_ids(list(cells))
+    run = (cell for cell in cells if cell.get("execution_count") is not None)
+    for number, cell in enumerate(run, 1):
+        cell.execution_count = number
+    return nbformat.v4.new_notebook(cells=cells, metadata=KERNEL, nbformat_minor=5)
 
 
 def to_text(made: Notebook) -> str:
     """The file's text, as Jupyter writes it."""
-
-    def lines(cell: Cell) -> Cell:
-        split = cell | {"source": cell["source"].splitlines(keepends=True)}
-        if "outputs" in cell:
-            split["outputs"] = [out | {"text": out["text"].splitlines(keepends=True)} for out in cell["outputs"]]
-        return split
-
-    whole: Mapping[str, Any] = made | {"cells": [lines(cell) for cell in made["cells"]]}
-    return json.dumps(whole, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+    return nbformat.writes(made) + "\n"
 
 
 # Exercises

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import nbformat
+
 from companion.checkpoints import write_atomic
 from companion.course.cells import IMPORTS, Cell, Notebook, code, count, heading, markdown, notebook, to_text
 from companion.course.tutor import TUTOR
@@ -24,14 +26,15 @@ _DESK = "from companion.study.exercises import check, hint, progress, solution"
 def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
     """For each lesson of `folder` that has exercises: its file name, its title, and them.
 
-    Lessons are found by their sources, `src/NN_name.md`. Exercises of a lesson that is not there are left out.
+    Lessons are found as `NN_name.ipynb`. Exercises of a lesson that is not there are left out.
     """
     found = {}
-    for source in sorted((folder / "src").glob("[0-9][0-9]_*.md")):
-        mine = [one for one in exercises().values() if one.lesson == int(source.name[:2])]
-        title = re.search(r"^# (.+)$", source.read_text(encoding="utf-8"), re.MULTILINE)
-        if mine and title:
-            found[source.stem] = (title[1], mine)
+    for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
+        of_lesson = [exercise for exercise in exercises().values() if exercise.lesson == int(path.name[:2])]
+        first, *_ = nbformat.read(path, as_version=4).cells
+        title = re.match(r"# (.+)", first.source)
+        if of_lesson and title:
+            found[path.stem] = (title[1], of_lesson)
     return found
 
 
@@ -109,9 +112,7 @@ def write_self_study(folder: Path) -> list[str]:
     """
     wanted = self_study_files(folder)
     if len(wanted) == 1:
-        raise ValueError(
-            f"{folder}: expected the folder of the lessons, with their sources in src/; found no lesson there"
-        )
+        raise ValueError(f"{folder}: expected the folder of the lessons, NN_name.ipynb; found no lesson there")
     lines = []
     for path, text in wanted.items():
         if not path.exists() or path.read_bytes() != text.encode():

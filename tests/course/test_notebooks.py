@@ -22,8 +22,8 @@ CHAPTERS = chapters(FOLDER)
 
 @pytest.fixture
 def copied(tmp_path):
-    shutil.copytree(FOLDER / "src", tmp_path / "course" / "src")
-    shutil.copytree(FOLDER / "exercises", tmp_path / "course" / "exercises")
+    shutil.copytree(FOLDER, tmp_path / "course", ignore=shutil.ignore_patterns(".*", "figures", "*.md"))
+    shutil.copy(FOLDER / "exercises" / "TUTOR.md", tmp_path / "course" / "exercises")
     return tmp_path / "course"
 
 

@@ -6,25 +6,31 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote
 
-import build
 import nbformat
 import pytest
-from pages import __main__ as command
-from pages import course, differ, drawing, front, glossary, map, notation, readme
 from PIL import Image
 
-LESSONS = course.read_lessons()
+from authoring.lesson import ROOT, Lesson, LessonError, built_lessons, lessons
+from authoring.pages import __main__ as command
+from authoring.pages import differ, drawing, front, glossary, map, notation, readme
+
+LESSONS = built_lessons()
 MARKDOWN = [page.path for page in command.PAGES if page.path.suffix == ".md"]
 PICTURES = [page.path for page in command.PAGES if page.path.suffix != ".md"]
 
 
-def lesson(*cells, name="02_small"):
-    """A lesson from texts: those that begin with `#%` are code."""
-    made = []
-    for number, text in enumerate(cells):
-        kind = nbformat.v4.new_code_cell if text.startswith("#%") else nbformat.v4.new_markdown_cell
-        made.append(kind(text.removeprefix("#%\n"), id=f"cell-{number}"))
-    return course.Lesson(name, made)
+@pytest.fixture
+def lesson(tmp_path):
+    """Makes a lesson from the texts of its cells: those that begin with `#%` are code."""
+
+    def make(*cells, name="02_small"):
+        parts = [
+            f"```{{code-cell}}\n{cell[3:]}\n```" if cell.startswith("#%\n") else f"+++\n\n{cell}" for cell in cells
+        ]
+        (tmp_path / f"{name}.md").write_text("\n\n".join(parts), encoding="utf-8")
+        return Lesson(tmp_path / f"{name}.md", tmp_path / f"{name}.ipynb")
+
+    return make
 
 
 OPENING = (
@@ -42,7 +48,7 @@ def links(path):
     return [link for link in re.findall(r"\]\(([^)\s]+)", text) if "://" not in link]
 
 
-@pytest.mark.parametrize("path", [*MARKDOWN, course.ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*MARKDOWN, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
 def test_links_lead_to_files_and_cells_that_exist(path):
     ids, missing = {}, []
     for link in links(path):
@@ -76,13 +82,13 @@ def test_links_lead_to_files_and_cells_that_exist(path):
         ("lessons 02 (masks) and 08. Embeddings are from lesson 01, waves from lesson 04.", (2, 8), (1, 4)),
     ],
 )
-def test_needs_are_read_from_the_opening(need, needs, touches):
+def test_needs_are_read_from_the_opening(lesson, need, needs, touches):
     small = lesson(OPENING + need + "\n\n## First", name="09_small")
     assert (small.needs, small.touches) == (needs, touches)
     assert (small.title, small.question, small.minutes) == ("Small", "Why so small?", 45)
 
 
-def test_cells_are_found_under_their_headings_and_by_their_claims():
+def test_cells_are_found_under_their_headings_and_by_their_claims(lesson):
     small = lesson(
         OPENING + "nothing.\n\n## Where texts differ", "#%\nassert x  # claim S0-04", "### More\n\ntext\n\n## Next",
         "#%\ny = 1  # claims S0-04, S1-02\nassert y\nprint('S1-03')  # S1-03",
@@ -90,12 +96,12 @@ def test_cells_are_found_under_their_headings_and_by_their_claims():
     assert [heading.text for heading in small.above(1)] == ["Small", "Where texts differ"]
     assert [heading.text for heading in small.above(3)] == ["Small", "Next"]
     assert small.claims == {"S0-04": [1, 3], "S1-02": [3]}
-    assert small.heading("More").cell == "cell-2"
-    with pytest.raises(course.PageError, match="no heading 'Less'"):
+    assert small.heading("More").cell == small.cells[2].id
+    with pytest.raises(LessonError, match="no heading 'Less'"):
         small.heading("Less")
 
 
-def test_modules_are_found_behind_every_form_of_import():
+def test_modules_are_found_behind_every_form_of_import(lesson):
     code = "import companion\nfrom companion import attend, account\nfrom companion.layers import masks\n"
     code += "import companion.data.number_words as nw\nfrom companion.layers.moe import MoE\n"
     code += "import math\ncompanion.RMSNorm(3)"
@@ -104,7 +110,7 @@ def test_modules_are_found_behind_every_form_of_import():
     assert found <= set(map.files())
 
 
-def test_symbols_are_read_from_the_tables():
+def test_symbols_are_read_from_the_tables(lesson):
     small = lesson(
         "| symbol | what it is |\n|---|---|\n| $L$; $l = 1, \\dots, L$ | layers |\n\n| other |\n|---|\n| $X$ |"
     )
@@ -172,7 +178,7 @@ def test_letter_with_two_meanings_is_named():
     assert [m.lessons for m in clashes["$d$"]][1] == (5,)
 
 
-def test_symbol_in_no_entry_is_printed_in_the_lessons_own_words():
+def test_symbol_in_no_entry_is_printed_in_the_lessons_own_words(lesson):
     new = lesson("| symbol | what it is | axes |\n|---|---|---|\n| $\\zeta$ | a new thing | (d_model) |", name="77_new")
     title, meanings = notation.sections([*LESSONS, new])[-1]
     assert title == "In one lesson"
@@ -218,7 +224,7 @@ def test_picture_is_small_and_stands_on_white(path):
 
 
 def test_pictures_have_the_words_that_the_pages_give_them():
-    page = (course.ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
     for alt, file in ((front.ALT, front.FILE), (map.COURSE_ALT, map.COURSE), (map.PACKAGE_ALT, map.PACKAGE)):
         assert f"![{alt}](notebooks/{file})" in page
 
@@ -230,8 +236,8 @@ def test_same_lessons_give_the_same_picture():
 
 
 def test_readme_has_title_question_and_minutes_of_every_lesson():
-    text = (course.ROOT / "README.md").read_text(encoding="utf-8")
-    for built in build.lessons():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for built in lessons():
         source = built.source.read_text(encoding="utf-8")
         [title] = re.findall(r"^# (.+)$", source.split("```")[3 if source.startswith("```") else 0], re.MULTILINE)
         [minutes] = re.findall(r"\*\*Reading time:\*\* (\d+) minutes", source)
@@ -243,7 +249,7 @@ def test_readme_has_title_question_and_minutes_of_every_lesson():
 def test_readme_without_its_marks_is_refused(tmp_path, monkeypatch):
     (tmp_path / "README.md").write_text("# Nothing\n")
     monkeypatch.setattr(readme, "ROOT", tmp_path)
-    with pytest.raises(course.PageError, match="one of them is missing"):
+    with pytest.raises(LessonError, match="one of them is missing"):
         readme.render(LESSONS)
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pages.course import ROOT, Lesson, PageError
+from authoring.lesson import ROOT, Lesson, LessonError
 
 FILE = "where_texts_differ.md"
 SOURCE = Path(__file__).with_name("where_texts_differ.toml")
@@ -30,7 +30,7 @@ class Correction:
         says = mapped.get(entry["claims"][0], {})
         true = entry.get("true") or says.get("says") or says.get("not_decidable")
         if not true:
-            raise PageError(f"{SOURCE.name}: {entry['claims'][0]} has no `true`, and tests/claims.toml no `says`")
+            raise LessonError(f"{SOURCE.name}: {entry['claims'][0]} has no `true`, and tests/claims.toml no `says`")
         return cls(tuple(entry["claims"]), entry["often"], true)
 
 

@@ -15,8 +15,8 @@ import matplotlib
 import nbformat
 from PIL import Image, ImageChops, ImageDraw, ImageFont, PngImagePlugin
 
-from pages import drawing
-from pages.course import NOTEBOOKS, Lesson, PageError
+from authoring.lesson import NOTEBOOKS, Lesson, LessonError
+from authoring.pages import drawing
 
 FILE = "figures/front.png"
 # (lesson, how the figure's alternative text begins, what is written under it)
@@ -36,14 +36,14 @@ def picture(lesson: Lesson, begins: str) -> bytes:
     """The PNG of the figure whose alternative text begins so, from the lesson's notebook.
 
     Raises:
-        PageError: the notebook has no such figure.
+        LessonError: the notebook has no such figure.
     """
     notebook = nbformat.read(NOTEBOOKS / f"{lesson.name}.ipynb", as_version=4)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if output.get("metadata", {}).get("image/png", {}).get("alt", "").startswith(begins):
                 return base64.b64decode(output["data"]["image/png"])
-    raise PageError(f"{lesson.name} has no figure whose alternative text begins {begins!r}; see SHOWN in {__name__}")
+    raise LessonError(f"{lesson.name} has no figure whose alternative text begins {begins!r}; see SHOWN in {__name__}")
 
 
 def _pictures(lessons: Sequence[Lesson]) -> list[tuple[bytes, str]]:

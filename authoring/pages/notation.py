@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pages.course import Lesson, PageError
+from authoring.lesson import Lesson, LessonError
 
 FILE = "notation.md"
 SOURCE = Path(__file__).with_name("notation.toml")
@@ -75,7 +75,7 @@ def sections(lessons: Sequence[Lesson]) -> list[tuple[str, list[Meaning]]]:
     """The page's sections: those of the TOML source, and one of all symbols that stand in no entry of it.
 
     Raises:
-        PageError: an entry names a lesson whose table has no such symbol, or two entries explain one of its symbols.
+        LessonError: an entry names a lesson whose table has no such symbol, or two entries explain one of its symbols.
     """
     rows, there = of_lessons(lessons), {lesson.number for lesson in lessons}
     seen: set[tuple[str, int]] = set()
@@ -87,7 +87,7 @@ def sections(lessons: Sequence[Lesson]) -> list[tuple[str, list[Meaning]]]:
             for key in ((symbol, number) for number in numbers):
                 if key not in rows or key in seen:
                     fault = "is explained twice" if key in seen else "is not in its table"
-                    raise PageError(f"{SOURCE.name}: {symbol} of lesson {key[1]:02d} {fault}")
+                    raise LessonError(f"{SOURCE.name}: {symbol} of lesson {key[1]:02d} {fault}")
                 seen.add(key)
             if numbers:
                 meanings.append(Meaning(symbol, words, axes, numbers))
@@ -165,7 +165,7 @@ def _several(lessons: Sequence[Lesson], places: dict[int, str]) -> Iterator[str]
             numbers = [number for number in _numbers(named) if number in places]
             absent = [number for number in numbers if (symbol, number) not in rows]
             if absent:
-                raise PageError(f"{SOURCE.name}: {symbol} of lesson {absent[0]:02d} is not in its table")
+                raise LessonError(f"{SOURCE.name}: {symbol} of lesson {absent[0]:02d} is not in its table")
             names += [f"{symbol} ({' '.join(f'{number:02d}' for number in numbers)})"] if numbers else []
         if len(names) > 1:
             yield f"- {entry['thing']}: {', '.join(names)}"

@@ -1,11 +1,11 @@
-"""Build the lessons: notebooks/NN_name.ipynb is notebooks/src/NN_name.md, executed.
+"""Build the lessons: notebooks/NN_name.ipynb is authoring/lessons/NN_name.md, executed.
 
-    python notebooks/build.py [--all] [--check] [LESSON ...]
+    python -m authoring.build [--all] [--check] [LESSON ...]
 
 The same source, companion and libraries give the same bytes: cell ids follow from the text, and nothing that depends
 on the clock or on chance is kept. A notebook records, in its metadata, a digest of each code cell with its outputs and
 one of the companion modules that the lesson imports. So the builder can tell what needs to run: nothing when only
-prose changed. The line {{ exercises }} becomes the table of the lesson's exercises (catalogue.py). `--check` runs
+prose changed. The line {{ exercises }} becomes the table of the lesson's exercises (exercises.py). `--check` runs
 nothing and says which notebook is not what its source builds, and where.
 """
 
@@ -19,26 +19,21 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-import catalogue
-import jupytext
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-HERE = Path(__file__).resolve().parent
-PACKAGE = HERE.parent / "companion"
-METADATA = {
-    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
-KEPT_CELL_METADATA = ("tags", "name")
+from authoring import exercises
+from authoring.imports import PACKAGE, files_behind, parsed
+from authoring.lesson import Lesson, lessons
+from companion.course.cells import KERNEL
+
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_TIMEOUT = 300  # seconds
 # What a kernel inherits: one thread, one hash seed, and nothing of the builder's own plotting or terminal settings.
@@ -50,88 +45,7 @@ class BuildError(Exception):
     """A lesson that cannot be built; the message says which, where and why."""
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """A source and the notebook that is built from it."""
-
-    source: Path
-    notebook: Path
-
-    @property
-    def name(self) -> str:
-        return self.source.stem
-
-
-@dataclass(frozen=True)
-class Source:
-    """A source as cells without outputs, and the line of the file on which each cell begins.
-
-    tables: where the source asks for the table of exercises: cell (from 1), and line of the cell (from 0).
-    """
-
-    cells: list[NotebookNode]
-    lines: list[int]
-    tables: list[tuple[int, int]]
-
-
-def lessons(folder: Path = HERE) -> list[Lesson]:
-    """All lessons of a folder, in order: each `src/NN_name.md`, and each notebook that has lost its source."""
-    names = {path.stem for path in (folder / "src").glob("[0-9][0-9]_*.md")}
-    names |= {path.stem for path in folder.glob("[0-9][0-9]_*.ipynb")}
-    return [Lesson(folder / "src" / f"{name}.md", folder / f"{name}.ipynb") for name in sorted(names)]
-
-
-def read_source(path: Path, package: Path = PACKAGE) -> Source:
-    """The cells of a MyST source, with the table of the lesson's exercises and with ids that follow from their text.
-
-    A lesson that has no exercises keeps the line that asks for them.
-
-    Raises:
-        BuildError: the exercises cannot be read.
-    """
-    text = path.read_text(encoding="utf-8")
-    cells, seen = jupytext.reads(text, fmt="md:myst").cells, {}  # type: ignore[var-annotated]
-    lines = list(_first_lines(text, cells))
-    tables = _fill_in_exercises(cells, path.stem, package)
-    for cell in cells:
-        key = hashlib.sha256(f"{cell.cell_type}\n{cell.source}".encode()).hexdigest()[:8]
-        seen[key] = seen.get(key, 0) + 1
-        cell.id = key if seen[key] == 1 else f"{key}-{seen[key]}"
-        cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in KEPT_CELL_METADATA})
-    return Source(cells, lines, tables)
-
-
-def _fill_in_exercises(cells: list[NotebookNode], name: str, package: Path) -> list[tuple[int, int]]:
-    """Put the table of exercises where the cells ask for it; cell and line of each place."""
-    found = [
-        (number, row)
-        for number, cell in enumerate(cells, 1)
-        if cell.cell_type == "markdown"
-        for row, line in enumerate(cell.source.split("\n"))
-        if line == catalogue.PLACEHOLDER
-    ]
-    try:
-        table = catalogue.table(name, package) if found else None
-    except (OSError, SyntaxError, ValueError) as error:
-        raise BuildError(f"{name}: the exercises cannot be listed: {error}") from error
-    for number, row in reversed(found if table else []):  # from the bottom: the rows above stay where they are
-        rows = cells[number - 1].source.split("\n")
-        cells[number - 1].source = "\n".join([*rows[:row], table, *rows[row + 1 :]])
-    return found
-
-
-def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
-    position = 0
-    for cell in cells:
-        found = text.find(cell.source, position)
-        if found >= 0:
-            yield text.count("\n", 0, found) + 1
-            position = found + len(cell.source)
-        else:  # jupytext changed the text of the cell; point at the end of the one before
-            yield text.count("\n", 0, position) + 1
-
-
-def _code(cells: list[NotebookNode]) -> list[NotebookNode]:
+def _code(cells: Sequence[NotebookNode]) -> list[NotebookNode]:
     return [cell for cell in cells if cell.cell_type == "code"]
 
 
@@ -146,7 +60,7 @@ def _cell_digest(cell: NotebookNode) -> str:
 def _assemble(cells: list[NotebookNode], companion: str) -> str:
     """The file's text, from executed cells."""
     record = {"companion": companion, "cells": [_cell_digest(cell) for cell in _code(cells)]}
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata={**METADATA, "build": record})
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={**KERNEL, "build": record})
     notebook.nbformat_minor = 5
     return nbformat.writes(notebook) + "\n"
 
@@ -154,14 +68,15 @@ def _assemble(cells: list[NotebookNode], companion: str) -> str:
 # --- which modules of the companion a lesson depends on
 
 
-def companion_digest(cells: list[NotebookNode], package: Path = PACKAGE) -> str:
+def companion_digest(cells: Sequence[NotebookNode], package: Path = PACKAGE) -> str:
     """Of the source files of every companion module that the code cells import, and those these import."""
     found: set[Path] = set()
     for cell in _code(cells):
-        tree = _parse(cell.source)
-        _follow(tree, "", package, found)
+        tree = parsed(cell.source)
+        files_behind(tree, package, found=found)
         for lesson in _lessons_checked(tree):
-            _add(f"{package.name}.study.exercises.{catalogue.file_of(lesson, package).stem}", None, package, found)
+            module = exercises.file_of(lesson).removesuffix(".py").replace("/", ".")
+            files_behind(parsed(f"import {module}"), package, found=found)
     parts = [f"{path.relative_to(package).as_posix()}\n{path.read_text(encoding='utf-8')}" for path in sorted(found)]
     return _sha("\0".join(parts))
 
@@ -173,47 +88,6 @@ def _lessons_checked(tree: ast.AST) -> Iterator[int]:
             id = node.args[0]
             if isinstance(id, ast.Constant) and re.fullmatch(r"\d+\.\d+", str(id.value)):
                 yield int(str(id.value).split(".")[0])
-
-
-@cache
-def _parse(code: str) -> ast.Module:
-    try:
-        return ast.parse(code)
-    except SyntaxError:  # the run reports it, with its cell and line
-        return ast.Module(body=[], type_ignores=[])
-
-
-def _follow(tree: ast.AST, inside: str, package: Path, found: set[Path]) -> None:
-    """Add the files behind the companion imports of `tree`, a module of the package `inside`, and behind theirs."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                _add(alias.name, None, package, found)
-        elif isinstance(node, ast.ImportFrom):
-            above = inside.split(".")[: len(inside.split(".")) - node.level + 1] if node.level else []
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            for alias in node.names:
-                _add(module, alias.name, package, found)
-
-
-def _add(module: str, name: str | None, package: Path, found: set[Path]) -> None:
-    if module.split(".")[0] != package.name:
-        return
-    base = package.joinpath(*module.split(".")[1:])
-    if name and ((base / f"{name}.py").exists() or (base / name / "__init__.py").exists()):
-        return _add(f"{module}.{name}", None, package, found)
-    is_package = (base / "__init__.py").exists()
-    path = base / "__init__.py" if is_package else base.with_suffix(".py")
-    if not path.exists():
-        return
-    tree = _parse(path.read_text(encoding="utf-8"))
-    if is_package and name:  # a name that the package hands on: follow it alone, not all that the package knows
-        for node in tree.body:
-            if isinstance(node, ast.ImportFrom) and any(name == (a.asname or a.name) for a in node.names):
-                return _follow(ast.Module(body=[node], type_ignores=[]), module, package, found)
-    if path not in found:
-        found.add(path)
-        _follow(tree, module if is_package else module.rpartition(".")[0], package, found)
 
 
 # --- what needs to be done
@@ -233,11 +107,11 @@ class Difference:
         return f"{where}: {self.what}" if where else self.what
 
 
-def difference(lesson: Lesson, source: Source | None = None) -> Difference | None:
+def difference(lesson: Lesson) -> Difference | None:
     """The first place where the stored notebook is not what its source builds, or None. Runs nothing."""
+    lesson = lesson.again()
     if not lesson.source.exists():
         return Difference(f"there is a notebook, but no source {lesson.source.name} in {lesson.source.parent.name}/")
-    source = source or read_source(lesson.source)
     if not lesson.notebook.exists():
         return Difference("has never been built")
     text = lesson.notebook.read_text(encoding="utf-8")
@@ -246,22 +120,22 @@ def difference(lesson: Lesson, source: Source | None = None) -> Difference | Non
         record = stored.metadata["build"]["cells"]
     except (nbformat.reader.NotJSONError, nbformat.ValidationError, AttributeError, KeyError, TypeError) as error:
         return Difference(f"is not a notebook that was built here ({type(error).__name__})")
-    found = _code_difference(source, stored.cells, record) or _prose_difference(source, stored.cells)
+    found = _code_difference(lesson, stored.cells, record) or _prose_difference(lesson, stored.cells)
     if found:
         return found
-    if text != _assemble(_with_outputs(source.cells, stored.cells), stored.metadata["build"]["companion"]):
+    if text != _assemble(_with_outputs(lesson.cells, stored.cells), stored.metadata["build"]["companion"]):
         return Difference("its metadata or its form was changed after it was built (saved from Jupyter?)", runs=False)
     return None
 
 
-def _code_difference(source: Source, stored: list[NotebookNode], record: list[str]) -> Difference | None:
+def _code_difference(lesson: Lesson, stored: list[NotebookNode], record: list[str]) -> Difference | None:
     old = _code(stored)
-    numbers = [number for number, cell in enumerate(source.cells, 1) if cell.cell_type == "code"]
+    numbers = [number for number, cell in enumerate(lesson.cells, 1) if cell.cell_type == "code"]
     for index, number in enumerate(numbers):
-        line = source.lines[number - 1]
+        line = lesson.lines[number - 1]
         if index >= len(old):
             return Difference("this code cell is not in the notebook", number, line)
-        if source.cells[number - 1].source != old[index].source:
+        if lesson.cells[number - 1].source != old[index].source:
             return Difference("the code in the notebook is not the code in the source", number, line)
         if index >= len(record) or record[index] != _cell_digest(old[index]):
             return Difference("the stored output was changed after it was built", number, line)
@@ -271,19 +145,19 @@ def _code_difference(source: Source, stored: list[NotebookNode], record: list[st
     return None
 
 
-def _prose_difference(source: Source, stored: list[NotebookNode]) -> Difference | None:
-    for number, (cell, line) in enumerate(zip(source.cells, source.lines, strict=True), 1):
+def _prose_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference | None:
+    for number, (cell, line) in enumerate(zip(lesson.cells, lesson.lines, strict=True), 1):
         old = stored[number - 1] if number <= len(stored) else None
         if old is None or (cell.cell_type, cell.source) != (old.cell_type, old.source):
             shift = _first_changed_line(cell.source, old.source if old is not None else "")
             what = "the text in the notebook is not the text in the source"
-            for table in (row for at, row in source.tables if at == number and row <= shift):
+            for table in (row for at, row in lesson.tables if at == number and row <= shift):
                 what, shift = "the exercises in the notebook are not those of companion/study/exercises", table
             return Difference(what, number, line + shift, False)
         if cell.id != old.get("id") or cell.metadata != old.metadata:
             return Difference("the cell's id, tags or name differ from the source", number, line, runs=False)
-    if len(stored) > len(source.cells):
-        return Difference("the notebook has a cell that is not in the source", len(source.cells) + 1, runs=False)
+    if len(stored) > len(lesson.cells):
+        return Difference("the notebook has a cell that is not in the source", len(lesson.cells) + 1, runs=False)
     return None
 
 
@@ -308,13 +182,13 @@ def _with_outputs(cells: list[NotebookNode], stored: list[NotebookNode]) -> list
 # --- doing it
 
 
-def execute(lesson: Lesson, source: Source) -> list[NotebookNode]:
+def execute(lesson: Lesson) -> list[NotebookNode]:
     """The cells, executed in order in a fresh kernel whose folder is the notebook's.
 
     Raises:
         BuildError: a cell failed, took more than 300 seconds, or took the kernel with it.
     """
-    notebook = nbformat.v4.new_notebook(cells=source.cells, metadata=METADATA)
+    notebook = nbformat.v4.new_notebook(cells=lesson.cells, metadata=KERNEL)
     at = [-1]
     client = NotebookClient(
         notebook,
@@ -332,7 +206,7 @@ def execute(lesson: Lesson, source: Source) -> list[NotebookNode]:
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         number = at[0] + 1
         reason = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-        where = f"cell {number} ({lesson.source.name}, line {source.lines[number - 1]})"
+        where = f"cell {number} ({lesson.source.name}, line {lesson.lines[number - 1]})"
         raise BuildError(f"{lesson.name}: {where} failed\n{reason}") from error
     for cell in _code(notebook.cells):
         for output in cell.outputs:
@@ -348,17 +222,16 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE) -> st
     """
     if not lesson.source.exists():
         raise BuildError(f"{lesson.name}: {difference(lesson)}; delete the notebook or bring its source back")
-    start = time.monotonic()
-    source = read_source(lesson.source, package)
-    companion = companion_digest(source.cells, package)
-    stale = difference(lesson, source)
+    start, lesson = time.monotonic(), lesson.again()
+    companion = companion_digest(lesson.cells, package)
+    stale = difference(lesson)
     stored = None
     if lesson.notebook.exists() and not (stale and stale.runs):
         stored = nbformat.read(lesson.notebook, as_version=4)
     if rerun or stored is None or stored.metadata["build"]["companion"] != companion:
-        cells, how = execute(lesson, source), "executed"
+        cells, how = execute(lesson), "executed"
     elif stale:
-        cells, how = _with_outputs(source.cells, stored.cells), "outputs kept"
+        cells, how = _with_outputs(lesson.cells, stored.cells), "outputs kept"
     else:
         return f"{lesson.name}: up to date"
     text = _assemble(cells, companion)
@@ -375,12 +248,7 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE) -> st
 def _check_all(chosen: list[Lesson]) -> bool:
     fine = True
     for lesson in chosen:
-        try:
-            found = difference(lesson)
-        except BuildError as error:
-            fine = False
-            print(error)
-            continue
+        found = difference(lesson)
         if found:
             fine = False
             print(f"{lesson.name}: STALE, {found}. Run: make notebooks")
@@ -405,7 +273,9 @@ def _build_all(chosen: list[Lesson], rerun: bool, jobs: int) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Build the notebooks from notebooks/src/*.md.")
+    parser = argparse.ArgumentParser(
+        prog="python -m authoring.build", description="Build the notebooks from authoring/lessons/*.md."
+    )
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="number or beginning of the name (default: all)")
     parser.add_argument("--check", action="store_true", help="run nothing; say which notebook is stale, and where")
     parser.add_argument("--all", action="store_true", help="execute every lesson, whether it changed or not")

@@ -1,14 +1,14 @@
-"""Every lesson is what its source builds, and keeps the contract of notebooks/README.md."""
+"""Every lesson is what its source builds, and keeps the contract of authoring/README.md."""
 
 import tomllib
 from pathlib import Path
 
-import build
-import contract
-import nbformat
 import pytest
 
-LESSONS = build.lessons()
+from authoring import build, contract
+from authoring.lesson import equations, lessons
+
+LESSONS = lessons()
 NOT_COMPARED = tomllib.loads(Path(__file__).with_name("not_compared.toml").read_text(encoding="utf-8"))
 COMPANION = contract.companion_names()
 
@@ -27,16 +27,10 @@ def test_notebook_is_what_its_source_builds(lesson):
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_lesson_keeps_the_contract(lesson):
     assert lesson.source.exists() and lesson.notebook.exists(), f"{lesson.name}: {build.difference(lesson)}"
-    others = {
-        int(other.name[:2]): contract.equations(nbformat.read(other.notebook, as_version=4).cells)
-        for other in LESSONS
-        if other.notebook.exists()
-    }
-    book = contract.Book.read(
-        lesson, companion_names=COMPANION, not_compared=NOT_COMPARED.get(lesson.name, {}), other_equations=others
-    )
-    faults = contract.check(book)
-    assert not faults, "\n".join([f"{lesson.name} breaks the contract of notebooks/README.md:", *map(str, faults)])
+    others = {other.number: equations(other.built) for other in LESSONS if other.notebook.exists()}
+    known = contract.Known(COMPANION, NOT_COMPARED.get(lesson.name, {}), others)
+    faults = contract.check(lesson, known)
+    assert not faults, "\n".join([f"{lesson.name} breaks the contract of authoring/README.md:", *map(str, faults)])
 
 
 def test_reasons_are_kept_for_lessons_that_exist():

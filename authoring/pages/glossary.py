@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from pages.course import Lesson, PageError
+from authoring.lesson import Lesson, LessonError
 
 FILE = "glossary.md"
 SOURCE = Path(__file__).with_name("glossary.toml")
@@ -16,7 +16,7 @@ def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
     """(term, its line, the lesson, the heading), by alphabet; those of lessons that are not there are left out.
 
     Raises:
-        PageError: a lesson has no such heading, or its text never uses the term.
+        LessonError: a lesson has no such heading, or its text never uses the term.
     """
     by_label = {lesson.label: lesson for lesson in lessons}
     found = []
@@ -25,7 +25,7 @@ def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
             lesson = by_label[label]
             lesson.heading(heading)
             if term.lower() not in lesson.text.lower():
-                raise PageError(f"{SOURCE.name}: {lesson.name} never says {term!r}")
+                raise LessonError(f"{SOURCE.name}: {lesson.name} never says {term!r}")
             found.append((term, line, lesson, heading))
     return sorted(found, key=lambda item: item[0].lower())
 

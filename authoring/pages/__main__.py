@@ -1,6 +1,6 @@
 """Write the pages that are not up to date, or (`--check`) say which they are.
 
-PYTHONPATH=notebooks python -m pages [--check]
+python -m authoring.pages [--check]
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from authoring.lesson import NOTEBOOKS, Lesson, LessonError, built_lessons
+from authoring.pages import differ, front, glossary, map, notation, readme, sizing
+from authoring.pages.drawing import digest_in
 from companion.checkpoints import write_atomic
-from pages import differ, front, glossary, map, notation, readme
-from pages.course import NOTEBOOKS, Lesson, PageError, read_lessons
-from pages.drawing import digest_in
 
 
 @dataclass(frozen=True)
@@ -42,27 +42,30 @@ class Page:
 PAGES = (
     Page(front.FILE, front.draw, front.inputs),
     Page(map.COURSE, map.draw_course, map.course_inputs),
-    Page(map.PACKAGE, map.draw_package, map.package_inputs),
+    Page(map.HOUSE, map.draw_package, map.package_inputs),
     Page(map.FILE, map.render),
     Page(differ.FILE, differ.render),
     Page(notation.FILE, notation.render),
     Page(glossary.FILE, glossary.render),
     Page(readme.FILE, readme.render),
+    Page(sizing.FILE, sizing.render),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m pages", description="Write the pages beside the lessons.")
+    parser = argparse.ArgumentParser(
+        prog="python -m authoring.pages", description="Write the pages beside the lessons."
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; say which page is not up to date")
     options = parser.parse_args(arguments)
     try:
-        lessons = read_lessons()
+        lessons = built_lessons()
         stale = [page for page in PAGES if not page.fresh(lessons)]
         if not options.check:
             for page in stale:
                 page.path.parent.mkdir(exist_ok=True)
                 write_atomic(page.path, page.make(lessons))
-    except PageError as error:
+    except LessonError as error:
         print(error, file=sys.stderr)
         return 1
     for page in stale:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pages.course import ROOT, Lesson, PageError
+from authoring.lesson import ROOT, Lesson, LessonError
 
 FILE = "../README.md"
 BEGIN, END = "<!-- the lessons, by make notebooks -->", "<!-- end of the lessons -->"
@@ -25,11 +25,13 @@ def render(lessons: Sequence[Lesson]) -> str:
     """The README with a fresh list.
 
     Raises:
-        PageError: one of the two marks is missing.
+        LessonError: one of the two marks is missing.
     """
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise PageError(f"README.md: the list of lessons stands between `{BEGIN}` and `{END}`; one of them is missing")
+        raise LessonError(
+            f"README.md: the list of lessons stands between `{BEGIN}` and `{END}`; one of them is missing"
+        )
     return f"{before}{BEGIN}\n{table(lessons)}\n{END}{after}"

@@ -2,11 +2,11 @@
 
 import re
 
-import build
-import contract
-import nbformat
 import pytest
 from nbformat.v4 import new_output
+
+from authoring import build, contract
+from authoring.lesson import Lesson, assertion_lines
 
 EQUATION = "$$\na + b = b + a\n\\tag{2.1}\n$$\n"
 ASSERTED = "assert add(1, 2) == add(2, 1)  # (2.1), claim S0-04"
@@ -16,32 +16,31 @@ LONG = "\n".join(f"x{i} = {i}" for i in range(41))
 
 
 @pytest.fixture
-def book(small_lesson, tmp_path):
-    """Makes a `Book` from the small lesson after one replacement in its source, its outputs kept."""
-    stored = nbformat.read(small_lesson.notebook, as_version=4)
-    executed = {cell.metadata.name: cell for cell in stored.cells if cell.cell_type == "code"}
+def changed(small_lesson, tmp_path):
+    """Makes a lesson from the small one after one replacement in its source, its outputs kept."""
+    executed = {cell.metadata.name: cell for cell in small_lesson.built if cell.cell_type == "code"}
 
-    def make(old="", new="", **known):
+    def make(old="", new="", name="02_small"):
         text = small_lesson.source.read_text(encoding="utf-8")
         assert old in text
-        path = tmp_path / "02_small.md"
-        path.write_text(text.replace(old, new, 1), encoding="utf-8")
-        source = build.read_source(path)
-        code = [cell for cell in source.cells if cell.cell_type == "code"]
+        lesson = Lesson(tmp_path / f"{name}.md", tmp_path / f"{name}.ipynb")
+        lesson.source.write_text(text.replace(old, new, 1), encoding="utf-8")
+        code = [cell for cell in lesson.cells if cell.cell_type == "code"]
         for count, cell in enumerate(code, 1):
             cell.execution_count = count
             cell.outputs = executed[cell.metadata.name].outputs if "name" in cell.metadata else []
-        return contract.Book("02_small", source.cells, source.lines, 1000, source.tables, **known)
+        lesson.notebook.write_text(build._assemble(lesson.cells, "0"), encoding="utf-8")
+        return lesson
 
     return make
 
 
-def texts(book):
-    return [str(fault) for fault in contract.check(book)]
+def texts(lesson, **known):
+    return [str(fault) for fault in contract.check(lesson, contract.Known(**known))]
 
 
-def test_a_good_lesson_has_no_fault(book):
-    assert texts(book(companion_names=contract.companion_names())) == []
+def test_a_good_lesson_has_no_fault(changed):
+    assert texts(changed(), companion_names=contract.companion_names()) == []
 
 
 @pytest.mark.parametrize(
@@ -103,8 +102,8 @@ def test_a_good_lesson_has_no_fault(book):
         ("It runs.", 'It runs.\n\n<img alt="a" src="//example.org/a.png">', "an image from elsewhere"),
     ],
 )  # fmt: skip
-def test_fault_in_the_source_is_found(book, old, new, message):
-    found = texts(book(old, new, companion_names=contract.companion_names()))
+def test_fault_in_the_source_is_found(changed, old, new, message):
+    found = texts(changed(old, new), companion_names=contract.companion_names())
     assert any(re.search(message, text) for text in found), found
 
 
@@ -123,65 +122,61 @@ def output(kind, **content):
         (output("display_data", data={"text/html": "<img src='https://a.org/b.png'>"}), "an output shows an image"),
     ],
 )
-def test_fault_in_the_outputs_is_found(book, change, message):
-    made = book()
-    made.cells[1].update(change)
+def test_fault_in_the_outputs_is_found(changed, change, message):
+    made = changed()
+    made.built[1].update(change)
     found = texts(made)
     assert any(re.search(message, text) for text in found), found
 
 
-def test_code_and_inline_dollars_are_not_equations(book):
-    made = book("It runs.", "It runs: `$$x$$`, $y$.\n\n```\n$$ x $$\n```\n")
+def test_code_and_inline_dollars_are_not_equations(changed):
+    made = changed("It runs.", "It runs: `$$x$$`, $y$.\n\n```\n$$ x $$\n```\n")
     assert texts(made) == []
 
 
-def test_a_tagged_rung_may_define_what_the_companion_defines(book):
-    assert texts(book("It runs.", "It runs.", companion_names={"add": "companion.sums"})) == []
-    [fault] = texts(book(":tags: [rung]\n", "", companion_names={"add": "companion.sums"}))
+def test_a_tagged_rung_may_define_what_the_companion_defines(changed):
+    assert texts(changed("It runs.", "It runs."), companion_names={"add": "companion.sums"}) == []
+    [fault] = texts(changed(":tags: [rung]\n", ""), companion_names={"add": "companion.sums"})
     assert "'add' is defined again; import it from companion.sums" in fault
 
 
-def test_a_lesson_needs_exercises(small_lesson, tmp_path):
-    path = tmp_path / "98_small.md"
-    text = small_lesson.source.read_text(encoding="utf-8").replace('check("2.1"', 'check("98.1"')
-    path.write_text(text, encoding="utf-8")
-    source = build.read_source(path)
-    made = contract.Book("98_small", source.cells, source.lines, 1000, source.tables)
-    [fault] = map(str, contract.exercises(made))
+def test_a_lesson_needs_exercises(changed):
+    made = changed('check("2.1"', 'check("98.1"', name="98_small")
+    [fault] = map(str, contract.exercises(made, contract.Known()))
     assert fault.endswith("has no exercises; they are written in companion/study/exercises/lesson_98.py")
-    line = text.split("\n").index("{{ exercises }}") + 1
+    line = made.source.read_text(encoding="utf-8").split("\n").index("{{ exercises }}") + 1
     assert fault.startswith(f"cell 8, source line {line}: ")
 
 
-def test_exercises_without_a_code_cell_are_a_fault(book):
-    made = book()
-    del made.cells[8]
-    assert any("tries one wrong answer" in str(fault) for fault in contract.exercises(made))
+def test_exercises_without_a_code_cell_are_a_fault(changed):
+    made = changed()
+    del made.built[8]
+    assert any("tries one wrong answer" in str(fault) for fault in contract.exercises(made, contract.Known()))
 
 
-def test_the_section_before_the_exercises_may_have_headings(book):
-    assert texts(book("It is the same.\n", "It is the same.\n\n### A last one\n\nThat one, too.\n")) == []
+def test_the_section_before_the_exercises_may_have_headings(changed):
+    assert texts(changed("It is the same.\n", "It is the same.\n\n### A last one\n\nThat one, too.\n")) == []
 
 
-def test_equations_of_another_lesson_must_exist_there(book):
+def test_equations_of_another_lesson_must_exist_there(changed):
     old, new = "# (2.1), claim", "# (2.1) and (0.3), claim"
-    assert texts(book(old, new, other_equations={0: {"0.1", "0.3"}})) == []
-    [fault] = texts(book(old, new, other_equations={0: {"0.1"}}))
+    assert texts(changed(old, new), other_equations={0: {"0.1", "0.3"}}) == []
+    [fault] = texts(changed(old, new), other_equations={0: {"0.1"}})
     assert "equation (0.3), which does not exist" in fault
 
 
-def test_a_reason_for_a_cell_that_is_compared_is_a_fault(book):
-    [fault] = texts(book(not_compared={"sums": "a rate"}))
+def test_a_reason_for_a_cell_that_is_compared_is_a_fault(changed):
+    [fault] = texts(changed(), not_compared={"sums": "a rate"})
     assert "lists 'sums', and no cell of that name is tagged" in fault
 
 
-def test_a_heavy_notebook_is_a_fault(book):
-    made = book()
-    heavy = contract.Book(made.name, made.cells, made.lines, 600 * 1024, made.tables)
-    [fault] = texts(heavy)
+def test_a_heavy_notebook_is_a_fault(changed):
+    made = changed()
+    made.notebook.write_text(made.notebook.read_text(encoding="utf-8").ljust(600 * 1024), encoding="utf-8")
+    [fault] = texts(made)
     assert "the notebook has 600 KiB" in fault and fault.startswith("cell 5")
 
 
 def test_assertions_are_statements_and_calls():
-    assert contract.assertion_lines("x = 1\nassert x\ntorch.testing.assert_close(\n    x, x)\n") == [1, 3]
-    assert contract.assertion_lines("# assert x\nprint('assert x')") == []
+    assert assertion_lines("x = 1\nassert x\ntorch.testing.assert_close(\n    x, x)\n") == [1, 3]
+    assert assertion_lines("# assert x\nprint('assert x')") == []

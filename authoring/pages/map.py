@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from itertools import pairwise, permutations
 from pathlib import Path
 
-import build
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path as Path2D
 
-from pages import drawing
-from pages.course import Lesson, modules_named
+from authoring.imports import PACKAGE, modules_named
+from authoring.lesson import Lesson
+from authoring.pages import drawing
 
 FILE = "map.md"
-COURSE, PACKAGE = "figures/course.svg", "figures/package.svg"
+COURSE, HOUSE = "figures/course.svg", "figures/package.svg"
 COURSE_ALT = (
     "The lessons as boxes, from left to right. An arrow leads from each lesson to those that build on it. Lessons 00, "
     "one token by hand, and 02, attention, need no other."
@@ -145,7 +145,7 @@ def _line(ax: Axes, points: list[tuple[float, float]]) -> None:
 # --- the package
 
 
-def files(package: Path = build.PACKAGE) -> list[str]:
+def files(package: Path = PACKAGE) -> list[str]:
     """All modules of the package, as paths without `.py`."""
     paths = (path.relative_to(package) for path in package.rglob("*.py"))
     return sorted(path.with_suffix("").as_posix() for path in paths if not path.name.startswith("__"))
@@ -159,7 +159,7 @@ def floor(file: str) -> int:
     return len(FLOORS) - 1
 
 
-def imports(file: str, package: Path = build.PACKAGE) -> set[str]:
+def imports(file: str, package: Path = PACKAGE) -> set[str]:
     """The modules of the package that a file imports."""
     return modules_named(ast.parse((package / f"{file}.py").read_text(encoding="utf-8")), package)
 
@@ -273,7 +273,7 @@ def render(lessons: Sequence[Lesson]) -> str:
                 "## Which file belongs to which lesson",
                 "`companion/` is a house with floors: a file imports from its own floor and from those below. Read it "
                 "from the bottom to the top; the numbers are the lessons that import a file.",
-                f"![{PACKAGE_ALT}]({PACKAGE})",
+                f"![{PACKAGE_ALT}]({HOUSE})",
                 "\n".join(table),
             ]
         )

@@ -1,0 +1,52 @@
+"""The exercises of a lesson, as the table that stands in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from companion.study.exercises.book import exercises
+from companion.study.exercises.exercise import DIFFICULTIES, Exercise
+
+PLACEHOLDER = "{{ exercises }}"
+"""The line of a source that `table` takes the place of."""
+
+
+def of_lesson(number: int) -> list[Exercise]:
+    """The exercises of a lesson, in order; none if it has none."""
+    return [exercise for exercise in exercises().values() if exercise.lesson == number]
+
+
+def file_of(number: int) -> str:
+    """Where the exercises of a lesson are written."""
+    return f"companion/study/exercises/lesson_{number:02}.py"
+
+
+def table(name: str) -> str | None:
+    """Markdown for the lesson of this name ("02_scaled_dot_product_attention"); None if it has no exercises.
+
+    It lists them, links to their notebook, and says how to work with them.
+    """
+    listed = of_lesson(int(name[:2]))
+    if not listed:
+        return None
+    rows: list[tuple[Any, ...]] = [
+        ("no.", "exercise", "what you do", "difficulty", "minutes", "points"),
+        ("---", "---", "---", "---", "---:", "---:"),
+        *(
+            (x.id, x.title, x.task, f"{x.difficulty} ({DIFFICULTIES[x.difficulty]})", x.minutes, x.points)
+            for x in listed
+        ),
+    ]
+    drawn = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+    minutes, points = sum(x.minutes for x in listed), sum(x.points for x in listed)
+    link = f"exercises/{name}.ipynb"
+    return f"""\
+{drawn}
+
+They wait in **[{link}]({link})**: about {minutes} minutes and {points} points in all.
+Write each answer into its cell there, and run it.
+
+- `check("{listed[0].id}")` tries your answer at once, and says what is wrong with it and on which input;
+- `hint("{listed[0].id}")` gives the first of three steps, and the next one each time you run it again;
+- `solution("{listed[0].id}")` shows an answer that works; yours may look different and be as right;
+- `progress()` shows what you have done; it is kept from day to day."""

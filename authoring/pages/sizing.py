@@ -1,0 +1,114 @@
+"""sizing.md: which published model fits on which machine. Its prose is the `sizing.md` beside this file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from authoring.lesson import Lesson
+from companion.account import readable_bytes
+from companion.chips import CHIPS
+from companion.config import ModelConfig
+from companion.presets import PRESETS
+from companion.sizing import (
+    MOST_DEVICES,
+    SECONDS_A_DAY,
+    TOKENS_PER_PARAMETER,
+    device_bytes,
+    memories,
+    row_tokens,
+    train_cost,
+)
+from companion.sizing_page import (
+    Question,
+    Table,
+    cost_table,
+    devices_table,
+    figure,
+    many,
+    memory_table,
+    peak_of,
+)
+
+FILE = "sizing.md"
+SOURCE = Path(__file__).with_name("sizing.md")
+
+
+def device_days_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
+    """Days of one device, for each kind of chip by its peak, at the share in question."""
+    by_peak: dict[float, list[str]] = {}
+    for short, chip in CHIPS.items():
+        by_peak.setdefault(peak_of(chip), []).append(short)
+    peaks = sorted(by_peak)
+    head = ("model", *(f"{by_peak[peak][0]} ({peak / 1e12:.0f} T)" for peak in peaks))
+    rows = []
+    for name, config in models.items():
+        cost = question.cost(config)
+        rows.append((name, *(figure(cost.days(1, question.share, peak)) for peak in peaks)))
+    return head, rows
+
+
+@dataclass(frozen=True)
+class Published:
+    """A training run of which its makers say how long it took."""
+
+    name: str
+    tokens: float
+    device_hours: float
+    chip: str
+    source: str
+
+
+PUBLISHED = (
+    Published("llama-7b", 1.0e12, 82_432, "a100-80gb", "Touvron et al. 2023a, tables 2 and 15"),
+    Published("llama-2-70b", 2.0e12, 1_720_320, "a100-80gb", "Touvron et al. 2023b, tables 1 and 2"),
+)
+
+
+def published_table() -> Table:
+    """The share of the peak that published runs come to when their FLOPs are counted as here."""
+    rows = []
+    for run in PUBLISHED:
+        cost = train_cost(PRESETS[run.name], run.tokens)
+        peak = peak_of(CHIPS[run.chip]) * run.device_hours * SECONDS_A_DAY / 24
+        hours = f"{run.device_hours:,.0f}"
+        rows.append(
+            (run.name, many(run.tokens), hours, f"{cost.rule / peak:.0%}", f"{cost.flops / peak:.0%}", run.source)
+        )
+    return ("model", "tokens", "hours of an A100", "share, 6 N D", "share, counted", "source"), rows
+
+
+def render(lessons: Sequence[Lesson] = ()) -> str:
+    """The page: all presets on all machines. No lesson is asked."""
+    question, models = Question(), PRESETS
+    lengths = sorted({row_tokens(config) for config in models.values()})
+    mixtral = models["mixtral-8x7b"]
+    experts = device_bytes(mixtral, "experts+shard", MOST_DEVICES).state
+    by_size = [
+        f"{size / 1e9:.0f} GB: " + ", ".join(chip.device.removeprefix("NVIDIA ") for chip in chips)
+        for size, chips in memories().items()
+    ]
+    return SOURCE.read_text(encoding="utf-8").format(
+        memory=markdown_table(memory_table(models, question)),
+        rows=f"as long as the model's context, {lengths[0]:,} to {lengths[-1]:,} tokens, and Mixtral's {lengths[-1]:,}",
+        devices=markdown_table(devices_table(models, question)),
+        chips="The sizes, as the makers' data sheets give them: " + "; ".join(by_size) + ".",
+        usable=f"{question.usable:.0%}",
+        most=MOST_DEVICES,
+        experts=readable_bytes(experts),
+        tokens_each=TOKENS_PER_PARAMETER,
+        share=f"{question.share:.0%}",
+        many=question.devices,
+        device=question.named_chip.device,
+        cost=markdown_table(cost_table(models, question)),
+        days=markdown_table(device_days_table(models, question)),
+        published=markdown_table(published_table()),
+    )
+
+
+def markdown_table(table: Table) -> str:
+    """A table in Markdown, figures to the right."""
+    head, rows = table
+    rule = ["---", *("---:" for _ in head[1:])]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
