@@ -16,7 +16,7 @@ OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 
 PYTEST := $(PY) -m pytest -n 2 --dist loadscope
-NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180
+NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180 --nbval-sanitize-with authoring/nbval.cfg
 # A reader's progress is not for tests to write.
 IN_BUILD := COMPANION_HOME="$$PWD/build/progress"
 

@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 from nbformat import NotebookNode
 
 from authoring.exercises import PLACEHOLDER, file_of
+from authoring.figures import figure_faults, shows_figure
 from authoring.imports import PACKAGE
 from authoring.lesson import (
     DISPLAY,
@@ -213,15 +214,13 @@ def _exists(tag: str, there: Mapping[int, set[str]]) -> bool:
 
 
 def figures(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Every image was finished by `figures.show`, and the next cell begins with a sentence about it."""
+    """Every figure is finished, numbered and described (figures.py); the next cell begins with a sentence about it."""
+    for number, what in figure_faults(lesson.built, lesson.number):
+        yield _fault(lesson, what, number)
     for number, cell in _numbered(lesson, "code"):
-        images = [o for o in cell.outputs if any(kind.startswith("image/") for kind in o.get("data", {}))]
-        for output in images:
-            if not output.get("metadata", {}).get("image/png", {}).get("alt"):
-                yield _fault(
-                    lesson, "this figure was not finished with figures.show(fig, alt=...), which checks it", number
-                )
-        if images and not _begins_with_sentence(lesson.built[number] if number < len(lesson.built) else None):
+        if shows_figure(cell) and not _begins_with_sentence(
+            lesson.built[number] if number < len(lesson.built) else None
+        ):
             yield _fault(lesson, "the cell under a figure must be Markdown and begin with a sentence about it", number)
 
 

@@ -147,14 +147,16 @@ def _pixels(fig: Figure) -> tuple[int, int]:
 
 
 def _small_png(fig: Figure, colors: int) -> bytes:
-    """The figure with two pixels for each on the page, in few colours: a notebook is stored with all of its figures in it.
+    """The figure with two pixels for each on the page, in few colours: a notebook is stored with all its figures.
 
     Nothing about the software is written beside the pixels, so the bytes depend on what is drawn.
     """
     drawn, stored = io.BytesIO(), io.BytesIO()
     fig.savefig(drawn, format="png", dpi=SHARPNESS * DPI)
     picture = Image.open(drawn).convert("RGB")
-    picture.quantize(colors, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(stored, format="png", optimize=True)
+    picture.quantize(colors, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        stored, format="png", optimize=True
+    )
     return stored.getvalue()
 
 
@@ -206,8 +208,8 @@ def _axis_faults(fig: Figure, ax: Axes) -> list[str]:
     if len(lines) > 1 and ax.get_legend() is None and not fig.legends:
         faults.append("several labelled curves and no legend: ax.legend()")
     for line in lines:
-        if (found := contrast(line.get_color(), "white")) < LINE_CONTRAST:
-            what = f"curve {line.get_label()!r} in {line.get_color()!r} has a contrast of {found:.1f}"
+        if (ratio := contrast(line.get_color(), "white")) < LINE_CONTRAST:
+            what = f"curve {line.get_label()!r} in {line.get_color()!r} has a contrast of {ratio:.1f}"
             faults.append(f"{what}; a line needs {LINE_CONTRAST:g}")
     for one, other in combinations(lines, 2):
         if (one.get_linestyle(), str(one.get_marker())) == (other.get_linestyle(), str(other.get_marker())):
@@ -281,9 +283,10 @@ def heatmap(
             )
         if show_values:
             shade = image.cmap(image.norm(value)) if np.isfinite(value) else "white"
+            ink = max("black", "white", key=lambda name: contrast(name, shade))
             ax.text(
                 column, row, _number(float(value), digits),
-                ha="center", va="center", fontsize=10, color=max("black", "white", key=lambda ink: contrast(ink, shade)),
+                ha="center", va="center", fontsize=10, color=ink,
             )  # fmt: skip
     if bar_label:
         bar = ax.get_figure().colorbar(image, ax=ax, label=bar_label, shrink=0.85)  # type: ignore[union-attr]

@@ -1,7 +1,8 @@
 """The HTML around a figure: the picture with its alternative text, its caption, and the numbers behind it in a fold.
 
 A still figure and a moving one (`companion.study.live`) have the same frame. It works in JupyterLab and in a page
-opened from a folder, in a light theme and in a dark one, and without its style, which a notebook that is not trusted loses.
+opened from a folder, in a light theme and in a dark one, and without its style, which JupyterLab takes from a notebook
+that is not trusted.
 """
 
 from __future__ import annotations
@@ -42,7 +43,14 @@ STYLE = (
 
 
 def frame(
-    png: bytes, *, alt: str, width: int, caption: str = "", numbers: Tables | None = None, live: str = "", more: str = "",
+    png: bytes,
+    *,
+    alt: str,
+    width: int,
+    caption: str = "",
+    numbers: Tables | None = None,
+    live: str = "",
+    more: str = "",
     style: str = "",
 ) -> str:
     """The HTML of a figure, on one line.
@@ -85,7 +93,8 @@ def fold(numbers: Tables, title: str = "The numbers behind it") -> str:
     Raises ValueError if the columns of a table are not equally long.
     """
     tables = [("", numbers)] if isinstance(numbers, Mapping) else numbers
-    return f'<details class="ext-numbers"><summary>{html.escape(title)}</summary>{"".join(_table(*t) for t in tables)}</details>'
+    content = "".join(_table(*titled) for titled in tables)
+    return f'<details class="ext-numbers"><summary>{html.escape(title)}</summary>{content}</details>'
 
 
 def _table(title: str, numbers: Numbers) -> str:

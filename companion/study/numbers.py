@@ -1,4 +1,4 @@
-"""The numbers behind a picture, read off what is drawn: for those who cannot see it, and those who want to know exactly."""
+"""The numbers behind a picture, read off what is drawn: for those who cannot see it, and those who want to know."""
 
 from __future__ import annotations
 
@@ -74,12 +74,16 @@ def _bars(ax: Axes, bars: BarContainer) -> Numbers:
     axis, letter = (ax.xaxis, ax.get_ylabel()) if upright else (ax.yaxis, ax.get_xlabel())
     centers = [bar.get_x() + bar.get_width() / 2 if upright else bar.get_y() + bar.get_height() / 2 for bar in bars]
     ticks: dict[float, str] = {
-        round(float(place), 6): label.get_text() for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=False)
+        round(float(place), 6): label.get_text()
+        for place, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=False)
     }
     names: list[Any] = [ticks.get(round(float(c), 6)) or float(c) for c in centers]
     heights = np.array([bar.get_height() if upright else bar.get_width() for bar in bars], dtype=float)
     label = str(bars.get_label())
-    return {axis.get_label_text() or "bar": names, (letter or "height") if label.startswith("_") else label: _column(heights)}
+    return {
+        axis.get_label_text() or "bar": names,
+        (letter or "height") if label.startswith("_") else label: _column(heights),
+    }
 
 
 def _map(ax: Axes, cells: np.ndarray) -> Numbers:

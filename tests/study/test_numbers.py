@@ -54,7 +54,9 @@ def test_bars_have_their_names(drawn):
 def test_a_map_has_its_rows_and_says_what_is_masked(drawn):
     fig, ax = drawn
     scores = torch.tensor([[1.5, -torch.inf], [0.25, 2.0]])
-    figures.heatmap(ax, scores, rows=["a", "b"], columns=["a", "a"], row_label="query", column_label="key", bar_label="score")
+    figures.heatmap(
+        ax, scores, rows=["a", "b"], columns=["a", "a"], row_label="query", column_label="key", bar_label="score"
+    )
     assert read_off(fig) == [("", {"query \\ key": ["a", "b"], "a": [1.5, 0.25], "a (1)": ["masked", 2.0]})]
 
 

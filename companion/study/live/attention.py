@@ -45,8 +45,8 @@ def collapse(
         "collapse",
         {"scores": unit, "words": list(words), "widths": list(widths)},
         fig,
-        alt="Two rows of bars, the weights of one query. With more components the bars of the raw scores collapse to a single "
-        "one; the bars of the scores divided by the root of the number of components keep their shape.",
+        alt="Two rows of bars, the weights of one query. With more components the bars of the raw scores collapse to a "
+        "single one; the bars of the scores divided by the root of the number of components keep their shape.",
         caption=caption,
         numbers={"key": list(words), "score / √d_k": unit.tolist()}
         | {f"largest d_k, {name}": list(map(float, row)) for name, row in _rows(unit, widths[-1]).items()},
@@ -76,7 +76,9 @@ def hover(
     """
     Q, K = _matrix("queries", queries), _matrix("keys", keys)
     if Q.shape != K.shape or not (2 <= len(Q) <= 8 and 1 <= Q.shape[1] <= 6):
-        raise ValueError(f"queries, keys: expected one shape (2 to 8 tokens, 1 to 6 components), got {Q.shape} and {K.shape}")
+        raise ValueError(
+            f"queries, keys: expected one shape (2 to 8 tokens, 1 to 6 components), got {Q.shape} and {K.shape}"
+        )
     if len(words) != len(Q):
         raise ValueError(f"words: expected {len(Q)}, one for each token, got {len(words)}: {list(words)}")
     if not -len(Q) <= start < len(Q):
@@ -87,7 +89,10 @@ def hover(
     fig, ax = figures.subplots(width=7.6, height=3.2)
     bars = ax.bar(range(len(words)), weights[start], color=figures.PALETTE["blue"], width=0.6)
     ax.bar_label(bars, [f"{weight:.2f}" for weight in weights[start]], padding=2)
-    ticks = [f"{word}\n{score:.4g} / √{Q.shape[1]}".replace("-", "−") for word, score in zip(words, Q[start] @ K.T, strict=True)]
+    ticks = [
+        f"{word}\n{score:.4g} / √{Q.shape[1]}".replace("-", "−")
+        for word, score in zip(words, Q[start] @ K.T, strict=True)
+    ]
     ax.set_xticks(range(len(words)), ticks)
     ax.set(xlabel="key, and its score", ylabel="weight", ylim=(0, 1.08), title=f"where “{words[start]}” looks")
     ax.grid(False)
@@ -95,11 +100,15 @@ def hover(
         "hover",
         {"words": list(words), "queries": Q, "keys": K, "start": start},
         fig,
-        alt="The words of a sentence, one of which looks at all of them. Under each word its products with the query, part by part, "
-        "their sum, which is the score, and a bar for the weight that the softmax makes of it. Another word can be chosen.",
+        alt="The words of a sentence, one of which looks at all of them. Under each word its products with the query, "
+        "part by part, their sum, which is the score, and a bar for the weight that the softmax makes of it. Another "
+        "word can be chosen.",
         caption=caption,
         numbers={"weights: query \\ key": list(words)}
-        | {f"{word} ({j})" if list(words).count(word) > 1 else word: weights[:, j].tolist() for j, word in enumerate(words)},
+        | {
+            f"{word} ({j})" if list(words).count(word) > 1 else word: weights[:, j].tolist()
+            for j, word in enumerate(words)
+        },
     )
 
 

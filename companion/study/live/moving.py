@@ -1,9 +1,9 @@
 """The mechanism of a figure that moves: one small script without libraries, its data beside it, in one HTML output.
 
-The output holds the still picture, which is all that remains where no script runs; the data, as JSON; and a module script
-that takes the still picture's place with controls and an SVG. It needs no kernel, no network and no global name, and the
-same figure may stand on a page twice. The script of a figure is the file of its name in this folder: a function of
-(box, data, kit), where `kit` is what kit.js offers to all of them.
+The output holds the still picture, which is all that remains where no script runs; the data, as JSON; and a module
+script that puts controls and an SVG in the place of the still picture. It needs no kernel, no network and no global
+name, and the same figure may stand on a page twice. The script of a figure is the file of its name in this folder: a
+function of (box, data, kit), where `kit` is what kit.js offers to all of them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from companion.study.frame import Tables, frame
 LARGEST = 40_000  # bytes of one output
 STILL_COLORS = 16  # enough for bars, lines and print; half the bytes of a figure that only stands still
 
-# JupyterLab's shortcuts listen further out on the page: a figure keeps its key presses to itself, or the arrow keys would
-# move from cell to cell. Where a script fails, the still picture comes back.
+# JupyterLab's shortcuts listen further out on the page: a figure keeps its key presses to itself, or the arrow keys
+# would move from cell to cell. Where a script fails, the still picture comes back.
 _START = """
 for (const figure of document.querySelectorAll('figure[data-live="%s"]:not([data-alive])')) {
 figure.dataset.alive = "yes";
@@ -34,7 +34,7 @@ figure.addEventListener("keydown", (event) => event.stopPropagation());
 const box = figure.querySelector(".ext-box"), still = [...box.childNodes];
 const data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
 box.replaceChildren();
-try { draw(box, data, makeKit(box)); } catch (error) { box.replaceChildren(...still); throw error; }
+try { move(box, data, makeKit(box)); } catch (error) { box.replaceChildren(...still); throw error; }
 }"""
 
 
@@ -75,7 +75,9 @@ def show(
     )  # fmt: skip
     size = len(page.encode())
     if size > LARGEST:
-        raise ValueError(f"{name}: expected at most {LARGEST} bytes of HTML, got {size}: {len(png)} are the still picture")
+        raise ValueError(
+            f"{name}: expected at most {LARGEST} bytes of HTML, got {size}: {len(png)} are the still picture"
+        )
     display(Moving(name, alt, page))
 
 
@@ -95,7 +97,7 @@ def _asset(name: str) -> str:
 def _script(name: str) -> str:
     if name not in names():
         raise ValueError(f"name: expected a figure that has a script, one of {', '.join(names())}; got {name!r}")
-    body = f"{_asset('kit.js')}\nconst draw = {_asset(f'{name}.js')};{_START % name}"
+    body = f"{_asset('kit.js')}\nconst move = {_asset(f'{name}.js')};{_START % name}"
     return f'<script type="module">{body}</script>'
 
 
@@ -120,4 +122,3 @@ def _plain(value: Any) -> Any:
         rounded = float(f"{value:.4g}")
         return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
     return value
-

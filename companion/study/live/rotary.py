@@ -47,7 +47,7 @@ def together(
     fig, axes = figures.subplots(1, 3, width=7.6, height=2.6)
     angles = [math.atan2(q[1], q[0]) + start * step, math.atan2(k[1], k[0]) + (start - apart) * step]
     sizes = np.array([np.hypot(*q), np.hypot(*k)])
-    scaled = sizes / sizes.max()
+    scaled = (sizes / sizes.max()).tolist()
     _dial(axes[0], angles[:1], scaled[:1], ["blue"], f"query of “{words[0]}”, at {start}")
     _dial(axes[1], angles[1:], scaled[1:], ["red"], f"key of “{words[1]}”, at {start - apart}")
     between = math.remainder(angles[0] - angles[1], 2 * math.pi)
@@ -59,8 +59,9 @@ def together(
         {"query": q, "key": k, "words": list(words), "step": step, "places": places, "distances": distances}
         | {"start": start, "apart": apart},
         fig,
-        alt="Three dials: the hand of a query, the hand of a key, and both laid on each other with the angle between them. Walked "
-        "along the text together, both hands turn and the angle stays; brought nearer to each other, it changes.",
+        alt="Three dials: the hand of a query, the hand of a key, and both laid on each other with the angle between "
+        "them. Walked along the text together, both hands turn and the angle stays; brought nearer to each other, it "
+        "changes.",
         caption=caption,
         numbers={
             "distance": every.tolist(),
@@ -88,8 +89,8 @@ def dials(
     places, distances, start, apart   as in `together`
     caption      the sentence under the figure, with its number
 
-    Raises ValueError if query and key are not equally wide and of two to five pairs, the base is not above 1, or the start is
-    not on the way.
+    Raises ValueError if query and key are not equally wide and of two to five pairs, the base is not above 1, or the
+    start is not on the way.
     """
     q, k = vector("query", query), vector("key", key)
     if q.shape != k.shape or len(q) not in (4, 6, 8, 10):
@@ -103,21 +104,34 @@ def dials(
     longest = max(abs(hand).max() for hand in hands)
     fig, axes = figures.subplots(1, pairs, width=7.6, height=2.5 if pairs < 5 else 2.1)
     for j, ax in enumerate(axes):
-        angles = [float(np.angle(hand[j])) + m * speeds[j] for hand, m in zip(hands, (start, start - apart), strict=True)]
+        angles = [
+            float(np.angle(hand[j])) + m * speeds[j] for hand, m in zip(hands, (start, start - apart), strict=True)
+        ]
         between = math.remainder(angles[0] - angles[1], 2 * math.pi)
-        sizes = np.array([abs(hand[j]) for hand in hands]) / longest
+        sizes = [float(abs(hand[j]) / longest) for hand in hands]
         _dial(ax, angles, sizes, ["blue", "red"], f"pair {j}: {speeds[j]:.2f} rad a place", between)
     turns = np.exp(1j * np.outer(np.arange(distances), speeds))
     parts = (hands[0] * hands[1].conj() * turns).real
     columns = {f"pair {j} adds": [float(f"{x:.3f}") for x in parts[:, j]] for j in range(pairs)}
     moving.show(
         "dials",
-        {"query": q, "key": k, "speeds": speeds, "places": places, "distances": distances, "start": start, "apart": apart},
+        {
+            "query": q,
+            "key": k,
+            "speeds": speeds,
+            "places": places,
+            "distances": distances,
+            "start": start,
+            "apart": apart,
+        },
         fig,
-        alt="A row of dials, each with a query's hand and a key's hand and the angle between them, and a curve of the score against "
-        "the distance. Moved along the text, all hands turn and no angle changes; another distance moves along the curve.",
+        alt="A row of dials, each with a query's hand and a key's hand and the angle between them, and a curve of the "
+        "score against the distance. Moved along the text, all hands turn and no angle changes; another distance moves "
+        "along the curve.",
         caption=caption,
-        numbers={"distance D": list(range(distances))} | columns | {"score": [float(f"{x:.3f}") for x in parts.sum(axis=1)]},
+        numbers={"distance D": list(range(distances))}
+        | columns
+        | {"score": [float(f"{x:.3f}") for x in parts.sum(axis=1)]},
     )
 
 
@@ -130,18 +144,21 @@ def _on_the_way(places: int, distances: int, start: int, apart: int) -> None:
 
 
 def _dial(
-    ax: Axes, angles: Sequence[float], sizes: Sequence[float], colors: Sequence[str], title: str, between: float | None = None
+    ax: Axes,
+    angles: Sequence[float],
+    sizes: Sequence[float],
+    colors: Sequence[str],
+    title: str,
+    between: float | None = None,
 ) -> None:
     ax.add_patch(Circle((0, 0), 1.06, fill=False, edgecolor="#7A7A7A"))
     if between is not None:
         low, high = sorted((math.degrees(angles[1]), math.degrees(angles[1] + between)))
         ax.add_patch(Wedge((0, 0), 0.5, low, high, facecolor=figures.PALETTE["green"], alpha=0.35))
     for angle, size, color in zip(angles, sizes, colors, strict=True):
-        ax.annotate(
-            "", (size * math.cos(angle), size * math.sin(angle)), (0, 0),
-            arrowprops={"arrowstyle": "-|>", "color": figures.PALETTE[color], "linestyle": "-" if color == "blue" else "--",
-                        "linewidth": 2.4, "shrinkA": 0, "shrinkB": 0},
-        )  # fmt: skip
+        look = {"color": figures.PALETTE[color], "linestyle": "-" if color == "blue" else "--", "linewidth": 2.4}
+        arrow = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0} | look
+        ax.annotate("", (size * math.cos(angle), size * math.sin(angle)), (0, 0), arrowprops=arrow)
     ax.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal")
     ax.set_title(title, fontsize=10.5)
     ax.axis("off")
