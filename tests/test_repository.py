@@ -122,12 +122,6 @@ def test_citation_changelog_and_package_agree():
     }
 
 
-def test_lab_opens_markdown_as_pages():
-    [path] = re.findall(r'JUPYTER_CONFIG_PATH="\$\$PWD/([^":]+)', MAKEFILE)
-    settings = json.loads((ROOT / path / "labconfig" / "default_setting_overrides.json").read_text(encoding="utf-8"))
-    assert settings["@jupyterlab/docmanager-extension:plugin"]["defaultViewers"] == {"markdown": "Markdown Preview"}
-
-
 @pytest.mark.parametrize("page", ["README.md", "authoring/README.md", "CONTRIBUTING.md"])
 def test_links_within_the_repository_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -26,11 +26,11 @@ LARGEST = 40_000  # bytes of one output
 STILL_COLORS = 16  # enough for bars, lines and print; half the bytes of a figure that only stands still
 
 # JupyterLab's shortcuts listen further out on the page: a figure keeps its key presses to itself, or the arrow keys
-# would move from cell to cell. Where a script fails, the still picture comes back.
+# would move from cell to cell. Ctrl+S still saves. Where a script fails, the still picture comes back.
 _START = """
 for (const figure of document.querySelectorAll('figure[data-live="%s"]:not([data-alive])')) {
 figure.dataset.alive = "yes";
-figure.addEventListener("keydown", (event) => event.stopPropagation());
+figure.addEventListener("keydown", (event) => { if (!event.ctrlKey && !event.metaKey) event.stopPropagation(); });
 const box = figure.querySelector(".ext-box"), still = [...box.childNodes];
 const data = JSON.parse(figure.querySelector('script[type="application/json"]').textContent);
 box.replaceChildren();
