@@ -1,6 +1,5 @@
 """What the README, the Makefile, pyproject.toml and environment.yml promise each other."""
 
-import json
 import re
 import subprocess
 import sys

@@ -2,9 +2,10 @@
 
     python -m companion.study.lab
 
-The notebooks of the course, `notebooks/`, are what git knows. A reader works in `my/`, which git ignores: every notebook
-and page is copied there, once, and again when the course has a new version of it, as long as the reader has not changed
-a cell. What a reader has changed is never written over: the new version is laid beside it, and the reader is told.
+The notebooks of the course, `notebooks/`, are what git knows. A reader works in `my/`, which git ignores: every
+notebook and page is copied there, once, and again when the course has a new version of it, as long as the reader has
+not changed a cell. What a reader has changed is never written over: the new version is laid beside it, and the reader
+is told.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from companion.checkpoints import write_atomic
+from companion.study import path
 
 MINE = "my"
-START = "start.ipynb"
+START = path.FILE
 KERNEL = "The Executable Transformer"
 RECORD = ".copied.json"  # in the reader's folder: each file as it was copied
 SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__")
@@ -96,6 +98,20 @@ def _sign(notebook: Path) -> None:
     NotebookNotary().sign(nbformat.reads(notebook.read_text("utf-8"), as_version=4))
 
 
+def show_progress(mine: Path) -> None:
+    """Bring the start page up to date with what the reader has done; a page that is the reader's own is left alone.
+
+    Raises ValueError if the progress cannot be understood.
+    """
+    page = mine / START
+    try:
+        path.read(page)
+    except ValueError:
+        return
+    path.fill(page)
+    _sign(page)
+
+
 def write_kernel(folder: Path) -> None:
     """Describe this Python as a kernel with the course's name, in a folder for JUPYTER_PATH."""
     description = {
@@ -110,7 +126,7 @@ def write_kernel(folder: Path) -> None:
 
 
 def environment(root: Path, known: dict[str, str]) -> dict[str, str]:
-    """What JupyterLab inherits: the course's settings and kernel stand after the reader's own wishes, before defaults."""
+    """What JupyterLab inherits: the course's settings, which the reader's own overrule, and its kernel."""
     ours = {"JUPYTER_CONFIG_PATH": root / "notebooks" / ".lab", "JUPYTER_PATH": root / MINE / ".jupyter"}
     return known | {
         name: os.pathsep.join(filter(None, [str(folder), known.get(name)])) for name, folder in ours.items()
@@ -149,6 +165,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    try:
+        show_progress(root / MINE)
+    except ValueError as error:  # the course can be read without it
+        said.append(str(error))
     print(*said, sep="\n", end="\n" if said else "")
     write_kernel(root / MINE / ".jupyter")
     if options.prepare:
