@@ -1,18 +1,20 @@
-"""Build the lessons: notebooks/NN_name.ipynb is authoring/lessons/NN_name.md, executed.
+"""Build the lessons: notebooks/NN_name.ipynb is authoring/lessons/NN_name.md, executed; notebooks/deeper/ likewise.
 
     python -m authoring.build [--all] [--check] [LESSON ...]
 
 The same source, companion and libraries give the same bytes: cell ids follow from the text, and nothing that depends
 on the clock or on chance is kept. A notebook records, in its metadata, a digest of each code cell with its outputs and
 one of the companion modules that the lesson imports. So the builder can tell what needs to run: nothing when only
-prose changed. The line {{ exercises }} becomes the table of the lesson's exercises (exercises.py). `--check` runs
-nothing and says which notebook is not what its source builds, and where.
+prose changed. The line {{ exercises }} becomes the table of the lesson's exercises (exercises.py). The questions of all
+lessons are collected for the package (companion/questions/questions.json). `--check` runs nothing and says which
+notebook is not what its source builds, and where.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import hashlib
 import json
 import os
@@ -31,11 +33,16 @@ from nbformat import NotebookNode
 
 from authoring import exercises
 from authoring.imports import PACKAGE, files_behind, parsed
-from authoring.lesson import Lesson, lessons
+from authoring.lesson import Lesson, lessons, with_deeper
+from authoring.question import SourceError
+from companion.checkpoints import write_atomic
 from companion.course.cells import KERNEL
+from companion.questions.question import Question
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_TIMEOUT = 300  # seconds
+QUESTIONS = PACKAGE / "questions" / "questions.json"
+ASSETS = (".js", ".css")  # files that a module shows, and that stand beside it
 # What a kernel inherits: one thread, one hash seed, and nothing of the builder's own plotting or terminal settings.
 KERNEL_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 FORGOTTEN_ENVIRONMENT = ("MPLBACKEND", "MATPLOTLIBRC", "COLUMNS", "FORCE_COLOR", "PYTHONSTARTUP", "PYTHONWARNINGS")
@@ -68,8 +75,11 @@ def _assemble(cells: list[NotebookNode], companion: str) -> str:
 # --- which modules of the companion a lesson depends on
 
 
-def companion_digest(cells: Sequence[NotebookNode], package: Path = PACKAGE) -> str:
-    """Of the source files of every companion module that the code cells import, and those these import."""
+def companion_digest(cells: Sequence[NotebookNode], package: Path = PACKAGE, questions: Sequence[Question] = ()) -> str:
+    """Of the source files of every companion module that the code cells import, and those these import.
+
+    With the files that these show (scripts, styles), and with the questions that the cells ask.
+    """
     found: set[Path] = set()
     for cell in _code(cells):
         tree = parsed(cell.source)
@@ -77,7 +87,10 @@ def companion_digest(cells: Sequence[NotebookNode], package: Path = PACKAGE) -> 
         for lesson in _lessons_checked(tree):
             module = exercises.file_of(lesson).removesuffix(".py").replace("/", ".")
             files_behind(parsed(f"import {module}"), package, found=found)
-    parts = [f"{path.relative_to(package).as_posix()}\n{path.read_text(encoding='utf-8')}" for path in sorted(found)]
+    shown = {file for path in found for file in path.parent.iterdir() if file.suffix in ASSETS}
+    files = sorted(found | shown)
+    parts = [f"{path.relative_to(package).as_posix()}\n{path.read_text(encoding='utf-8')}" for path in files]
+    parts += [question.html for question in questions]
     return _sha("\0".join(parts))
 
 
@@ -223,7 +236,8 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE) -> st
     if not lesson.source.exists():
         raise BuildError(f"{lesson.name}: {difference(lesson)}; delete the notebook or bring its source back")
     start, lesson = time.monotonic(), lesson.again()
-    companion = companion_digest(lesson.cells, package)
+    lesson.notebook.parent.mkdir(exist_ok=True)
+    companion = companion_digest(lesson.cells, package, lesson.questions)
     stale = difference(lesson)
     stored = None
     if lesson.notebook.exists() and not (stale and stale.runs):
@@ -237,24 +251,44 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE) -> st
     text = _assemble(cells, companion)
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None
     if text != old:
-        unfinished = lesson.notebook.with_name(f".{lesson.name}.unfinished")
-        unfinished.write_text(text, encoding="utf-8", newline="\n")
-        unfinished.replace(lesson.notebook)
+        write_atomic(lesson.notebook, text)
     size, seconds = len(text.encode()) / 1024, time.monotonic() - start
     state = "written" if text != old else "unchanged"
     return f"{lesson.name}: {how}, {state}, {len(_code(cells))} code cells, {size:.0f} KiB, {seconds:.1f} s"
 
 
+def collected(some: Sequence[Lesson]) -> str:
+    """The text of the file of all questions, as the package reads them."""
+    asked = [dataclasses.asdict(question) for lesson in some if lesson.source.exists() for question in lesson.questions]
+    return json.dumps(asked, ensure_ascii=False, indent=1) + "\n"
+
+
+def _collect(some: Sequence[Lesson], check: bool) -> bool:
+    """Bring the file of all questions up to date, or (`check`) say that it is not."""
+    text = collected(some)
+    if QUESTIONS.read_text(encoding="utf-8") == text:
+        return True
+    if not check:
+        write_atomic(QUESTIONS, text)
+    print(f"{QUESTIONS.name}: " + ("STALE. Run: make notebooks" if check else "written"))
+    return not check
+
+
 def _check_all(chosen: list[Lesson]) -> bool:
     fine = True
     for lesson in chosen:
-        found = difference(lesson)
+        try:
+            found = difference(lesson)
+        except SourceError as error:
+            fine = False
+            print(f"{lesson.name}: {error}")
+            continue
         if found:
             fine = False
             print(f"{lesson.name}: STALE, {found}. Run: make notebooks")
             continue
         stored = nbformat.read(lesson.notebook, as_version=4)
-        changed = stored.metadata["build"]["companion"] != companion_digest(stored.cells)
+        changed = stored.metadata["build"]["companion"] != companion_digest(lesson.cells, questions=lesson.questions)
         print(f"{lesson.name}: ok" + (", built with another state of the companion: make notebooks" if changed else ""))
     return fine
 
@@ -263,6 +297,8 @@ def _build_all(chosen: list[Lesson], rerun: bool, jobs: int) -> bool:
     def attempt(lesson: Lesson) -> bool:
         try:
             line, fine = build(lesson, rerun=rerun), True
+        except SourceError as error:
+            line, fine = f"{lesson.name}: {error}\n{lesson.name}: FAILED; the notebook is as it was", False
         except BuildError as error:
             line, fine = f"{error}\n{lesson.name}: FAILED; the notebook is as it was", False
         print(line, flush=True)
@@ -281,10 +317,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="execute every lesson, whether it changed or not")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="lessons at once (%(default)s)")
     options = parser.parse_args(arguments)
-    chosen = [x for x in lessons() if not options.lessons or any(x.name.startswith(p) for p in options.lessons)]
+    there = lessons()
+    chosen = [x for x in there if not options.lessons or any(x.name.startswith(p) for p in options.lessons)]
     if not chosen:
         parser.error(f"no lesson begins with {' or '.join(options.lessons) or 'a number'}")
-    fine = _check_all(chosen) if options.check else _build_all(chosen, options.all, options.jobs)
+    try:
+        fine = _collect(there, options.check)
+    except SourceError as error:
+        print(f"{error}\nnothing was built")
+        return 1
+    chosen = with_deeper(chosen)
+    fine &= _check_all(chosen) if options.check else _build_all(chosen, options.all, options.jobs)
     return 0 if fine else 1
 
 

@@ -39,7 +39,7 @@ def table(name: str) -> str | None:
     ]
     drawn = "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
     minutes, points = sum(x.minutes for x in listed), sum(x.points for x in listed)
-    link = f"exercises/{name}.ipynb"
+    link = f"exercises/{name[:2]}_exercises.ipynb"
     return f"""\
 {drawn}
 

@@ -58,8 +58,11 @@ def shows_figure(cell: NotebookNode) -> bool:
     return any(True for page in _pages(cell) for _ in figures_in(page))
 
 
-def figure_faults(cells: Sequence[NotebookNode], lesson: int) -> Iterator[tuple[int, str]]:
-    """What is wrong with the figures of a lesson: the number of the cell, from 1, and the fault."""
+def figure_faults(cells: Sequence[NotebookNode], prefix: str) -> Iterator[tuple[int, str]]:
+    """What is wrong with the figures of a lesson: the number of the cell, from 1, and the fault.
+
+    prefix   what stands before the dot in their numbers: "2", and "D2" in the lesson's deeper notebook
+    """
     expected = 1
     for number, cell in enumerate(cells, 1):
         if any(kind.startswith("image/") for output in cell.get("outputs", []) for kind in output.get("data", {})):
@@ -70,7 +73,7 @@ def figure_faults(cells: Sequence[NotebookNode], lesson: int) -> Iterator[tuple[
                 if "data-live" not in attributes and not words(inside):
                     yield number, "this figure has no alternative text: figures.show(fig, alt=...)"
                 if found := CAPTION_NUMBER.match(caption(inside)):
-                    wanted = f"Figure {lesson}.{expected}. "
+                    wanted = f"Figure {prefix}.{expected}. "
                     if found[0] != wanted:
                         yield number, f"the caption begins {found[0].strip()!r}: expected {wanted.strip()!r}"
                     expected += 1

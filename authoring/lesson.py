@@ -11,18 +11,20 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 
 import nbformat
-from markdown_it import MarkdownIt
 from nbformat import NotebookNode
 
+from authoring.finish import HEAD_KEYS, Finished, deeper_source, finish, is_deeper, lesson_minutes, notebook_of
 from authoring.imports import modules_named
-from authoring.source import Source, read_source
+from authoring.markdown import Heading, headings, tables
+from authoring.minutes import Part
+from authoring.notation import atoms, plain
+from companion.questions.question import Question
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "authoring" / "lessons"
@@ -30,35 +32,10 @@ NOTEBOOKS = ROOT / "notebooks"
 
 _CLAIM = re.compile(r"\bS\d-\d\d\b")
 _LESSONS = re.compile(r"\blessons?\s+(\d\d(?:\s*(?:,|and)\s*\d\d)*)")
-DISPLAY = re.compile(r"\$\$(.+?)\$\$", re.DOTALL)
-TAG = re.compile(r"\\tag\{([^}]*)\}")
-_CODE_IN_PROSE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$|(?<!`)(`+)(?!`).+?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
-_MARKDOWN = MarkdownIt("commonmark").enable("table")
 
 
 class LessonError(Exception):
     """A lesson that does not say what is asked of it; the message says which and what was expected."""
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A heading of a lesson: its text as Markdown, and where it stands.
-
-    index:  of its cell, from 0.
-    cell:   the id of its cell.
-    line:   of the cell, from 0.
-    """
-
-    level: int
-    text: str
-    index: int
-    cell: str
-    line: int
-
-    @property
-    def part(self) -> str:
-        """Its text before a colon: "Break it" of "Break it: a longer mask"."""
-        return self.text.split(":")[0].strip()
 
 
 @dataclass(frozen=True)
@@ -74,34 +51,89 @@ class Lesson:
 
     @property
     def name(self) -> str:
-        return self.source.stem
+        """Of the lesson; of its deeper notebook with the folder before it."""
+        return f"deeper/{self.source.stem}" if self.is_deeper else self.source.stem
 
     @property
     def number(self) -> int:
-        return int(self.name[:2])
+        return int(self.label)
 
     @property
     def label(self) -> str:
-        return self.name[:2]
+        return self.source.name[:2]
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the dot in the numbers of its equations: "2", and "D2" in its deeper notebook."""
+        return f"{'D' * self.is_deeper}{self.number}"
+
+    @property
+    def is_deeper(self) -> bool:
+        return is_deeper(self.source)
 
     @cached_property
-    def _source(self) -> Source:
-        return read_source(self.source)
+    def deeper(self) -> Lesson | None:
+        """Its deeper notebook, if there is one."""
+        source = deeper_source(self.source)
+        return Lesson.of(source, self.notebook.parent) if not self.is_deeper and source.exists() else None
+
+    @classmethod
+    def of(cls, source: Path, notebooks: Path) -> Lesson:
+        """The lesson, or the deeper notebook, of a source; `notebooks` is the folder of the lessons'."""
+        return cls(source, notebooks / notebook_of(source))
+
+    @cached_property
+    def _finished(self) -> Finished:
+        return finish(self.source)
+
+    @property
+    def edition(self) -> int:
+        return self._finished.source.edition
 
     @property
     def cells(self) -> list[NotebookNode]:
-        """The cells of the source, without outputs."""
-        return self._source.cells
+        """The cells of the notebook, before they are run."""
+        return self._finished.cells
 
     @property
     def lines(self) -> list[int]:
         """The line of the source on which each cell begins."""
-        return self._source.lines
+        return self._finished.lines
 
     @property
     def tables(self) -> list[tuple[int, int]]:
         """Where the source asks for the table of exercises: cell from 1, line of the cell from 0."""
-        return self._source.tables
+        return self._finished.tables
+
+    @property
+    def parts(self) -> list[Part]:
+        """What is counted in each of its parts; of the second edition alone."""
+        return self._finished.parts
+
+    @property
+    def sittings(self) -> list[Part]:
+        return [part for part in self.parts if part.is_sitting]
+
+    @property
+    def targets(self) -> Mapping[str, str]:
+        """The ids of the cells that targets name: `(coins)=`."""
+        return self._finished.source.ids
+
+    @property
+    def borrowed(self) -> set[str]:
+        """The letters to which a deeper notebook gives a meaning of its own, and says so in its front matter."""
+        found = self._finished.source.front.get("borrows", []) if self.is_deeper else []
+        return {plain(atom) for symbol in found for atom in atoms(str(symbol))}
+
+    @property
+    def questions(self) -> list[Question]:
+        """The questions that it asks, in order."""
+        return self._finished.questions
+
+    @property
+    def _written(self) -> list[NotebookNode]:
+        """The cells as they are written: without links, head and line at both ends."""
+        return self._finished.source.cells
 
     @cached_property
     def built(self) -> list[NotebookNode]:
@@ -116,7 +148,7 @@ class Lesson:
 
     def link(self, text: str, cell: str | None = None) -> str:
         """A Markdown link from a page in the lessons' folder to the lesson, or to one of its cells."""
-        return f"[{text}]({self.notebook.name}{f'#cell-id={cell}' if cell else ''})"
+        return f"[{text}]({notebook_of(self.source)}{f'#cell-id={cell}' if cell else ''})"
 
     @cached_property
     def headings(self) -> list[Heading]:
@@ -141,10 +173,13 @@ class Lesson:
     @cached_property
     def opening(self) -> list[str]:
         """The paragraphs before the first H2, each in one line."""
-        text = "\n\n".join(cell.source for cell in self.cells if cell.cell_type == "markdown").partition("\n## ")[0]
+        text = "\n\n".join(cell.source for cell in self._written if cell.cell_type == "markdown").partition("\n## ")[0]
         return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
     def _opening_line(self, start: str) -> str:
+        """What the opening says after `start`; the second edition has it in the front matter."""
+        if self.edition == 2 and start == "**You need:**":
+            return " ".join(str(self._finished.source.front.get(HEAD_KEYS[1], "")).split())
         for paragraph in self.opening:
             if start in paragraph:
                 return paragraph.partition(start)[2].strip()
@@ -156,6 +191,9 @@ class Lesson:
 
     @property
     def minutes(self) -> int:
+        """How long it takes: counted, or, in the first edition, as its opening says."""
+        if self.edition == 2:
+            return lesson_minutes(self.parts)
         found = re.match(r"(\d+) minutes", self._opening_line("**Reading time:**"))
         if not found:
             raise LessonError(f"{self.name}: the reading time is not 'NN minutes'")
@@ -196,7 +234,7 @@ class Lesson:
         rows = []
         for cell in self.cells:
             if cell.cell_type == "markdown":
-                for header, *body in _tables(cell.source):
+                for header, *body in tables(cell.source):
                     if header[0] == "symbol":
                         rows += [dict(zip(header, row, strict=True)) for row in body]
         return rows
@@ -204,7 +242,7 @@ class Lesson:
     @cached_property
     def text(self) -> str:
         """All Markdown of the lesson, emphasis marks removed, each run of white space one space."""
-        whole = "\n".join(cell.source for cell in self.cells if cell.cell_type == "markdown")
+        whole = "\n".join(cell.source for cell in self._written if cell.cell_type == "markdown")
         return " ".join(whole.replace("*", "").replace("`", "").split())
 
     @cached_property
@@ -221,7 +259,12 @@ def lessons(sources: Path = SOURCES, notebooks: Path = NOTEBOOKS) -> list[Lesson
     """All lessons, in order: each source `NN_name.md`, and each notebook that has lost its source."""
     names = {path.stem for path in sources.glob("[0-9][0-9]_*.md")}
     names |= {path.stem for path in notebooks.glob("[0-9][0-9]_*.ipynb")}
-    return [Lesson(sources / f"{name}.md", notebooks / f"{name}.ipynb") for name in sorted(names)]
+    return [Lesson.of(sources / f"{name}.md", notebooks) for name in sorted(names)]
+
+
+def with_deeper(some: Sequence[Lesson]) -> list[Lesson]:
+    """The lessons, each followed by its deeper notebook."""
+    return [part for lesson in some for part in (lesson, lesson.deeper) if part]
 
 
 def built_lessons() -> list[Lesson]:
@@ -230,27 +273,6 @@ def built_lessons() -> list[Lesson]:
 
 
 # --- what cells say
-
-
-def headings(cells: Sequence[NotebookNode]) -> Iterator[Heading]:
-    """The headings of the Markdown cells, in order."""
-    for index, cell in enumerate(cells):
-        if cell.cell_type == "markdown":
-            for opening, inline in pairwise(_MARKDOWN.parse(cell.source)):
-                if opening.type == "heading_open":
-                    line = opening.map[0] if opening.map else 0
-                    yield Heading(int(opening.tag[1]), inline.content.strip(), index, cell.id, line)
-
-
-def equations(cells: Sequence[NotebookNode]) -> set[str]:
-    """The numbers of all display equations, as "2.4"."""
-    texts = (without_code(cell.source) for cell in cells if cell.cell_type == "markdown")
-    return {tag for text in texts for display in DISPLAY.findall(text) for tag in TAG.findall(display)}
-
-
-def without_code(text: str) -> str:
-    """Markdown with code blanked out, line for line: neither maths nor images stand there."""
-    return _CODE_IN_PROSE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def comments(code: str) -> list[tuple[int, str]]:
@@ -263,9 +285,14 @@ def comments(code: str) -> list[tuple[int, str]]:
 
 
 def claimed(cell: NotebookNode) -> dict[str, int]:
-    """The claims of the ledger that a cell names in comments, and the (last) line of each from 0."""
+    """The claims of the ledger that a code cell names, and the line (from 0) under which it must assert them.
+
+    The first edition names them in comments, the second in the cell's metadata.
+    """
     if cell.cell_type != "code":
         return {}
+    if "claims" in cell.metadata:
+        return dict.fromkeys(cell.metadata["claims"], 0)
     named = [(line, text) for line, text in comments(cell.source) if re.search(r"\bclaims?\b", text)]
     return {claim: line for line, text in named for claim in _CLAIM.findall(text)}
 
@@ -283,18 +310,3 @@ def assertion_lines(code: str) -> list[int]:
         if isinstance(node, ast.Assert) or name.startswith("assert_"):
             found.append(node.end_lineno - 1)  # type: ignore[attr-defined]
     return sorted(found)
-
-
-def _tables(text: str) -> Iterator[list[list[str]]]:
-    """The tables of a Markdown text, each as rows of cells, the header first."""
-    rows: list[list[str]] = []
-    tokens = _MARKDOWN.parse(text)
-    for at, token in enumerate(tokens):
-        if token.type == "table_open":
-            rows = []
-        elif token.type == "tr_open":
-            rows.append([])
-        elif token.type in ("th_open", "td_open"):
-            rows[-1].append(tokens[at + 1].content.strip())
-        elif token.type == "table_close":
-            yield rows

@@ -1,44 +1,103 @@
-"""A lesson's source: MyST Markdown as the cells of its notebook, and the line on which each cell begins."""
+"""A lesson's source: MyST Markdown as cells without outputs, and the line of the file on which each begins.
+
+Of a source of the second edition (`edition: 2` in its front matter) the directives and targets are read as well: a
+question becomes a folded cell that asks it, and a target begins a cell, so that a link can lead there. What
+needs more than one source is left for `finish.py`: links, minutes, the line at both ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import jupytext
+import nbformat
 from nbformat import NotebookNode
 
 from authoring import exercises
+from authoring.question import Draft, SourceError, read_question
 from companion.course.cells import with_ids
 
-KEPT_CELL_METADATA = ("tags", "name")
+FOLDED = "folded"
+_FENCE = re.compile(r"^(```+|~~~+)(?:\{([\w-]+)\}[ \t]*(.*))?")
+_TARGET = re.compile(r"^\(([\w-]+)\)=[ \t]*$")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source as cells without outputs, and the line of the file on which each cell begins.
+    """A source as cells, their ids following from their text.
 
-    tables: where the source asks for the table of exercises: cell (from 1), and line of the cell (from 0).
+    front:      its front matter.
+    lines:      of the file, on which each cell begins, from 1.
+    tables:     where it asks for the table of exercises: cell (from 1), and line of the cell (from 0).
+    targets:    the cells, from 0, that begin with a target: `(name)=`.
+    questions:  the cells, from 0, that ask a question.
     """
 
+    path: Path
+    front: Mapping[str, Any]
     cells: list[NotebookNode]
     lines: list[int]
-    tables: list[tuple[int, int]]
+    tables: list[tuple[int, int]] = field(default_factory=list)
+    targets: Mapping[str, int] = field(default_factory=dict)
+    questions: Mapping[int, Draft] = field(default_factory=dict)
+
+    @property
+    def edition(self) -> int:
+        return int(self.front.get("edition", 1))
+
+    @cached_property
+    def ids(self) -> Mapping[str, str]:
+        """The ids of the cells that targets name."""
+        return {name: self.cells[index].id for name, index in self.targets.items()}
 
 
 def read_source(path: Path) -> Source:
-    """The cells of a source, with the table of the lesson's exercises and with ids that follow from their text.
+    """The cells of a source, with the table of the lesson's exercises.
 
-    A lesson that has no exercises keeps the line that asks for them.
+    A lesson that has no exercises keeps the line that asks for them. Raises `SourceError`, which says on which line,
+    for a question or a target that cannot be.
     """
     text = path.read_text(encoding="utf-8")
-    cells = jupytext.reads(text, fmt="md:myst").cells
-    lines = list(_first_lines(text, cells))
+    notebook = jupytext.reads(text, fmt="md:myst")
+    front = {key: value for key, value in notebook.metadata.items() if key not in ("jupytext", "kernelspec")}
+    placed = list(zip(notebook.cells, _first_lines(text, notebook.cells), strict=True))
+    if front.get("edition", 1) not in (1, 2):
+        raise SourceError(path, 1, f"edition: {front['edition']}: expected 1 or 2")
+    targets: dict[str, int] = {}
+    questions: dict[int, Draft] = {}
+    if front.get("edition") == 2:
+        placed = list(_split(placed, path, targets, questions))
+    cells, lines = [cell for cell, _ in placed], [line for _, line in placed]
     tables = _fill_in_exercises(cells, path.stem)
     for cell in cells:
-        cell.metadata = NotebookNode({k: v for k, v in cell.metadata.items() if k in KEPT_CELL_METADATA})
-    return Source(with_ids(cells), lines, tables)
+        cell.metadata = _kept(cell.metadata)
+    return Source(path, front, list(with_ids(cells)), lines, tables, targets, questions)
+
+
+def _kept(metadata: Mapping[str, Any]) -> NotebookNode:
+    """What a notebook keeps of a cell's options. A folded cell is one whose source JupyterLab hides."""
+    kept = NotebookNode({key: value for key, value in metadata.items() if key in ("tags", "name")})
+    if FOLDED in kept.get("tags", []):
+        kept["jupyter"] = NotebookNode(source_hidden=True)
+    if "claims" in metadata:
+        kept["claims"] = re.findall(r"[^\s,]+", str(metadata["claims"]))
+    return kept
+
+
+def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
+    position = 0
+    for cell in cells:
+        found = text.find(cell.source, position)
+        if found >= 0:
+            yield text.count("\n", 0, found) + 1
+            position = found + len(cell.source)
+        else:  # jupytext changed the text of the cell; point at the end of the one before
+            yield text.count("\n", 0, position) + 1
 
 
 def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, int]]:
@@ -57,12 +116,70 @@ def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, 
     return found
 
 
-def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
-    position = 0
-    for cell in cells:
-        found = text.find(cell.source, position)
-        if found >= 0:
-            yield text.count("\n", 0, found) + 1
-            position = found + len(cell.source)
-        else:  # jupytext changed the text of the cell; point at the end of the one before
-            yield text.count("\n", 0, position) + 1
+# --- the second edition: questions and targets
+
+
+def _split(
+    placed: list[tuple[NotebookNode, int]], path: Path, targets: dict[str, int], questions: dict[int, Draft]
+) -> Iterator[tuple[NotebookNode, int]]:
+    """The cells, those of Markdown cut at questions and targets; both are noted under the number of their cell."""
+    count = 0
+    lesson = int(path.name[:2])
+    for cell, first in placed:
+        if cell.cell_type == "code":
+            yield cell, first
+            count += 1
+            continue
+        for kind, start, body in _pieces(cell.source.split("\n"), path, first):
+            line = first + start
+            if kind == "text":
+                text = "\n".join(body)
+                if not text.strip():
+                    continue
+                skipped = len(text) - len(text.lstrip("\n"))
+                yield nbformat.v4.new_markdown_cell(text.strip("\n")), line + skipped
+                count += 1
+            elif kind == "target":
+                [name] = body
+                if name in targets:
+                    raise SourceError(path, line, f"a second target ({name})=; give it a name of its own")
+                targets[name] = count
+            else:
+                draft = read_question(body, path, line, lesson, len(questions))
+                twin = next((known for known in questions.values() if known.name == draft.name), None)
+                if twin:
+                    raise SourceError(
+                        path, line, f"a second question named {draft.name!r}; the first: line {twin.line}"
+                    )
+                questions[count] = draft
+                yield nbformat.v4.new_code_cell(draft.code, metadata={"tags": [FOLDED]}), line
+                count += 1
+    for name, index in targets.items():
+        if index >= count:
+            raise SourceError(path, len(placed), f"nothing stands under the target ({name})=")
+
+
+def _pieces(rows: list[str], path: Path, first: int) -> Iterator[tuple[str, int, list[str]]]:
+    """Text, targets and questions of a Markdown cell, in order: kind, row, and the rows (of a target: its name)."""
+    begin, at = 0, 0
+    while at < len(rows):
+        fence, target = _FENCE.match(rows[at]), _TARGET.match(rows[at])
+        if fence:
+            ends = (row for row in range(at + 1, len(rows)) if rows[row].rstrip() == fence[1])
+            end = next(ends, None)
+            if end is None:
+                raise SourceError(path, first + at, f"{rows[at]} is not closed by a line {fence[1]}")
+            if fence[2] and fence[2] != "question":
+                raise SourceError(path, first + at, f"{{{fence[2]}}}: expected a {{code-cell}} or a {{question}}")
+            if fence[2]:
+                yield "text", begin, rows[begin:at]
+                yield "question", at, [fence[3], *rows[at + 1 : end]]
+                begin = end + 1
+            at = end + 1
+            continue
+        if target:
+            yield "text", begin, rows[begin:at]
+            yield "target", at, [target[1]]
+            begin = at + 1
+        at += 1
+    yield "text", begin, rows[begin:]

@@ -4,12 +4,13 @@ import ast
 import csv
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from authoring.lesson import NOTEBOOKS, assertion_lines, claimed, lessons
+from authoring.lesson import assertion_lines, claimed, lessons, with_deeper
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -76,9 +77,11 @@ def test_fault(key, node, root=ROOT):
 test_fault.__test__ = False
 
 
+@cache
 def cells_of(name):
-    path = NOTEBOOKS / f"{name}.ipynb"
-    return nbformat.read(path, as_version=4).cells if path.exists() else []
+    """The cells of a lesson, and those of its deeper notebook: a claim is at home in both."""
+    found = [lesson for lesson in with_deeper(lessons()) if lesson.name in (name, f"deeper/{name}")]
+    return [cell for lesson in found if lesson.notebook.exists() for cell in lesson.built]
 
 
 def test_ledger_is_complete():

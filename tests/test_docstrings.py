@@ -6,11 +6,11 @@ from functools import cache
 from importlib import import_module
 from operator import attrgetter
 
-import build
 import pytest
-from authoring.imports import modules_named
 
 import companion
+from authoring.imports import PACKAGE, modules_named
+from authoring.lesson import built_lessons
 
 # The predicates of masks are called with index tensors of any shapes that broadcast together.
 ANY_SHAPE = {"layers/masks.causal"}
@@ -20,13 +20,13 @@ ANY_SHAPE = {"layers/masks.causal"}
 def audited():
     """The modules that `companion` hands on or that lessons import."""
     handed_on = modules_named(ast.parse(f"from companion import {', '.join(companion.__all__)}"))
-    return sorted(handed_on.union(*(lesson.imports for lesson in course.read_lessons())))
+    return sorted(handed_on.union(*(lesson.imports for lesson in built_lessons())))
 
 
 @cache
 def module(name):
-    file = build.PACKAGE / f"{name}.py"
-    file = file if file.exists() else build.PACKAGE / name / "__init__.py"
+    file = PACKAGE / f"{name}.py"
+    file = file if file.exists() else PACKAGE / name / "__init__.py"
     return ast.parse(file.read_text(encoding="utf-8"))
 
 

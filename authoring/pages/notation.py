@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from authoring.lesson import Lesson, LessonError
+from authoring.notation import SOURCE, atoms, law, numbers
 
 FILE = "notation.md"
-SOURCE = Path(__file__).with_name("notation.toml")
 _SHAPES = ("axes", "axes or value", "axes or values", "axis name", "shape", "shape or value")
 _WORDS = ("what it is", "what it counts", "meaning")
-_OPEN, _CLOSE = "([{", ")]}"
 
 AXES = (
     ("batch", "sequences computed together"),
@@ -38,37 +35,11 @@ class Meaning:
     lessons: tuple[int, ...]
 
 
-def atoms(cell: str) -> list[str]:
-    """The symbols of a table's first cell, each in dollars: `$L$; $l = 1, \\dots, L$` gives `$L$` and `$l$`."""
-    found = []
-    for formula in re.findall(r"\$([^$]+)\$", cell):
-        for part in [formula] if "\\langle" in formula else _split(formula, ","):
-            *left, last = [side.strip() for side in _split(part, "=")]
-            found += left or [last]
-    kept = [symbol for symbol in dict.fromkeys(found) if re.search(r"[A-Za-z]", symbol.replace("\\dots", ""))]
-    return [f"${symbol}$" for symbol in kept]
-
-
-def _split(text: str, separator: str) -> Iterator[str]:
-    """`text` at each separator that stands in no bracket."""
-    depth, start = 0, 0
-    for at, character in enumerate(text):
-        depth += (character in _OPEN) - (character in _CLOSE)
-        if character == separator and depth == 0:
-            yield text[start:at]
-            start = at + 1
-    yield text[start:]
-
-
 def of_lessons(lessons: Sequence[Lesson]) -> dict[tuple[str, int], dict[str, str]]:
     """The row of a lesson's table for each (symbol, lesson)."""
     return {
         (symbol, lesson.number): row for lesson in lessons for row in lesson.symbols for symbol in atoms(row["symbol"])
     }
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split())
 
 
 def sections(lessons: Sequence[Lesson]) -> list[tuple[str, list[Meaning]]]:
@@ -78,19 +49,20 @@ def sections(lessons: Sequence[Lesson]) -> list[tuple[str, list[Meaning]]]:
         LessonError: an entry names a lesson whose table has no such symbol, or two entries explain one of its symbols.
     """
     rows, there = of_lessons(lessons), {lesson.number for lesson in lessons}
+    without_tables = {lesson.number for lesson in lessons if lesson.edition == 2}
     seen: set[tuple[str, int]] = set()
     result = []
-    for section in tomllib.loads(SOURCE.read_text(encoding="utf-8"))["section"]:
+    for section in law()["section"]:
         meanings = []
         for symbol, words, axes, named in section["entries"]:
-            numbers = tuple(number for number in _numbers(named) if number in there)
-            for key in ((symbol, number) for number in numbers):
-                if key not in rows or key in seen:
+            here = tuple(number for number in numbers(named) if number in there)
+            for key in ((symbol, number) for number in here):
+                if (key not in rows and key[1] not in without_tables) or key in seen:
                     fault = "is explained twice" if key in seen else "is not in its table"
                     raise LessonError(f"{SOURCE.name}: {symbol} of lesson {key[1]:02d} {fault}")
                 seen.add(key)
-            if numbers:
-                meanings.append(Meaning(symbol, words, axes, numbers))
+            if here:
+                meanings.append(Meaning(symbol, words, axes, here))
         result.append((section["title"], meanings))
     return [*result, ("In one lesson", _others(rows, seen))]
 
@@ -159,14 +131,15 @@ def render(lessons: Sequence[Lesson]) -> str:
 
 def _several(lessons: Sequence[Lesson], places: dict[int, str]) -> Iterator[str]:
     rows = of_lessons(lessons)
-    for entry in tomllib.loads(SOURCE.read_text(encoding="utf-8"))["several"]:
+    without_tables = {lesson.number for lesson in lessons if lesson.edition == 2}
+    for entry in law()["several"]:
         names = []
         for symbol, named in entry["names"]:
-            numbers = [number for number in _numbers(named) if number in places]
-            absent = [number for number in numbers if (symbol, number) not in rows]
+            here = [number for number in numbers(named) if number in places]
+            absent = [number for number in here if (symbol, number) not in rows and number not in without_tables]
             if absent:
                 raise LessonError(f"{SOURCE.name}: {symbol} of lesson {absent[0]:02d} is not in its table")
-            names += [f"{symbol} ({' '.join(f'{number:02d}' for number in numbers)})"] if numbers else []
+            names += [f"{symbol} ({' '.join(f'{number:02d}' for number in here)})"] if here else []
         if len(names) > 1:
             yield f"- {entry['thing']}: {', '.join(names)}"
 

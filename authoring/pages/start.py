@@ -1,4 +1,4 @@
-"""start.ipynb: the first page that a reader sees. What this is, the path, how to run a cell, stop, and go on tomorrow."""
+"""start.ipynb: what a reader sees first. What this is, the path, how to run a cell, stop, and go on tomorrow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import nbformat
 
 from authoring import exercises
-from companion.course.cells import KERNEL
 from authoring.lesson import Lesson
+from companion.course.cells import KERNEL
 from companion.study import path
 
 FILE = path.FILE
@@ -29,9 +29,11 @@ def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
             "file": f"{lesson.name}.ipynb",
             "question": lesson.question,
             "minutes": lesson.minutes,
-            "sittings": [],
+            "sittings": [
+                {"title": part.title, "minutes": part.minutes, "questions": part.asked} for part in lesson.sittings
+            ],
             "exercises": [exercise.id for exercise in exercises.of_lesson(lesson.number)],
-            "exercise_file": f"exercises/{lesson.name}.ipynb",
+            "exercise_file": f"exercises/{lesson.label}_exercises.ipynb",
         }
         for lesson in lessons
     ]

@@ -85,7 +85,7 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
 def self_study_files(folder: Path) -> dict[Path, str]:
     """What `folder`/exercises must hold: path and text."""
     files = {
-        folder / "exercises" / f"{name}.ipynb": to_text(self_study(name, title, book))
+        folder / "exercises" / f"{name[:2]}_exercises.ipynb": to_text(self_study(name, title, book))
         for name, (title, book) in chapters(folder).items()
     }
     return files | {folder / "exercises" / "TUTOR.md": TUTOR}
@@ -128,7 +128,7 @@ def write_solved(folder: Path, out: Path) -> list[Path]:
     """The solved notebooks of all lessons of `folder`, into `out`."""
     written = []
     for name, (title, book) in chapters(folder).items():
-        path = out / f"{name}.ipynb"
+        path = out / f"{name[:2]}_exercises.ipynb"
         write_atomic(path, to_text(solved(name, title, book)))
         written.append(path)
     return written

@@ -19,7 +19,7 @@ WIDEST = 760  # pixels: JupyterLab's column of text on a small laptop
 Numbers = Mapping[str, Sequence[object]]  # a table: its columns by name
 Tables = Numbers | Sequence[tuple[str, Numbers]]  # or several, each with a title
 
-CAPTION_NUMBER = re.compile(r"Figure (\d+)\.(\d+)\. ")
+CAPTION_NUMBER = re.compile(r"Figure D?\d+\.\d+\. ")
 
 
 def _variables(colors: Mapping[str, str]) -> str:

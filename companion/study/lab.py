@@ -139,6 +139,7 @@ def command(root: Path) -> list[str]:
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{MINE}/{START}",
         "--LabApp.custom_css=True",
+        "--LabApp.expose_app_in_browser=True",  # so that an answer to a question reaches the reader's progress
         f"--ServerApp.static_custom_path={root / 'notebooks' / '.lab' / 'custom'}",
         "--log-level=WARN",
         # jupytext, where the test extra has brought it, stays out of a reader's JupyterLab

@@ -16,6 +16,8 @@ import nbformat
 from IPython.display import HTML, display
 
 from companion.checkpoints import write_atomic
+from companion.questions.kept import read_answers
+from companion.questions.question import questions
 from companion.study.exercises.progress import read_progress
 from companion.study.frame import WIDEST
 from companion.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
@@ -45,7 +47,11 @@ class Done:
 
 def done() -> Done:
     """What the reader has done, from the progress. Raises `ValueError` naming the file that cannot be understood."""
-    return Done(frozenset(id for id, record in read_progress().items() if record.passed))
+    answered = read_answers()
+    return Done(
+        frozenset(id for id, record in read_progress().items() if record.passed),
+        frozenset(question.id for question in questions().values() if question.key in answered),
+    )
 
 
 def show() -> None:

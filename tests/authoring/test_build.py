@@ -61,7 +61,7 @@ def test_the_exercises_are_listed(small_lesson):
     text = small_lesson.notebook.read_text(encoding="utf-8")
     assert "{{ exercises }}" not in text
     assert "| 2.1 | One weight with a pencil | " in text and "| 1 (read off) | 5 | 1 |" in text
-    assert "[exercises/02_small.ipynb](exercises/02_small.ipynb)" in text
+    assert "[exercises/02_exercises.ipynb](exercises/02_exercises.ipynb)" in text
 
 
 def test_changed_exercises_are_found_and_listed(copied, monkeypatch):
@@ -69,7 +69,7 @@ def test_changed_exercises_are_found_and_listed(copied, monkeypatch):
     renamed = dataclasses.replace(first, title="A weight with a pen")
     monkeypatch.setattr(exercises, "of_lesson", lambda number: [renamed, *others])
     found = str(build.difference(copied))
-    assert found.startswith("cell 8 (source line 71): the exercises in the notebook are not those of companion/")
+    assert found.startswith("cell 9 (source line 71): the exercises in the notebook are not those of companion/")
     assert "outputs kept, written" in build.build(copied)
     assert "| 2.1 | A weight with a pen | " in copied.notebook.read_text(encoding="utf-8")
     assert build.difference(copied) is None
@@ -77,7 +77,7 @@ def test_changed_exercises_are_found_and_listed(copied, monkeypatch):
 
 def test_changed_code_is_found_and_executed(copied):
     edit(copied.source, "print(add(1, 2))", "print(add(1, 6))")
-    assert "cell 2 (source line 26): the code in the notebook is not" in str(build.difference(copied))
+    assert "cell 3 (source line 26): the code in the notebook is not" in str(build.difference(copied))
     assert "executed, written" in build.build(copied)
     assert outputs(copied)[0][0].text == "7\n"
 
@@ -85,12 +85,12 @@ def test_changed_code_is_found_and_executed(copied):
 @pytest.mark.parametrize(
     "old, new, where",
     [
-        ('"3\\n"', '"4\\n"', "cell 2 (source line 26): the stored output was changed"),
-        ("rising.", "falling.", "cell 5 (source line 42): the stored output was changed"),
-        ('"execution_count": 3', '"execution_count": 4', "cell 7 (source line 57): the stored output was changed"),
-        ("tag{2.1}", "tag{2.2}", "cell 1 (source line 19): the text in the notebook is not"),
-        ("return a + b", "return b + a", "cell 2 (source line 26): the code in the notebook is not"),
-        ('"rung"', '"slow"', "cell 2 (source line 26): the cell's id, tags or name differ"),
+        ('"3\\n"', '"4\\n"', "cell 3 (source line 26): the stored output was changed"),
+        ("rising.", "falling.", "cell 6 (source line 42): the stored output was changed"),
+        ('"execution_count": 3', '"execution_count": 4', "cell 8 (source line 57): the stored output was changed"),
+        ("tag{2.1}", "tag{2.2}", "cell 2 (source line 19): the text in the notebook is not"),
+        ("return a + b", "return b + a", "cell 3 (source line 26): the code in the notebook is not"),
+        ('"rung"', '"slow"', "cell 3 (source line 26): the cell's id, tags or name differ"),
         ('"display_name": "Python 3 (ipykernel)"', '"display_name": "mine"', "metadata or its form was changed"),
     ],
 )
@@ -131,7 +131,7 @@ def test_a_file_that_is_no_built_notebook_is_found(copied, text):
 def test_a_failing_cell_is_named_and_the_old_notebook_stays(copied):
     before = copied.notebook.read_bytes()
     edit(copied.source, "print(add(1, 2))", "print(add(1, undefined))")
-    message = r"(?s)02_small: cell 2 \(02_small\.md, line 26\) failed.*NameError"
+    message = r"(?s)02_small: cell 3 \(02_small\.md, line 26\) failed.*NameError"
     with pytest.raises(build.BuildError, match=message) as caught:
         build.build(copied)
     assert "\x1b" not in str(caught.value)
@@ -142,7 +142,7 @@ def test_a_failing_cell_is_named_and_the_old_notebook_stays(copied):
 def test_nothing_of_the_clock_or_of_chance_is_kept(small_lesson):
     notebook = json.loads(small_lesson.notebook.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
-        assert set(cell["metadata"]) <= {"tags", "name"}
+        assert set(cell["metadata"]) <= {"tags", "name", "jupyter", "claims"}
         assert not any("widget" in kind for output in cell.get("outputs", []) for kind in output.get("data", {}))
     assert set(notebook["metadata"]) == {"build", "kernelspec", "language_info"}
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from nbformat.v4 import new_output
 
-from authoring import build, contract
+from authoring import build, contract, first
 from authoring.lesson import Lesson, assertion_lines
 
 EQUATION = "$$\na + b = b + a\n\\tag{2.1}\n$$\n"
@@ -74,8 +74,8 @@ def test_a_good_lesson_has_no_fault(changed):
         ("Squares rise faster than their roots.\n\n", "", "must be Markdown and begin with a sentence"),
         # exercises
         ("{{ exercises }}\n", "", "needs the line `{{ exercises }}` once, above its code; it is nowhere"),
-        ("{{ exercises }}", "{{ exercises }}\n\n{{ exercises }}", "it is in cells \\[8, 8\\]"),
-        ("that a score", "that\n\n{{ exercises }}\n\na score", "it is in cells \\[8, 10\\]"),
+        ("{{ exercises }}", "{{ exercises }}\n\n{{ exercises }}", "it is in cells \\[9, 9\\]"),
+        ("that a score", "that\n\n{{ exercises }}\n\na score", "it is in cells \\[9, 11\\]"),
         ("Weights and masks, for a change.\n\n", "", "say in a sentence, above the table, what the exercises"),
         ("{{ exercises }}", "### 1. Add\n\n{{ exercises }}", "heading '1. Add': exercises are written once"),
         ("\n## Summary", "\n```{code-cell}\nx = 1\n```\n\nDone.\n\n## Summary", "second code cell: exercises"),
@@ -114,7 +114,7 @@ def output(kind, **content):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"execution_count": None}, "cell 2, source line \\d+: this cell was not executed"),
+        ({"execution_count": None}, "cell 3, source line \\d+: this cell was not executed"),
         ({"execution_count": 7}, "code cell 1, executed as number 7"),
         (output("error", ename="ValueError", evalue="no", traceback=[]), "a stored error: ValueError: no"),
         (output("stream", name="stderr", text="a warning"), "output on stderr: 'a warning'"),
@@ -124,7 +124,7 @@ def output(kind, **content):
 )
 def test_fault_in_the_outputs_is_found(changed, change, message):
     made = changed()
-    made.built[1].update(change)
+    made.built[2].update(change)
     found = texts(made)
     assert any(re.search(message, text) for text in found), found
 
@@ -142,16 +142,16 @@ def test_a_tagged_rung_may_define_what_the_companion_defines(changed):
 
 def test_a_lesson_needs_exercises(changed):
     made = changed('check("2.1"', 'check("98.1"', name="98_small")
-    [fault] = map(str, contract.exercises(made, contract.Known()))
+    [fault] = map(str, first.exercises(made, contract.Known()))
     assert fault.endswith("has no exercises; they are written in companion/study/exercises/lesson_98.py")
     line = made.source.read_text(encoding="utf-8").split("\n").index("{{ exercises }}") + 1
-    assert fault.startswith(f"cell 8, source line {line}: ")
+    assert fault.startswith(f"cell 9, source line {line}: ")
 
 
 def test_exercises_without_a_code_cell_are_a_fault(changed):
     made = changed()
-    del made.built[8]
-    assert any("tries one wrong answer" in str(fault) for fault in contract.exercises(made, contract.Known()))
+    del made.built[9]
+    assert any("tries one wrong answer" in str(fault) for fault in first.exercises(made, contract.Known()))
 
 
 def test_the_section_before_the_exercises_may_have_headings(changed):
@@ -160,8 +160,8 @@ def test_the_section_before_the_exercises_may_have_headings(changed):
 
 def test_equations_of_another_lesson_must_exist_there(changed):
     old, new = "# (2.1), claim", "# (2.1) and (0.3), claim"
-    assert texts(changed(old, new), other_equations={0: {"0.1", "0.3"}}) == []
-    [fault] = texts(changed(old, new), other_equations={0: {"0.1"}})
+    assert texts(changed(old, new), other_equations={"0": {"0.1", "0.3"}}) == []
+    [fault] = texts(changed(old, new), other_equations={"0": {"0.1"}})
     assert "equation (0.3), which does not exist" in fault
 
 
@@ -174,7 +174,7 @@ def test_a_heavy_notebook_is_a_fault(changed):
     made = changed()
     made.notebook.write_text(made.notebook.read_text(encoding="utf-8").ljust(600 * 1024), encoding="utf-8")
     [fault] = texts(made)
-    assert "the notebook has 600 KiB" in fault and fault.startswith("cell 5")
+    assert "the notebook has 600 KiB" in fault and fault.startswith("cell 6")
 
 
 def test_assertions_are_statements_and_calls():

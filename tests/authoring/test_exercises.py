@@ -15,7 +15,7 @@ LESSONS = lessons()
 def test_links_of_the_table_lead_to_the_notebook_of_the_exercises(lesson):
     table = exercises.table(lesson.name)
     links = re.findall(r"\]\(([^)]+)\)", table)
-    assert links == [f"exercises/{lesson.name}.ipynb"]
+    assert links == [f"exercises/{lesson.label}_exercises.ipynb"]
     linked = nbformat.read(lesson.notebook.parent / links[0], as_version=4)
     text = "\n".join(cell.source for cell in linked.cells)
     assert exercises.of_lesson(lesson.number)

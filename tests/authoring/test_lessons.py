@@ -1,16 +1,14 @@
 """Every lesson is what its source builds, and keeps the contract of authoring/README.md."""
 
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from authoring import build, contract
-from authoring.lesson import equations, lessons
+from authoring.lesson import ROOT, lessons, with_deeper
 
-LESSONS = lessons()
-NOT_COMPARED = tomllib.loads(Path(__file__).with_name("not_compared.toml").read_text(encoding="utf-8"))
-COMPANION = contract.companion_names()
+COURSE = lessons()
+LESSONS = with_deeper(COURSE)
 
 
 def test_the_lessons_of_the_course_are_there():
@@ -27,11 +25,14 @@ def test_notebook_is_what_its_source_builds(lesson):
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_lesson_keeps_the_contract(lesson):
     assert lesson.source.exists() and lesson.notebook.exists(), f"{lesson.name}: {build.difference(lesson)}"
-    others = {other.number: equations(other.built) for other in LESSONS if other.notebook.exists()}
-    known = contract.Known(COMPANION, NOT_COMPARED.get(lesson.name, {}), others)
-    faults = contract.check(lesson, known)
+    faults = contract.check(lesson, contract.known_of(lesson, COURSE))
     assert not faults, "\n".join([f"{lesson.name} breaks the contract of authoring/README.md:", *map(str, faults)])
 
 
 def test_reasons_are_kept_for_lessons_that_exist():
-    assert set(NOT_COMPARED) <= {lesson.name for lesson in LESSONS}
+    reasons = tomllib.loads((ROOT / "authoring" / "not_compared.toml").read_text(encoding="utf-8"))
+    assert set(reasons) <= {lesson.name for lesson in LESSONS}
+
+
+def test_the_questions_of_the_package_are_those_of_the_lessons():
+    assert build.QUESTIONS.read_text(encoding="utf-8") == build.collected(COURSE), "run: make notebooks"

@@ -225,7 +225,7 @@ def test_picture_is_small_and_stands_on_white(path):
 
 def test_pictures_have_the_words_that_the_pages_give_them():
     page = (ROOT / "README.md").read_text(encoding="utf-8")
-    for alt, file in ((front.ALT, front.FILE), (map.COURSE_ALT, map.COURSE), (map.PACKAGE_ALT, map.PACKAGE)):
+    for alt, file in ((front.ALT, front.FILE), (map.COURSE_ALT, map.COURSE), (map.PACKAGE_ALT, map.HOUSE)):
         assert f"![{alt}](notebooks/{file})" in page
 
 

@@ -1,0 +1,48 @@
+"""The contract of a deeper notebook: sections that stand alone, each for whoever asks for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from authoring.contract import Fault, Known, fault, numbered, title
+from authoring.form import bound, claims, folded_code, notation, widths
+from authoring.lesson import Lesson
+from authoring.markdown import PARSER, headings
+
+
+def sections(lesson: Lesson, known: Known) -> Iterator[Fault]:
+    """Each section has a target before its heading, and begins with a sentence on what it is for."""
+    targets = set(lesson.targets.values())
+    second = [heading for heading in headings(lesson.built) if heading.level == 2]
+    if not second:
+        yield Fault("a deeper notebook has sections, `## ...`", 1)
+    for heading in second:
+        place = heading.index + 1, heading.line
+        if heading.line or heading.cell not in targets:
+            yield fault(lesson, f"the section {heading.text!r} needs a target on the line before it: (name)=", *place)
+        rows = lesson.built[heading.index].source.split("\n")[heading.line + 2 :]  # under the heading and the minutes
+        tokens = PARSER.parse("\n".join(rows))
+        if not tokens or tokens[0].type != "paragraph_open" or len(tokens[1].content.split()) < 4:
+            yield fault(lesson, f"the section {heading.text!r} must begin with a sentence on what it is for", *place)
+
+
+def alone(lesson: Lesson, known: Known) -> Iterator[Fault]:
+    """The code of a section needs none of another section: only what stands above the first."""
+    starts = [heading.index for heading in headings(lesson.built) if heading.level == 2]
+    code = []
+    for number, cell in numbered(lesson, "code"):
+        try:
+            code.append((sum(start < number for start in starts), number, ast.parse(cell.source)))
+        except SyntaxError:
+            continue  # `code` says so
+    for section, number, tree in code:
+        of_others = {name for other, _, tree in code if other not in (0, section) for name in bound(tree)}
+        own = {name for other, _, tree in code if other in (0, section) for name in bound(tree)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id in of_others - own:
+                what = f"{node.id!r} comes from another section: a section stands alone"
+                yield fault(lesson, what, number, node.lineno - 1)
+
+
+RULES = [title, sections, alone, folded_code, claims, widths, notation]

@@ -1,0 +1,261 @@
+"""From a source to the cells of its notebook: what needs to know the other sources.
+
+Every lesson gets a line at both ends (previous, start, next, exercises, deeper, glossary), and every "lesson 03" in its
+prose is a link. In the second edition also: the head, the counted minutes, and the roles
+
+    {ref}`coins`, {ref}`the coins <coins>`              a place of the same notebook, by its target
+    {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from authoring.markdown import headings, in_prose
+from authoring.minutes import Part, parts
+from authoring.question import SourceError
+from authoring.source import Source, read_source
+from companion.questions.question import Question
+
+HEAD = "{{ head }}"
+NAVIGATION = "navigation"
+START, GLOSSARY = "start.ipynb", "glossary.md"
+HEAD_KEYS = ("able", "needs")
+
+_ROLE = re.compile(r"\{(\w+)\}`(?:([^`<]*?)\s*<([^`>]+)>|([^`<>]+))`")
+_LESSONS = re.compile(r"\b([Ll]essons?)(\s+)(\d\d(?:(?:,\s+|\s+(?:and|or|to)\s+|,\s+and\s+)\d\d)*)\b")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The cells of a notebook before they are run.
+
+    lines, tables:  as in `Source`.
+    parts:          what is counted in each part of the second edition.
+    questions:      those that the lesson asks.
+    """
+
+    source: Source
+    cells: list[NotebookNode]
+    lines: list[int]
+    tables: list[tuple[int, int]]
+    parts: list[Part]
+    questions: list[Question]
+
+
+def is_deeper(source: Path) -> bool:
+    """Is this the source of a deeper notebook?"""
+    return source.parent.name == "deeper"
+
+
+def notebook_of(source: Path) -> str:
+    """Where the notebook of a source is, from the folder of the lessons' notebooks."""
+    return f"deeper/{source.stem[:2]}_deeper.ipynb" if is_deeper(source) else f"{source.stem}.ipynb"
+
+
+def exercises_of(number: int) -> str:
+    """Where the notebook of a lesson's exercises is, from the folder of the lessons' notebooks."""
+    return f"exercises/{number:02}_exercises.ipynb"
+
+
+def deeper_source(lesson: Path) -> Path:
+    """Where the source of a lesson's deeper notebook is, if it has one."""
+    return lesson.parent.parent / "deeper" / lesson.name
+
+
+def lesson_source(deeper: Path) -> Path:
+    """Where the source of the lesson of a deeper notebook is."""
+    return deeper.parent.parent / "lessons" / deeper.name
+
+
+def finish(path: Path) -> Finished:
+    """The cells of a source's notebook. Raises `SourceError`, which says on which line, for what leads nowhere."""
+    source = read_source(path)
+    counted = parts(source) if source.edition == 2 else []
+    resolve = _resolver(source)
+    cells = [NotebookNode(cell) for cell in source.cells]
+    for index, cell in enumerate(cells):
+        if cell.cell_type == "markdown":
+            text = cell.source
+            if source.edition == 2:
+                text = _with_minutes(text, [part for part in counted if part.index == index], source)
+                text = text.replace(HEAD, _head(source, counted)) if index == 0 and not is_deeper(path) else text
+                text = resolve(text, source.lines[index])
+            cell.source = in_prose(lambda prose: _link_lessons(prose, path), text)
+    questions = []
+    for draft in source.questions.values():
+
+        def linked(text: str, line: int = draft.line) -> str:
+            return in_prose(lambda prose: _link_lessons(prose, path), resolve(text, line))
+
+        questions.append(draft.finished(linked))
+    line = navigation(path)
+    ends = [nbformat.v4.new_markdown_cell(line, id=f"{NAVIGATION}-{end}") for end in ("top", "end")]
+    for cell in ends:
+        cell.metadata["tags"] = [NAVIGATION]
+    whole = [ends[0], *cells, ends[1]]
+    moved = [(number + 1, row) for number, row in source.tables]
+    return Finished(source, whole, [1, *source.lines, source.lines[-1] if cells else 1], moved, counted, questions)
+
+
+# --- the line at both ends
+
+
+def titles(folder: Path) -> dict[int, tuple[str, str]]:
+    """The names and titles of the lessons whose sources are in a folder, by number."""
+    found = {}
+    for path in sorted(folder.glob("[0-9][0-9]_*.md")):
+        title = re.search(r"^# (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        found[int(path.name[:2])] = (path.stem, title[1].strip() if title else path.stem)
+    return found
+
+
+def navigation(source: Path) -> str:
+    """The line at both ends of a lesson, or of its deeper notebook, in Markdown."""
+    deeper = is_deeper(source)
+    lesson = lesson_source(source) if deeper else source
+    known, number, up = titles(lesson.parent), int(source.name[:2]), "../" * deeper
+    links = []
+    if deeper and number in known:
+        links.append(f"[← lesson {number:02}: {known[number][1]}]({up}{known[number][0]}.ipynb)")
+    elif number - 1 in known:
+        links.append(f"[← {number - 1:02} {known[number - 1][1]}]({known[number - 1][0]}.ipynb)")
+    links.append(f"[Start]({up}{START})")
+    if number + 1 in known and not deeper:
+        links.append(f"[{number + 1:02} {known[number + 1][1]} →]({known[number + 1][0]}.ipynb)")
+    links.append(f"[Exercises]({up}{exercises_of(number)})")
+    if not deeper and deeper_source(source).exists():
+        links.append(f"[Deeper]({notebook_of(deeper_source(source))})")
+    links.append(f"[Glossary]({up}{GLOSSARY})")
+    return " · ".join(links)
+
+
+def _link_lessons(prose: str, path: Path) -> str:
+    """Prose in which every "lesson 03" is a link, but not the lesson's own number."""
+    deeper = is_deeper(path)
+    known = titles((lesson_source(path) if deeper else path).parent)
+
+    def link(words: str, number: int) -> str:
+        if number not in known or (number == int(path.name[:2]) and not deeper):
+            return words
+        return f"[{words}]({'../' * deeper}{known[number][0]}.ipynb)"
+
+    def linked(found: re.Match[str]) -> str:
+        word, space, numbers = found.groups()
+        if len(numbers) == 2:
+            return link(f"{word}{space}{numbers}", int(numbers))
+        return word + space + re.sub(r"\d\d", lambda one: link(one[0], int(one[0])), numbers)
+
+    return _LESSONS.sub(linked, prose)
+
+
+# --- the second edition: head, minutes, roles
+
+
+def lesson_minutes(counted: list[Part]) -> int:
+    """The minutes of a lesson: of its sittings, as they are printed, and of what stands beside them."""
+    rest = sum(part.exact for part in counted if not part.is_sitting)
+    return sum(part.minutes for part in counted if part.is_sitting) + round(rest)
+
+
+def _head(source: Source, counted: list[Part]) -> str:
+    missing = [key for key in HEAD_KEYS if not str(source.front.get(key, "")).strip()]
+    if missing:
+        what = (
+            f"`{missing[0]}:` is missing in the front matter; {HEAD} prints what a reader will be able to do and needs"
+        )
+        raise SourceError(source.path, 1, what)
+    able, needs = (" ".join(str(source.front[key]).split()) for key in HEAD_KEYS)
+    sittings = [str(part.minutes) for part in counted if part.is_sitting]
+    count = {2: "two", 3: "three", 4: "four"}.get(len(sittings), str(len(sittings)))
+    split = f" in {count} sittings: {', '.join(sittings[:-1])} and {sittings[-1]}" if len(sittings) > 1 else ""
+    return (
+        f"**You will be able to** {able}\n\n"
+        f"**Reading time:** {lesson_minutes(counted)} minutes{split}. **You need:** {needs}"
+    )
+
+
+def _with_minutes(text: str, here: list[Part], source: Source) -> str:
+    """The text with the minutes under the heading of each sitting, or of each section of a deeper notebook."""
+    rows = text.split("\n")
+    for part in reversed(here):
+        if part.is_sitting or is_deeper(source.path):
+            rows.insert(part.line + 1, f"*{part.minutes} minute{'s' * (part.minutes != 1)}*")
+            if part.line + 2 < len(rows) and rows[part.line + 2].strip():
+                rows.insert(part.line + 2, "")
+    return "\n".join(rows)
+
+
+def _resolver(source: Source) -> Callable[[str, int], str]:
+    """What replaces the roles in a text that begins on a line of the source."""
+
+    def resolve(text: str, line: int) -> str:
+        def link(found: re.Match[str]) -> str:
+            role, words, target = found[1], (found[2] or "").strip(), (found[3] or found[4]).strip()
+            where = line + text.count("\n", 0, found.start())
+            if role == "ref":
+                return _ref(source, words, target, where)
+            if role == "deeper":
+                return _deeper(source, words, target, where)
+            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}} or {{deeper}}")
+
+        return _ROLE.sub(link, text)
+
+    return resolve
+
+
+def _ref(source: Source, words: str, target: str, line: int) -> str:
+    if target not in source.targets:
+        known = ", ".join(source.targets) or "none"
+        raise SourceError(source.path, line, f"{{ref}}`{target}`: there is no target ({target})=; there are: {known}")
+    index = source.targets[target]
+    above = [heading.text for heading in headings(source.cells) if heading.index <= index]
+    name = notebook_of(source.path).split("/")[-1]
+    return f"[{words or above[-1]}]({name}#cell-id={source.cells[index].id})"
+
+
+def _deeper(source: Source, words: str, target: str, line: int) -> str:
+    found = re.fullmatch(r"(\d\d)#([\w-]+)", target)
+    if not words or not found:
+        what = (
+            f"{{deeper}}`{words or target}`: expected words and a place, as in {{deeper}}`the words <02#assumptions>`"
+        )
+        raise SourceError(source.path, line, what)
+    if is_deeper(source.path):
+        raise SourceError(source.path, line, "a deeper section stands alone: no {deeper} in it")
+    paths = [
+        path for path in sorted(deeper_source(source.path).parent.glob("[0-9][0-9]_*.md")) if path.name[:2] == found[1]
+    ]
+    there = _sections(paths[0]) if paths else {}
+    if found[2] not in there:
+        known = ", ".join(f"{found[1]}#{name}" for name in there) or "none"
+        what = f"{{deeper}}`{words}`: there is no deeper section {target}; there are: {known}"
+        raise SourceError(source.path, line, what)
+    id, part = there[found[2]]
+    minutes = f"{part.minutes} minute{'s' * (part.minutes != 1)}"
+    return f"[*Deeper:* {words} ({minutes})]({notebook_of(paths[0])}#cell-id={id})"
+
+
+def _sections(deeper: Path) -> dict[str, tuple[str, Part]]:
+    """The sections of a deeper notebook by the target that stands before their heading: the cell's id, and the part."""
+    text = deeper.read_text(encoding="utf-8")
+    return _sections_of(deeper, text)
+
+
+@cache
+def _sections_of(deeper: Path, text: str) -> dict[str, tuple[str, Part]]:
+    source = read_source(deeper)
+    counted = parts(source)
+    found = {}
+    for name, index in source.targets.items():
+        here = [part for part in counted if part.index == index and part.line == 0]
+        if here:
+            found[name] = (source.cells[index].id, here[0])
+    return found

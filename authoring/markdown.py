@@ -1,0 +1,109 @@
+"""What stands in a Markdown cell: headings, formulas, code, words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markdown_it import MarkdownIt
+from nbformat import NotebookNode
+
+DISPLAY = re.compile(r"\$\$(.+?)\$\$", re.DOTALL)
+TAG = re.compile(r"\\tag\{([^}]*)\}")
+_CODE_IN_PROSE = re.compile(r"^(```+|~~~+).*?^\1[ \t]*$|(?<!`)(`+)(?!`).+?(?<!`)\2(?!`)", re.DOTALL | re.MULTILINE)
+_INLINE = re.compile(r"(?<![\\$])\$(?!\$)[^$]+?(?<!\\)\$(?!\$)")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+PARSER = MarkdownIt("commonmark").enable("table")
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A heading of a lesson: its text as Markdown, and where it stands.
+
+    index:  of its cell, from 0.
+    cell:   the id of its cell.
+    line:   of the cell, from 0.
+    """
+
+    level: int
+    text: str
+    index: int
+    cell: str
+    line: int
+
+    @property
+    def part(self) -> str:
+        """Its text before a colon: "Break it" of "Break it: a longer mask"."""
+        return self.text.split(":")[0].strip()
+
+
+def headings(cells: Sequence[NotebookNode]) -> Iterator[Heading]:
+    """The headings of the Markdown cells, in order."""
+    for index, cell in enumerate(cells):
+        if cell.cell_type == "markdown":
+            for opening, inline in pairwise(PARSER.parse(cell.source)):
+                if opening.type == "heading_open":
+                    line = opening.map[0] if opening.map else 0
+                    yield Heading(int(opening.tag[1]), inline.content.strip(), index, cell.id, line)
+
+
+def tables(text: str) -> Iterator[list[list[str]]]:
+    """The tables of a Markdown text, each as rows of cells, the header first."""
+    rows: list[list[str]] = []
+    tokens = PARSER.parse(text)
+    for at, token in enumerate(tokens):
+        if token.type == "table_open":
+            rows = []
+        elif token.type == "tr_open":
+            rows.append([])
+        elif token.type in ("th_open", "td_open"):
+            rows[-1].append(tokens[at + 1].content.strip())
+        elif token.type == "table_close":
+            yield rows
+
+
+def without_code(text: str) -> str:
+    """Markdown with code blanked out, line for line: neither maths nor images stand there."""
+    return _CODE_IN_PROSE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def in_prose(change: Callable[[str], str], text: str) -> str:
+    """`text` with `change` applied to its prose: not to code, formulas, links, comments, roles or headings."""
+    kept: list[str] = []
+
+    def put_away(found: re.Match[str]) -> str:
+        kept.append(found[0])
+        return f"\0{len(kept) - 1}\0"
+
+    heading = re.compile(r"^#{1,6} .*$", re.MULTILINE)
+    for pattern in (_CODE_IN_PROSE, _COMMENT, DISPLAY, _INLINE, heading, _LINK):
+        text = pattern.sub(put_away, text)
+    text = change(text)
+    while "\0" in text:
+        text = re.sub(r"\0(\d+)\0", lambda found: kept[int(found[1])], text)
+    return text
+
+
+def formulas(text: str) -> list[tuple[int, str]]:
+    """The formulas of a Markdown text without their dollars, and the line (from 0) on which each begins."""
+    text = without_code(text)
+    display = [(found.start(), found[1]) for found in DISPLAY.finditer(text)]
+    blank = DISPLAY.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    inline = [(found.start(), found[0][1:-1]) for found in _INLINE.finditer(blank)]
+    return [(text.count("\n", 0, start), formula) for start, formula in sorted(display + inline)]
+
+
+def count_words(text: str) -> int:
+    """The words that a reader reads: a formula in a line is one, a display equation none, a link its text."""
+    text = _COMMENT.sub(" ", DISPLAY.sub(" ", text))
+    text = _LINK.sub(r"\1", _INLINE.sub(" formula ", text))
+    return len(re.findall(r"\S*\w\S*", text))
+
+
+def equations(cells: Sequence[NotebookNode]) -> set[str]:
+    """The numbers of all display equations, as "2.4"."""
+    texts = (without_code(cell.source) for cell in cells if cell.cell_type == "markdown")
+    return {tag for text in texts for display in DISPLAY.findall(text) for tag in TAG.findall(display)}

@@ -1,0 +1,100 @@
+"""The notation's law, `pages/notation.toml`: which letter means what, in which lessons."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).parent / "pages" / "notation.toml"
+
+_GREEK = (
+    "alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|vartheta|iota|kappa|lambda|mu|nu|xi|pi|rho|sigma|tau|"
+    "upsilon|phi|varphi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega|ell"
+)
+_WORDS = re.compile(r"\\(?:text|operatorname\*?|mathrm|tag|begin|end|mathbb|textbf|textit)\s*\{[^{}]*\}")
+_COMMAND = re.compile(rf"\\(?!(?:{_GREEK})(?![A-Za-z]))[A-Za-z]+")
+_LETTER = rf"(?:\\(?:{_GREEK})(?![A-Za-z])|[A-Za-z])"
+_SYMBOL = re.compile(rf"({_LETTER})(?:_(?:\{{([^{{}}]*)\}}|({_LETTER}|\d)))?")
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+def atoms(cell: str) -> list[str]:
+    """The symbols of a table's first cell, each in dollars: `$L$; $l = 1, \\dots, L$` gives `$L$` and `$l$`."""
+    found = []
+    for formula in re.findall(r"\$([^$]+)\$", cell):
+        for part in [formula] if "\\langle" in formula else _split(formula, ","):
+            *left, last = [side.strip() for side in _split(part, "=")]
+            found += left or [last]
+    kept = [symbol for symbol in dict.fromkeys(found) if re.search(r"[A-Za-z]", symbol.replace("\\dots", ""))]
+    return [f"${symbol}$" for symbol in kept]
+
+
+def _split(text: str, separator: str) -> Iterator[str]:
+    """`text` at each separator that stands in no bracket."""
+    depth, start = 0, 0
+    for at, character in enumerate(text):
+        depth += (character in _OPEN) - (character in _CLOSE)
+        if character == separator and depth == 0:
+            yield text[start:at]
+            start = at + 1
+    yield text[start:]
+
+
+@cache
+def law() -> Mapping[str, Any]:
+    """The file: `section` with entries (symbol, meaning, axes, lessons), and `several`."""
+    return tomllib.loads(SOURCE.read_text(encoding="utf-8"))
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split())
+
+
+def meanings(entries: Iterator[list[str]] | None = None) -> dict[str, dict[int, str]]:
+    """What each symbol means, by lesson: `d_k` -> {2: "components of a query and key"}."""
+    found: dict[str, dict[int, str]] = {}
+    for symbol, words, _, named in entries or (entry for part in law()["section"] for entry in part["entries"]):
+        for atom in atoms(symbol):
+            for number in numbers(named):
+                found.setdefault(plain(atom), {})[number] = words
+    return found
+
+
+def plain(symbol: str) -> str:
+    """A symbol without dollars and needless braces: `$d_{k}$` is `d_k`."""
+    return re.sub(r"_\{(\w|\\\w+)\}", r"_\1", symbol.strip("$")).replace(" ", "")
+
+
+def symbols(formula: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """The letters of a formula: each whole with its subscript, without it, and the subscript's letters.
+
+    Words (`\\text`, `\\operatorname`, `\\mathrm`) are not letters.
+    """
+    formula = _COMMAND.sub(" ", _WORDS.sub(" ", formula)).replace("'", "")
+    for found in _SYMBOL.finditer(formula):
+        below = found[2] or found[3] or ""
+        whole = f"{found[1]}_{{{below}}}" if found[2] else f"{found[1]}_{below}" if below else found[1]
+        yield plain(whole), found[1], tuple(re.findall(_LETTER, below))
+
+
+def unknown_letters(formula: str, known: set[str]) -> list[str]:
+    """The symbols of a formula that are neither known nor made of letters that are: `q_i` is, with `q` and `i`."""
+    return [
+        whole
+        for whole, letter, below in symbols(formula)
+        if whole not in known and not (letter in known and all(part in known for part in below))
+    ]
+
+
+def second_meanings(found: Mapping[str, Mapping[int, str]], lessons: set[int]) -> dict[str, dict[int, str]]:
+    """The symbols that mean two things in these lessons, and what in which."""
+    clashes = {}
+    for symbol, by_lesson in found.items():
+        here = {number: words for number, words in by_lesson.items() if number in lessons}
+        if len(set(here.values())) > 1:
+            clashes[symbol] = here
+    return clashes

@@ -1,0 +1,199 @@
+"""The directive `{question}`: a question, its answers, and the reason for each, as a source writes them.
+
+    ```{question} size
+    :kind: choice
+    The question, as Markdown.
+    - [ ] a wrong choice | why it is wrong
+    - [x] the right one | why it is right
+    ```
+
+A number has `= 1.414 ± 0.01 | why`, known mistakes `~ 2 | why`, and, if you like, `* | what is said of any other
+number`. A prediction has `> what happens`. A line that is indented goes on with the one above.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+from companion.questions.question import KINDS, LETTERS, Answer, Question, read_number
+
+_MARKDOWN = MarkdownIt("commonmark", {"html": False})
+_MATHS = re.compile(r"\$[^$\n]+\$")
+_ANSWER = re.compile(r"^(- \[[ xX]\]|=|~|\*|>)(?:\s+(.*))?$")
+_MARKS = {"choice": ("- [ ]", "- [x]"), "number": ("=", "~", "*"), "predict": (">",)}
+
+
+class SourceError(Exception):
+    """A source of which no notebook can be built; the message says which, on which line, and why."""
+
+    def __init__(self, path: Path, line: int, what: str) -> None:
+        super().__init__(f"{path.name}, line {line}: {what}")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A question as its source has it: roles in its texts are not resolved yet. `line`: of the source, from 1."""
+
+    question: Question
+    line: int
+
+    @property
+    def name(self) -> str:
+        return self.question.name
+
+    @property
+    def code(self) -> str:
+        """The cell that asks it."""
+        id = self.question.id
+        return f'# question {id}\nfrom companion.questions import ask\n\nask("{id}")'
+
+    def finished(self, resolve: Callable[[str], str]) -> Question:
+        """The question with its texts' roles resolved, and as HTML."""
+        texts = vars(self.question)
+        answers = tuple(
+            Answer(resolve(answer.text), answer.right, resolve(answer.why), answer.tolerance)
+            for answer in self.question.answers
+        )
+        changed = {name: resolve(texts[name]) for name in ("text", "otherwise", "outcome")}
+        question = Question(**{**texts, **changed, "answers": answers})
+        return Question(**{**vars(question), "html": as_html(question)})
+
+
+def read_question(body: list[str], path: Path, line: int, lesson: int, before: int) -> Draft:
+    """The question of a directive: its name, then its lines. `before`: how many the lesson has above it."""
+
+    def fault(what: str, row: int = 0) -> SourceError:
+        return SourceError(path, line + row, what)
+
+    name = body[0].strip()
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
+        raise fault(f"question {name!r}: expected a name of small letters, digits and -, as in {{question}} size")
+    if before >= len(LETTERS):
+        raise fault(f"question {name}: a lesson has at most {len(LETTERS)} questions")
+    kind, text, found = "", [], []
+    for row, words in enumerate(body[1:], 1):
+        option, mark = re.match(r"^:(\w+):\s*(.*)$", words), _ANSWER.match(words)
+        if option and not text and not found:
+            if option[1] != "kind" or option[2] not in KINDS:
+                raise fault(f"question {name}: expected `:kind:` with one of {', '.join(KINDS)}, got {words!r}", row)
+            kind = option[2]
+        elif mark and kind:
+            if mark[1].lower() not in _MARKS[kind]:
+                raise fault(f"question {name}: a {kind} has lines with {' or '.join(_MARKS[kind])}, got {words!r}", row)
+            found.append((row, mark[1].lower(), mark[2] or ""))
+        elif found and words.startswith("  "):
+            found[-1] = (*found[-1][:2], f"{found[-1][2]} {words.strip()}")
+        elif found and words.strip():
+            raise fault(
+                f"question {name}: {words!r} is no answer; a line that goes on with the one above is indented", row
+            )
+        elif not found:
+            text.append(words)
+    if not kind:
+        raise fault(f"question {name}: expected a line `:kind:` with one of {', '.join(KINDS)}")
+    asked = "\n".join(text).strip()
+    if not asked:
+        raise fault(f"question {name}: it asks nothing")
+    id = f"{lesson}.{LETTERS[before]}"
+    if kind == "predict":
+        outcome = "\n\n".join(words for _, _, words in found)
+        if not outcome.strip():
+            raise fault(f"question {name}: expected what happens, as in `> the weights collapse`")
+        return Draft(Question(id, name, "predict", asked, outcome=outcome), line)
+    answers, otherwise = [], ""
+    for row, mark, words in found:
+        shown, why = _halves(words)
+        if not why:
+            raise fault(f"question {name}: {words!r} has no reason; expected `answer | why`", row)
+        if mark == "*":
+            otherwise = why
+            continue
+        if not shown:
+            raise fault(f"question {name}: an answer without words", row)
+        if kind == "choice":
+            answers.append(Answer(shown, mark == "- [x]", why))
+        else:
+            value, _, away = (part.strip() for part in shown.partition("±"))
+            tolerance = read_number(away) if away else 0.0
+            if read_number(value) is None or tolerance is None:
+                raise fault(f"question {name}: {shown!r}: expected a number, as in `= 1.414 ± 0.01 | why`", row)
+            answers.append(Answer(value, mark == "=", why, tolerance))
+    right = [answer for answer in answers if answer.right]
+    if len(right) != 1:
+        how = "`- [x]`" if kind == "choice" else "`=`"
+        raise fault(f"question {name}: expected one right answer, marked {how}; got {len(right)}")
+    if kind == "choice" and len(answers) < 2:
+        raise fault(f"question {name}: expected at least two choices")
+    if len({answer.text for answer in answers}) < len(answers):
+        raise fault(f"question {name}: two answers are the same")
+    draft = Question(id, name, kind, asked, tuple(answers), otherwise)  # type: ignore[arg-type]
+    for answer in answers:
+        if kind == "number" and draft.judge(answer.text).why != answer.why:
+            raise fault(f"question {name}: {answer.text} is within the tolerance of another answer")
+    return Draft(draft, line)
+
+
+def _halves(words: str) -> tuple[str, str]:
+    """Answer and reason: what stands before and after the first ` | ` that is in no formula."""
+    for found in re.finditer(r"(?:^|\s)\|(?:\s|$)", words):
+        if words.count("$", 0, found.start()) % 2 == 0:
+            return words[: found.start()].strip(), words[found.end() :].strip()
+    return words.strip(), ""
+
+
+# --- how a lesson shows it
+
+
+def as_html(question: Question) -> str:
+    """The question for a page without script: each choice opens to show its reason."""
+    name, id = html.escape(question.name), html.escape(question.id)
+    head = f'<section class="ext-question" data-question="{id}" data-name="{name}"'
+    head += f' data-lesson="{question.lesson}" data-kind="{question.kind}" aria-label="Question {id}">'
+    asked = f'<div class="ext-ask"><strong>Question {id}.</strong> {_rendered(question.text)}</div>'
+    items = []
+    if question.kind == "choice":
+        for answer in question.answers:
+            word = "Yes." if answer.right else "Not quite."
+            items.append(_item("data-right" * answer.right, _inline(answer.text), word, answer.why))
+        tag, kind = "ol", ' type="a"'
+    elif question.kind == "number":
+        for answer in question.answers:
+            data = f'data-value="{read_number(answer.text)!r}" data-tolerance="{answer.tolerance!r}"'
+            data += " data-right" * answer.right
+            items.append(_item(data, f"{_inline(answer.text)}?", "Yes." if answer.right else "Not that.", answer.why))
+        if question.otherwise:
+            items.append(_item("data-otherwise", "another number?", "Not that.", question.otherwise))
+        tag, kind = "ul", ""
+    else:
+        items.append(
+            _item("", "Write down what you expect. Then open this.", "", question.outcome.replace("\n\n", " "))
+        )
+        tag, kind = "ul", ""
+    return f'{head}{asked}<{tag}{kind} class="ext-answers">{"".join(items)}</{tag}></section>'
+
+
+def _item(data: str, shown: str, word: str, why: str) -> str:
+    reason = f'{word} <span class="ext-why">{_inline(why)}</span>'.strip()
+    return f"<li{' ' * bool(data)}{data}><details><summary>{shown}</summary>{reason}</details></li>"
+
+
+def _rendered(markdown: str) -> str:
+    """Markdown as HTML on one line, formulas left as they are for MathJax."""
+    return _with_maths(markdown, lambda text: _MARKDOWN.render(text)).replace("\n", " ").strip()
+
+
+def _inline(markdown: str) -> str:
+    return _with_maths(markdown, lambda text: _MARKDOWN.renderInline(text)).replace("\n", " ").strip()
+
+
+def _with_maths(markdown: str, render: Callable[[str], str]) -> str:
+    formulas = _MATHS.findall(markdown)
+    numbers = iter(range(len(formulas)))
+    made = render(_MATHS.sub(lambda _: f"MATHS{next(numbers)}X", markdown))
+    return re.sub(r"MATHS(\d+)X", lambda found: html.escape(formulas[int(found[1])], quote=False), made)

@@ -1,0 +1,146 @@
+"""A question of a lesson, and what is right and wrong about an answer. `questions.json` holds all of them.
+
+The lessons' sources are where a question is written; `make notebooks` collects them into the file, and a test asks
+whether it is current.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, get_args
+
+Kind = Literal["choice", "number", "predict"]
+KINDS: tuple[str, ...] = get_args(Kind)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer that the question knows, and why it is right or wrong. Texts are Markdown.
+
+    text:       of a choice; of a number, as it was written: "1.414".
+    tolerance:  how far a number may be away.
+    """
+
+    text: str
+    right: bool
+    why: str
+    tolerance: float = 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of an answer. `right` is None for a prediction, which only who made it can judge."""
+
+    right: bool | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question.
+
+    id:         "2.a": lesson and letter, in the order of the lesson.
+    name:       "size": what it is kept under, so that a question put in before it changes nothing.
+    kind:       one of `KINDS`: choose one, give a number, or write down what you expect.
+    answers:    of a choice all that are offered; of a number the right one and known mistakes; of a prediction none.
+    otherwise:  what is said of a number that no answer matches.
+    outcome:    of a prediction: what happens, to compare it with.
+    html:       how a lesson shows it, without the script that makes it answer.
+    """
+
+    id: str
+    name: str
+    kind: Kind
+    text: str
+    answers: tuple[Answer, ...] = ()
+    otherwise: str = ""
+    outcome: str = ""
+    html: str = field(default="", repr=False)
+
+    @property
+    def lesson(self) -> int:
+        return int(self.id.split(".")[0])
+
+    @property
+    def key(self) -> str:
+        """What the reader's answers are kept under."""
+        return f"{self.lesson}/{self.name}"
+
+    @property
+    def right(self) -> Answer | None:
+        """The right answer; None for a prediction."""
+        return next((answer for answer in self.answers if answer.right), None)
+
+    def judge(self, given: str) -> Verdict:
+        """What is to be said of an answer: a choice's letter, a number, or the text of a prediction.
+
+        Raises `ValueError` if it is not of that kind.
+        """
+        given = str(given).strip()
+        if self.kind == "predict":
+            if not given:
+                raise ValueError(f"question {self.id}: expected what you think will happen, got nothing")
+            return Verdict(None, self.outcome)
+        if self.kind == "choice":
+            letters = LETTERS[: len(self.answers)]
+            if len(given) != 1 or given.lower() not in letters:
+                raise ValueError(f"question {self.id}: expected one of {', '.join(letters)}, got {given!r}")
+            chosen = self.answers[letters.index(given.lower())]
+            return Verdict(chosen.right, chosen.why)
+        number = read_number(given)
+        if number is None:
+            raise ValueError(f"question {self.id}: expected a number, such as 0.25 or 1/4, got {given!r}")
+        for known in self.answers:
+            value = read_number(known.text)
+            assert value is not None
+            if math.isclose(number, value, rel_tol=1e-9, abs_tol=known.tolerance):
+                return Verdict(known.right, known.why)
+        return Verdict(False, self.otherwise)
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+
+
+def read_number(text: str) -> float | None:
+    """The number that a reader typed: "1024", "1,024", "0.5", "0,5", "1/2", "1e-3", "50%", with a minus of any kind."""
+    text = text.strip().replace("\u2212", "-").replace(" ", "").replace("_", "")
+    if text.endswith("%"):
+        share = read_number(text[:-1])
+        return None if share is None else share / 100
+    if text.count("/") == 1:
+        above, below = map(read_number, text.split("/"))
+        return None if above is None or not below else above / below
+    text = text.replace(",", "") if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", text) else text.replace(",", ".")
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def from_json(entry: Mapping[str, Any]) -> Question:
+    """The question of an entry of `questions.json`."""
+    return Question(**{**entry, "answers": tuple(Answer(**answer) for answer in entry["answers"])})
+
+
+@cache
+def questions() -> dict[str, Question]:
+    """Every question by its number, in the order of the course."""
+    text = files(__package__).joinpath("questions.json").read_text(encoding="utf-8")
+    return {entry["id"]: from_json(entry) for entry in json.loads(text)}
+
+
+def find_question(id: str) -> Question:
+    """The question of this number. Raises `ValueError` that lists the lesson's, or the lessons, if there is none."""
+    known = questions()
+    wanted = str(id).strip().lower()
+    if wanted in known:
+        return known[wanted]
+    lesson = wanted.split(".")[0].lstrip("0") or "0"
+    near = [key for key in known if key.split(".")[0] == lesson]
+    lessons = sorted({key.split(".")[0] for key in known}, key=int)
+    there = ", ".join(near) if near else f"a question of lessons {', '.join(lessons)}, as in 2.a"
+    raise ValueError(f"question {id!r}: expected {'one of ' if near else ''}{there}")
