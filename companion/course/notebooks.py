@@ -9,7 +9,18 @@ from pathlib import Path
 import nbformat
 
 from companion.checkpoints import write_atomic
-from companion.course.cells import IMPORTS, Cell, Notebook, code, count, heading, markdown, notebook, to_text
+from companion.course.cells import (
+    IMPORTS,
+    IN_ANOTHER_KERNEL,
+    Cell,
+    Notebook,
+    code,
+    count,
+    heading,
+    markdown,
+    notebook,
+    to_text,
+)
 from companion.course.tutor import TUTOR
 from companion.course.uses import other_exercises
 from companion.study.exercises.book import exercises
@@ -47,7 +58,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
             f"# Exercises: {title}\n\nThey belong to [lesson {name[:2]}](../{name}.ipynb): "
             f"{count(len(book), 'exercise')}, about {minutes} minutes.\n\n{_HOW}"
         ),
-        code(f"{IMPORTS}\n\n{_DESK}"),
+        code(f"{IN_ANOTHER_KERNEL}\n{IMPORTS}\n\n{_DESK}"),
     ]
     for one in book:
         cells += [

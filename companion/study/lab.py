@@ -74,10 +74,10 @@ def _read_record(file: Path) -> dict[str, str]:
 
 
 def _files(course: Path) -> Iterator[Path]:
-    for path in sorted(course.rglob("*")):
-        inside = path.relative_to(course).parts
-        if path.is_file() and not any(part in SKIPPED for part in inside):
-            yield path
+    for file in sorted(course.rglob("*")):
+        inside = file.relative_to(course).parts
+        if file.is_file() and not any(part in SKIPPED for part in inside):
+            yield file
 
 
 def _content(data: bytes) -> str:

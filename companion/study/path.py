@@ -25,9 +25,10 @@ from companion.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
 FILE = "start.ipynb"
 CELL = "path"  # the name of the cell that shows the table
 
+_COLORS = "--bar:{green};--back:{faint};--edge:{edge}"
 _STYLE = (
-    f".ext-path{{--bar:{PALETTE['green']};--back:{LIGHT_PAGE['faint']};--edge:{LIGHT_PAGE['edge']};max-width:{WIDEST}px}}"
-    f"[data-jp-theme-light=false] .ext-path{{--bar:{DARK['green']};--back:{DARK_PAGE['faint']};--edge:{DARK_PAGE['edge']}}}"
+    f".ext-path{{{_COLORS.format_map(PALETTE | LIGHT_PAGE)};max-width:{WIDEST}px}}"
+    f"[data-jp-theme-light=false] .ext-path{{{_COLORS.format_map(DARK | DARK_PAGE)}}}"
     ".ext-path table{width:100%;font-size:14px;border-collapse:collapse}"
     ".ext-path td,.ext-path th{text-align:left;vertical-align:top;padding:.4em .7em}"
     ".ext-path td:nth-child(2),.ext-path td:nth-child(3){white-space:nowrap}"

@@ -1,4 +1,4 @@
-"""A reader's own copy of the notebooks: complete, kept up to date, and never written over where the reader has worked."""
+"""A reader's own copy of the notebooks: complete, up to date, never written over where the reader has worked."""
 
 import json
 import os
