@@ -42,8 +42,8 @@ def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
     found = {}
     for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
         of_lesson = [exercise for exercise in exercises().values() if exercise.lesson == int(path.name[:2])]
-        first, *_ = nbformat.read(path, as_version=4).cells
-        title = re.match(r"# (.+)", first.source)
+        cells = nbformat.read(path, as_version=4).cells
+        title = next(filter(None, (re.match(r"# (.+)", cell.source) for cell in cells)), None)
         if of_lesson and title:
             found[path.stem] = (title[1], of_lesson)
     return found
