@@ -15,19 +15,21 @@ PIP  := $(PY) -m pip --disable-pip-version-check install
 OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 
-PYTEST := $(PY) -m pytest -n 2 --dist loadscope
+# A file's tests stay in one process; what takes long starts first (tests/conftest.py), so that both end together.
+PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180 --nbval-sanitize-with authoring/nbval.cfg
 # A reader's progress is not for tests to write.
 IN_BUILD := COMPANION_HOME="$$PWD/build/progress"
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test lint types pytest test-notebooks solved verify notebooks check-notebooks lab-check bench clean FORCE
+.PHONY: help lab test quick lint types pytest test-notebooks solved verify notebooks check-notebooks lab-check bench clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
 	@echo
 	@echo '  make lab               open the course in JupyterLab (makes its environment first)'
 	@echo '  make test              prove everything: lint, types, tests, and every cell of every notebook'
+	@echo '  make quick             under two minutes, for a changed line: lint, types, and the tests that are not slow'
 	@echo
 	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
@@ -87,9 +89,13 @@ lab: $(VENV)/.lab
 
 # --- proving ---------------------------------------------------------------------------------------------------------
 test: $(VENV)/.test
-	@$(MAKE) --no-print-directory lint types
-	@$(MAKE) --no-print-directory solved verify
+	@$(MAKE) --no-print-directory -j2 lint types solved
+	@$(MAKE) --no-print-directory verify
 	$(IN_BUILD) $(PYTEST) $(NBVAL) tests notebooks build/solved
+
+quick: $(VENV)/.test
+	@$(MAKE) --no-print-directory lint types
+	$(PYTEST) -q -m 'not slow' tests
 
 lint: $(VENV)/.test
 	$(PY) -m ruff check .

@@ -35,8 +35,8 @@ from authoring import exercises
 from authoring.imports import PACKAGE, files_behind, parsed
 from authoring.lesson import Lesson, lessons, with_deeper
 from authoring.question import SourceError
-from companion.checkpoints import write_atomic
-from companion.course.cells import KERNEL
+from companion.course.release.cells import KERNEL
+from companion.files.atomic import write_atomic
 from companion.questions.question import Question
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -165,7 +165,7 @@ def _prose_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference 
             shift = _first_changed_line(cell.source, old.source if old is not None else "")
             what = "the text in the notebook is not the text in the source"
             for table in (row for at, row in lesson.tables if at == number and row <= shift):
-                what, shift = "the exercises in the notebook are not those of companion/study/exercises", table
+                what, shift = "the exercises in the notebook are not those of companion/exercises", table
             return Difference(what, number, line + shift, False)
         if cell.id != old.get("id") or cell.metadata != old.metadata:
             return Difference("the cell's id, tags or name differ from the source", number, line, runs=False)

@@ -22,7 +22,7 @@ from authoring.markdown import headings, in_prose
 from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.source import Source, read_source
-from companion.course.cells import IN_ANOTHER_KERNEL
+from companion.course.release.cells import IN_ANOTHER_KERNEL
 from companion.questions.question import Question
 
 HEAD = "{{ head }}"

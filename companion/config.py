@@ -259,9 +259,10 @@ class ModelConfig:
             require_whole(name, getattr(self, name))
         _require_choice(self, "stack")
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
-        for name in ("segments", "pooled"):
-            value = getattr(self.embedding, name)
-            _require(self.stack == "encoder" or not value, name, value, f"none of it for stack={self.stack!r}")
+        if self.stack != "encoder":
+            segments, pooled = self.embedding.segments, self.embedding.pooled
+            _require(segments == 0, "segments", segments, "0; only an encoder has segments")
+            _require(not pooled, "pooled", pooled, "False; only an encoder has a pooler")
         sizes = self.attention.resolved(self.d_model)
         if self.positions.kind == "rotary":
             _require(sizes.d_head % 2 == 0, "d_head", sizes.d_head, "an even width: rotary turns pairs of components")

@@ -1,7 +1,7 @@
 """The published systems that the course names, as configurations (lesson 13).
 
 A preset says what its paper or its released configuration says, and nothing in the package asks for one by name: it is
-a `ModelConfig` like any other. `Transformer(preset(name))` is a fresh model; `companion.published` reads trained ones.
+a `ModelConfig` like any other. `Transformer(preset(name))` is a fresh model; `load_pretrained` reads trained ones.
 """
 
 from __future__ import annotations

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.config import ModelConfig
-from companion.layers.attention import Attention, Mask
+from companion.layers.attention import Attention, Mask, join
+from companion.layers.bert import MaskedTransform, Pooler
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache, LayerCache
-from companion.layers.heads import MaskedTransform, Pooler
-from companion.layers.moe import Experts, MoE, RoutingStats
+from companion.layers.moe import MoE, RoutingStats
 from companion.layers.norms import norm
-from companion.layers.positions import Learned, sinusoidal
+from companion.layers.positions import Learned, Rotary, sinusoidal
 
 
 class Output(NamedTuple):
@@ -44,21 +44,30 @@ class Memory(NamedTuple):
     """A source as the decoder's layers see it: computed once, read at every step.
 
     layers:   each decoder layer's keys and values of the encoder's output.
-    mask:     which source tokens may be looked at, (batch, 1, 1, key); `None`: all.
+    real:     which source tokens are not padding, (batch, key); `None`: all.
     routing:  of the encoder's layers.
     """
 
     layers: tuple[CrossCache, ...]
-    mask: Mask | None
+    real: Bool[Tensor, "#batch key"] | None
     routing: tuple[RoutingStats, ...]
 
     def select(self, rows: Int[Tensor, "row"]) -> Memory:
         """The given rows, in that order and as often as named, copied; without `routing`, which is of whole batches."""
         layers = tuple(layer.select(rows) for layer in self.layers)
-        mask = self.mask
-        if mask is not None:
-            mask = mask.expand(self.layers[0].keys.shape[0], -1, -1, -1)[rows]
-        return Memory(layers, mask, ())
+        real = None if self.real is None else self.real.expand(len(self.layers[0].keys), -1)[rows]
+        return Memory(layers, real, ())
+
+
+class Inputs(TypedDict, total=False):
+    """What goes into a `Transformer` beside the tokens; `Transformer.features` says what each is."""
+
+    source: Tensor | Memory | None
+    positions: Tensor | None
+    segments: Tensor | None
+    real: Tensor | None
+    mask: Tensor | None
+    cache: KVCache | None
 
 
 class Stack(nn.Module):
@@ -66,6 +75,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
+        self.rotary = Rotary.of(config.positions, config.sizes.d_head)
         self.blocks = nn.ModuleList(Block(config, causal=causal, cross=cross) for _ in range(config.layers))
         self.norm = norm(config.norm, config.d_model) if config.norm.placement == "pre" else nn.Identity()
 
@@ -74,33 +84,40 @@ class Stack(nn.Module):
         x: Float[Tensor, "batch token d_model"],
         *,
         positions: Int[Tensor, "*batch token"],
+        real: Bool[Tensor, "#batch key"] | None = None,
         mask: Mask | None = None,
         cache: list[LayerCache] | None = None,
         memory: Memory | None = None,
-        real: Bool[Tensor, "batch token"] | None = None,
-        experts: Experts = "auto",
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
         """All blocks in order, then the last norm where the config has one.
 
-        cache:   of each block; it is written.
-        memory:  what cross-attention looks at.
-        real:    which tokens a mixture of experts counts; `None`: all.
+        positions:  of each token; rotary angles are made of them here, once for all blocks.
+        real:       which keys are not padding: no query sees the others, and no expert counts them. `None`: all.
+        mask:       who may look at whom.
+        cache:      of each block; it is written.
+        memory:     what cross-attention looks at.
 
-        Returns the state, and the routing of each block that has experts.
+        Returns the state, and the routing of each block that has experts. Raises `ValueError` for `real` of another
+        shape.
         """
+        if real is not None:
+            keys = x.shape[1] if cache is None else cache[0].visible
+            if real.ndim != 2 or real.shape[0] not in (1, x.shape[0]) or real.shape[1] != keys:
+                raise ValueError(f"real has shape {tuple(real.shape)}: expected (batch, key), {(x.shape[0], keys)}")
+            mask = join(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
+            real = real.expand(len(x), -1)
+            real = real if cache is None else real.gather(1, cache[0].slots)
+        turns = positions if self.rotary is None else self.rotary.at(positions, x.dtype)
         routing = []
-        first: Attention = self.blocks[0].attention  # type: ignore[assignment]
-        places = positions if first.rotary is None else first.rotation(positions, x.dtype)  # the same in every layer
         for i, block in enumerate(self.blocks):
             x, where = block(
                 x,
-                positions=places,
+                positions=turns,
                 mask=mask,
                 cache=None if cache is None else cache[i],
                 source=None if memory is None else memory.layers[i],
-                source_mask=None if memory is None else memory.mask,
+                source_mask=None if memory is None or memory.real is None else memory.real[:, None, None, :],
                 real=real,
-                experts=experts,
             )
             if where is not None:
                 routing.append(where)
@@ -168,33 +185,9 @@ class Transformer(nn.Module):
         if self.segments is not None:
             nn.init.normal_(self.segments.weight, std=0.02)
 
-    def forward(
-        self,
-        tokens: Int[Tensor, "batch token"],
-        *,
-        source: Int[Tensor, "batch key"] | Memory | None = None,
-        positions: Int[Tensor, "*batch token"] | None = None,
-        segments: Int[Tensor, "batch token"] | None = None,
-        mask: Mask | Bool[Tensor, "batch key"] | None = None,
-        cache: KVCache | None = None,
-        experts: Experts = "auto",
-    ) -> Output:
-        """Logits for every token.
-
-        source:     for an encoder-decoder: the source's ids, or the `Memory` that `encode` made of them.
-        positions:  (token) or (batch, token). Default: 0, 1, ..., or from where each row of the cache stands.
-        segments:   for an encoder with `config.embedding.segments`: which one each token belongs to. Default: 0.
-        mask:       (batch, key): which tokens are real; or anything that broadcasts to (batch, head, token, key), where
-                    a token that may look nowhere is padding. With a cache, key counts the slots it shows.
-        cache:      what the decoder has seen so far; call under `torch.no_grad()` and go on with `Output.cache`.
-        experts:    how a mixture of experts computes, see `MoE`: `"auto"`, `"loop"`, `"grouped"` or `"gather"`.
-
-        Raises `ValueError` if the stack and the arguments do not fit, or the tokens do not fit the cache or the learned
-        positions.
-        """
-        stream, routing, cache = self.features(
-            tokens, source=source, positions=positions, segments=segments, mask=mask, cache=cache, experts=experts
-        )
+    def forward(self, tokens: Int[Tensor, "batch token"], **inputs: Unpack[Inputs]) -> Output:
+        """Logits for every token: the `head` of `features`, which says what else goes in and what is refused."""
+        stream, routing, cache = self.features(tokens, **inputs)
         return Output(self.head(stream), routing, cache)
 
     def features(
@@ -204,52 +197,52 @@ class Transformer(nn.Module):
         source: Int[Tensor, "batch key"] | Memory | None = None,
         positions: Int[Tensor, "*batch token"] | None = None,
         segments: Int[Tensor, "batch token"] | None = None,
-        mask: Mask | Bool[Tensor, "batch key"] | None = None,
+        real: Bool[Tensor, "#batch key"] | None = None,
+        mask: Mask | None = None,
         cache: KVCache | None = None,
-        experts: Experts = "auto",
     ) -> Features:
-        """`forward` without the head, for callers that want the logits of a few tokens only. It raises the same."""
-        if self.decoder is None:
-            if segments is not None and self.segments is None:
-                raise ValueError("segments: this model has no vectors for them; expected embedding.segments >= 1")
-            if source is not None or cache is not None:
-                raise ValueError("source and cache belong to a decoder; got one for stack='encoder'")
-            assert self.encoder is not None
-            return Features(*self._run(self.encoder, tokens, positions, mask, segments=segments, experts=experts), None)
-        if segments is not None:
-            raise ValueError(f"segments belong to an encoder; got them for stack={self.config.stack!r}")
-        if (source is None) == (self.encoder is not None):
-            has = "got none" if source is None else "got one"
-            raise ValueError(f"source: stack={self.config.stack!r} {has}; it belongs to an encoder_decoder, always")
-        memory = source if source is None or isinstance(source, Memory) else self.encode(source, experts=experts)
+        """The stream before the head, for callers that want the logits of a few tokens only.
+
+        source:     for an encoder-decoder: the source's ids, or the `Memory` that `encode` made of them.
+        positions:  (token) or (batch, token). Default: 0, 1, ..., or from where each row of the cache stands.
+        segments:   for an encoder with `config.embedding.segments`: which one each token belongs to. Default: 0.
+        real:       (batch, key): which tokens are not padding. No query sees padding, and no expert counts it. With a
+                    cache, key counts the slots it shows. Default: all.
+        mask:       who may look at whom: broadcasts to (batch, head, token, key), with key as in `real`.
+        cache:      what the decoder has seen so far; call under `torch.no_grad()` and go on with `Features.cache`.
+
+        Raises `ValueError` if the stack and the arguments do not fit, or the tokens do not fit the cache or the learned
+        positions.
+        """
+        self._check(source, segments, mask, cache)
         if cache is not None and cache.batch != tokens.shape[0]:
             raise ValueError(f"tokens has batch={tokens.shape[0]}: expected {cache.batch}, as many rows as the cache")
+        memory = self.encode(source) if isinstance(source, Tensor) else source
         opened = None if cache is None else cache.open(tokens.shape[1])
-        if positions is None and opened is not None:
-            positions = opened[0].slots
-        reach = tokens.shape[1] + (0 if cache is None else cache.filled)
-        stream, routing = self._run(self.decoder, tokens, positions, mask, opened, memory, reach, experts=experts)
-        routing = (memory.routing if memory is not None else ()) + routing
-        return Features(stream, routing, None if cache is None else cache.advance(tokens.shape[1]))
+        self._check_reach(tokens.shape[1] + (0 if cache is None else cache.filled))
+        if positions is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device) if opened is None else opened[0].slots
+        x = self._embed(tokens, positions, segments)
+        stack = self.decoder or self.encoder
+        assert stack is not None
+        x, routing = stack(x, positions=positions, real=real, mask=mask, cache=opened, memory=memory)
+        routing = (() if memory is None else memory.routing) + routing
+        return Features(x, routing, None if cache is None else cache.advance(tokens.shape[1]))
 
-    def encode(
-        self,
-        source: Int[Tensor, "batch key"],
-        *,
-        mask: Mask | Bool[Tensor, "batch key"] | None = None,
-        experts: Experts = "auto",
-    ) -> Memory:
+    def encode(self, source: Int[Tensor, "batch key"], *, real: Bool[Tensor, "#batch key"] | None = None) -> Memory:
         """The source as the decoder's layers see it; run it once and pass it as `source` from then on.
 
-        mask: (batch, key), which source tokens are real. `experts` as in `forward`.
+        real: (batch, key), which source tokens are not padding. Default: all.
 
         Raises `ValueError` unless this is an encoder-decoder.
         """
         if self.encoder is None or self.decoder is None:
             raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the one stack with a source")
-        stream, routing = self._run(self.encoder, source, None, mask, experts=experts)
-        layers = tuple(block.cross.project_source(stream) for block in self.decoder.blocks)  # type: ignore[union-attr, operator]
-        return Memory(layers, _as_mask(mask), routing)
+        self._check_reach(source.shape[1])
+        positions = torch.arange(source.shape[1], device=source.device)
+        x, routing = self.encoder(self._embed(source, positions), positions=positions, real=real)
+        layers = tuple(block.cross.project_source(x) for block in self.decoder.blocks)  # type: ignore[union-attr, operator]
+        return Memory(layers, real, routing)
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits of states of the stream: stream @ E^T when tied, plus what `config.embedding.head` adds."""
@@ -276,37 +269,33 @@ class Transformer(nn.Module):
             raise ValueError("classes=0: this model has no classifier of sequences")
         return self.classifier(self.pool(stream))
 
-    def _run(
-        self,
-        stack: Stack,
-        tokens: Tensor,
-        positions: Tensor | None,
-        mask: Tensor | None,
-        cache: list[LayerCache] | None = None,
-        memory: Memory | None = None,
-        reach: int | None = None,
-        segments: Tensor | None = None,
-        experts: Experts = "auto",
-    ) -> tuple[Tensor, tuple[RoutingStats, ...]]:
-        reach = tokens.shape[1] if reach is None else reach
-        if positions is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device)
-        if self.positions is not None and reach > self.config.context:
+    def _check(
+        self, source: Tensor | Memory | None, segments: Tensor | None, mask: Tensor | None, cache: KVCache | None
+    ) -> None:
+        """Raises `ValueError` for what does not belong to this stack, and a mask that is no table of pairs."""
+        stack = self.config.stack
+        if self.decoder is None:
+            if segments is not None and self.segments is None:
+                raise ValueError("segments: this model has no vectors for them; expected embedding.segments >= 1")
+            if source is not None or cache is not None:
+                raise ValueError("source and cache belong to a decoder; got one for stack='encoder'")
+        elif segments is not None:
+            raise ValueError(f"segments belong to an encoder; got them for stack={stack!r}")
+        elif (source is None) == (self.encoder is not None):
+            has = "got none" if source is None else "got one"
+            raise ValueError(f"source: stack={stack!r} {has}; it belongs to an encoder_decoder, always")
+        if mask is not None and mask.ndim != 4:
             raise ValueError(
-                f"tokens: {reach} of them do not fit the {self.config.context} learned positions; "
+                f"mask has shape {tuple(mask.shape)}: expected four axes, each (batch, head, token, key) or 1 in "
+                "place; which tokens are not padding is said by real, (batch, key)"
+            )
+
+    def _check_reach(self, tokens: int) -> None:
+        if self.positions is not None and tokens > self.config.context:
+            raise ValueError(
+                f"tokens: {tokens} of them do not fit the {self.config.context} learned positions; "
                 f"expected at most context={self.config.context}"
             )
-        x = self._embed(tokens, positions, segments)
-        real = None  # what is not padding: experts count nothing else
-        if mask is not None and mask.dtype == torch.bool:
-            if mask.ndim == 2:
-                real = mask.expand(len(tokens), -1)
-                real = real if cache is None else real.gather(1, cache[0].slots)
-            elif cache is None and self.config.moe is not None:
-                real = mask.any(-1).any(1).expand(tokens.shape)
-        return stack(
-            x, positions=positions, mask=_as_mask(mask), cache=cache, memory=memory, real=real, experts=experts
-        )
 
     def _embed(
         self, tokens: Tensor, positions: Tensor, segments: Tensor | None = None
@@ -324,8 +313,3 @@ class Transformer(nn.Module):
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         return self.dropout(x)
-
-
-def _as_mask(mask: Tensor | None) -> Tensor | None:
-    """(batch, key) -> (batch, 1, 1, key): padding hides key columns, for every head and query."""
-    return mask[:, None, None, :] if mask is not None and mask.ndim == 2 else mask

@@ -2,6 +2,7 @@
 says is an error here, while the package itself pays nothing for it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from jaxtyping import config, install_import_hook
@@ -15,3 +16,32 @@ def unchecked() -> Iterator[None]:
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
+
+
+SLOW = (
+    "training/test_distributed.py",
+    "test_selftest.py",
+    "test_cli_survive.py",
+    "test_bench.py",
+    "training/test_survive.py",
+    "course/test_leaks.py",
+    "test_published.py",
+    "data/test_published_tokenizers.py",
+)
+"""The files that take longest, longest first: they train, start processes or hold another library beside ours."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first (`SLOW`, then the lessons), so that the last minutes are short tests in every
+    process; `make quick` leaves `SLOW` out."""
+    here = Path(__file__).parent
+    slow = {here / name: place for place, name in enumerate(SLOW)}
+
+    def place(item: pytest.Item) -> int:
+        lesson = item.path.suffix == ".ipynb" and item.path.parent.name == "notebooks"
+        return slow.get(item.path, len(slow) if lesson else len(slow) + 1)
+
+    for item in items:
+        if item.path in slow:
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=place)

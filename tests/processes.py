@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore
 
-from companion.checkpoints import load_tensors, save_tensors
 from companion.config import (
     AttentionConfig,
     EmbeddingConfig,
@@ -30,19 +29,13 @@ from companion.config import (
     PositionConfig,
 )
 from companion.data.batches import TrainingBatches
-from companion.training.distributed import Elsewhere, Lost, Parallel, Processes, start_processes
-from companion.training.fit import fit
+from companion.files.models import load_tensors, save_tensors
+from companion.training.distributed.processes import Elsewhere, Lost, Parallel, Processes, start_processes
+from companion.training.evaluation import Evaluation
 from companion.training.folder import RunFolder
-from companion.training.loop import (
-    IGNORE,
-    Diverged,
-    Evaluation,
-    Loss,
-    Trainer,
-    TrainingConfig,
-    translation_loss,
-)
-from companion.training.losses import Scored, cross_entropy_sum
+from companion.training.loop import fit
+from companion.training.losses import Loss, Scored, cross_entropy_sum, translation_loss
+from companion.training.trainer import IGNORE, Diverged, Trainer, TrainingConfig
 from companion.transformer import Transformer
 
 UPDATES, HALF = 50, 25
@@ -80,7 +73,7 @@ def title(kind: Kind) -> str:
 
 
 def padded_loss(model: Transformer, tokens: Tensor, targets: Tensor) -> Scored:
-    out = model(tokens, mask=tokens > 0)
+    out = model(tokens, real=tokens > 0)
     return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
 
 

@@ -16,8 +16,7 @@ from companion import (
     PositionConfig,
     Transformer,
 )
-from companion.account import (
-    Chip,
+from companion.costs.account import (
     cache_bytes,
     counted_flops,
     decode_bytes,
@@ -25,16 +24,14 @@ from companion.account import (
     forward_flops,
     generation_flops,
     intensity,
-    measure_chip,
     parameters,
-    peak_share,
-    published_peak,
     serve_bytes,
-    table,
     train_bytes,
     train_flops,
     weights_bytes,
 )
+from companion.costs.chips import Chip, measure_chip, peak_share, published_peak
+from companion.costs.tables import table
 
 
 @st.composite

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from models import drawn
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig
-from companion.beam import Beam, beam_search
-from companion.decoding import Rules
-from companion.generation import Sampling, complete
-from companion.published import load_pretrained
+from companion.files.published import load_pretrained
+from companion.generation.beam import Beam, beam_search
+from companion.generation.decoding import Rules
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here may look for a network
 import transformers
@@ -219,7 +220,7 @@ def translators(tmp_path_factory):
     start = torch.full((4, 1), 36)
     with torch.no_grad():  # the two are one function, so what they choose can be compared
         expected = theirs(input_ids=ids, attention_mask=real, decoder_input_ids=start).logits
-        torch.testing.assert_close(ours(start, source=ours.encode(ids, mask=real == 1)).logits, expected)
+        torch.testing.assert_close(ours(start, source=ours.encode(ids, real=real == 1)).logits, expected)
     return theirs, ours, {"input_ids": ids, "attention_mask": real, "pad_token_id": 36, "decoder_start_token_id": 36}
 
 

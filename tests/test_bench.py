@@ -12,14 +12,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from companion.account import Chip, counted_flops
 from companion.bench import layers, models, peers, report
 from companion.bench.compare import OURS, Comparison, Setting, difference
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
 from companion.bench.timing import Spread, interleaved, paired_ratio
-from companion.cli import main
+from companion.commands.main import main
 from companion.config import AttentionConfig, EmbeddingConfig, MoEConfig, NormConfig
-from companion.generation import Sampling, complete
+from companion.costs.account import counted_flops
+from companion.costs.chips import Chip
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
 from companion.layers.moe import MoE
 
 TINY = SIZES["tiny"]
@@ -299,11 +301,11 @@ def test_there_is_no_comparison_without_ours(setting):
         (["--sizes", "huge"], "--sizes huge: expected one or more of tiny, small, medium, large"),
         (["--only", "sleep"], "--only sleep: expected one or more of train, decode, moe, attention"),
         (["--rounds", "0"], "--rounds 0: expected a whole number >= 1"),
-        (["--precision", "int8"], "--precision int8: expected auto, fp32 or bf16"),
+        (["--precision", "int8"], "--precision int8: expected one of auto, fp32, bf16"),
         (["--device", "abacus"], "--device abacus: expected cpu, cuda, cuda:1, mps or auto"),
         (["--json", "figures.png"], "--json figures.png: expected a name that does not end in .png"),
         (["--json", "folder"], "--json folder: expected a place for a file, but folder is a folder"),
-        (["--out", "file"], "--out file: expected a place for a file, but file is not a folder"),
+        (["--out", "file"], "--out file: expected a folder, or a place for one"),
         (["--rounds", "many"], "many"),
     ],
 )

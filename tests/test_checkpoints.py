@@ -17,7 +17,8 @@ from companion import (
     PositionConfig,
     Transformer,
 )
-from companion.checkpoints import load_model, load_tensors, save_model, save_tensors, write_atomic
+from companion.files.atomic import write_atomic
+from companion.files.models import load_model, load_tensors, save_model, save_tensors
 
 CONFIG = ModelConfig(
     vocab=13,
@@ -125,7 +126,7 @@ def test_a_checkpoint_of_another_kind_of_model_is_refused(tmp_path):
     save_model(tmp_path, Transformer(CONFIG))
     data = json.loads(CONFIG.to_json())
     for change, message in (
-        ({"model_type": "bert"}, "model_type='bert', a Hugging Face one; read it with companion.published.load"),
+        ({"model_type": "bert"}, "model_type='bert', a Hugging Face one; read it with companion.files.published.load"),
         ({"alibi": True}, "config.alibi: unknown field"),
         ({"d_model": 13}, "heads"),
         ({"layers": "2"}, "config.layers='2': expected int"),
@@ -162,7 +163,7 @@ def test_a_write_that_fails_leaves_the_old_files_and_no_draft(step, tmp_path, mo
 def test_a_model_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
     save_model(tmp_path, Transformer(CONFIG))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr("companion.checkpoints.save_file", _fail)
+    monkeypatch.setattr("companion.files.models.save_file", _fail)
     with pytest.raises(OSError, match="no space left"):
         save_model(tmp_path, Transformer(CONFIG.with_(layers=1)))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

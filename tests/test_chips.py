@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from companion.account import PUBLISHED_PEAKS, decode_bytes
-from companion.chips import CHIPS, decoding_table, published_machine, this_machine
+from companion.costs.account import decode_bytes
+from companion.costs.chips import CHIPS, PUBLISHED_PEAKS, published_machine, this_machine
+from companion.costs.tables import decoding_table
 from companion.presets import PRESETS
 
 
@@ -47,5 +48,5 @@ def test_this_machine_is_found_or_measured():
 def test_a_gpu_of_the_table_needs_no_measurement(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA L4")
-    monkeypatch.setattr("companion.chips.measure_chip", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr("companion.costs.chips.measure_chip", lambda *_: pytest.fail("measured"))
     assert this_machine() == published_machine("l4")

@@ -64,8 +64,11 @@ def test_sizes_are_filled_in():
         (lambda: EmbeddingConfig(head="dense"), "EmbeddingConfig.head='dense': expected one of 'linear'"),
         (lambda: EmbeddingConfig(segments=-1), "segments=-1: expected a whole number >= 0"),
         (lambda: EmbeddingConfig(classes=2), "classes=2: expected 0 unless pooled=True"),
-        (lambda: small(embedding=EmbeddingConfig(segments=2)), "segments=2: expected none of it for stack='decoder'"),
-        (lambda: small(embedding=EmbeddingConfig(pooled=True)), "pooled=True: expected none of it for stack='decoder'"),
+        (lambda: small(embedding=EmbeddingConfig(segments=2)), "segments=2: expected 0; only an encoder has segments"),
+        (
+            lambda: small(embedding=EmbeddingConfig(pooled=True)),
+            "pooled=True: expected False; only an encoder has a pooler",
+        ),
     ],
 )
 def test_impossible_models_are_refused(unchecked, build, message):

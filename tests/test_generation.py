@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import drawn
 
-import companion.decoding as decoding
+import companion.generation.decoding as decoding
 from companion import (
     AttentionConfig,
     EmbeddingConfig,
@@ -22,7 +22,8 @@ from companion import (
     NormConfig,
     PositionConfig,
 )
-from companion.generation import Rules, Sampling, complete, generate, generate_long, temperature, top_k, top_p
+from companion.generation.generate import Rules, complete, generate, generate_long
+from companion.generation.sampling import Sampling, temperature, top_k, top_p
 
 INF = math.inf
 
@@ -570,7 +571,7 @@ def test_an_encoder_decoder_cached_equals_uncached_for_any_split_of_any_ragged_b
     expected = [model(t[None], source=s[None]).logits[0] for s, t in zip(sources, targets, strict=True)]  # each alone
     ids = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=3)
     real = torch.arange(ids.shape[1]) < torch.tensor([a for a, _ in lengths])[:, None]
-    memory = model.encode(ids, mask=real)
+    memory = model.encode(ids, real=real)
     tokens = torch.nn.utils.rnn.pad_sequence(targets, batch_first=True, padding_value=5)
     cache = KVCache.create(config, len(lengths), tokens.shape[1], dtype=dtype)
     logits = []

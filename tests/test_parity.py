@@ -10,8 +10,9 @@ from theirs import bert, gpt2, llama, marian, mixtral
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from companion import KVCache
-from companion.generation import Sampling, complete
-from companion.published import load_pretrained, special_tokens
+from companion.files.published import load_pretrained, special_tokens
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
 
 MODELS = {
     "gpt2": lambda: gpt2(),
@@ -58,7 +59,7 @@ def test_decoders_logits_equal_whole_cached_and_padded(make, tmp_path):
 
     lengths = torch.tensor([5, 17, 9])
     padded = tokens.masked_fill(torch.arange(17) >= lengths[:, None], 0)
-    logits = ours(padded, mask=torch.arange(17) < lengths[:, None]).logits
+    logits = ours(padded, real=torch.arange(17) < lengths[:, None]).logits
     for row, length in enumerate(lengths.tolist()):
         alone = theirs(tokens[row : row + 1, :length]).logits[0]
         torch.testing.assert_close(logits[row, :length], alone, rtol=1e-5, atol=1e-5)
@@ -93,11 +94,11 @@ def test_berts_logits_and_pooled_vector_equal_with_segments_and_padding(head, tm
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
     tokens, segments = torch.randint(0, 57, (3, 17)), torch.randint(0, 3, (3, 17))
     real = torch.arange(17) < torch.tensor([5, 17, 9])[:, None]
-    for given in ({}, {"segments": segments}, {"segments": segments, "mask": real}):
-        names = {"segments": "token_type_ids", "mask": "attention_mask"}
+    for given in ({}, {"segments": segments}, {"segments": segments, "real": real}):
+        names = {"segments": "token_type_ids", "real": "attention_mask"}
         expected = theirs(tokens, **{names[name]: value for name, value in given.items()})
         features = ours.features(tokens, **given)
-        seen = real if "mask" in given else torch.ones_like(real)  # what a padding token makes of itself is no matter
+        seen = real if "real" in given else torch.ones_like(real)  # what a padding token makes of itself is no matter
         if head is transformers.BertModel:
             torch.testing.assert_close(features.stream[seen], expected[0][seen], rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(ours.pool(features.stream), expected.pooler_output, rtol=1e-5, atol=1e-5)
@@ -123,7 +124,7 @@ def test_marians_logits_equal_whole_and_cached_with_padded_sources(changes, tmp_
     real = torch.arange(13) < torch.tensor([13, 4, 7])[:, None]
     expected = theirs(source, attention_mask=real, decoder_input_ids=target).logits
     assert expected.std() > 0.5
-    memory = ours.encode(source, mask=real)
+    memory = ours.encode(source, real=real)
     torch.testing.assert_close(ours(target, source=memory).logits, expected, rtol=1e-5, atol=1e-5)
     unpadded = theirs(source, decoder_input_ids=target).logits
     torch.testing.assert_close(ours(target, source=source).logits, unpadded, rtol=1e-5, atol=1e-5)

@@ -7,7 +7,7 @@ import torch
 from theirs import transformers
 
 from companion import ModelConfig, Transformer
-from companion.account import cache_bytes, parameters
+from companion.costs.account import cache_bytes, parameters
 from companion.presets import PRESETS, preset
 
 

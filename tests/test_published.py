@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from theirs import bert, gpt2, llama, marian, mixtral
 
 from companion import ModelConfig, Transformer
-from companion.checkpoints import save_model
 from companion.config import AttentionConfig, FeedForwardConfig
-from companion.published import (
+from companion.files.models import save_model
+from companion.files.published import (
     SpecialTokens,
     load_bert,
     load_gpt2,

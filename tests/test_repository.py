@@ -68,13 +68,13 @@ def test_readme_installs_the_extra_and_the_torch_of_the_makefile():
 
 
 def test_readme_names_companion_commands_that_exist():
-    from companion import cli
+    from companion.commands import main
 
     named = {line.split()[1] for line in commands(README) if line.startswith("companion ")}
     assert {"train", "generate"} <= named
     help_text = subprocess.run([sys.executable, "-m", "companion", "--help"], capture_output=True, text=True).stdout
     assert named <= set(re.findall(r"\w+", help_text)), help_text
-    assert callable(cli.main) and PROJECT["scripts"] == {"companion": "companion.cli:main"}
+    assert callable(main.main) and PROJECT["scripts"] == {"companion": "companion.commands.main:main"}
 
 
 def test_readme_lists_every_lesson():

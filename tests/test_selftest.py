@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from companion.cli import main
-from companion.selftest import Kill, Outcome, Plan, Reference, _Test, selftest
+from companion.commands.main import main
+from companion.selftest.kills import Kill, Outcome, Reference, _Test, selftest
+from companion.selftest.plan import Plan
+from companion.training.checkpoints import Saved
 from companion.training.folder import RunFolder
-from companion.training.saved import Saved
 from companion.transformer import Transformer
 
 ENOUGH, SEED = 12, 92
@@ -86,7 +87,7 @@ def test_what_was_found_as_a_table_and_as_json() -> None:
 
 def test_the_exit_code_says_whether_all_holds(monkeypatch, capsys) -> None:
     for code, runs in ((0, {1: ""}), (1, {1: "the weights differ"})):
-        monkeypatch.setattr("companion.selftest.selftest", lambda *_, runs=runs, **__: Outcome(1, 60, [], runs))
+        monkeypatch.setattr("companion.selftest.kills.selftest", lambda *_, runs=runs, **__: Outcome(1, 60, [], runs))
         assert main(["selftest", "--json"]) == code
         assert json.loads(capsys.readouterr().out)["holds"] is (code == 0)
 
@@ -107,7 +108,7 @@ def test_how_processes_share_the_work_reaches_the_command(given, flags, tmp_path
         told.update(keywords)
         return Outcome(4, 60, [], {1: ""})
 
-    monkeypatch.setattr("companion.selftest.selftest", noted)
+    monkeypatch.setattr("companion.selftest.kills.selftest", noted)
     assert main(["selftest", "--processes", "4", *given]) == 0
     assert told["processes"] == 4 and told["flags"] == flags
     test = _Test(tmp_path, 4, ENOUGH, told["flags"], random.Random(0), False)

@@ -14,10 +14,9 @@ from companion import (
     PositionConfig,
     Transformer,
 )
-from companion.account import PUBLISHED_PEAKS, cache_bytes, parameters, serve_bytes, train_flops, weights_bytes
-from companion.chips import CHIPS
-from companion.presets import PRESETS
-from companion.sizing import (
+from companion.costs.account import cache_bytes, parameters, serve_bytes, train_flops, weights_bytes
+from companion.costs.chips import CHIPS, PUBLISHED_PEAKS
+from companion.costs.sizing import (
     LONGEST_ROW,
     device_bytes,
     fewest_devices,
@@ -26,6 +25,7 @@ from companion.sizing import (
     row_tokens,
     train_cost,
 )
+from companion.presets import PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from companion import cli
+from companion.commands.main import main
+from companion.costs.sizing import device_bytes, fewest_devices, train_cost
+from companion.costs.tables import Question, data
 from companion.presets import PRESETS
-from companion.sizing import device_bytes, fewest_devices, train_cost
-from companion.sizing_page import Question, data
 
 PAGE = Path(__file__).parents[1] / "notebooks" / "sizing.md"
 
@@ -24,7 +24,7 @@ def test_the_page_shows_every_preset_in_every_table_and_says_where_it_misleads()
 
 def test_json_gives_the_figures_of_the_library(capsys):
     flags = ["--chip", "a100-80gb", "--devices", "64", "--share", "0.45", "--tokens", "1e12", "--batch", "2"]
-    assert cli.main(["sizing", "llama-7b", "mixtral-8x7b", *flags, "--json"]) == 0
+    assert main(["sizing", "llama-7b", "mixtral-8x7b", *flags, "--json"]) == 0
     llama, mixtral = json.loads(capsys.readouterr().out)
     config = PRESETS["llama-7b"]
     cost = train_cost(config, 1e12)
@@ -43,7 +43,7 @@ def test_json_gives_the_figures_of_the_library(capsys):
 
 
 def test_the_tables_name_what_was_asked_for(capsys):
-    assert cli.main(["sizing", "gpt2", "mixtral-8x7b", "--chip", "h200", "--devices", "16", "--share", "0.3"]) == 0
+    assert main(["sizing", "gpt2", "mixtral-8x7b", "--chip", "h200", "--devices", "16", "--share", "0.3"]) == 0
     text = capsys.readouterr().out
     for expected in ("124 M", "of NVIDIA H200", "141 GB", "30% of the peak", "on 16 h200", "experts over 8", "12.9 B"):
         assert expected in text
@@ -53,7 +53,7 @@ def test_the_tables_name_what_was_asked_for(capsys):
 
 def test_a_model_of_ones_own(tmp_path, capsys):
     (tmp_path / "mine.json").write_text(PRESETS["gpt2"].with_(layers=2).to_json(), encoding="utf-8")
-    assert cli.main(["sizing", "--config", str(tmp_path / "mine.json")]) == 0
+    assert main(["sizing", "--config", str(tmp_path / "mine.json")]) == 0
     text = capsys.readouterr().out
     assert "mine" in text and "gpt2" not in text
 
@@ -75,7 +75,11 @@ def test_a_model_of_ones_own(tmp_path, capsys):
 )
 def test_bad_flags_are_named_and_nothing_is_written(flags, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["sizing", *flags]) == 2
+    try:
+        code = main(["sizing", *flags])
+    except SystemExit as exit:
+        code = exit.code
+    assert code == 2
     said = capsys.readouterr()
     assert message in said.err and said.out == "" and not list(tmp_path.iterdir())
 

@@ -85,7 +85,7 @@ def test_padding_changes_no_real_token(stack):
     text = tokens(batch=2)
     alone = net(text[1:, :4]).logits
     real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
-    torch.testing.assert_close(net(text, mask=real).logits[1:, :4], alone, atol=1e-12, rtol=0)
+    torch.testing.assert_close(net(text, real=real).logits[1:, :4], alone, atol=1e-12, rtol=0)
 
 
 def test_packed_documents_are_as_if_alone():
@@ -184,15 +184,15 @@ def test_stacks_equal_pytorchs_with_copied_weights_forward_and_backward(stack, p
     if stack == "decoder":  # PyTorch's stack without cross-attention is its encoder with a mask
         load_stack(net.decoder, theirs.encoder, pre)
         stacks.append((net.decoder, theirs.encoder))
-        out = net(target, mask=target_real).logits
+        out = net(target, real=target_real).logits
         expected = theirs.encoder(y, mask=later, src_key_padding_mask=~target_real)
     elif stack == "encoder":
-        out = net(source, mask=source_real).logits
+        out = net(source, real=source_real).logits
         expected = theirs.encoder(x, src_key_padding_mask=~source_real)
     else:
         load_stack(net.decoder, theirs.decoder, pre)
         stacks.append((net.decoder, theirs.decoder))
-        out = net(target, source=net.encode(source, mask=source_real), mask=target_real).logits
+        out = net(target, source=net.encode(source, real=source_real), real=target_real).logits
         expected = theirs(x, y, tgt_mask=later, tgt_key_padding_mask=~target_real, **hidden)
     expected = net.head(expected)
     real = source_real if stack == "encoder" else target_real
@@ -232,8 +232,8 @@ def test_rows_of_a_memory_can_be_chosen_and_repeated():
     target, source = tokens(), tokens(length=5, seed=1)
     real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 4 + [False]])
     rows = torch.tensor([2, 0, 2, 1])
-    for mask in (None, real, real[:1, None, None]):  # none, one for each row, one for all
-        memory = net.encode(source, mask=mask)
+    for some in (None, real, real[:1]):  # none, one for each row, one for all
+        memory = net.encode(source, real=some)
         expected = net(target, source=memory).logits[rows]
         torch.testing.assert_close(net(target[rows], source=memory.select(rows)).logits, expected, atol=1e-12, rtol=0)
 
@@ -243,7 +243,7 @@ def test_an_encoder_decoder_reads_its_source_once_and_its_target_step_by_step():
     net = model(stack="encoder_decoder").eval()
     target, source = tokens(), tokens(length=5, seed=1)
     real = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [True] * 4 + [False]])
-    memory = net.encode(source, mask=real)
+    memory = net.encode(source, real=real)
     full = net(target, source=memory).logits
     torch.testing.assert_close(full[1:2], net(target[1:2], source=source[1:2, :3]).logits, atol=1e-12, rtol=0)
     cache, steps = KVCache.create(net.config, 3, 7, dtype=torch.float64), []
@@ -328,6 +328,8 @@ def test_weights_start_with_the_variance_the_docstring_says():
         ({}, lambda net: net.encode(tokens()), "expected 'encoder_decoder'"),
         ({}, lambda net: net(tokens(), segments=tokens()), "segments belong to an encoder"),
         ({"stack": "encoder"}, lambda net: net(tokens(), segments=tokens()), "expected embedding.segments >= 1"),
+        ({}, lambda net: net(tokens(), mask=tokens() > 0), r"mask has shape \(3, 7\): .* not padding is said by real"),
+        ({}, lambda net: net(tokens(), real=tokens()[:2] > 0), r"real has shape \(2, 7\): expected .* \(3, 7\)"),
         ({"stack": "encoder"}, lambda net: net.pool(torch.zeros(2, 7, 12)), "pooled=False"),
         ({"stack": "encoder"}, lambda net: net.classify(torch.zeros(2, 7, 12)), "classes=0"),
         (
@@ -337,6 +339,6 @@ def test_weights_start_with_the_variance_the_docstring_says():
         ),
     ],
 )
-def test_what_does_not_belong_together_is_refused(changes, call, message):
+def test_what_does_not_belong_together_is_refused(changes, call, message, unchecked):
     with pytest.raises(ValueError, match=message):
         call(model(**changes))

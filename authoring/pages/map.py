@@ -31,16 +31,19 @@ PACKAGE_ALT = (
 # The floors of the house, from the ground up: a name, and what stands on it (folders end in a slash). A file imports
 # from its own floor and those below. A file of the package that is not named stands on the top floor.
 FLOORS = (
+    ("files and devices", ("files/atomic", "files/lock", "device")),
     ("what a model is", ("config",)),
     ("one file an idea", ("layers/",)),
     ("the model", ("transformer",)),
-    ("numbers of models", ("account", "chips", "presets")),
-    ("files on disk", ("checkpoints", "published", "published_folder")),
-    ("writing text", ("decoding", "generation", "beam")),
+    ("numbers of models", ("presets", "costs/")),
+    ("models on disk", ("files/",)),
+    ("writing text", ("generation/",)),
     ("text and batches", ("data/",)),
     ("training", ("training/",)),
-    ("for the lessons", ("study/",)),
-    ("measuring, teaching, commands", ("bench/", "course/")),
+    ("for the lessons", ("study/", "checking/", "exercises/")),
+    ("teaching", ("course/",)),
+    ("measuring and proving", ("bench/", "selftest/")),
+    ("commands", ("commands/", "cli", "parsers", "translating", "writing")),
 )
 
 

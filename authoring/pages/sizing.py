@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from authoring.lesson import Lesson
-from companion.account import readable_bytes
-from companion.chips import CHIPS
 from companion.config import ModelConfig
-from companion.presets import PRESETS
-from companion.sizing import (
+from companion.costs.chips import CHIPS
+from companion.costs.sizing import (
     MOST_DEVICES,
     SECONDS_A_DAY,
     TOKENS_PER_PARAMETER,
@@ -20,7 +18,7 @@ from companion.sizing import (
     row_tokens,
     train_cost,
 )
-from companion.sizing_page import (
+from companion.costs.tables import (
     Question,
     Table,
     cost_table,
@@ -30,6 +28,8 @@ from companion.sizing_page import (
     memory_table,
     peak_of,
 )
+from companion.files.atomic import readable_bytes
+from companion.presets import PRESETS
 
 FILE = "sizing.md"
 SOURCE = Path(__file__).with_name("sizing.md")

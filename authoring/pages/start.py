@@ -11,7 +11,7 @@ import nbformat
 
 from authoring import exercises
 from authoring.lesson import Lesson
-from companion.course.cells import IN_ANOTHER_KERNEL, KERNEL
+from companion.course.release.cells import IN_ANOTHER_KERNEL, KERNEL
 from companion.study import path
 
 FILE = path.FILE

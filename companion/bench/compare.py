@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from companion.account import Chip
 from companion.bench.timing import Spread, interleaved, paired_ratio
+from companion.costs.chips import Chip
 
 OURS = "ours"
 """The contender that all ratios are relative to."""

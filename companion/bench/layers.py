@@ -15,9 +15,10 @@ from companion.bench.compare import OURS, Comparison, Setting, differs
 from companion.bench.sizes import Size
 from companion.config import FeedForwardConfig, MoEConfig
 from companion.layers.attention import attend
-from companion.layers.efficient import tiled_attention
 from companion.layers.feedforward import FeedForward
+from companion.layers.flex_attention import flex_attention
 from companion.layers.moe import Experts, MoE
+from companion.layers.tiled import tiled_attention
 
 DENSE = "dense, same active FLOPs"
 MOST_BYTES = 4 * 2**30
@@ -207,7 +208,7 @@ def _backends(setting: Setting, backward: bool) -> dict[str, Callable[[Tensor, T
         "tiled": partial(tiled_attention, causal=True),
     }
     if setting.device.type == "cuda":  # on a CPU it is the formula, with a mask in addition
-        backends["flex"] = partial(attend, causal=True, backend="flex")
+        backends["flex"] = partial(flex_attention, causal=True)
         if not backward:  # the kernel has no backward pass
             backends["triton"] = _triton
     return backends

@@ -16,8 +16,10 @@ from companion.bench import peers
 from companion.bench.compare import OURS, Comparison, Setting, differs
 from companion.bench.sizes import Size
 from companion.config import ModelConfig
-from companion.generation import Sampling, complete
-from companion.training.loop import Trainer, TrainingConfig, autocast
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
+from companion.training.precision import autocast
+from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer
 
 TRIAL_UPDATES = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from companion.bench.compare import OURS, Comparison, LeftOut
-from companion.checkpoints import write_atomic
+from companion.files.atomic import write_atomic
 
 COLUMNS = "  {:<28}{:>10}  {:<20}{:>14}  {:<13}{:>10}{:>9}"
 HEAD = COLUMNS.format("", "median", "quartiles", "time, ours = 1", "quartiles", "tokens/s", "ceiling")

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from companion.account import Chip, measure_chip, published_peak
 from companion.bench import layers, models, peers, report
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
 from companion.config import require_whole
-from companion.training.run import versions
+from companion.costs.chips import Chip, measure_chip, published_peak
+from companion.device import versions
 
 ROUNDS, QUICK_ROUNDS = 11, 5
 """How often everything is measured, and how often in a quick run."""

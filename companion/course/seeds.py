@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from companion.study.exercises.exercise import Exercise
+from companion.checking.exercise import Exercise
 
 PUBLIC_SEED = 0
 PUBLIC_SHARE = 0.5

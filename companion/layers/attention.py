@@ -7,9 +7,7 @@ serves self- and cross-attention, causal or not, cached or not, with grouped que
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +16,9 @@ from torch import Tensor, nn
 
 from companion.config import AttentionConfig, PositionConfig
 from companion.layers.cache import CrossCache, LayerCache
-from companion.layers.masks import Predicate, both, evaluate, materialize
+from companion.layers.masks import Predicate, evaluate, materialize
 from companion.layers.masks import causal as causal_predicate
-from companion.layers.positions import Rotation, rotary_angles, rotate, rotation
+from companion.layers.positions import Rotary, Rotation, rotate
 
 Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"]
 """Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores."""
@@ -28,33 +26,50 @@ Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"]
 SourceMask = Bool[Tensor, "*#source_axes"] | Float[Tensor, "*#source_axes"]
 """A `Mask` over the keys of a source, of which there are not as many as in the `Mask` beside it."""
 
-Backend = Literal["auto", "reference", "sdpa", "flex"]
+Backend = Literal["reference", "sdpa"]
+"""How attention is computed; see `attend`. Both give the same numbers, up to rounding."""
 
 
-def _full_mask(q: Tensor, k: Tensor, mask: Tensor | Predicate | None, causal: bool) -> Tensor | None:
-    """`mask` and the causal rule as one mask. Causal is aligned lower-right: the last query sees every key."""
+def check_heads(q: Float[Tensor, "batch head query d_head"], k: Float[Tensor, "batch kv_head key d_head"]) -> None:
+    """Raises `ValueError` unless the heads of `k` divide those of `q`: each serves the same number of query heads."""
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of the {q.shape[1]} heads of q")
+
+
+def full_mask(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch kv_head key d_head"],
+    mask: Mask | Predicate | None,
+    causal: bool,
+) -> Mask | None:
+    """`mask` and the causal rule as one mask, `None` if there is neither. Causal is aligned lower-right: the last query
+    sees every key. Raises `ValueError` for a mask that has not four axes."""
     if mask is not None and not isinstance(mask, Tensor):
         keys = torch.arange(k.shape[2], device=q.device)
         mask = evaluate(mask, q.shape[0], q.shape[1], torch.arange(-q.shape[2], 0, device=q.device) + k.shape[2], keys)
-    if mask is not None and mask.ndim != 4:
-        # (batch, query, key) would broadcast its rows over the heads, and silently so when there are as many.
-        raise ValueError(
-            f"mask has shape {tuple(mask.shape)}: expected four axes, each (batch, head, query, key) or 1 in place"
-        )
-    if not causal:
-        return mask
-    allowed = materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device)
-    return _join(mask, allowed)
+    if causal:
+        return join(mask, materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device))
+    _check_axes(mask)
+    return mask
 
 
-def _join(mask: Tensor | None, allowed: Tensor) -> Tensor:
-    """What `mask` permits of what is `allowed`."""
+def join(mask: Mask | None, allowed: Bool[Tensor, "*#axes"]) -> Mask:
+    """What `mask` permits of what is `allowed`. Raises `ValueError` for a mask that has not four axes."""
     if mask is None:
         return allowed
+    _check_axes(mask)
     return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
 
 
-def _split_empty_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
+def _check_axes(mask: Tensor | None) -> None:
+    # (batch, query, key) would broadcast its rows over the heads, and silently so when there are as many.
+    if mask is not None and mask.ndim != 4:
+        raise ValueError(
+            f"mask has shape {tuple(mask.shape)}: expected four axes, each (batch, head, query, key) or 1 in place"
+        )
+
+
+def split_empty_rows(mask: Mask) -> tuple[Mask, Bool[Tensor, "#batch #head #query 1"]]:
     """A mask without empty rows, and which rows were empty.
 
     The softmax over nothing is 0/0. Such a row is given every key, so that its softmax and its gradient are finite, and
@@ -81,10 +96,10 @@ def attention_weights(
     """
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    mask = _full_mask(q, k, mask, causal)
+    mask = full_mask(q, k, mask, causal)
     if mask is None:
         return scores.softmax(-1)
-    mask, empty = _split_empty_rows(mask)
+    mask, empty = split_empty_rows(mask)
     scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     return scores.softmax(-1).masked_fill(empty, 0.0)
 
@@ -97,7 +112,7 @@ def attend(
     mask: Mask | Predicate | None = None,
     causal: bool = False,
     dropout: float = 0.0,
-    backend: Backend = "auto",
+    backend: Backend = "sdpa",
 ) -> Float[Tensor, "batch head query d_v"]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(d_head) + mask) v (Vaswani et al. 2017, eq. 1; lesson 02).
 
@@ -105,91 +120,32 @@ def attend(
               scaled scores. Or a predicate of `companion.layers.masks`, with the last query at the last key.
     causal:   a query sees the keys up to its own place; with more keys than queries, the last query is at the last key.
     dropout:  probability of dropping a weight (the rest is scaled up). The caller passes 0 outside training.
-    backend:  `"reference"` is the formula; `"sdpa"` is PyTorch's fused operator; `"auto"` takes the fused one.
-              `"flex"`, for a GPU, compiles a kernel for the predicate, which skips blocks of keys that nobody sees.
+    backend:  `"reference"` is the formula, `"sdpa"` PyTorch's fused operator.
 
-    A query that may look nowhere gives zeros, and no gradient, on every backend. Cost: 2 query key (d_head + d_v)
+    A query that may look nowhere gives zeros, and no gradient, on either backend. Cost: 2 query key (d_head + d_v)
     floating-point operations per head.
 
-    Raises `ValueError` if the head counts do not divide, the mask has not four axes, `backend` is unknown, or it is
-    `"flex"` and there is dropout, or a gradient to be taken on a CPU.
+    Raises `ValueError` if the head counts do not divide, the mask has not four axes, or `backend` is unknown.
     """
-    if q.shape[1] % k.shape[1]:
-        raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of the {q.shape[1]} heads of q")
-    if backend not in ("auto", "reference", "sdpa", "flex"):
-        raise ValueError(f"backend={backend!r}: expected 'auto', 'reference', 'sdpa' or 'flex'")
+    check_heads(q, k)
+    if backend not in ("reference", "sdpa"):
+        raise ValueError(f"backend={backend!r}: expected 'reference' or 'sdpa'")
     if backend == "reference":
         weights = F.dropout(attention_weights(q, k, mask=mask, causal=causal), dropout, training=dropout > 0)
         return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
-    if backend == "flex":
-        return _flex(q, k, v, mask, causal, dropout)
     grouped = q.shape[1] != k.shape[1]
     if mask is None and (not causal or q.shape[2] == k.shape[2] or q.shape[2] == 1):
         # PyTorch aligns is_causal top-left, which is right only for as many keys as queries; a single last query
         # sees every key and needs no mask at all.
         triangle = causal and q.shape[2] > 1
         return F.scaled_dot_product_attention(q, k, v, is_causal=triangle, dropout_p=dropout, enable_gqa=grouped)
-    full = _full_mask(q, k, mask, causal)
+    full = full_mask(q, k, mask, causal)
     assert full is not None
-    full, empty = _split_empty_rows(full)
+    full, empty = split_empty_rows(full)
     if full.dtype != torch.bool:
         full = full.to(q.dtype)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=full, dropout_p=dropout, enable_gqa=grouped)
     return out.masked_fill(empty, 0.0)
-
-
-def _flex(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Predicate | None, causal: bool, dropout: float
-) -> Float[Tensor, "batch head query d_v"]:
-    """`attend` by PyTorch's `flex_attention` (Dong et al. 2024): compiled on a GPU, the plain formula on a CPU.
-
-    Its table of blocks is made anew in every call, by asking the predicate about every pair once: a byte for each pair
-    for a moment, times batch and heads where the predicate depends on them.
-    """
-    # Imported here: not everyone who attends should wait for a compiler to load.
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    if dropout:
-        raise ValueError(f"dropout={dropout}: expected 0 with backend='flex', which cannot drop weights")
-    on_cpu = q.device.type == "cpu"
-    if on_cpu and torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
-        raise ValueError(
-            "backend='flex' has no backward pass on the CPU: expected tensors on a GPU, torch.no_grad(), "
-            "or backend='sdpa'"
-        )
-    run: Any = flex_attention if on_cpu else _compiled(flex_attention)
-    grouped = q.shape[1] != k.shape[1]
-    if isinstance(mask, Tensor) and mask.dtype != torch.bool:
-        full = _full_mask(q, k, mask, causal)
-        assert full is not None
-        full, empty = _split_empty_rows(full)
-        bias = full.expand(*q.shape[:3], k.shape[2])
-        out = run(q, k, v, score_mod=lambda score, b, h, i, j: score + bias[b, h, i, j], enable_gqa=grouped)
-        return out.masked_fill(empty, 0.0)
-    offset = k.shape[2] - q.shape[2]
-    rules: list[Predicate] = [causal_predicate] if causal else []
-    if isinstance(mask, Tensor):
-        _full_mask(q, k, mask, causal=False)  # refuses a mask without four axes
-        wide = mask.expand(*q.shape[:3], k.shape[2])
-        rules.append(lambda b, h, query, key: wide[b, h, query - offset, key])
-    elif mask is not None:
-        rules.append(mask)
-    if not rules:
-        return run(q, k, v, enable_gqa=grouped)
-    allowed = both(*rules)
-    # Asked about one pair, the predicate shows by its shape whether it depends on the batch row and on the head.
-    pair = torch.zeros(1, dtype=torch.long, device=q.device)
-    asked = mask if isinstance(mask, Tensor) else evaluate(allowed, q.shape[0], q.shape[1], pair, pair)
-    rows, heads = asked.shape[:2]
-    blocks = create_block_mask(
-        lambda b, h, i, j: allowed(b, h, i + offset, j), rows, heads, q.shape[2], k.shape[2], device=str(q.device)
-    )
-    return run(q, k, v, block_mask=blocks, enable_gqa=grouped)
-
-
-@lru_cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function)
 
 
 class Attention(nn.Module):
@@ -217,9 +173,7 @@ class Attention(nn.Module):
         self.sizes = sizes = config.resolved(d_model)
         self.causal = causal
         self.dropout = dropout
-        self.rotary = positions if positions is not None and positions.kind == "rotary" else None
-        if self.rotary is not None and sizes.d_head % 2:
-            raise ValueError(f"d_head={sizes.d_head}: expected an even width, because rotary turns pairs of components")
+        self.rotary = Rotary.of(positions, sizes.d_head)
         self.query = nn.Linear(d_model, sizes.heads * sizes.d_head, bias=config.bias)
         self.key = nn.Linear(d_model, sizes.kv_heads * sizes.d_head, bias=config.bias)
         self.value = nn.Linear(d_model, sizes.kv_heads * sizes.d_v, bias=config.bias)
@@ -233,33 +187,36 @@ class Attention(nn.Module):
         positions: Int[Tensor, "*batch token"] | Rotation | None = None,
         mask: Mask | Predicate | None = None,
         cache: LayerCache | CrossCache | None = None,
-        backend: Backend = "auto",
+        backend: Backend = "sdpa",
     ) -> Float[Tensor, "batch token d_model"]:
         """Each token of `x` looks at `x` itself, at what the cache holds, or at `source`.
 
         source:     cross-attention: keys and values come from here, queries from `x`.
-        positions:  (token) or (batch, token), for rotary; or what `rotation` made of them, once for all layers.
+        positions:  (token) or (batch, token), for rotary; or what `Rotary.at` made of them, once for all layers.
                     Default: 0, 1, ... from where the cache stands.
         mask:       broadcast to (batch, head, token, key); with a cache, key counts the slots it shows. Or a predicate.
         cache:      a `LayerCache` for self-attention (written), or a `CrossCache` in place of `source` (read).
 
         Raises `ValueError` for a `LayerCache` without a causal mask, under which alone kept keys stay right.
         """
+        causal = self.causal
         if isinstance(cache, CrossCache) or source is not None:
             kept = cache if isinstance(cache, CrossCache) else self.project_source(source)
-            q = self._split(self.query(x), self.sizes.heads)
-            return self._merge(self._attend(q, kept.keys, kept.values, mask, causal=False, backend=backend))
-        q, k, v = self.project(x, positions if positions is not None else self._default_positions(x, cache))
-        if cache is None:
-            return self._merge(self._attend(q, k, v, mask, causal=self.causal, backend=backend))
-        if not self.causal:
+            q, k, v, causal = self._split(self.query(x), self.sizes.heads), kept.keys, kept.values, False
+        elif cache is None:
+            q, k, v = self.project(x, torch.arange(x.shape[1], device=x.device) if positions is None else positions)
+        elif not causal:
             raise ValueError("cache: kept keys and values stay right only under a causal mask; got causal=False")
-        keys, values = cache.write(k, v)
-        if mask is not None and not isinstance(mask, Tensor):
-            mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(keys.shape[2], device=q.device))
-        if cache.mask is not None:
-            mask = _join(mask, cache.mask)
-        return self._merge(self._attend(q, keys, values, mask, causal=cache.mask is None, backend=backend))
+        else:
+            q, k, v = self.project(x, cache.slots if positions is None else positions)
+            k, v = cache.write(k, v)
+            if mask is not None and not isinstance(mask, Tensor):
+                mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(k.shape[2], device=q.device))
+            if cache.mask is not None:  # it says what causal would, of rows that stand at different places
+                mask, causal = join(mask, cache.mask), False
+        dropout = self.dropout if self.training else 0.0
+        heads = attend(q, k.to(q.dtype), v.to(q.dtype), mask=mask, causal=causal, dropout=dropout, backend=backend)
+        return self.output(heads.transpose(1, 2).flatten(2))
 
     def project(
         self, x: Float[Tensor, "batch token d_model"], positions: Int[Tensor, "*batch token"] | Rotation
@@ -273,16 +230,9 @@ class Attention(nn.Module):
         k = self._split(self.key(x), self.sizes.kv_heads)
         v = self._split(self.value(x), self.sizes.kv_heads)
         if self.rotary is not None:
-            if not isinstance(positions, Rotation):
-                positions = self.rotation(positions, x.dtype)
-            q, k = rotate(q, positions, self.rotary.pairing), rotate(k, positions, self.rotary.pairing)
+            turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions, x.dtype)
+            q, k = rotate(q, turn, self.rotary.layout), rotate(k, turn, self.rotary.layout)
         return q, k, v
-
-    def rotation(self, positions: Int[Tensor, "*batch token"], dtype: torch.dtype) -> Rotation:
-        """By how much rotary positions turn this layer's queries and keys. Raises `ValueError` for other kinds."""
-        if self.rotary is None:
-            raise ValueError("positions: this layer turns nothing; expected rotary positions")
-        return rotation(rotary_angles(positions, self.sizes.d_head, self.rotary.base, dtype), dtype)
 
     def project_source(self, source: Float[Tensor, "batch key d_model"] | None) -> CrossCache:
         """Keys and values of a source, to be computed once and passed as `cache` from then on (lesson 10).
@@ -295,22 +245,8 @@ class Attention(nn.Module):
             self._split(self.key(source), self.sizes.kv_heads), self._split(self.value(source), self.sizes.kv_heads)
         )
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Predicate | None, *, causal: bool, backend: Backend
-    ) -> Float[Tensor, "batch head query d_v"]:
-        dropout = self.dropout if self.training else 0.0
-        k, v = k.to(q.dtype), v.to(q.dtype)
-        return attend(q, k, v, mask=mask, causal=causal, dropout=dropout, backend=backend)
-
-    @staticmethod
-    def _default_positions(x: Tensor, cache: LayerCache | None) -> Tensor:
-        return torch.arange(x.shape[1], device=x.device) if cache is None else cache.slots
-
     @staticmethod
     def _split(x: Float[Tensor, "batch token wide"], heads: int) -> Float[Tensor, "batch head token d_head"]:
         """(batch, token, head * d) -> (batch, head, token, d). Viewing first and transposing then keeps each token's
         components together; a direct view to the final shape would mix tokens with heads."""
         return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
-
-    def _merge(self, heads: Float[Tensor, "batch head token d_v"]) -> Float[Tensor, "batch token d_model"]:
-        return self.output(heads.transpose(1, 2).flatten(2))

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from companion.layers.moe import MoE, RoutingStats
+from companion.layers.wide import wide
 
 
 def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -> Float[Tensor, ""]:
@@ -31,7 +32,7 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     Raises `ValueError` for counts of another number of experts.
     """
     counts = _checked(routing.counts if counts is None else counts, routing.logits.shape[-1])
-    shares = _only_real(_wide(routing.logits).softmax(-1), routing).flatten(0, -2).sum(0)
+    shares = _only_real(wide(routing.logits).softmax(-1), routing).flatten(0, -2).sum(0)
     load = counts.to(shares.dtype) / counts.sum().clamp(min=1)
     return len(counts) * (load * shares).sum() / _tokens(counts, routing)
 
@@ -43,7 +44,7 @@ def z_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -
     out; `counts` as in `switch_loss`.
     """
     counts = _checked(routing.counts if counts is None else counts, routing.logits.shape[-1])
-    squares = _only_real(_wide(routing.logits).logsumexp(-1).square()[..., None], routing)
+    squares = _only_real(wide(routing.logits).logsumexp(-1).square()[..., None], routing)
     return squares.sum() / _tokens(counts, routing)
 
 
@@ -72,10 +73,6 @@ def _tokens(counts: Tensor, routing: RoutingStats) -> Tensor:
 
 def _only_real(values: Float[Tensor, "*batch n"], routing: RoutingStats) -> Float[Tensor, "*batch n"]:
     return values if routing.real is None else values.masked_fill(~routing.real[..., None], 0)
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits.float() if logits.dtype.itemsize < 4 else logits
 
 
 def _checked(counts: Tensor, experts: int) -> Tensor:

@@ -3,6 +3,8 @@ each with its residual and its norm (lessons 06 to 08)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -10,7 +12,7 @@ from companion.config import ModelConfig
 from companion.layers.attention import Attention, Mask, SourceMask
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.feedforward import FeedForward
-from companion.layers.moe import Experts, MoE, RoutingStats
+from companion.layers.moe import MoE, RoutingStats
 from companion.layers.norms import norm
 from companion.layers.positions import Rotation
 
@@ -50,31 +52,33 @@ class Block(nn.Module):
         source: Float[Tensor, "batch key d_model"] | CrossCache | None = None,
         source_mask: SourceMask | None = None,
         real: Bool[Tensor, "batch token"] | None = None,
-        experts: Experts = "auto",
     ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats | None]:
         """The next state of the stream, and where a mixture of experts sent its tokens (`None` without one).
 
         `source` is what cross-attention looks at: the encoder's output, or its keys and values projected before.
-        `real` and `experts` are for a mixture of experts: which tokens are not padding, and how it computes.
+        `real` is for a mixture of experts: which tokens are not padding.
         """
-        h = self._enter(x, self.attention_norm)
-        x = self._leave(x, self.attention(h, positions=positions, mask=mask, cache=cache), self.attention_norm)
+        x = self._residual(
+            x, self.attention_norm, lambda h: self.attention(h, positions=positions, mask=mask, cache=cache)
+        )
         if self.cross is not None and self.cross_norm is not None:
-            kept = source if isinstance(source, CrossCache) else self.cross.project_source(source)
-            h = self._enter(x, self.cross_norm)
-            x = self._leave(x, self.cross(h, mask=source_mask, cache=kept), self.cross_norm)
-        h = self._enter(x, self.feed_forward_norm)
-        if isinstance(self.feed_forward, MoE):
-            out, routing = self.feed_forward(h, real=real, experts=experts)
-        else:
-            out, routing = self.feed_forward(h), None
-        return self._leave(x, out, self.feed_forward_norm), routing
+            cross, kept = self.cross, source
+            if not isinstance(kept, CrossCache):
+                kept = cross.project_source(kept)
+            x = self._residual(x, self.cross_norm, lambda h: cross(h, mask=source_mask, cache=kept))
+        routing = None
 
-    def _enter(self, x: Tensor, norm: nn.Module) -> Tensor:
-        """What a sub-layer reads from the stream."""
-        return norm(x) if self.pre else x
+        def feed_forward(h: Tensor) -> Tensor:
+            nonlocal routing
+            if isinstance(self.feed_forward, FeedForward):
+                return self.feed_forward(h)
+            out, routing = self.feed_forward(h, real=real)
+            return out
 
-    def _leave(self, x: Tensor, out: Tensor, norm: nn.Module) -> Tensor:
-        """The stream after a sub-layer's output has been added."""
-        x = x + (self.dropout(out) if self.training else out)
-        return x if self.pre else norm(x)
+        return self._residual(x, self.feed_forward_norm, feed_forward), routing
+
+    def _residual(self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """The stream after a sub-layer, by one of the two equations above; dropout acts on the sub-layer's output."""
+        if self.pre:
+            return x + self.dropout(sublayer(norm(x)))
+        return norm(x + self.dropout(sublayer(x)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from companion.config import FeedForwardConfig, MoEConfig
 from companion.layers.feedforward import FeedForward, activation
+from companion.layers.wide import wide, wide_dtype
 
 Gating = Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"]
 Experts = Literal["auto", "loop", "grouped", "gather"]
@@ -52,12 +53,12 @@ class RoutingStats(NamedTuple):
     @property
     def load(self) -> Float[Tensor, "expert"]:
         """The share of all choices that fell on each expert, f_e; they sum to one. Zeros when there is no token."""
-        counts = self.counts.to(torch.promote_types(self.logits.dtype, torch.float32))
+        counts = self.counts.to(wide_dtype(self.logits.dtype))
         return counts / counts.sum().clamp(min=1)
 
     @property
     def entropy(self) -> Float[Tensor, ""]:
-        """Of the load, in nats: ln(expert) when all experts get the same, 0 when one gets everything."""
+        """Of the load, in nats: ln(expert) when all experts get the same, 0 when one expert gets all."""
         return load_entropy(self.load)
 
     @property
@@ -97,18 +98,18 @@ def route(
     """
     if not 1 <= top_k <= logits.shape[-1]:
         raise ValueError(f"top_k={top_k}: expected a number from 1 to the {logits.shape[-1]} experts")
-    wide = logits.float() if logits.dtype.itemsize < 4 else logits
+    z = wide(logits)
     if bias is None:
-        experts = wide.topk(top_k, dim=-1).indices  # scores rise with logits; and where scores saturate, logits do not
+        experts = z.topk(top_k, dim=-1).indices  # scores rise with logits; and where scores saturate, logits do not
     else:
-        scores = wide.sigmoid() if gating == "sigmoid" else wide.softmax(-1)
+        scores = z.sigmoid() if gating == "sigmoid" else z.softmax(-1)
         experts = (scores + bias).topk(top_k, dim=-1).indices
-    best = wide.gather(-1, experts)
+    best = z.gather(-1, experts)
     match gating:
         case "topk_softmax" | "softmax_topk_renormalised":
             weights = best.softmax(-1)
         case "softmax_topk":
-            weights = (best - wide.logsumexp(-1, keepdim=True)).exp()
+            weights = (best - z.logsumexp(-1, keepdim=True)).exp()
         case "sigmoid":
             weights = F.logsigmoid(best).softmax(-1)  # s_e / sum(s), also where every s is too small for a float
         case _:
@@ -120,7 +121,7 @@ def within_capacity(routing: RoutingStats, capacity: float) -> Bool[Tensor, "*ba
     """Which visits take place when an expert takes at most ceil(capacity * tokens * top_k / experts) tokens.
 
     First come, first served, in the order of the tokens, row after row of the batch (Fedus et al. 2022, section 2.2).
-    Padding takes nobody's place and loses none.
+    Padding takes no place and is never dropped.
     """
     top_k, experts = routing.experts.shape[-1], routing.logits.shape[-1]
     chosen = routing.experts.flatten()
@@ -139,6 +140,47 @@ def within_capacity(routing: RoutingStats, capacity: float) -> Bool[Tensor, "*ba
     return kept.view_as(routing.experts)
 
 
+class Dispatch(Protocol):
+    """How the tokens of a layer get to its experts, and the answers back. A layer asks its `MoE.dispatch` for both."""
+
+    def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
+        """Which of the visits take place; the function `within_capacity` says what that is."""
+        ...
+
+    def answers(
+        self,
+        moe: MoE,
+        tokens: Float[Tensor, "row d_model"],
+        chosen: Int[Tensor, "row top_k"],
+        kept: Bool[Tensor, "*batch top_k"] | None,
+        experts: Experts,
+    ) -> Float[Tensor, "row top_k d_model"]:
+        """Each chosen expert's answer to each token, not weighted; anything at all for a visit that was dropped."""
+        ...
+
+
+class Local:
+    """A `Dispatch` where all tokens and all experts are in this process: there is nothing to send.
+
+    Training on several processes has others, in `companion.training.distributed`.
+    """
+
+    def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
+        """The function `within_capacity`, of these tokens."""
+        return within_capacity(routing, capacity)
+
+    def answers(
+        self,
+        moe: MoE,
+        tokens: Float[Tensor, "row d_model"],
+        chosen: Int[Tensor, "row top_k"],
+        kept: Bool[Tensor, "*batch top_k"] | None,
+        experts: Experts,
+    ) -> Float[Tensor, "row top_k d_model"]:
+        """Those of the layer's own experts."""
+        return moe.answers(tokens, chosen, kept, experts)
+
+
 class MoE(nn.Module):
     """A router and `experts` feed-forward networks; each token's output is the weighted sum over its `top_k`.
 
@@ -153,7 +195,7 @@ class MoE(nn.Module):
     and the other weights stay as they are. In evaluation neither happens, so that what a token gets does not depend on
     its neighbours.
 
-    The same numbers are computed in one of three ways, chosen by the call:
+    The same numbers are computed in one of three ways, chosen by the call, or else by the layer's attribute `way`:
 
     `"loop"`     the tokens sorted by expert, one expert after the other. Any dtype and size; asks the device for the
                  experts' numbers of tokens, and waits.
@@ -163,10 +205,14 @@ class MoE(nn.Module):
                  there are experts, so that the copies are never larger than the experts themselves.
     `"auto"`     what is fastest among those that can.
 
+    `dispatch` is where experts are: in this process, unless training has put them elsewhere.
+
     Raises `ValueError` for experts with biases, and for a way that cannot serve the call.
     """
 
     bias: Tensor | None
+    way: Experts = "auto"
+    dispatch: Dispatch = Local()
 
     def __init__(self, d_model: int, expert: FeedForwardConfig, config: MoEConfig) -> None:
         super().__init__()
@@ -191,13 +237,13 @@ class MoE(nn.Module):
         x: Float[Tensor, "batch token d_model"],
         *,
         real: Bool[Tensor, "batch token"] | None = None,
-        experts: Experts = "auto",
+        experts: Experts | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats]:
         """The output, and where the tokens went.
 
         real:     which tokens are not padding. Padding visits its experts like any token, but is not counted and takes
-                  nobody's place.
-        experts:  how it is computed, see above. Raises `ValueError` for a way that cannot serve this input.
+                  no place.
+        experts:  how it is computed, see above; default: `way`. Raises `ValueError` where that cannot serve this input.
         """
         config = self.config
         logits = self.router(x)
@@ -205,11 +251,11 @@ class MoE(nn.Module):
             logits = logits + config.noise * torch.randn_like(logits)
         routing = route(logits, config.top_k, config.gating, bias=self.bias)._replace(real=real)
         if self.training and config.capacity is not None:
-            routing = routing._replace(kept=self._within_capacity(routing, config.capacity))
-        # The router's product came in the precision that products are computed in, whoever decided on it.
+            routing = routing._replace(kept=self.dispatch.within_capacity(routing, config.capacity))
+        # Under autocast the logits have the dtype that products are computed in: the experts use it too.
         tokens = x.flatten(0, 1).to(logits.dtype)
         chosen, weights = routing.experts.flatten(0, 1), routing.weights.flatten(0, 1)[..., None]
-        answers = self._answers(tokens, chosen, routing.kept, experts)
+        answers = self.dispatch.answers(self, tokens, chosen, routing.kept, self.way if experts is None else experts)
         if routing.kept is not None:
             answers = answers.masked_fill(~routing.kept.flatten(0, 1)[..., None], 0)  # whatever is there: it may be NaN
         out = (answers * weights.to(answers.dtype)).sum(1).view_as(x)
@@ -220,28 +266,19 @@ class MoE(nn.Module):
         gate, inner, outer = self._matrices(x.dtype)
         return self._network(x, None if gate is None else gate[e], inner[e], outer[e])
 
-    def _within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "batch token top_k"]:
-        return within_capacity(routing, capacity)
-
-    def _matrices(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor, Tensor]:
-        return None if self.gate is None else self.gate.to(dtype), self.inner.to(dtype), self.outer.to(dtype)
-
-    def _network(
-        self, x: Tensor, gate: Tensor | None, inner: Tensor, outer: Tensor, product: Any = torch.matmul
-    ) -> Tensor:
-        """One feed-forward network, or many at once where `product` takes many matrices."""
-        hidden = product(x, inner)
-        hidden = self.activation(hidden) if gate is None else self.activation(product(x, gate)) * hidden
-        return product(hidden, outer)
-
-    def _answers(
+    def answers(
         self,
         tokens: Float[Tensor, "row d_model"],
         chosen: Int[Tensor, "row top_k"],
         kept: Bool[Tensor, "*batch top_k"] | None,
-        experts: Experts,
+        experts: Experts = "auto",
     ) -> Float[Tensor, "row top_k d_model"]:
-        """Each chosen expert's answer to each token, not weighted; anything at all for a visit that was dropped."""
+        """Each chosen expert's answer to each token, not weighted; anything at all for a visit that was dropped.
+
+        chosen:   numbers of experts, counted among those that are in this process.
+        kept:     which visits take place; `None`: all.
+        experts:  how it is computed, see above. Raises `ValueError` where that cannot serve this input.
+        """
         how = self._way(tokens, chosen.numel(), experts)
         gate, inner, outer = self._matrices(tokens.dtype)
         if how == "gather":
@@ -264,10 +301,21 @@ class MoE(nn.Module):
             gates = [None] * len(inner) if gate is None else gate.unbind()
             # unbind, because the gradient of inner[e] would be as large as inner, for every e
             each = zip(pieces[:-1], gates, inner.unbind(), outer.unbind(), strict=True)
-            # Whoever has no token is passed over, unless nobody has one.
-            visited = [self._network(*one) for one in each if len(one[0]) or not sum(sizes)]
+            # Experts without tokens are skipped, unless all are.
+            visited = [self._network(*expert) for expert in each if len(expert[0]) or not sum(sizes)]
             answers = torch.cat([*visited, torch.zeros_like(pieces[-1])])
         return Reordered.apply(answers, inverse, order, 1).view(*chosen.shape, inner.shape[1])
+
+    def _matrices(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor, Tensor]:
+        return None if self.gate is None else self.gate.to(dtype), self.inner.to(dtype), self.outer.to(dtype)
+
+    def _network(
+        self, x: Tensor, gate: Tensor | None, inner: Tensor, outer: Tensor, product: Any = torch.matmul
+    ) -> Tensor:
+        """One feed-forward network, or many at once where `product` takes many matrices."""
+        hidden = product(x, inner)
+        hidden = self.activation(hidden) if gate is None else self.activation(product(x, gate)) * hidden
+        return product(hidden, outer)
 
     def _way(self, tokens: Tensor, visits: int, wanted: Experts) -> Experts:
         """The way to compute `visits` answers; the tokens' dtype is that of the products."""
@@ -306,7 +354,7 @@ def by_expert(
 ) -> tuple[Int[Tensor, "visit"], Int[Tensor, "visit"], Int[Tensor, "visit"]]:
     """The experts of all visits in order, which visits these are (visit v is of row v // top_k), and the way back.
 
-    A visit that was dropped counts as one to expert number `experts`, behind the last, where nobody computes.
+    A visit that was dropped counts as one to expert number `experts`, which is behind the last and computes nothing.
     """
     key = chosen.flatten()
     if kept is not None:

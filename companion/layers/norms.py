@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from companion.config import NormConfig
+from companion.layers.wide import wide
 
 
 def rms_norm(
@@ -14,11 +15,11 @@ def rms_norm(
 ) -> Float[Tensor, "... d_model"]:
     """x / sqrt(mean(x^2) + eps) * gain, over the last axis (Zhang and Sennrich 2019, eq. 4).
 
-    Half-precision inputs are squared in float32, where they cannot overflow. Written out to be
-    read: `F.rms_norm` takes as long on a CPU, and a compiler fuses both alike.
+    Half precision is squared in fp32, where it cannot overflow. Written out to be read: `F.rms_norm` takes as long on a
+    CPU, and a compiler fuses both alike.
     """
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * gain
+    w = wide(x)
+    return (w * torch.rsqrt(w.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * gain
 
 
 class RMSNorm(nn.Module):

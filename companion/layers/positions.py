@@ -6,11 +6,15 @@ whole sequence, alone beside a cache, or in a batch of unequal prompts.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from companion.config import PositionConfig
+from companion.layers.wide import wide_dtype
 
 
 def _frequencies(width: int, base: float, like: Tensor) -> Float[Tensor, "pair"]:
@@ -25,8 +29,8 @@ def _angles(
     if width % 2:
         raise ValueError(f"{name}={width}: expected an even width, because components are taken in pairs")
     # Angles reach thousands of radians: half precision would blur neighbouring positions into one.
-    wide = positions.to(torch.float64 if dtype == torch.float64 else torch.float32)
-    return wide[..., None] * _frequencies(width, base, wide)
+    places = positions.to(wide_dtype(dtype))
+    return places[..., None] * _frequencies(width, base, places)
 
 
 def sinusoidal(
@@ -118,6 +122,35 @@ def rotate(
 
 def _turned(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(a * sin, b, cos)
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions of heads of one width (Su et al. 2021; lesson 05). Layers whose `Rotary` is equal turn alike.
+
+    d_head:  width of a query and of a key.
+    base:    of the frequencies, see `rotary_angles`.
+    layout:  which components make a pair, see `rotate`.
+
+    Raises `ValueError` if `d_head` is odd.
+    """
+
+    d_head: int
+    base: float = 10000.0
+    layout: Literal["half", "interleaved"] = "half"
+
+    def __post_init__(self) -> None:
+        if self.d_head % 2:
+            raise ValueError(f"d_head={self.d_head}: expected an even width, because rotary turns pairs of components")
+
+    @classmethod
+    def of(cls, config: PositionConfig | None, d_head: int) -> Rotary | None:
+        """The rotary positions that `config` asks for; `None` for the other kinds."""
+        return None if config is None or config.kind != "rotary" else cls(d_head, config.base, config.pairing)
+
+    def at(self, positions: Int[Tensor, "*batch token"], dtype: torch.dtype) -> Rotation:
+        """By how much queries and keys of that dtype turn at these positions."""
+        return rotation(rotary_angles(positions, self.d_head, self.base, dtype), dtype)
 
 
 def half_from_interleaved(d_head: int) -> Int[Tensor, "d_head"]:

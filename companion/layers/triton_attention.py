@@ -1,6 +1,6 @@
 """Tiled attention as one GPU kernel, forward pass only (Dao et al. 2022; Dao 2023; lesson 12).
 
-`tiled_attention` in efficient.py is the method in the open: every tile of scores is written to memory and read back.
+`tiled_attention` is the method in the open: every tile of scores is written to memory and read back.
 Here the two inner products, the running maximum and the running sum stay in the registers of one program, so that the
 only traffic is q, k and v in and the output out. Equal to `attend`; to learn from, and not faster than it.
 
@@ -15,6 +15,8 @@ from typing import no_type_check
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from companion.layers.attention import check_heads
 
 try:
     import triton
@@ -86,7 +88,7 @@ def _forward(
 
     offset = keys - queries  # the last query is at the last key
     end = keys
-    if CAUSAL:  # beyond the last query of the tile nobody looks
+    if CAUSAL:  # no query of the tile sees a key beyond its last
         end = tl.minimum(keys, (tile + 1) * TILE_Q + offset)
     for start in range(0, end, TILE_K):
         key = start + tl.arange(0, TILE_K)
@@ -143,8 +145,7 @@ def triton_attention(
     Raises `ValueError` for tensors of other or different types, head counts that do not divide, a tile of another size,
     or tensors that need a gradient while one is recorded.
     """
-    if q.shape[1] % k.shape[1]:
-        raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of the {q.shape[1]} heads of q")
+    check_heads(q, k)
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not q.dtype == k.dtype == v.dtype:
         raise ValueError(
             f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}: expected one type: float32, bfloat16 or float16"
@@ -153,7 +154,7 @@ def triton_attention(
         raise ValueError(f"tile={tile}: expected two powers of two >= 16")
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise ValueError("q, k or v needs a gradient: this kernel has none; expected torch.no_grad(), or attend()")
-    # The kernel steps from one component to the next by one.
+    # The kernel takes neighbouring components to be neighbours in memory.
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     batch, heads, queries, d_head = q.shape
     kv_heads, keys, d_v = v.shape[1:]

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from companion.checkpoints import write_atomic
+from companion.exercises.progress import progress_file
+from companion.files.atomic import write_atomic
 from companion.questions.question import Question
-from companion.study.exercises.progress import progress_file
 
 INTERVALS = (1, 3, 7, 21)
 """Days until a question is asked again: after the first answer, and after each right one. A wrong one begins anew."""

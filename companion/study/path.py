@@ -15,10 +15,10 @@ from typing import Any
 import nbformat
 from IPython.display import HTML, display
 
-from companion.checkpoints import write_atomic
+from companion.exercises.progress import read_progress
+from companion.files.atomic import write_atomic
 from companion.questions.kept import read_answers
 from companion.questions.question import questions
-from companion.study.exercises.progress import read_progress
 from companion.study.frame import WIDEST
 from companion.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
 

@@ -3,16 +3,17 @@
     run.json         settings, the text's fingerprint, steps, versions; written before the first update
     tokenizer.json   of a run on text
     log.jsonl        one JSON object a line: updates and evaluations
-    checkpoints/     the last few and the best, see `companion.training.saved`
+    checkpoints/     the last few and the best, see `companion.training.checkpoints`
     result.json      written last: its presence says that the run is finished
     loss.png
     tensorboard/     with --tensorboard
 
 A line of the log belongs to an update: `update`, `loss` (nats per token), `tokens` (scored), `gradient_norm` (before
-clipping), `learning_rate`; with experts `effective_experts` and `dropped` (see `companion.training.loop.Update`). Three
-more depend on the machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far in all sittings, evaluations left out;
-`tokens_per_second`, over the last few seconds; and `peak_share`, where the GPU's peak is known. All else is the same,
-bit for bit, whether the run was interrupted or not. Or a line belongs to an evaluation: `update`, and its scores.
+clipping), `learning_rate`; with experts `effective_experts` and `dropped` (see `companion.training.trainer.Update`).
+Three more depend on the machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far in all sittings, evaluations
+left out; `tokens_per_second`, over the last few seconds; and `peak_share`, where the GPU's peak is known. All else is
+the same, bit for bit, whether the run was interrupted or not. Or a line belongs to an evaluation: `update`, and its
+scores.
 
 Whenever the process is killed, a whole checkpoint is there once the first was written, and the log reaches at least as
 far. Nothing is ever unpickled.
@@ -28,12 +29,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from companion.checkpoints import write_atomic, writing
 from companion.data.tokenizer import BytePairTokenizer
-from companion.training.lock import locked
-from companion.training.loop import Trainer
-from companion.training.saved import Checkpoints, Saved
+from companion.files.atomic import write_atomic, writing
+from companion.files.lock import locked
+from companion.training.checkpoints import Checkpoints, Saved
 from companion.training.settings import TextSettings
+from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
 MACHINE_FIELDS = ("seconds", "tokens_per_second", "peak_share")
@@ -64,7 +65,7 @@ class RunFolder:
 
         Raises `Busy` if another one does, and `ValueError` if something other than a run is there.
         """
-        self._check_ours()
+        self.check_ours()
         new = not self.path.exists()
         try:
             with writing(self.path, 1):
@@ -82,7 +83,7 @@ class RunFolder:
         Raises `ValueError` if a run, or anything else, is there already, and `NotWritten`, with nothing left behind,
         when there is no room.
         """
-        self._check_ours()
+        self.check_ours()
         if self.exists:
             raise ValueError(f"{self.path}: a run was begun here a moment ago; the same command goes on with it")
         digests = {name: _digest(text.encode()) for name, text in files.items()}
@@ -252,7 +253,7 @@ class RunFolder:
 
     # Files
 
-    def _check_ours(self) -> None:
+    def check_ours(self) -> None:
         """Raise `ValueError` unless the folder is missing or empty, or a run is there or was being made when killed."""
         if not self.path.exists() or self.exists:
             return

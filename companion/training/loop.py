@@ -1,471 +1,234 @@
-"""Training on one device, in updates that depend on nothing but the state before them.
-
-An update is a function of (weights, optimizer state, number of the update): its batches and its dropout are derived
-from the seed and that number. A run that is stopped anywhere and continued from its last checkpoint therefore ends
-with the same weights, bit for bit, as one that was never stopped (same machine, same number of threads).
-"""
+"""A run from where it stands to its end: progress, log, evaluations, checkpoints, and stopping by hand."""
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass
-from typing import Any, Literal, get_args
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
-import numpy as np
-import torch
-from jaxtyping import Int
-from torch import Tensor, nn
+from tqdm.auto import tqdm
 
 from companion.config import require_whole
-from companion.data.packing import PADDING
-from companion.layers.balance import update_bias
-from companion.layers.masks import documents, materialize
-from companion.layers.moe import MoE, RoutingStats, load_entropy
-from companion.training.distributed import Batch, Parallel
-from companion.training.losses import IGNORE, Scored, bits_per_byte, cross_entropy_sum, routing_loss
-from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
-from companion.training.schedule import Schedule, learning_rate
+from companion.costs.account import train_flops
+from companion.training.folder import RunFolder
+from companion.training.tasks.task import Measured
+from companion.training.tensorboard import Board
+from companion.training.trainer import Trainer, Update
 from companion.transformer import Transformer
 
-Loss = Callable[..., Scored]
-"""(model, *batch) -> `Scored`."""
+MOST_LOGGED = 2000
+"""Updates that a log keeps, evenly spaced: more cannot be told apart in a figure."""
 
 
-class Diverged(RuntimeError):
-    """The loss or the gradient is not a number any more. Nothing of that update has reached the weights."""
+def fit(
+    trainer: Trainer,
+    measure: Callable[[Transformer], Measured],
+    *,
+    folder: RunFolder | None = None,
+    evaluate_every: int,
+    save_seconds: float = 30.0,
+    keep: int = 2,
+    after_evaluation: Callable[[int, Measured, Transformer], None] | None = None,
+    say: Callable[[str], None] | None = None,
+    progress: bool | None = None,
+    peak: float | None = None,
+    tensorboard: bool = False,
+) -> bool:
+    """Train until the last update. True when it was reached; False when Ctrl-C (or SIGTERM) stopped the run before.
+
+    The first Ctrl-C lets the update in progress finish and saves; a second one stops at once, and the last checkpoint
+    remains. With a `folder`, the run begins at its last checkpoint, and one is saved after each evaluation, every
+    `save_seconds` (0: after every update; otherwise less often when saving takes long), and at the end.
+
+    measure:           how good a model is, which is the trainer's as it is now; its `scores` go into the log.
+    keep:              how many checkpoints remain, the last ones; the best one does in any case.
+    after_evaluation:  called with the number of updates, the result, and the model; printing must go through
+                       `tqdm.write`.
+    say:               called with a line of news when a run is gone on with. Default: to standard error.
+    progress:          show a bar; `None`: if standard error is a terminal.
+    peak:              FLOPs per second that all devices together could reach, for the share of it that is used.
+    tensorboard:       write the log for TensorBoard as well, see `Board`; needs a `folder`.
+
+    With several processes this is a collective: all of them call it, and the main one measures, writes and shows.
+
+    Raises `Diverged` when the loss is not a number any more, and `NotWritten` when the disk takes no more; the last
+    checkpoint before that remains.
+    """
+    require_whole("keep", keep)
+    config, parallel, main = trainer.config, trainer.parallel, trainer.parallel.main
+    if folder is not None:
+        done = folder.restore(trainer, say or _to_standard_error)
+        if done and main:
+            (say or _to_standard_error)(f"going on after update {done:,}")
+    log_every = max(1, config.updates // MOST_LOGGED)
+    smoothed: float | None = None
+    saved_at, pause = time.monotonic(), save_seconds
+    unwritten: OSError | None = None
+    pace = _Pace(trainer, peak, _seconds_so_far(folder) if main and folder is not None else 0.0)
+    bar = tqdm(
+        total=config.updates,
+        initial=trainer.done,
+        disable=not main or (None if progress is None else not progress),
+        dynamic_ncols=True,
+        bar_format="{n_fmt}/{total_fmt} updates |{bar}| {desc}{remaining} left",
+    )
+    with bar, _stopping() as stop, Board.of(folder if tensorboard and main else None, trainer.done) as board:
+
+        def log(entry: dict[str, Any]) -> None:
+            if folder is not None:
+                folder.log(entry)
+            board.add(entry)
+
+        def look(model: Transformer) -> float:
+            measured = measure(model)
+            log({"update": trainer.done, **measured.scores})
+            if after_evaluation is not None:
+                after_evaluation(trainer.done, measured, model)
+            return measured.error
+
+        def check() -> None:
+            if unwritten is not None:
+                raise unwritten
+
+        stopping = False
+        while trainer.done < config.updates and not stopping:
+            update = pace.time(trainer.update)
+            smoothed = update.loss if smoothed is None else 0.95 * smoothed + 0.05 * update.loss
+            # The description, because tqdm puts a comma of its own before a postfix.
+            bar.set_description_str(f"loss {smoothed:.3f}, {pace}{_load(trainer, update)}", refresh=False)
+            bar.update()
+            if main and (update.number % log_every == 0 or update.number == config.updates):
+                try:
+                    log(_entry(update) | pace.entry())
+                except OSError as refused:  # the others are about to wait for us: they have to be told first
+                    unwritten = refused
+            late = main and folder is not None and time.monotonic() - saved_at >= pause
+            if parallel.agree(late or stop.is_set() or unwritten is not None):
+                parallel.on_main(check)
+                stopping, late = parallel.agree(stop.is_set()), parallel.agree(late)
+            error: float | None = None
+            if due := update.number % evaluate_every == 0 or update.number == config.updates:
+                model = trainer.whole()
+                error = parallel.on_main(lambda: look(model))  # noqa: B023  (called at once)
+                del model  # with several processes a copy, as large as the model
+            if folder is not None and (due or stopping or late):
+                began = time.monotonic()
+                folder.save(trainer, keep=keep, error=error)
+                saved_at = time.monotonic()
+                pause = max(save_seconds, 20 * (saved_at - began)) if save_seconds else 0.0
+    return trainer.done >= config.updates
 
 
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How to train.
+def seconds_per_update(trainer: Trainer, seconds: float = 3.0) -> float:
+    """How long an update takes on this machine, from about `seconds` of them. The trainer is used up: make another.
 
-    updates:        steps of the optimizer in the whole run; the schedule ends exactly there.
-    accumulate:     micro-batches per update. More of them make a larger batch in the same memory.
-    learning_rate:  its peak, reached after `warmup` updates.
-    schedule:       how it falls from there: along half a `"cosine"` or in a `"linear"` way to `last_share` of the peak
-                    at the last update, or with the `"inverse_sqrt"` of the update, to wherever that leads.
-    weight_decay:   of the matrices (see `optimizer.decayed`).
-    betas:          decay of AdamW's two moving averages per update.
-    clip:           largest norm of the whole gradient.
-    seed:           of dropout, and of a router's noise.
-    balance_loss:   weight of the Switch loss of each mixture of experts, which asks for an even load.
-    z_loss:         weight of each router's z-loss, which keeps its logits small.
-    bias_rate:      step of the selection bias of experts with `balanced`, made after each update.
+    A collective; the main process's time counts.
+    """
+    for _ in range(2):  # the first ones allocate memory, and compile
+        trainer.update()
+    began, count = time.monotonic(), 0
+    while trainer.parallel.agree(trainer.parallel.main and (count < 3 or time.monotonic() - began < seconds)):
+        if trainer.done == trainer.config.updates:
+            trainer.done = 0
+        trainer.update()
+        count += 1
+    return trainer.parallel.broadcast((time.monotonic() - began) / count)
 
-    Raises `ValueError` naming the field, what it was and what it must be.
+
+def _entry(update: Update) -> dict[str, Any]:
+    return {
+        "update": update.number,
+        "loss": update.loss,
+        "tokens": update.tokens,
+        "gradient_norm": update.gradient_norm,
+        "learning_rate": update.learning_rate,
+        **({} if update.dropped is None else {"dropped": update.dropped}),
+        **({} if update.effective_experts is None else {"effective_experts": update.effective_experts}),
+    }
+
+
+def _load(trainer: Trainer, update: Update) -> str:
+    """For the bar: how evenly the layer with the least even load uses its experts."""
+    moe = trainer.model.config.moe
+    if moe is None or update.effective_experts is None:
+        return ""
+    return f"{update.effective_experts:.1f} of {moe.experts} experts in use, "
+
+
+def _seconds_so_far(folder: RunFolder) -> float:
+    return max((entry.get("seconds", 0.0) for entry in folder.entries()), default=0.0)
+
+
+def _to_standard_error(line: str) -> None:
+    tqdm.write(line, file=sys.stderr)
+
+
+class _Pace:
+    """How fast updates are: in tokens a second over the last few seconds, and as a share of the peak. Evaluations and
+    checkpoints, which come between updates, do not count.
+
+    The share is that of the FLOPs which the scored tokens of a decoder need (Chowdhery et al. 2022, appendix B), each
+    with the model's full context: padding, and what is computed a second time, are no use to anybody.
     """
 
-    updates: int
-    accumulate: int = 1
-    learning_rate: float = 3e-3
-    schedule: Schedule = "cosine"
-    last_share: float = 0.05
-    warmup: int = 50
-    weight_decay: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip: float = 1.0
-    seed: int = 0
-    balance_loss: float = 0.0
-    z_loss: float = 0.0
-    bias_rate: float = 0.001
+    def __init__(self, trainer: Trainer, peak: float | None, seconds: float) -> None:
+        config = trainer.model.config
+        self.seconds, self.per_second = seconds, 0.0
+        self._tokens, self._over = 0, 0.0
+        self._share_of_one = 0.0
+        if peak is not None and config.stack == "decoder":
+            self._share_of_one = train_flops(config, config.context) / config.context / peak
 
-    def __post_init__(self) -> None:
-        for name in ("updates", "accumulate"):
-            require_whole(name, getattr(self, name))
-        for name in ("warmup", "seed"):
-            require_whole(name, getattr(self, name), 0)
-        for name in ("learning_rate", "clip"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name}={value!r}: expected a number > 0")
-        for name in ("weight_decay", "balance_loss", "z_loss", "bias_rate"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name}={value!r}: expected a number >= 0")
-        if not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):
-            raise ValueError(f"betas={self.betas!r}: expected two numbers of at least 0 and below 1")
-        if self.schedule not in get_args(Schedule):
-            expected = ", ".join(map(repr, get_args(Schedule)))
-            raise ValueError(f"schedule={self.schedule!r}: expected one of {expected}")
-        if not 0 <= self.last_share <= 1:
-            raise ValueError(f"last_share={self.last_share!r}: expected a share between 0 and 1")
-
-
-@dataclass(frozen=True)
-class Update:
-    """What one update reports.
-
-    loss:               nats per token, without the losses that balance experts.
-    tokens:             how many were scored.
-    gradient_norm:      before clipping.
-    effective_experts:  of the layer whose load is the most uneven, see `RoutingStats`; `None` without experts.
-    dropped:            share of the visits to experts, in all layers, that found them full; `None` without experts.
-    """
-
-    number: int
-    loss: float
-    tokens: int
-    gradient_norm: float
-    learning_rate: float
-    effective_experts: float | None = None
-    dropped: float | None = None
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """A model's loss on a text: all of it in nats, the tokens it was summed over, and the bytes they stand for."""
-
-    nats: float
-    tokens: int
-    bytes: int
+    def time(self, make: Callable[[], Update]) -> Update:
+        """Make an update, and count it."""
+        began = time.monotonic()
+        update = make()
+        elapsed = time.monotonic() - began
+        self.seconds += elapsed
+        self._tokens, self._over = self._tokens + update.tokens, self._over + elapsed
+        self.per_second = self._tokens / max(self._over, 1e-9)
+        if self._over > 5:
+            self._tokens, self._over = self._tokens // 2, self._over / 2
+        return update
 
     @property
-    def bits_per_byte(self) -> float:
-        """The loss in bits over the text's bytes, see `losses.bits_per_byte`; comparable between tokenizers."""
-        return bits_per_byte(self.nats, self.bytes)
+    def share(self) -> float | None:
+        """Of the peak; `None` where it is not known."""
+        return self.per_second * self._share_of_one or None
 
-    @property
-    def perplexity(self) -> float:
-        """exp of the mean nats per token; comparable only between models with the same tokenizer."""
-        return math.exp(self.nats / self.tokens)
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """What a run's log keeps."""
-        return {"bits_per_byte": self.bits_per_byte}
-
-    @property
-    def error(self) -> float:
-        """Smaller is better: by this the best checkpoint is told."""
-        return self.bits_per_byte
-
-    def result(self) -> dict[str, Any]:
-        """What a finished run keeps."""
-        return {**self.scores, "perplexity": self.perplexity, "tokens": self.tokens, "bytes": self.bytes}
+    def entry(self) -> dict[str, float]:
+        """The log's `MACHINE_FIELDS`."""
+        share = {} if self.share is None else {"peak_share": round(self.share, 4)}
+        return {"seconds": round(self.seconds, 3), "tokens_per_second": round(self.per_second, 1), **share}
 
     def __str__(self) -> str:
-        return f"{self.bits_per_byte:.3f} bits per byte"
+        share = "" if self.share is None else f"{self.share:.0%} of peak, "
+        return f"{self.per_second:,.0f} tokens/s, {share}"
 
 
-def next_token_loss(
-    model: nn.Module,
-    tokens: Int[Tensor, "batch token"],
-    targets: Int[Tensor, "batch token"],
-    *,
-    smoothing: float = 0.0,
-) -> Scored:
-    """The loss of a decoder: each token's target is the one after it. `smoothing` as in `cross_entropy_sum`."""
-    out = model(tokens)
-    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C or SIGTERM sets; the second Ctrl-C interrupts as usual.
 
-
-def packed_next_token_loss(
-    model: nn.Module,
-    tokens: Int[Tensor, "batch token"],
-    places: Int[Tensor, "batch token"],
-    targets: Int[Tensor, "batch token"],
-    *,
-    hide: Literal["nothing", "padding", "documents"],
-    smoothing: float = 0.0,
-) -> Scored:
-    """`next_token_loss` for the windows of `PackedBatches`, which hold several documents and padding.
-
-    places:  of each token in its own document, from 0; `PADDING` where there is no token.
-    hide:    `"documents"`: a token sees its own document alone, at the position it has there, so that its logits are
-             those of the document by itself. Otherwise it also sees the documents before its own. `"padding"`:
-             padding is told to the model, so that experts do not count it; nobody sees it anyway, because it is last.
+    Outside the main thread, where Python delivers no signals, the event is simply never set.
     """
-    real = places != PADDING
-    if hide == "documents":
-        number = (places == 0).cumsum(-1)
-        apart = materialize(documents(number), len(tokens), tokens.shape[1], tokens.shape[1], device=tokens.device)
-        # Padding sees nobody, which is how the model knows it.
-        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None])
-    else:
-        out = model(tokens, mask=real if hide == "padding" else None)
-    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
 
+    def ask(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
-def translation_loss(
-    model: nn.Module,
-    source: Int[Tensor, "batch key"],
-    inputs: Int[Tensor, "batch token"],
-    targets: Int[Tensor, "batch token"],
-    *,
-    padding: int,
-    smoothing: float = 0.0,
-) -> Scored:
-    """The loss of an encoder-decoder that is fed the right target so far, at all its places at once (teacher forcing).
-
-    padding:    the id after the end of a source, which nothing may look at, and of the inputs.
-    smoothing:  as in `cross_entropy_sum`.
-    """
-    memory = model.encode(source, mask=source != padding)  # type: ignore[operator]
-    out = model(inputs, source=memory, mask=inputs != padding)
-    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
-
-
-class Trainer:
-    """A model, its optimizer, and the number of updates made.
-
-    model:      trained in place, on the device its parameters are on.
-    batches:    micro-batch number -> tensors for `loss`, targets last. Must depend on the number alone.
-    loss:       (model, *micro-batch) -> `Scored`.
-    precision:  `"fp32"`, or `"bf16"`: matrix products in bfloat16 under autocast; weights and optimizer stay fp32.
-    compile:    compile the forward pass: pays off on a GPU, after a minute.
-    parallel:   the processes that train together; each makes a trainer with the same arguments. `model` is distributed
-                over them, in place, and from then on `whole` has the model to measure or to write text with.
-
-    Methods that are *collectives* have to be called by all processes, in the same order.
-
-    Raises `ValueError` for another `precision`, and where `parallel` is to spread experts and `model` has none, or a
-    number that cannot be shared out evenly.
-    """
-
-    def __init__(
-        self,
-        model: Transformer,
-        batches: Callable[[int], Batch],
-        config: TrainingConfig,
-        *,
-        loss: Loss = next_token_loss,
-        precision: str = "fp32",
-        compile: bool = False,
-        parallel: Parallel | None = None,
-    ) -> None:
-        if precision not in ("fp32", "bf16"):
-            raise ValueError(f"precision={precision!r}: expected 'fp32' or 'bf16'")
-        self.model, self.batches, self.config, self.loss = model, batches, config, loss
-        self.parallel = Parallel() if parallel is None else parallel
-        self.parameters = sum(p.numel() for p in model.parameters())  # of the whole model
-        self.precision = precision
-        self.done = 0
-        self._objective = self.parallel.prepare(model, lambda *batch: self.loss(*batch), compile)
-        self.device = next(model.parameters()).device
-        self._experts = [module for module in model.modules() if isinstance(module, MoE)]  # in the order of the routing
-        self._steered = bool(self._experts) and (
-            config.balance_loss > 0 or config.z_loss > 0 or any(moe.bias is not None for moe in self._experts)
-        )
-        self.optimizer = adamw(
-            model, weight_decay=config.weight_decay, betas=config.betas, fused=self.device.type == "cuda"
-        )
-
-    def update(self) -> Update:
-        """One step of the optimizer on `accumulate` micro-batches.
-
-        The gradient is that of the mean over *all* their tokens: sums are added up and divided once, so that k
-        micro-batches with unequal numbers of tokens give what one batch of them all would. So do the losses that
-        balance experts: their load is that of the whole batch. It is known only after all micro-batches, and with more
-        than one, these are run once more before, without a gradient, to count: a third of the time on top.
-
-        Raises `Diverged`, with weights and optimizer untouched, when loss or gradient is not finite, and `ValueError`
-        when no micro-batch has a target, or `loss` keeps back the routing of experts that are to be balanced.
-        """
-        number = self.done + 1
-        self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        micro = [tuple(self.batches(self.done * self.config.accumulate + i)) for i in range(self.config.accumulate)]
-        tokens = sum(int((batch[-1] != IGNORE).sum()) for batch in micro)
-        if tokens == 0:
-            raise ValueError(f"batches: expected at least one target in update {number}, got none")
-        nats = torch.zeros((), device=self.device)
-        weights = {"balance": self.config.balance_loss, "z": self.config.z_loss}
-        with_losses = bool(self._experts) and any(weights.values())
-        load = _Load()
-        if with_losses and len(micro) > 1:
-            with torch.no_grad():
-                for i, batch in enumerate(micro):
-                    load.add(self._scored(i, batch).routing)
-        whole = self.parallel.total(load.counts)
-        load = _Load()
-        for i, batch in enumerate(micro):
-            with self.parallel.collecting(last=i == len(micro) - 1):
-                total, _, routing = self._scored(i, batch)
-                load.add(routing)
-                objective = total / tokens
-                if with_losses:
-                    objective = objective + routing_loss(routing, whole or self.parallel.total(load.counts), **weights)
-                objective.backward()
-            nats += total.detach().float()
-        norm = self.parallel.clip(self.model, self.config.clip)
-        nats, load.dropped, *load.counts = self.parallel.total((nats, load.dropped, *load.counts))
-        loss, gradient_norm, *experts = torch.stack((nats, norm.float(), *load.summary())).tolist()
-        loss /= tokens
-        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
-            self.optimizer.zero_grad(set_to_none=True)
-            what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {gradient_norm}"
-            raise Diverged(f"{what} at update {number}; a lower learning rate, or more warm-up, usually helps")
-        rate = self.learning_rate(number)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        if self._steered:
-            for moe, counts in zip(self._experts, load.counts, strict=True):
-                if moe.bias is not None:
-                    update_bias(moe, counts, self.config.bias_rate)
-        self.done = number
-        return Update(number, loss, tokens, gradient_norm, rate, *experts)
-
-    def learning_rate(self, number: int) -> float:
-        """The learning rate of update `number`, counted from 1."""
-        config = self.config
-        return learning_rate(
-            config.schedule,
-            number,
-            updates=config.updates,
-            warmup=config.warmup,
-            peak=config.learning_rate,
-            last=config.learning_rate * config.last_share,
-        )
-
-    def evaluate(self, batches: Iterable[Batch], bytes: int) -> Evaluation:
-        """The model's loss over all of `batches`, without dropout. `bytes`: of the text that their targets spell.
-
-        A collective; the main process measures.
-        """
-        model = self.whole()
-        measured = self.parallel.on_main(
-            lambda: astuple(evaluate(model, batches, bytes, loss=self.loss, precision=self.precision))
-        )
-        return Evaluation(*measured)
-
-    def whole(self) -> Transformer:
-        """The plain model with the weights as they are now, in the main process: to measure, or to write text with.
-
-        In a single process, and wherever each holds all the weights, it is the model that is trained; otherwise a copy
-        on the same device. The others get the model they have, which may be a part of one. A collective.
-        """
-        if self.parallel.keeps_whole:
-            return self.model
-        weights = self.weights()
-        if not self.parallel.main:
-            return self.model
-        with torch.device("meta"):
-            model = Transformer(self.model.config)
-        model.load_state_dict({name: tensor.to(self.device) for name, tensor in weights.items()}, assign=True)
-        return model
-
-    def weights(self) -> dict[str, Tensor]:
-        """The whole model's `state_dict`, to be written by the main process; `{}` in the others. A collective.
-
-        With several processes its tensors are on the CPU. They may be the model's own: write them before the next
-        update.
-        """
-        kept = self.model.state_dict(keep_vars=True)
-        return self._gathered((name, tensor, tensor) for name, tensor in kept.items())
-
-    def state(self) -> dict[str, Tensor]:
-        """The optimizer's whole state by parameter name, where `weights` has tensors. A collective.
-
-        With the weights and `done`, all that the next update depends on, for any number of processes.
-        """
-        parameters = dict(self.model.named_parameters())
-        kept = optimizer_state(self.model, self.optimizer)
-        return self._gathered((name, parameters[name.partition(".")[2]], tensor) for name, tensor in kept.items())
-
-    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor], done: int) -> None:
-        """Go on after update `done` from what `weights` and `state` gave: the whole of it, in every process.
-
-        Raises `ValueError`, with nothing changed, unless both fit this model.
-        """
-        kept = self.model.state_dict(keep_vars=True)
-        if kept.keys() != weights.keys():
-            wrong = sorted(kept.keys() ^ weights.keys())
-            raise ValueError(f"weights: expected those of this model, got others; {wrong[0]} is in one of them alone")
-        parts = {name: self.parallel.part(tensor, weights[name], name) for name, tensor in kept.items()}
-        load_optimizer_state(self.model, self.optimizer, state, self.parallel.part)
-        with torch.no_grad():
-            for name, tensor in kept.items():
-                tensor.copy_(parts[name])
-        self.done = done
-
-    def _gathered(self, kept: Iterable[tuple[str, Tensor, Tensor]]) -> dict[str, Tensor]:
-        """(name, parameter, tensor laid out like it) -> the whole tensors by name, in the main process."""
-        gathered = {}
-        for name, parameter, tensor in kept:
-            whole = self.parallel.whole(parameter, tensor.detach())
-            if self.parallel.main:
-                gathered[name] = whole if self.parallel.world == 1 else whole.cpu()
-        return gathered
-
-    def _scored(self, i: int, batch: Batch) -> Scored:
-        """The loss of this process's share of the update's micro-batch number i, with the dropout and the noise that
-        belong to it."""
-        seed = derived_seed(self.config.seed, self.done * self.config.accumulate + i)
-        own = [tensor.to(self.device, non_blocking=True) for tensor in self.parallel.share(batch)]
-        with self.parallel.drawing(seed, len(batch[-1])), autocast(self.device, self.precision):
-            scored = self._objective(*own)
-        if self._steered and len(scored.routing) != len(self._experts):
-            raise ValueError(
-                f"loss: expected the routing of {len(self._experts)} layers, whose load is to be balanced, got that of "
-                f"{len(scored.routing)}; return it in Scored"
-            )
-        return scored
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    bytes: int,
-    *,
-    loss: Loss = next_token_loss,
-    precision: str = "fp32",
-) -> Evaluation:
-    """A model's loss over all of `batches`, without dropout; the model's mode is as before afterwards.
-
-    bytes: how many bytes of text the targets spell. Raises `ValueError` when nothing is scored.
-    """
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    nats = torch.zeros((), device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
-    tokens = 0
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        for batch in batches:
-            with autocast(device, precision):
-                nats += loss(model, *(tensor.to(device, non_blocking=True) for tensor in batch)).nats
-            tokens += int((batch[-1] != IGNORE).sum())
+        yield stop
     finally:
-        model.train(was_training)
-    if tokens == 0:
-        raise ValueError("batches: expected at least one target to score, got none")
-    return Evaluation(float(nats), tokens, bytes)
-
-
-class _Load:
-    """What the experts of each layer were asked for, summed over micro-batches. Nothing here waits for a device."""
-
-    def __init__(self) -> None:
-        self.counts: list[Tensor] = []
-        self.dropped = torch.zeros((), dtype=torch.long)
-
-    def add(self, routing: tuple[RoutingStats, ...]) -> None:
-        here = [layer.counts for layer in routing]
-        self.counts = [a + b for a, b in zip(self.counts, here, strict=True)] if self.counts else here
-        for layer in routing:
-            if layer.kept is not None:
-                self.dropped = self.dropped.to(layer.kept.device) + (~layer.kept).sum()
-
-    def summary(self) -> list[Tensor]:
-        """The effective experts of the least even layer, and the share of visits dropped in all; empty for no layer."""
-        if not self.counts:
-            return []
-        counts = torch.stack(self.counts)
-        load = counts.float() / counts.sum(-1, keepdim=True).clamp(min=1)
-        dropped = self.dropped.to(counts.device, non_blocking=True)
-        return [load_entropy(load).exp().min(), dropped.float() / counts.sum().clamp(min=1)]
-
-
-def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
-    """bfloat16 matrix products for `"bf16"`, nothing for `"fp32"`."""
-    if precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return contextlib.nullcontext()
-
-
-def derived_seed(*numbers: int) -> int:
-    """A 64-bit seed from several whole numbers; near numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+        for number, handler in before.items():
+            signal.signal(number, handler)

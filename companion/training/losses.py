@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from companion.data.batches import IGNORE
+from companion.data.packing import PADDING
 from companion.layers.balance import switch_loss, z_loss
+from companion.layers.masks import documents, materialize
 from companion.layers.moe import RoutingStats
+from companion.layers.wide import wide
 
 
 class Scored(NamedTuple):
@@ -47,11 +50,11 @@ def cross_entropy_sum(
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing={smoothing!r}: expected a share of at least 0 and below 1")
-    wide = logits.float() if logits.dtype.itemsize < 4 else logits
-    total = F.cross_entropy(wide.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+    z = wide(logits)
+    total = F.cross_entropy(z.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     scored = targets != IGNORE
     if smoothing:
-        even = -(wide.log_softmax(-1).mean(-1) * scored).sum()
+        even = -(z.log_softmax(-1).mean(-1) * scored).sum()
         total = (1 - smoothing) * total + smoothing * even
     return total, scored.sum()
 
@@ -80,3 +83,64 @@ def bits_per_byte(nats: float, bytes: int) -> float:
     if bytes < 1:
         raise ValueError(f"bytes={bytes!r}: expected a whole number >= 1")
     return nats / (math.log(2) * bytes)
+
+
+Loss = Callable[..., Scored]
+
+
+def next_token_loss(
+    model: nn.Module,
+    tokens: Int[Tensor, "batch token"],
+    targets: Int[Tensor, "batch token"],
+    *,
+    smoothing: float = 0.0,
+) -> Scored:
+    """The loss of a decoder: each token's target is the one after it. `smoothing` as in `cross_entropy_sum`."""
+    out = model(tokens)
+    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+
+
+def packed_next_token_loss(
+    model: nn.Module,
+    tokens: Int[Tensor, "batch token"],
+    places: Int[Tensor, "batch token"],
+    targets: Int[Tensor, "batch token"],
+    *,
+    hide: Literal["nothing", "padding", "documents"],
+    smoothing: float = 0.0,
+) -> Scored:
+    """`next_token_loss` for the windows of `PackedBatches`, which hold several documents and padding.
+
+    places:  of each token in its own document, from 0; `PADDING` where there is no token.
+    hide:    `"documents"`: a token sees its own document alone, at the position it has there, so that its logits are
+             those of the document by itself. Otherwise it also sees the documents before its own. `"padding"`:
+             padding is told to the model, so that experts do not count it; nobody sees it anyway, because it is last.
+    """
+    real = places != PADDING
+    if hide == "documents":
+        number = (places == 0).cumsum(-1)
+        apart = materialize(documents(number), len(tokens), tokens.shape[1], tokens.shape[1], device=tokens.device)
+        # Padding sees nothing either: what it holds, and so which experts it visits, does not depend on the texts.
+        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None], real=real)
+    else:
+        out = model(tokens, real=real if hide == "padding" else None)
+    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+
+
+def translation_loss(
+    model: nn.Module,
+    source: Int[Tensor, "batch key"],
+    inputs: Int[Tensor, "batch token"],
+    targets: Int[Tensor, "batch token"],
+    *,
+    padding: int,
+    smoothing: float = 0.0,
+) -> Scored:
+    """The loss of an encoder-decoder that is fed the right target so far, at all its places at once (teacher forcing).
+
+    padding:    the id after the end of a source, which nothing may look at, and of the inputs.
+    smoothing:  as in `cross_entropy_sum`.
+    """
+    memory = model.encode(source, real=source != padding)  # type: ignore[operator]
+    out = model(inputs, source=memory, real=inputs != padding)
+    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from companion.chips import Peak
+    from companion.costs.chips import Peak
     from companion.training.folder import RunFolder
-    from companion.training.loop import Trainer
-    from companion.training.task import Task
+    from companion.training.tasks.task import Task
+    from companion.training.trainer import Trainer
 
 
 def print_head(task: Task, trainer: Trainer, folder: RunFolder, peak: Peak | None = None) -> None:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from dataclasses import dataclass
 from typing import Any
 
-import tokenizers
 import torch
 
-from companion.training.distributed import Parallel
-from companion.training.fit import seconds_per_update
+from companion.device import versions
+from companion.training.distributed.processes import Parallel
 from companion.training.folder import RunFolder
-from companion.training.loop import Trainer
+from companion.training.loop import seconds_per_update
 from companion.training.settings import NumberWordsSettings, Settings, TextSettings
-from companion.training.task import Task
-from companion.training.text import TextTask
-from companion.training.translation import NumberWordsTask
+from companion.training.tasks.number_words import NumberWordsTask
+from companion.training.tasks.task import Task
+from companion.training.tasks.text import TextTask
+from companion.training.trainer import Trainer
 
 EVALUATIONS = 10
 """Evaluations in a run."""
@@ -101,41 +100,4 @@ def new_record(task: Task, trainer: Trainer, plan: Plan) -> dict[str, Any]:
         "precision": trainer.precision,
         "parameters": trainer.parameters,
         "versions": versions(),
-    }
-
-
-def find_device(name: str) -> torch.device:
-    """The device of that name; `"auto"`: the first CUDA GPU, else the CPU. Raises `ValueError` unless it is here."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"--device {name}: expected cpu, cuda, cuda:1, mps or auto") from None
-    here = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not here.get(device.type, False):
-        found = [kind for kind in ("cpu", "cuda", "mps") if here[kind]]
-        raise ValueError(f"--device {name}: expected a device of this machine, which has {', '.join(found)}")
-    return device
-
-
-def find_precision(name: str, device: torch.device) -> str:
-    """`"auto"`: bfloat16 where a GPU has it, else fp32."""
-    if name != "auto":
-        return name
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-
-
-def versions() -> dict[str, str]:
-    """What a number measured here depends on."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "tokenizers": tokenizers.__version__,
-        "machine": f"{platform.system()} {platform.machine()}",
-        "threads": str(torch.get_num_threads()),
     }

@@ -1,5 +1,7 @@
-"""Everything a run of `companion train` can be told: for each task one validated, frozen dataclass. No torch here:
-the command line reads it before anything heavy is imported."""
+"""Everything a run of `companion train` can be told: for each task one validated, frozen dataclass.
+
+The types of the fields are those of the flags: a number outside its limits is refused by both in the same words.
+"""
 
 # ruff: noqa: RUF009  (each default is a dataclasses.field, made by _setting)
 
@@ -10,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_type_hints
 
 from companion.config import (
     AttentionConfig,
@@ -20,6 +22,16 @@ from companion.config import (
     MoEConfig,
     NormConfig,
     PositionConfig,
+)
+from companion.quantities import (
+    Count,
+    CountFromTwo,
+    CountFromZero,
+    Decay,
+    InnerShare,
+    NonNegative,
+    Positive,
+    check,
 )
 from companion.training.schedule import Schedule
 
@@ -60,30 +72,32 @@ class Settings(ABC):
     model: str | None = _setting(
         MODEL, None, "a JSON file with a ModelConfig (as config.json in a run), instead of the other model flags"
     )
-    d_model: int = _setting(MODEL, 96, "width of the residual stream")
-    layers: int = _setting(MODEL, 3, "number of blocks")
-    heads: int = _setting(MODEL, 4, "query heads")
-    kv_heads: int | None = _setting(MODEL, None, "key and value heads, for grouped queries. Default: as many as heads")
-    d_ff: int | None = _setting(
+    d_model: Count = _setting(MODEL, 96, "width of the residual stream")
+    layers: Count = _setting(MODEL, 3, "number of blocks")
+    heads: Count = _setting(MODEL, 4, "query heads")
+    kv_heads: Count | None = _setting(
+        MODEL, None, "key and value heads, for grouped queries. Default: as many as heads"
+    )
+    d_ff: Count | None = _setting(
         MODEL, None, "hidden width of the feed-forward network. Default: 8/3 d-model for swiglu, else 4 d-model"
     )
     activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = _setting(
         MODEL, "swiglu", "of the feed-forward network"
     )
-    context: int = _setting(MODEL, 128, "tokens the model sees at once")
+    context: Count = _setting(MODEL, 128, "tokens the model sees at once")
     positions: Literal["rotary", "sinusoidal", "learned", "none"] = _setting(
         MODEL, "rotary", "how it is told the order of the tokens"
     )
     norm: Literal["rms", "layer"] = _setting(MODEL, "rms", "which normalisation")
     norm_placement: Literal["pre", "post"] = _setting(MODEL, "pre", "where it stands: before a sub-layer, or after")
-    experts: int | None = _setting(
+    experts: Count | None = _setting(
         MODEL, None, "experts in each feed-forward layer. Default: none, a plain feed-forward network"
     )
-    experts_per_token: int = _setting(MODEL, 2, "experts that each token visits, with --experts")
+    experts_per_token: Count = _setting(MODEL, 2, "experts that each token visits, with --experts")
     gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = _setting(
         MODEL, "topk_softmax", "how the router's scores become the experts' weights"
     )
-    shared_experts: int = _setting(MODEL, 0, "further experts that every token visits")
+    shared_experts: CountFromZero = _setting(MODEL, 0, "further experts that every token visits")
     capacity: float | None = _setting(
         MODEL,
         None,
@@ -94,30 +108,32 @@ class Settings(ABC):
     tied: bool = _setting(MODEL, True, "the output head is the embedding table (true), or has its own weights (false)")
     dropout: float = _setting(MODEL, 0.15, "probability of dropout in training")
 
-    steps: int | None = _setting(TRAINING, None, "updates of the weights. Default: enough for the task, and no more")
-    minutes: float | None = _setting(
+    steps: Count | None = _setting(TRAINING, None, "updates of the weights. Default: enough for the task, and no more")
+    minutes: Positive | None = _setting(
         TRAINING,
         None,
         "instead of --steps: measure this machine's speed, then fix the steps that take this long (fewer where a text "
         "is too short to learn from for so long)",
     )
-    batch: int = _setting(TRAINING, 16, "examples in a micro-batch: windows of text, or pairs of names")
-    accumulate: int = _setting(TRAINING, 1, "micro-batches per update: a larger batch in the same memory")
+    batch: Count = _setting(TRAINING, 16, "examples in a micro-batch: windows of text, or pairs of names")
+    accumulate: Count = _setting(TRAINING, 1, "micro-batches per update: a larger batch in the same memory")
     learning_rate: float = _setting(TRAINING, 3e-3, "peak learning rate of AdamW")
-    warmup: int = _setting(TRAINING, 50, "updates until the peak learning rate")
+    warmup: CountFromZero = _setting(TRAINING, 50, "updates until the peak learning rate")
     schedule: Schedule = _setting(TRAINING, "cosine", "how it falls from there; inverse_sqrt is the one of 2017")
-    beta2: float = _setting(TRAINING, 0.95, "decay per update of AdamW's average of squared gradients")
+    beta2: Decay = _setting(TRAINING, 0.95, "decay per update of AdamW's average of squared gradients")
     weight_decay: float = _setting(TRAINING, 0.1, "of the matrices")
     clip: float = _setting(TRAINING, 1.0, "largest norm of the gradient")
-    label_smoothing: float = _setting(
+    label_smoothing: Decay = _setting(
         TRAINING, 0.0, "share of each target's probability that is spread over all tokens; 0.1 in 2017"
     )
-    balance_loss: float | None = _setting(
+    balance_loss: NonNegative | None = _setting(
         TRAINING, None, "weight of the loss that asks for evenly loaded experts. Default: 0.01, or 0 with --balanced"
     )
-    z_loss: float = _setting(TRAINING, 0.0, "weight of the loss that keeps the router's scores small; 0.001 is usual")
-    bias_rate: float = _setting(TRAINING, 0.001, "step of the bias of --balanced after each update")
-    seed: int = _setting(TRAINING, 0, "of the initial weights, the batches and the dropout")
+    z_loss: NonNegative = _setting(
+        TRAINING, 0.0, "weight of the loss that keeps the router's scores small; 0.001 is usual"
+    )
+    bias_rate: NonNegative = _setting(TRAINING, 0.001, "step of the bias of --balanced after each update")
+    seed: CountFromZero = _setting(TRAINING, 0, "of the initial weights, the batches and the dropout")
 
     out: str | None = _setting(MACHINE, None, "folder of the run. Default: in runs/, by the name of what is learned")
     device: str = _setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu")
@@ -125,8 +141,8 @@ class Settings(ABC):
         MACHINE, "auto", "of matrix products; auto: bf16 on a GPU that has it, else fp32"
     )
     compile: bool = _setting(MACHINE, False, "torch.compile: worth its minute on a GPU")
-    keep: int = _setting(MACHINE, 2, "checkpoints to keep: the last ones; the best one is kept in any case")
-    save_seconds: float = _setting(
+    keep: Count = _setting(MACHINE, 2, "checkpoints to keep: the last ones; the best one is kept in any case")
+    save_seconds: NonNegative = _setting(
         MACHINE,
         30.0,
         "seconds between checkpoints, or more where they take long to write; 0: one after every update. One follows "
@@ -139,39 +155,23 @@ class Settings(ABC):
     shard: bool = _setting(
         PROCESSES, False, "each keeps a piece of the weights, gradients and moments (FSDP). Default: all of them (DDP)"
     )
-    expert_parallel: int | None = _setting(
+    expert_parallel: CountFromTwo | None = _setting(
         PROCESSES, None, "processes that share out the experts of a layer. Default: each has them all"
     )
 
     def __post_init__(self) -> None:
+        hints = get_type_hints(type(self), include_extras=True)
+        names = {flag(f): f.name for f in fields(self)}
+        check(
+            {dashed: getattr(self, name) for dashed, name in names.items()},
+            {dashed: hints[name] for dashed, name in names.items()},
+        )
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"--minutes {self.minutes:g}: expected either --steps or --minutes, got both")
-        if self.steps is not None and self.steps < 1:
-            raise ValueError(f"--steps {self.steps}: expected a whole number >= 1")
-        if self.minutes is not None and not 0 < self.minutes < float("inf"):
-            raise ValueError(f"--minutes {self.minutes:g}: expected a number > 0")
-        for name in ("beta2", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                dashed = name.replace("_", "-")
-                raise ValueError(f"--{dashed} {getattr(self, name):g}: expected a number of at least 0 and below 1")
-        for name in ("batch", "accumulate", "keep"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} {getattr(self, name)}: expected a whole number >= 1")
-        for name in ("warmup", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"--{name} {getattr(self, name)}: expected a whole number >= 0")
-        if self.expert_parallel is not None:
-            if self.expert_parallel < 2:
-                raise ValueError(f"--expert-parallel {self.expert_parallel}: expected a whole number >= 2")
-            if self.model is None and (self.experts is None or self.experts % self.expert_parallel):
-                got = "there are none" if self.experts is None else f"there are {self.experts}"
-                raise ValueError(
-                    f"--expert-parallel {self.expert_parallel}: expected a divisor of the number of --experts; {got}"
-                )
-        for name in ("balance_loss", "z_loss", "bias_rate", "save_seconds"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected a number >= 0")
+        shared = self.expert_parallel if self.model is None else None
+        if shared is not None and (self.experts is None or self.experts % shared):
+            got = "there are none" if self.experts is None else f"there are {self.experts}"
+            raise ValueError(f"--expert-parallel {shared}: expected a divisor of the number of --experts; {got}")
         if self.experts is None and self.model is None:
             for name in (*_OF_EXPERTS, "balance_loss", "z_loss", "bias_rate"):
                 if getattr(self, name) != self._default(name):
@@ -232,7 +232,7 @@ class Settings(ABC):
         )
 
     def folder(self) -> Path:
-        """Where the run lives: the same task on the same data gives the same folder."""
+        """Where the run lives: the folder `out`, or one in `runs` by the name of what is learned."""
         return Path(self.out) if self.out is not None else Path("runs", self._folder_name())
 
     @abstractmethod
@@ -259,8 +259,7 @@ def _help(name: str) -> str:
 class TextSettings(Settings):
     """Settings of a decoder that learns to go on with text.
 
-    Raises `ValueError` as `Settings` does; also for a share `held_out` that is not between 0 and 1, and for a `vocab`
-    below 257.
+    Raises `ValueError` as `Settings` does, and for a `vocab` below 257.
     """
 
     task: ClassVar[str] = "text"
@@ -273,7 +272,7 @@ class TextSettings(Settings):
         "files, folders or globs of UTF-8 text to learn from. Default: the Python language reference, which every "
         "Python brings along",
     )
-    held_out: float = _setting(TASK, 0.1, "share of the text, by whole documents, that is only measured on")
+    held_out: InnerShare = _setting(TASK, 0.1, "share of the text, by whole documents, that is only measured on")
     vocab: int = _setting(TASK, 1024, "most tokens the tokenizer may learn: 257 (bytes and a separator) or more")
     packing: Literal["documents", "apart", "ring"] = _setting(
         TASK,
@@ -285,8 +284,6 @@ class TextSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.held_out < 1:
-            raise ValueError(f"--held-out {self.held_out:g}: expected a share between 0 and 1, both excluded")
         if self.vocab < 257:
             raise ValueError(f"--vocab {self.vocab}: expected at least 257 (256 bytes and a separator)")
 
@@ -317,16 +314,16 @@ class NumberWordsSettings(Settings):
         TASK, "parts", "tokens of the target; letters take more than twice the steps"
     )
 
-    d_model: int = _setting(MODEL, 64, _help("d_model"))
-    layers: int = _setting(MODEL, 2, "number of blocks in the encoder, and in the decoder")
+    d_model: Count = _setting(MODEL, 64, _help("d_model"))
+    layers: Count = _setting(MODEL, 2, "number of blocks in the encoder, and in the decoder")
     activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = _setting(MODEL, "relu", _help("activation"))
-    context: int = _setting(MODEL, 96, "most tokens of a name: 96 are enough for any, also letter by letter")
+    context: Count = _setting(MODEL, 96, "most tokens of a name: 96 are enough for any, also letter by letter")
     positions: Literal["rotary", "sinusoidal", "learned", "none"] = _setting(MODEL, "sinusoidal", _help("positions"))
     norm: Literal["rms", "layer"] = _setting(MODEL, "layer", _help("norm"))
     dropout: float = _setting(MODEL, 0.0, _help("dropout"))
-    batch: int = _setting(TRAINING, 64, _help("batch"))
+    batch: Count = _setting(TRAINING, 64, _help("batch"))
     schedule: Schedule = _setting(TRAINING, "linear", _help("schedule"))
-    beta2: float = _setting(TRAINING, 0.98, _help("beta2"))
+    beta2: Decay = _setting(TRAINING, 0.98, _help("beta2"))
 
     def _folder_name(self) -> str:
         kinds = (self.source_pieces, self.target_pieces)
@@ -357,4 +354,8 @@ def differences(old: Settings, new: Settings) -> list[str]:
     before, now = old.what_matters(), new.what_matters()
     flags = {f.name: flag(f) for f in fields(new)}
     changed = [name for name in flags if name in now and before[name] != now[name]]
-    return [f"--{flags[name]}: {before[name]} in the run, {now[name]} now" for name in changed]
+    return [f"--{flags[name]}: {_said(before[name])} in the run, {_said(now[name])} now" for name in changed]
+
+
+def _said(value: Any) -> str:
+    return "not given" if value is None else str(value)

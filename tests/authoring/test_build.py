@@ -160,10 +160,10 @@ def small_package(tmp_path):
         "layers/masks.py": "import torch",
         "config.py": "",
         "cli.py": "from companion import other",
-        "study/exercises/__init__.py": "from companion.study.exercises.desk import check",
-        "study/exercises/desk.py": "",
-        "study/exercises/lesson_02.py": "from companion import config",
-        "study/exercises/lesson_03.py": "",
+        "exercises/__init__.py": "from companion.exercises.reader import check",
+        "exercises/reader.py": "",
+        "exercises/lesson_02.py": "from companion import config",
+        "exercises/lesson_03.py": "",
     }
     for name, text in files.items():
         path = tmp_path / "companion" / name
@@ -186,11 +186,11 @@ def small_package(tmp_path):
         ("import companion", "other.py", True),
         ("import companion", "cli.py", False),
         ("import torch", "other.py", False),
-        ("from companion.study.exercises import check", "study/exercises/desk.py", True),
-        ("check('2.1', wrong)", "study/exercises/lesson_02.py", True),
+        ("from companion.exercises import check", "exercises/reader.py", True),
+        ("check('2.1', wrong)", "exercises/lesson_02.py", True),
         ("check('2.1', wrong)", "config.py", True),
-        ("check('2.1', wrong)", "study/exercises/lesson_03.py", False),
-        ("check(2, '2.1')", "study/exercises/lesson_02.py", False),
+        ("check('2.1', wrong)", "exercises/lesson_03.py", False),
+        ("check(2, '2.1')", "exercises/lesson_02.py", False),
     ],
 )
 def test_a_lesson_depends_on_the_modules_it_imports(small_package, code, changed, expected):

@@ -143,7 +143,7 @@ def test_a_tagged_rung_may_define_what_the_companion_defines(changed):
 def test_a_lesson_needs_exercises(changed):
     made = changed('check("2.1"', 'check("98.1"', name="98_small")
     [fault] = map(str, first.exercises(made, contract.Known()))
-    assert fault.endswith("has no exercises; they are written in companion/study/exercises/lesson_98.py")
+    assert fault.endswith("has no exercises; they are written in companion/exercises/lesson_98.py")
     line = made.source.read_text(encoding="utf-8").split("\n").index("{{ exercises }}") + 1
     assert fault.startswith(f"cell 9, source line {line}: ")
 

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
-from companion.course.bundle import ProblemSet, release
-from companion.study.exercises.book import exercises
+from companion.course.release.problem_set import ProblemSet
+from companion.course.release.release import release
+from companion.exercises.catalogue import exercises
 
 
 @pytest.fixture(scope="session")

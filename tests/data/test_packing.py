@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig, PositionConfig, Transformer
 from companion.data.batches import IGNORE, TrainingBatches
 from companion.data.packing import PADDING, PackedBatches, best_fit
-from companion.training.loop import packed_next_token_loss
+from companion.training.losses import packed_next_token_loss
 
 SEPARATOR = 0
 

@@ -20,7 +20,7 @@ from companion import (
     Transformer,
     route,
 )
-from companion.account import counted_flops
+from companion.costs.account import counted_flops
 
 GATINGS = ("topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid")
 
@@ -423,39 +423,41 @@ def model(**changes):
     return Transformer(MODEL.with_(**changes)).eval()
 
 
-def test_the_way_is_an_argument_of_the_model():
+def test_a_layer_computes_in_its_own_way_unless_the_call_says_otherwise():
     net, tokens = model(), torch.randint(13, (2, 7))
-    torch.testing.assert_close(net(tokens, experts="grouped").logits, net(tokens, experts="loop").logits)
+    expected = net(tokens).logits
+    for block in net.decoder.blocks:
+        block.feed_forward.way = "loop"
+    torch.testing.assert_close(net(tokens).logits, expected)
+    layer = net.decoder.blocks[1].feed_forward
+    layer.way = "gather"
     with pytest.raises(ValueError, match="experts='gather': expected at most 9 visits"):
-        net(tokens, experts="gather")
-    both = model(stack="encoder_decoder")
-    with pytest.raises(ValueError, match="got 28"):
-        both(tokens[:, :2], source=tokens, experts="gather")
-    torch.testing.assert_close(both(tokens[:, :2], source=both.encode(tokens), experts="gather").logits,
-                               both(tokens[:, :2], source=tokens).logits)  # fmt: skip
-    with pytest.raises(ValueError, match="got 28"):
-        model(stack="encoder")(tokens, experts="gather")
+        net(tokens)
+    assert layer(torch.randn(2, 7, 8), experts="loop")[0].shape == (2, 7, 8)
 
 
 def test_padding_that_the_model_is_told_of_is_not_counted_in_any_layer():
     tokens, real = torch.randint(13, (2, 5)), torch.tensor([[True] * 5, [False, False, True, True, True]])
     for net in (model(), model(stack="encoder")):
-        assert [layer.counts.sum().item() for layer in net(tokens, mask=real).routing] == [8 * 2] * 2
+        assert [layer.counts.sum().item() for layer in net(tokens, real=real).routing] == [8 * 2] * 2
     both = model(stack="encoder_decoder")
-    memory = both.encode(tokens, mask=real)
+    memory = both.encode(tokens, real=real)
     assert [layer.counts.sum().item() for layer in both(tokens, source=memory).routing] == [8 * 2] * 2 + [10 * 2] * 2
     full = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()  # who may look at whom says nothing about padding
     assert [layer.counts.sum().item() for layer in model()(tokens, mask=full).routing] == [10 * 2] * 2
+    apart = full & real[:, None, :, None]  # nor does it where a token may look nowhere: only `real` does
+    assert [layer.counts.sum().item() for layer in model()(tokens, mask=apart).routing] == [10 * 2] * 2
+    assert [layer.counts.sum().item() for layer in model()(tokens, mask=apart, real=real).routing] == [8 * 2] * 2
 
 
 @torch.no_grad()
 def test_with_a_cache_each_token_finds_its_own_place_in_the_mask():
     net, tokens = model(), torch.randint(13, (2, 5))
     real = torch.tensor([[True] * 5, [False, False, True, True, True]])
-    whole = net(tokens, mask=real)
+    whole = net(tokens, real=real)
     cache, counts, logits = KVCache.create(net.config, 2, 8), 0, []
     for start, stop in ((0, 1), (1, 4), (4, 5)):
-        out = net(tokens[:, start:stop], mask=real[:, :stop], cache=cache)
+        out = net(tokens[:, start:stop], real=real[:, :stop], cache=cache)
         cache, counts = out.cache, counts + out.routing[1].counts
         logits.append(out.logits)
     assert torch.equal(counts, whole.routing[1].counts) and counts.sum() == 8 * 2

@@ -3,7 +3,7 @@ import torch
 
 from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.data.batches import TrainingBatches
-from companion.training.loop import Trainer, TrainingConfig
+from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer
 
 MODEL = ModelConfig(

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from processes import HALF, KINDS, Kind, environment, evaluated, everything, launch, load, make, title, train
 
-from companion.checkpoints import load_tensors
-from companion.cli import main
+from companion.commands.main import main
+from companion.files.models import load_tensors
 from companion.layers.moe import MoE
-from companion.training import distributed
-from companion.training.distributed import Parallel, Processes, _WholeDraws, command, is_lost, start_processes
+from companion.training.distributed import processes as distributed
+from companion.training.distributed.processes import Parallel, Processes, _WholeDraws, command, is_lost, start_processes
 from companion.training.settings import TextSettings, recorded
 
 LOSSES = 1e-5
@@ -295,3 +295,11 @@ def test_torchrun_trains_as_one_process_does_and_prints_the_same(tmp_path: Path)
     for a, b in zip(*logs, strict=True):
         for key in ("loss", "bits_per_byte"):
             assert (key in a) == (key in b) and a.get(key, 0) == pytest.approx(b.get(key, 0), abs=LOSSES)
+
+
+def test_whoever_trains_or_writes_alone_does_not_wait_for_the_compiler_to_load() -> None:
+    script = (
+        "import sys, companion.cli, companion.training.loop, companion.writing; print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -8,18 +8,19 @@ import torch
 from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig
 from companion.data.batches import TrainingBatches
 from companion.layers.balance import switch_loss, z_loss
-from companion.training.fit import fit
+from companion.training.evaluation import Evaluation
 from companion.training.folder import RunFolder
-from companion.training.loop import IGNORE, Evaluation, Trainer, TrainingConfig
+from companion.training.loop import fit
 from companion.training.losses import Scored, cross_entropy_sum
 from companion.training.settings import TextSettings
+from companion.training.trainer import IGNORE, Trainer, TrainingConfig
 from companion.transformer import Transformer
 
 MODEL = ModelConfig(13, 8, 2, 6, AttentionConfig(2), FeedForwardConfig(12), moe=MoEConfig(5, 2))
 
 
 def padded_loss(model, tokens, targets):
-    out = model(tokens, mask=tokens > 0)
+    out = model(tokens, real=tokens > 0)
     return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
 
 

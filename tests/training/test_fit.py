@@ -11,16 +11,17 @@ from functools import partial
 import pytest
 import torch
 
-from companion.account import train_flops
-from companion.checkpoints import load_model
 from companion.config import MoEConfig
+from companion.costs.account import train_flops
 from companion.data.batches import EvaluationBatches
 from companion.data.tokenizer import BytePairTokenizer
-from companion.training import saved
-from companion.training.fit import fit, seconds_per_update
+from companion.files.models import load_model
+from companion.training import checkpoints as saved
+from companion.training.evaluation import evaluate
 from companion.training.folder import MACHINE_FIELDS, RunFolder, newest_run
-from companion.training.loop import Diverged, Trainer, evaluate
+from companion.training.loop import fit, seconds_per_update
 from companion.training.plot import plot_exact_match, plot_loss
+from companion.training.trainer import Diverged, Trainer
 
 
 class Killed(Exception):

@@ -15,17 +15,11 @@ from companion.config import (
     PositionConfig,
 )
 from companion.data.batches import EvaluationBatches
-from companion.training.loop import (
-    IGNORE,
-    Diverged,
-    Trainer,
-    TrainingConfig,
-    derived_seed,
-    evaluate,
-    next_token_loss,
-)
-from companion.training.losses import Scored
+from companion.training.evaluation import evaluate
+from companion.training.losses import Scored, next_token_loss
 from companion.training.optimizer import decayed
+from companion.training.precision import derived_seed
+from companion.training.trainer import IGNORE, Diverged, Trainer, TrainingConfig
 from companion.transformer import Transformer
 
 PLAIN = ModelConfig(13, 8, 2, 6, AttentionConfig(2), FeedForwardConfig(16))

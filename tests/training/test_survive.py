@@ -15,13 +15,14 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from companion.checkpoints import NotWritten, load_model
 from companion.data.batches import EvaluationBatches
-from companion.training import saved as saved_module
-from companion.training.fit import fit
+from companion.files.atomic import NotWritten
+from companion.files.lock import Busy
+from companion.files.models import load_model
+from companion.training import checkpoints as saved_module
+from companion.training.evaluation import evaluate
 from companion.training.folder import MACHINE_FIELDS, RunFolder
-from companion.training.lock import Busy
-from companion.training.loop import evaluate
+from companion.training.loop import fit
 
 FILES = ["model.safetensors", "optimizer.safetensors", "config.json", "state.json"]
 
@@ -244,7 +245,7 @@ def disk() -> FullDisk:
 def test_a_disk_that_is_full_at_any_write_loses_nothing(tmp_path, make_trainer, monkeypatch, disk) -> None:
     """At every one in turn: making the folder and its lock, run.json, the log, each file of each checkpoint, the
     result. Then there is room again, and the run ends as if there had always been."""
-    import companion.checkpoints as files
+    import companion.files.models as files
 
     real = files.save_file
 
@@ -388,7 +389,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone_or_killed(tmp_path)
 
 def test_a_lock_whose_file_its_holder_has_just_removed_is_taken_again(tmp_path, monkeypatch) -> None:
     """Between opening the file and locking it, its holder may have ended: what was locked then is no file any more."""
-    import companion.training.lock as module
+    import companion.files.lock as module
 
     folder, real, calls = RunFolder(tmp_path), module._lock, []
 

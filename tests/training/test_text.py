@@ -6,9 +6,9 @@ import torch
 from companion.data.batches import TrainingBatches
 from companion.data.corpora import Corpus, Document, split
 from companion.data.packing import PADDING, PackedBatches
-from companion.training.loop import packed_next_token_loss
+from companion.training.losses import packed_next_token_loss
 from companion.training.settings import TextSettings, recorded
-from companion.training.text import Text, TextTask
+from companion.training.tasks.text import Text, TextTask
 
 CPU = torch.device("cpu")
 

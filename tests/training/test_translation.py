@@ -10,10 +10,11 @@ from companion.config import ModelConfig
 from companion.data import number_words
 from companion.data.number_names import languages
 from companion.data.number_words import BOS, EOS, PAD
-from companion.training.loop import TrainingConfig, translation_loss
+from companion.training.losses import translation_loss
 from companion.training.run import Plan, open_task, plan
 from companion.training.settings import NumberWordsSettings, TextSettings, differences, recorded
-from companion.training.translation import NumberWordsTask, exact_match, translate
+from companion.training.tasks.number_words import NumberWordsTask, exact_match, translate
+from companion.training.trainer import TrainingConfig
 
 WORDS = number_words.task("de", "en")
 SETTINGS = NumberWordsSettings(d_model=16, layers=1, heads=2, batch=3, steps=5)
@@ -52,7 +53,7 @@ def test_the_loss_is_minus_ln_p_of_each_token_given_those_before_it() -> None:
 
 def test_a_right_answer_is_one_without_a_mistake(monkeypatch) -> None:
     answers = ["zero", "twenty one", "one hundred and", "three"]
-    monkeypatch.setattr("companion.training.translation.translate", lambda *arguments, **settings: answers)
+    monkeypatch.setattr("companion.training.tasks.number_words.translate", lambda *arguments, **settings: answers)
     counted = exact_match(model(), WORDS, [0, 21, 100, 3])
     assert counted.by_digits == {1: (2, 2), 2: (0, 1), 3: (0, 1)}
 
@@ -60,7 +61,7 @@ def test_a_right_answer_is_one_without_a_mistake(monkeypatch) -> None:
 def test_translations_do_not_depend_on_their_company(monkeypatch) -> None:
     network, chosen = model(), [5, 21_304, 77, 600_001, 12]
     alone = [translate(network, WORDS, [number])[0] for number in chosen]
-    monkeypatch.setattr("companion.training.translation.AT_ONCE", 2)
+    monkeypatch.setattr("companion.training.tasks.number_words.AT_ONCE", 2)
     assert translate(network, WORDS, chosen) == alone
     assert translate(network, WORDS, []) == []
     with pytest.raises(ValueError, match="beams=0"):

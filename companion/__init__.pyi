@@ -1,0 +1,34 @@
+"""The public names of companion, in reading order; `__init__.py` imports each when it is first used."""
+
+from .config import (
+    AttentionConfig as AttentionConfig,
+    EmbeddingConfig as EmbeddingConfig,
+    FeedForwardConfig as FeedForwardConfig,
+    ModelConfig as ModelConfig,
+    MoEConfig as MoEConfig,
+    NormConfig as NormConfig,
+    PositionConfig as PositionConfig,
+)
+from .layers.positions import (
+    Learned as Learned,
+    half_from_interleaved as half_from_interleaved,
+    rotary_angles as rotary_angles,
+    rotate as rotate,
+    sinusoidal as sinusoidal,
+)
+from .layers.attention import Attention as Attention, attend as attend, attention_weights as attention_weights
+from .layers.tiled import tiled_attention as tiled_attention
+from .layers.window import sliding_window_attention as sliding_window_attention
+from .layers.linear import linear_attention as linear_attention
+from .layers.cache import CrossCache as CrossCache, KVCache as KVCache
+from .layers.norms import LayerNorm as LayerNorm, RMSNorm as RMSNorm, rms_norm as rms_norm
+from .layers.feedforward import FeedForward as FeedForward
+from .layers.moe import MoE as MoE, RoutingStats as RoutingStats, route as route
+from .layers.balance import switch_loss as switch_loss, update_bias as update_bias, z_loss as z_loss
+from .layers.block import Block as Block
+from .transformer import Memory as Memory, Output as Output, Transformer as Transformer
+from .costs import account as account, chips as chips, sizing as sizing
+from .generation.generate import Sampling as Sampling, complete as complete, generate as generate
+from .generation.beam import Beam as Beam, beam_search as beam_search
+from .files.models import load_model as load_model, save_model as save_model
+from .files.published import load_pretrained as load_pretrained

@@ -1,0 +1,65 @@
+"""One attempt at an exercise in a notebook: find the reader's function, try it, and say how that went."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from .examine import Result, Verdict
+from .forbidden import forbidden_fault, forbidden_uses
+
+
+class NotYet(AssertionError):
+    """An answer is not right yet; the message says how that shows. Jupyter prints it without a traceback."""
+
+    def __init__(self, message: str, verdict: Verdict | None = None) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+def readers(name: str, frame: FrameType | None) -> Any:
+    """What has this name where the reader called from: in the nearest globals, from `frame` on, that have it."""
+    while frame is not None:
+        if name in frame.f_globals:
+            return frame.f_globals[name]
+        frame = frame.f_back
+    return None
+
+
+def attempt(
+    title: str, name: str, answer: Any, forbidden: Sequence[str], test: Callable[[Callable[..., Any]], Verdict]
+) -> Verdict:
+    """Try an answer: the verdict, if it is right. Raises `NotYet` if it is not.
+
+    title:      number and title of the exercise, with which a message begins.
+    name:       of the function that is asked for.
+    answer:     what the reader has under that name; None if there is nothing.
+    forbidden:  names that the answer must not use.
+    test:       tries the answer.
+    """
+    if answer is None:
+        raise NotYet(f"{title}: not written yet. The check looks for a function {name} and finds none.")
+    if not callable(answer):
+        raise NotYet(f"{title}: {name} is a {type(answer).__name__}; expected a function.")
+    used = _forbidden(answer, forbidden)
+    if used:
+        fault = forbidden_fault(used)
+        raise NotYet(f"{title}: {fault}.", Verdict(Result.REFUSED, fault=fault))
+    verdict = test(answer)
+    if verdict.result is not Result.RIGHT:
+        raise NotYet(f"{title}: {verdict}", verdict)
+    return verdict
+
+
+def _forbidden(answer: Callable[..., Any], forbidden: Sequence[str]) -> list[str]:
+    """What the answer uses and must not, as far as its source can be read (code that other code made has none)."""
+    try:
+        return forbidden_uses(textwrap.dedent(inspect.getsource(answer)), forbidden)
+    except (OSError, TypeError, SyntaxError):
+        return []

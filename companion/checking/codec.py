@@ -1,0 +1,118 @@
+"""Cases and outcomes as bytes: between processes, and in the files of a course. Never a pickle.
+
+A value (`exercise.Value`) becomes a JSON text in which tensors are numbered, and the tensors in safetensors' form
+behind it. Reading trusts neither: bytes that are not such a value raise `ValueError`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+
+from .examine import Outcome, Result
+from .exercise import Case
+
+_HEAD = struct.Struct("<qq")  # the lengths of the JSON text and of the tensors
+
+
+def pack(value: Any) -> bytes:
+    """A value as bytes. Raises `TypeError` for anything else."""
+    tensors: dict[str, torch.Tensor] = {}
+    text = json.dumps(_written(value, tensors)).encode()
+    data = save(tensors)
+    return _HEAD.pack(len(text), len(data)) + text + data
+
+
+def unpack(data: bytes) -> Any:
+    """The value that `pack` wrote. Raises `ValueError` for other bytes."""
+    try:
+        texts, _ = _HEAD.unpack_from(data)
+        text, rest = data[_HEAD.size : _HEAD.size + texts], data[_HEAD.size + texts :]
+        return _read(json.loads(text), load(rest))
+    except Exception as error:  # whatever somebody else's bytes do to the parsers
+        raise ValueError(f"expected a packed value: {error}") from None
+
+
+def _written(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        name = str(len(tensors))
+        tensors[name] = value.detach().clone().contiguous()
+        return {"tensor": name}
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return {"list" if isinstance(value, list) else "tuple": [_written(part, tensors) for part in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_written(key, tensors), _written(part, tensors)] for key, part in value.items()]}
+    raise TypeError(f"a {type(value).__name__} is no value of an exercise")
+
+
+def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if not isinstance(text, dict):
+        return text
+    ((kind, inner),) = text.items()
+    if kind == "tensor":
+        return tensors[inner]
+    if kind == "float":
+        return float.fromhex(inner)
+    if kind in ("list", "tuple"):
+        return (list if kind == "list" else tuple)(_read(part, tensors) for part in inner)
+    if kind == "dict":
+        return {_read(key, tensors): _read(part, tensors) for key, part in inner}
+    raise ValueError(f"no value of an exercise is a {kind!r}")
+
+
+def pack_outcome(outcome: Outcome) -> bytes:
+    """What a call gave, as bytes; what is no value of an exercise becomes a note of its type."""
+    return pack(outcome_value(outcome))
+
+
+def unpack_outcome(data: bytes) -> Outcome:
+    """The outcome that `pack_outcome` wrote. Raises `ValueError` for other bytes."""
+    return outcome_of(unpack(data))
+
+
+def outcome_value(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as a value; what is no value of an exercise becomes a note of its type."""
+    try:
+        _written(outcome.value, {})
+    except TypeError:
+        kind = type(outcome.value).__name__
+        outcome = Outcome(error=outcome.error or ("TypeError", f"the result is a {kind}"), result=outcome.result)
+    return {
+        "value": outcome.value,
+        "error": outcome.error,
+        "gradients": outcome.gradients,
+        "changed": outcome.changed,
+        "result": outcome.result.value if outcome.result else None,
+    }
+
+
+def outcome_of(value: Any) -> Outcome:
+    """The outcome of which `outcome_value` made this value. Raises `ValueError` for another one."""
+    try:
+        error = None if value["error"] is None else (str(value["error"][0]), str(value["error"][1]))
+        gradients = None if value["gradients"] is None else tuple(value["gradients"])
+        result = None if value["result"] is None else Result(value["result"])
+        if result in (Result.RIGHT, Result.WRONG):  # that is for the examination to find
+            raise ValueError(f"a call cannot end as {result.value}")
+        return Outcome(value["value"], error, gradients, tuple(int(i) for i in value["changed"]), result)
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"expected an outcome: {error}") from None
+
+
+def case_value(case: Case) -> dict[str, Any]:
+    """A case as a value."""
+    return {
+        "shows": case.shows,
+        "arguments": case.arguments,
+        "refuse": case.refuse,
+        "gradients": case.gradients,
+        "tolerance": case.tolerance,
+    }

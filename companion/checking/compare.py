@@ -1,0 +1,120 @@
+"""Whether what an answer gave is what it should have given; and how to say so, shapes first and in few words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+MOST_NUMBERS = 16
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
+
+
+def difference(found: Any, expected: Any, tolerance: float | None = None) -> str | None:
+    """What is wrong with `found`, in one line ("expected ..., got ..."), or None.
+
+    Tensors must agree in shape, then in dtype, then in every number, NaN and infinities included. A number may be an
+    int or a float, or a tensor of one number; a tuple may be a list.
+    """
+    if isinstance(expected, torch.Tensor):
+        return _tensor_difference(found, expected, tolerance)
+    if isinstance(expected, bool) or expected is None or isinstance(expected, str):
+        same = type(found) is type(expected) and found == expected
+    elif isinstance(expected, (int, float)):
+        number = found.item() if isinstance(found, torch.Tensor) and found.numel() == 1 else found
+        if isinstance(number, bool) or not isinstance(number, (int, float)):
+            return f"expected a number, got {_kind(found)}"
+        same = _close(torch.tensor(float(number)).double(), torch.tensor(float(expected)).double(), tolerance or 1e-6)
+    elif isinstance(expected, Mapping):
+        if not isinstance(found, Mapping) or set(found) != set(expected):
+            wanted = ", ".join(map(repr, expected))
+            return f"expected a dict with the keys {wanted}, got {describe(found)}"
+        parts = ((f"[{key!r}]", found[key], expected[key]) for key in expected)
+        return _first(parts, tolerance)
+    elif isinstance(expected, Sequence):
+        if not isinstance(found, (list, tuple)) or len(found) != len(expected):
+            return f"expected {len(expected)} results, got {describe(found)}"
+        return _first(
+            ((f"result {n}", f, e) for n, (f, e) in enumerate(zip(found, expected, strict=True), 1)), tolerance
+        )
+    else:
+        raise TypeError(f"an exercise cannot expect a {type(expected).__name__}")
+    return None if same else f"expected {describe(expected)}, got {describe(found)}"
+
+
+def _first(parts: Any, tolerance: float | None) -> str | None:
+    for name, found, expected in parts:
+        fault = difference(found, expected, tolerance)
+        if fault:
+            return f"{name}: {fault}"
+    return None
+
+
+def _tensor_difference(found: Any, expected: torch.Tensor, tolerance: float | None) -> str | None:
+    if not isinstance(found, torch.Tensor):
+        return f"expected a tensor of shape {tuple(expected.shape)}, got {_kind(found)}"
+    if found.shape != expected.shape:
+        return f"expected shape {tuple(expected.shape)}, got {tuple(found.shape)}"
+    if found.dtype != expected.dtype:
+        return f"expected {_name(expected.dtype)}, got {_name(found.dtype)}"
+    allowed = tolerance if tolerance is not None else _TOLERANCE.get(expected.dtype, 0.0)
+    if _close(found, expected, allowed):
+        return None
+    wrong = ~torch.isclose(found.double(), expected.double(), rtol=allowed, atol=allowed, equal_nan=True)
+    where, wanted, came = "", expected, found
+    if expected.numel() > MOST_NUMBERS:
+        row = tuple(int(i) for i in wrong.nonzero()[0][:-1])
+        where = f"in {''.join(f'[{i}]' for i in row) or 'it'} "
+        wanted, came = expected[row], found[row]
+    if numbers(wanted) != numbers(came):
+        return f"{where}expected {numbers(wanted)}, got {numbers(came)}"
+    most = (found.double() - expected.double())[wrong].abs().max().item()
+    return f"{where}expected {numbers(wanted)}, got numbers that differ from these by up to {most:.1e}"
+
+
+def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:
+    if not expected.is_floating_point():
+        return bool(torch.equal(found, expected))
+    return bool(torch.isclose(found.double(), expected.double(), rtol=allowed, atol=allowed, equal_nan=True).all())
+
+
+def numbers(tensor: torch.Tensor) -> str:
+    """Its numbers in four digits, or the first of them."""
+    tensor = tensor.detach()
+    if tensor.numel() > MOST_NUMBERS:
+        return numbers(tensor.flatten()[:MOST_NUMBERS])[:-1] + ", ...]"
+    return _listed(tensor.tolist())
+
+
+def _listed(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_listed(part) for part in value) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def describe(value: Any, most: int = MOST_NUMBERS) -> str:
+    """A value in a few words: tensors of at most `most` numbers with these, larger ones by shape and beginning."""
+    if isinstance(value, torch.Tensor):
+        kind = f"{_name(value.dtype)} {tuple(value.shape)}"
+        if value.numel() <= most:
+            return f"{kind} {numbers(value)}"
+        return f"{kind}, beginning {numbers(value)}" if most == MOST_NUMBERS else kind
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key!r}: {describe(part, most)}" for key, part in value.items()) + "}"
+    if isinstance(value, (list, tuple)) and not all(isinstance(part, (int, float, str)) for part in value):
+        return "(" + ", ".join(describe(part, most) for part in value) + ")"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

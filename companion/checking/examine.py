@@ -1,0 +1,301 @@
+"""Try an answer on every case of its exercise, and say what is wrong with it.
+
+The answer runs in this process (`in_this_process`) or in another that shares nothing with it (the grader's): `examine`
+sees only what it gave, as an `Outcome`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any
+
+import torch
+
+from .compare import MOST_NUMBERS, describe, difference
+from .exercise import Answer, Case, Exercise
+
+LONGEST_INPUT = 400  # characters
+
+
+class Result(Enum):
+    """How an examination can end."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    MISSING = "missing"
+    CRASHED = "crashed"
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call gave.
+
+    value:      what was returned.
+    error:      the type of what was raised, and its message; None if nothing was.
+    gradients:  where the case asks: of each floating tensor among the arguments; None where there is none.
+    changed:    the arguments, by position, that the call wrote into.
+    result:     MISSING where nothing is written yet, TIMEOUT where the call did not end, CRASHED where it took its
+                process along; else None.
+    """
+
+    value: Any = None
+    error: tuple[str, str] | None = None
+    gradients: tuple[torch.Tensor | None, ...] | None = None
+    changed: tuple[int, ...] = ()
+    result: Result | None = None
+
+
+Call = Callable[[Case], Outcome]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an examination found.
+
+    result:   right, wrong, ...
+    shows:    the property that failed.
+    input:    the smallest input that shows it, by argument name.
+    fault:    expected and got, shapes first.
+    mistake:  the message of the known mistake that the answer makes, if it makes one.
+    """
+
+    result: Result
+    shows: str = ""
+    input: str = ""
+    fault: str = ""
+    mistake: str | None = None
+
+    def __str__(self) -> str:
+        if self.result is Result.RIGHT:
+            return "right"
+        lines = [self.shows, f"  with {self.input}" if self.input else "", f"  {self.fault}"]
+        if self.mistake:
+            lines.append(f"  most likely: {self.mistake}")
+        return "\n".join(line for line in lines if line.strip())
+
+
+@dataclass(frozen=True)
+class AnswerKey:
+    """What there is to know about an exercise in order to examine answers to it.
+
+    names:     of the answer's arguments.
+    cases:     smallest first.
+    expected:  what a right answer gives on the case of this index.
+    mistakes:  each known mistake's message, and what it gives.
+    """
+
+    names: tuple[str, ...]
+    cases: tuple[Case, ...]
+    expected: Callable[[int], Outcome]
+    mistakes: tuple[tuple[str, Callable[[int], Outcome]], ...]
+
+
+def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
+    """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
+    cases = tuple(exercise.inputs(seed))
+
+    def gives(answer: Answer) -> Callable[[int], Outcome]:
+        call = in_this_process(answer)
+        return cache(lambda index: call(cases[index]))
+
+    return AnswerKey(
+        tuple(inspect.signature(exercise.reference).parameters),
+        cases,
+        gives(exercise.reference),
+        tuple((known.message, gives(known.answer)) for known in exercise.mistakes),
+    )
+
+
+def examine(key: AnswerKey, call: Call) -> Verdict:
+    """Try an answer on the key's cases, in their order, up to the first that it fails."""
+    for index, case in enumerate(key.cases):
+        outcome = call(case)
+        if outcome.result is Result.MISSING:
+            return Verdict(Result.MISSING, "not written yet", fault="the function is still as it was handed out")
+        fault = _fault(case, outcome, key.expected(index), key.names)
+        if fault is None:
+            continue
+        if outcome.result is not None:
+            return Verdict(outcome.result, case.shows, _input(key.names, case), fault)
+        mistake = _known(key, call, index, outcome)
+        unexpected = outcome.error is not None and not case.refuse and mistake is None
+        result = Result.CRASHED if unexpected else Result.WRONG
+        return Verdict(result, case.shows, _input(key.names, case), fault, mistake)
+    return Verdict(Result.RIGHT)
+
+
+def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]) -> str | None:
+    if outcome.result is Result.TIMEOUT:
+        return "it did not end in the time it has"
+    if outcome.result is Result.CRASHED:
+        return "the process that ran it ended on the way" + (f": {outcome.error[1]}" if outcome.error else "")
+    if case.refuse:
+        if outcome.error is None:
+            return f"expected a ValueError, got {describe(outcome.value)}"
+        kind, message = outcome.error
+        return None if kind == "ValueError" else f"expected a ValueError, got {kind}: {message}"
+    if outcome.error is not None:
+        return f"it raised {outcome.error[0]}: {outcome.error[1]}"
+    fault = difference(outcome.value, expected.value, case.tolerance)
+    if fault is not None and not case.arguments and type(outcome.value) is type(expected.value):
+        return f"{describe(outcome.value)} is not it"  # the one answer there is stays the reader's to find
+    if fault is None and outcome.changed:
+        changed = ", ".join(names[i] for i in outcome.changed)
+        return f"the result is right, but the call wrote into its argument {changed}; work on a copy"
+    if fault is None and case.gradients:
+        return _gradient_fault(outcome, expected, case, names)
+    return fault
+
+
+def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, names: Sequence[str]) -> str | None:
+    floating = [name for name, value in zip(names, case.arguments, strict=False) if _floating(value)]
+    assert expected.gradients is not None
+    for name, found, wanted in zip(
+        floating, outcome.gradients or [None] * len(floating), expected.gradients, strict=True
+    ):
+        if wanted is None:
+            continue
+        if found is None:
+            return f"the result is right, but no gradient flows back to {name}: something is detached on the way"
+        fault = difference(found, wanted, case.tolerance)
+        if fault:
+            return f"the result is right, its gradient with respect to {name} is not: {fault}"
+    return None
+
+
+def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | None:
+    """The known mistake that gives the same as the answer: on this case, and on half of the others that it fails.
+
+    Of several, the one that gives the same most often, first on what fails and then on what does not. Cases that must
+    be refused count for the latter only: a mistake seldom knows what to refuse, and an answer may.
+    """
+    alike = [known for known in key.mistakes if same(outcome, known[1](index), key.cases[index])]
+    if not alike:
+        return None
+    others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
+    failed = [
+        not case.refuse and _fault(case, gave, key.expected(at), key.names) is not None for at, case, gave in others
+    ]
+    best: tuple[int, int] | None = None
+    name = None
+    for message, gives in alike:
+        agrees = [same(gave, gives(at), case) for at, case, gave in others]
+        on_failed = sum(agree for agree, fails in zip(agrees, failed, strict=True) if fails)
+        if 2 * on_failed < sum(failed):
+            continue
+        if best is None or (on_failed, sum(agrees)) > best:
+            best, name = (on_failed, sum(agrees)), message
+    return name
+
+
+def same(first: Outcome, second: Outcome, case: Case) -> bool:
+    """Whether two calls on a case gave the same."""
+    if first.error or second.error:
+        return first.error == second.error
+    if first.result or second.result or first.changed != second.changed:
+        return False
+    try:
+        if difference(first.value, second.value, case.tolerance) is not None:
+            return False
+        if not case.gradients:
+            return True
+        mine, theirs = first.gradients or (), second.gradients or ()
+        return len(mine) == len(theirs) and all(
+            (a is None) == (b is None) and (a is None or difference(a, b, case.tolerance) is None)
+            for a, b in zip(mine, theirs, strict=True)
+        )
+    except TypeError:  # what a mistake returns need not be anything that can be expected
+        return False
+
+
+def _input(names: Sequence[str], case: Case) -> str:
+    """The arguments by name; where that would be a long line, large tensors by their shape alone."""
+    for most in (MOST_NUMBERS, 4, 0):
+        named = zip(names, case.arguments, strict=False)
+        line = ", ".join(f"{name} = {describe(value, most)}" for name, value in named)
+        if len(line) <= LONGEST_INPUT:
+            break
+    return line
+
+
+# One call, in this process
+
+
+def in_this_process(answer: Answer) -> Call:
+    """An answer that is called in this process, on copies of the arguments."""
+
+    def call(case: Case) -> Outcome:
+        arguments = [_copied(value, case.gradients) for value in case.arguments]
+        before = [_copied(value, False) for value in case.arguments]
+        torch.manual_seed(0)
+        try:
+            value = answer(*arguments)
+        except NotImplementedError:
+            return Outcome(result=Result.MISSING)
+        except Exception as error:
+            return Outcome(error=(type(error).__name__, str(error)))
+        if value is ... or (value is None and _is_empty(answer)):
+            return Outcome(result=Result.MISSING)
+        pairs = enumerate(zip(arguments, before, strict=True))
+        changed = tuple(i for i, (now, was) in pairs if not _identical(now, was))
+        gradients = _gradients(value, arguments) if case.gradients else None
+        return Outcome(_detached(value), gradients=gradients, changed=changed)
+
+    return call
+
+
+def _is_empty(answer: Answer) -> bool:
+    """A function whose body is `...` or `pass` alone."""
+    code = getattr(answer, "__code__", None)
+    return code is not None and code.co_names == () and set(code.co_consts) <= {None, ...}
+
+
+def _floating(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _copied(value: Any, leaves: bool) -> Any:
+    if isinstance(value, torch.Tensor):
+        copy = value.detach().clone()
+        return copy.requires_grad_() if leaves and _floating(copy) else copy
+    if isinstance(value, Mapping):
+        return {key: _copied(part, leaves) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(part, leaves) for part in value)
+    return value
+
+
+def _detached(value: Any) -> Any:
+    return _copied(value, False)
+
+
+def _identical(now: Any, was: Any) -> bool:
+    if isinstance(was, torch.Tensor):
+        return isinstance(now, torch.Tensor) and now.shape == was.shape and difference(now.detach(), was, 0.0) is None
+    if isinstance(was, Mapping):
+        return set(now) == set(was) and all(_identical(now[key], was[key]) for key in was)
+    if isinstance(was, (list, tuple)):
+        return len(now) == len(was) and all(_identical(a, b) for a, b in zip(now, was, strict=True))
+    return bool(now == was or now != now)
+
+
+def _gradients(value: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
+    """Of the results times fixed numbers, so that no part of the gradient cancels."""
+    leaves = [argument for argument in arguments if _floating(argument)]
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    results = [part for part in parts if _floating(part) and part.requires_grad]
+    if not results:
+        return tuple(None for _ in leaves)
+    total = sum((result * _upstream(result)).sum() for result in results)
+    assert isinstance(total, torch.Tensor)
+    return tuple(torch.autograd.grad(total, leaves, allow_unused=True))
+
+
+def _upstream(like: torch.Tensor) -> torch.Tensor:
+    return torch.linspace(-1.0, 2.0, max(1, like.numel()), dtype=like.dtype).reshape(like.shape).cos()

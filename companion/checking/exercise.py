@@ -1,0 +1,257 @@
+"""What an exercise is: a statement, an answer, the inputs that tell right from wrong, and the mistakes people make.
+
+An exercise is written once, as a function in `lesson_NN.py` whose body between the two markers is the solution:
+
+    @exercise("2.3", "A softmax that can hide", task="Write a masked softmax", points=3, difficulty=2, minutes=15,
+              hints=(..., ..., ...))
+    def visible_softmax(scores, may_look):
+        '''The statement, in Markdown: signature, shapes, dtype, what must be raised.'''
+        ### BEGIN SOLUTION
+        ...
+        ### END SOLUTION
+
+    @visible_softmax.cases
+    def _(draw):
+        yield Case("one visible key", (draw.normal(1, 3), look))
+
+    @visible_softmax.mistake("your mask comes after the softmax: hidden scores still sit in the denominator")
+    def _(scores, may_look): ...
+
+    @visible_softmax.variant
+    def _(scores, may_look): ...
+
+What a reader sees (stub, hints, solution), what an instructor hands out, and what both are graded with come from here.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+STUB = "raise NotImplementedError"
+"""What stands in place of a solution where an exercise is handed out."""
+HINTS = 3
+LONGEST_TASK = 90  # characters: a line of the table in the lesson
+DIFFICULTIES = {1: "read off", 2: "write", 3: "think"}
+
+Value = Any
+"""What goes into an answer and comes out: tensor, number, truth value, text, None, or list, tuple, dict of these."""
+
+Answer = Callable[..., Value]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input that an answer is tried on.
+
+    shows:      the property that fails if the answer is wrong here, in words: "rows add up to one".
+    arguments:  what the answer is called with.
+    refuse:     the arguments are bad, and the answer must raise a `ValueError`.
+    gradients:  compare the gradients with respect to all floating tensors among the arguments, too.
+    tolerance:  how far a number may be from the expected one, absolute and relative; by default what the dtype allows.
+    """
+
+    shows: str
+    arguments: tuple[Value, ...]
+    refuse: bool = False
+    gradients: bool = False
+    tolerance: float | None = None
+
+
+class Draw:
+    """Where cases get numbers and sizes: all from one seed, so that another seed asks the same of other inputs."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """Independent normal numbers, mean 0 and variance 1."""
+        return torch.randn(*shape, generator=self._generator, dtype=torch.float64).to(dtype)
+
+    def uniform(self, *shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """Independent numbers from 0 to 1."""
+        return torch.rand(*shape, generator=self._generator, dtype=torch.float64).to(dtype)
+
+    def whole(self, low: int, high: int) -> int:
+        """One whole number from `low` to `high`, both included."""
+        return int(torch.randint(low, high + 1, (), generator=self._generator))
+
+    def wholes(self, low: int, high: int, *shape: int) -> torch.Tensor:
+        """A tensor of whole numbers from `low` to `high`, both included; int64."""
+        return torch.randint(low, high + 1, shape, generator=self._generator)
+
+    def sizes(self, count: int, low: int = 2, high: int = 7) -> tuple[int, ...]:
+        """`count` sizes, no two of them equal, so that a wrong axis cannot pass."""
+        if high - low + 1 < count:
+            raise ValueError(f"sizes: expected at least {count} numbers from low={low} to high={high}")
+        return tuple((torch.randperm(high - low + 1, generator=self._generator)[:count] + low).tolist())
+
+    def shuffled(self, count: int) -> torch.Tensor:
+        """0 ... count - 1 in random order."""
+        return torch.randperm(count, generator=self._generator)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An answer that is wrong in a way that people are, and what to tell them."""
+
+    message: str
+    answer: Answer
+
+
+@dataclass
+class Exercise:
+    """One exercise. `exercise` makes it; its three decorators fill it.
+
+    id:          "2.3": lesson and number.
+    task:        what you do, in a line: it stands in the lesson's table.
+    name:        the function to write.
+    statement:   Markdown.
+    stub:        what the reader begins with: the signature, and `raise NotImplementedError`.
+    solution:    the reference, as text to show.
+    reference:   the same, to call.
+    forbidden:   names that an answer must not use, such as "softmax" where the exercise is the softmax.
+    """
+
+    id: str
+    title: str
+    task: str
+    name: str
+    statement: str
+    stub: str
+    solution: str
+    reference: Answer
+    hints: tuple[str, ...]
+    points: int
+    difficulty: int
+    minutes: int
+    forbidden: tuple[str, ...] = ()
+    mistakes: list[Mistake] = field(default_factory=list)
+    variants: list[Answer] = field(default_factory=list)
+    _cases: Callable[[Draw], Iterable[Case]] | None = None
+
+    @property
+    def lesson(self) -> int:
+        return int(self.id.split(".")[0])
+
+    def __call__(self, *arguments: Value) -> Value:
+        """The reference's answer, so that one exercise's solution may use another's."""
+        return self.reference(*arguments)
+
+    def cases(self, make: Callable[[Draw], Iterable[Case]]) -> Callable[[Draw], Iterable[Case]]:
+        """Decorator: the inputs, smallest first."""
+        if self._cases is not None:
+            raise ValueError(f"exercise {self.id}: its cases are given twice")
+        self._cases = make
+        return make
+
+    def mistake(self, message: str) -> Callable[[Answer], Answer]:
+        """Decorator: a known wrong answer, and the sentence that names what is wrong with it."""
+        if any(known.message == message for known in self.mistakes):
+            raise ValueError(f"exercise {self.id}: two mistakes have the message {message!r}")
+
+        def add(answer: Answer) -> Answer:
+            self.mistakes.append(Mistake(message, answer))
+            return answer
+
+        return add
+
+    def variant(self, answer: Answer) -> Answer:
+        """Decorator: a right answer that is written in another way."""
+        self.variants.append(answer)
+        return answer
+
+    def inputs(self, seed: int = 0) -> Iterator[Case]:
+        """The cases of a seed, smallest first. Seed 0 is what readers are checked with."""
+        if self._cases is None:
+            raise ValueError(f"exercise {self.id} has no cases")
+        return iter(self._cases(Draw(seed)))
+
+
+def exercise(
+    id: str,
+    title: str,
+    *,
+    task: str,
+    points: int,
+    difficulty: int,
+    minutes: int,
+    hints: Sequence[str],
+    forbidden: Sequence[str] = (),
+) -> Callable[[Answer], Exercise]:
+    """Decorator: turns the reference solution into an `Exercise`.
+
+    id:          lesson and number, as in "2.3".
+    task:        what the reader does, in a line of at most 90 characters without a full stop. The lesson's table reads
+                 this, title, points, difficulty and minutes from the text of the call: write them as they are, not as
+                 names.
+    points:      what it is worth when it is graded.
+    difficulty:  1 (read off), 2 (write) or 3 (think).
+    minutes:     what it takes someone who has just read the lesson.
+    hints:       three, each giving away a little more.
+    forbidden:   names that an answer must not use.
+
+    Raises `ValueError` for an id that is not lesson and number, a task that is not a short line, not three hints, a
+    function without statement or without the two markers around its solution.
+    """
+    if not re.fullmatch(r"\d{1,2}\.[1-9]\d?", id):
+        raise ValueError(f"id={id!r}: expected lesson and number, as in '2.3'")
+    if not 0 < len(task.strip()) <= LONGEST_TASK or set("\n|") & set(task) or task.endswith("."):
+        what = f"expected a line of at most {LONGEST_TASK} characters, without | and without a full stop"
+        raise ValueError(f"exercise {id}: task={task!r}: {what}")
+    if len(hints) != HINTS or not all(hint.strip() for hint in hints):
+        raise ValueError(f"exercise {id}: expected {HINTS} hints, got {len(hints)}")
+    if difficulty not in DIFFICULTIES:
+        raise ValueError(f"exercise {id}: difficulty={difficulty}: expected one of {sorted(DIFFICULTIES)}")
+    if points < 1 or minutes < 1:
+        raise ValueError(f"exercise {id}: expected at least one point and one minute, got {points} and {minutes}")
+
+    def make(reference: Answer) -> Exercise:
+        statement = inspect.getdoc(reference)
+        if not statement:
+            raise ValueError(f"exercise {id}: expected its statement as the docstring of {reference.__name__}")
+        stub, solution = _parts(id, reference)
+        return Exercise(
+            id=id,
+            title=title,
+            task=task,
+            name=reference.__name__,
+            statement=statement,
+            stub=stub,
+            solution=solution,
+            reference=reference,
+            hints=tuple(hints),
+            points=points,
+            difficulty=difficulty,
+            minutes=minutes,
+            forbidden=tuple(forbidden),
+        )
+
+    return make
+
+
+def _parts(id: str, reference: Answer) -> tuple[str, str]:
+    """The stub and the solution: the function's text without decorator and docstring, with and without its body."""
+    text = textwrap.dedent(inspect.getsource(reference))
+    tree = ast.parse(text).body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    lines = text.splitlines()
+    docstring = tree.body[0]
+    head = lines[tree.lineno - 1 : docstring.lineno - 1]
+    body = lines[docstring.end_lineno :]
+    marks = [number for number, line in enumerate(body) if line.strip() in (BEGIN, END)]
+    if [body[number].strip() for number in marks] != [BEGIN, END]:
+        raise ValueError(f"exercise {id}: expected {BEGIN!r} and {END!r} once each, around the solution")
+    before, between, after = body[: marks[0]], body[marks[0] + 1 : marks[1]], body[marks[1] + 1 :]
+    if any(line.strip() for line in (*before, *after)):
+        raise ValueError(f"exercise {id}: expected nothing outside the solution's markers")
+    stub = "\n".join([*head, f"    {STUB}"])
+    return stub, "\n".join([*head, *between]).rstrip()

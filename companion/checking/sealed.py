@@ -1,0 +1,129 @@
+"""An exercise's key in a file, so that answers can be examined where no reference is.
+
+The file holds the cases, what a right answer gives on each, and what each known mistake gives: results, no code. Where
+the answer is one fixed result ("read off the weight"), a file for students holds only what kind of result is expected,
+and the known mistakes; whether it is right is for the hidden check to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from .codec import case_value, outcome_of, outcome_value, pack, unpack
+from .compare import difference
+from .examine import AnswerKey, Call, Outcome, Result, Verdict, examine, key_of, same
+from .exercise import Case, Exercise
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """What can be known about an exercise without its reference. `knows_answers`: the key has the right results."""
+
+    id: str
+    title: str
+    name: str
+    forbidden: tuple[str, ...]
+    knows_answers: bool
+    key: AnswerKey
+
+    def examine(self, call: Call) -> Verdict:
+        """Try an answer; without the right results, whether its result is of the right kind and no known mistake."""
+        return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call)
+
+
+def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers: bool = True) -> bytes:
+    """The key of an exercise, as bytes for `unseal`.
+
+    seed:           of the cases.
+    mistakes:       with what the known mistakes give; without, a wrong answer is not named.
+    knows_answers:  with the right results; without, with their kinds alone.
+    """
+    key = key_of(exercise, seed)
+    indexes = range(len(key.cases))
+    distinct: dict[bytes, int] = {}
+    outcomes: list[dict[str, Any]] = []
+
+    def place(outcome: Outcome) -> int:
+        value = outcome_value(outcome)
+        at = distinct.setdefault(pack(value), len(outcomes))
+        if at == len(outcomes):
+            outcomes.append(value)
+        return at
+
+    expected = [key.expected(index) for index in indexes]
+    if not knows_answers:
+        expected = [replace(outcome, value=kind_of(outcome.value)) for outcome in expected]
+    return pack({
+        "id": exercise.id,
+        "title": exercise.title,
+        "name": exercise.name,
+        "forbidden": exercise.forbidden,
+        "told": knows_answers,
+        "names": key.names,
+        "cases": [case_value(case) for case in key.cases],
+        "expected": [place(outcome) for outcome in expected],
+        "mistakes": [
+            (message, [place(gives(index)) for index in indexes]) for message, gives in key.mistakes * mistakes
+        ],
+        "outcomes": outcomes,
+    })  # fmt: skip
+
+
+def unseal(data: bytes) -> Sealed:
+    """What `seal` wrote. Raises `ValueError` for other bytes."""
+    read = unpack(data)
+    try:
+        outcomes = [outcome_of(value) for value in read["outcomes"]]
+
+        def gives(places: list[int]) -> Any:
+            return lambda index: outcomes[places[index]]
+
+        key = AnswerKey(
+            tuple(read["names"]),
+            tuple(Case(**value) for value in read["cases"]),
+            gives(read["expected"]),
+            tuple((message, gives(places)) for message, places in read["mistakes"]),
+        )
+        forbidden = tuple(read["forbidden"])
+        return Sealed(read["id"], read["title"], read["name"], forbidden, bool(read["told"]), key)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(f"expected a sealed exercise: {error}") from None
+
+
+def kind_of(value: Any) -> Any:
+    """A value of the same kind that says nothing: zeros of the same shapes and types, empty texts."""
+    if isinstance(value, torch.Tensor):
+        return torch.zeros(value.shape, dtype=value.dtype)
+    if isinstance(value, Mapping):
+        return {key: kind_of(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(kind_of(part) for part in value)
+    return value if value is None else type(value)()
+
+
+def _examine_kind(key: AnswerKey, call: Call) -> Verdict:
+    for index, case in enumerate(key.cases):
+        outcome = call(case)
+        if outcome.result is Result.MISSING:
+            return Verdict(Result.MISSING, "not written yet", fault="the function is still as it was handed out")
+        if outcome.error is not None or outcome.result is not None:
+            fault = f"it raised {outcome.error[0]}: {outcome.error[1]}" if outcome.error else "it did not end"
+            return Verdict(outcome.result or Result.CRASHED, case.shows, fault=fault)
+        for message, gives in key.mistakes:
+            if same(outcome, gives(index), case):
+                return Verdict(Result.WRONG, case.shows, fault="that is not it", mistake=message)
+        other_kind = difference(_kind_or_none(outcome.value), key.expected(index).value)
+        if other_kind:
+            return Verdict(Result.WRONG, case.shows, fault=f"not even the kind of the result is right: {other_kind}")
+    return Verdict(Result.RIGHT)
+
+
+def _kind_or_none(value: Any) -> Any:
+    try:
+        return kind_of(value)
+    except TypeError:  # a result of a type that cannot be made empty is of no kind that an exercise expects
+        return None

@@ -1,0 +1,96 @@
+"""The checks of a problem set. Run the cell `check("2.3")` as often as you like.
+
+They know inputs and results, and no solution. A right answer may look different from what anybody had in mind.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import sys
+import textwrap
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from .attempt import NotYet, attempt, readers
+from .examine import Result, Verdict, in_this_process
+from .sealed import Sealed, unseal
+
+__all__ = ["NotYet", "check", "check_hidden"]
+
+KEYS = Path(__file__).parent / "keys"
+
+
+def check(id: str) -> None:
+    """Try your answer to an exercise on the public cases.
+
+    Raises `NotYet` if the answer is not right: the message names the property that fails, the smallest input that shows
+    it, what was expected and what came, and the most likely mistake. Raises `ValueError` for an exercise that is not in
+    this problem set.
+    """
+    file = KEYS / f"{id}.key"
+    if not file.is_file():
+        there = ", ".join(sorted((path.stem for path in KEYS.glob("*.key")), key=_order))
+        raise ValueError(f"exercise {id!r}: expected one of {there}")
+    sealed = unseal(file.read_bytes())
+    title = f"{sealed.id} {sealed.title}"
+    answer = readers(sealed.name, sys._getframe(1))
+    with _muted():
+        attempt(title, sealed.name, answer, sealed.forbidden, lambda tried: sealed.examine(in_this_process(tried)))
+    if sealed.knows_answers:
+        print(f"{title}: right on the public cases.")
+    else:
+        print(f"{title}: a result of the right kind, and no known mistake. Whether it is right, the grading says.")
+
+
+def check_hidden(*texts: str) -> None:
+    """Try an answer on an instructor's hidden cases; what does not pass is told by its property alone."""
+    hidden = [from_text(text) for text in texts]
+    sealed = hidden[0]
+    title = f"{sealed.id} {sealed.title}"
+    answer = readers(sealed.name, sys._getframe(1))
+    with (
+        _muted(),
+        contextlib.redirect_stdout(io.StringIO()),  # an answer that prints its arguments shows no hidden ones
+    ):
+        attempt(title, sealed.name, answer, sealed.forbidden, lambda tried: _discreet(hidden, tried))
+    print(f"{title}: right on the hidden cases.")
+
+
+def to_text(data: bytes) -> str:
+    """A sealed exercise as lines of letters, for a cell."""
+    return "\n".join(textwrap.wrap(base64.b64encode(zlib.compress(data, 9)).decode(), 100))
+
+
+def from_text(text: str) -> Sealed:
+    """The sealed exercise of which `to_text` made these lines. Raises `ValueError` for other ones."""
+    try:
+        return unseal(zlib.decompress(base64.b64decode("".join(text.split()), validate=True)))
+    except zlib.error as error:
+        raise ValueError(f"expected a sealed exercise: {error}") from None
+
+
+def _discreet(hidden: Sequence[Sealed], answer: Callable[..., Any]) -> Verdict:
+    for sealed in hidden:
+        found = sealed.examine(in_this_process(answer))
+        if found.result is Result.MISSING:
+            return found
+        if found.result is not Result.RIGHT:
+            return Verdict(found.result, found.shows, fault="fails on a hidden case")
+    return Verdict(Result.RIGHT)
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    """What an answer prints or warns of stays out of the cell: nbgrader gives no point to one with a warning in it."""
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _order(id: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in id.split("."))

@@ -1,0 +1,1 @@
+"""The commands of `companion`, a file each: its flags beside its deed."""

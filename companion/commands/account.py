@@ -1,0 +1,63 @@
+"""`companion account`: a model's parameters, FLOPs and bytes."""
+
+from __future__ import annotations
+
+from jsonargparse import Namespace
+
+from companion.commands.parser import Parser, add_run
+from companion.commands.runs import read_config, run_folder
+from companion.presets import PRESETS, preset
+
+PUBLISHED = f"Published systems: {', '.join(PRESETS)}."
+
+
+def parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Count a model: parameters by part, FLOPs a token, bytes of its cache and of itself, and how fast the "
+            f"memory of a chip lets it write at most.\n\n{PUBLISHED}"
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion account                          the model of the newest run\n"
+            "  companion account llama-2-70b              a published system\n"
+            "  companion account mixtral-8x7b --chip h100\n"
+            "  companion account --config my_model.json"
+        ),
+    )
+    parser.add_argument(
+        "name", nargs="?", type=str | None, default=None, metavar="NAME", help="a published system, not a run"
+    )
+    add_run(parser)
+    parser.add_argument(
+        "--config", type=str | None, default=None, metavar="FILE", help="a JSON file with a ModelConfig, not a run"
+    )
+    parser.add_argument(
+        "--chip", type=str | None, default=None, help="a chip's name, such as h100 or a100-80gb. Default: this machine"
+    )
+    return parser
+
+
+def run(flags: Namespace) -> int:
+    given = [name for name in ("name", "run", "config") if flags[name] is not None]
+    if len(given) > 1:
+        names = {"name": flags.name, "run": "--run", "config": "--config"}
+        raise ValueError(
+            f"expected one model: a published name, --run or --config; got {' and '.join(names[n] for n in given)}"
+        )
+    from companion.costs.chips import published_machine, this_machine
+    from companion.costs.tables import decoding_table, table
+
+    machine = None if flags.chip is None else published_machine(flags.chip)
+    if flags.config is not None:
+        config = read_config(flags.config)
+    elif flags.name is not None:
+        config = preset(flags.name)
+    else:
+        config = run_folder(flags.run).model().config
+    if machine is not None and config.stack != "decoder":
+        raise ValueError(f"--chip {flags.chip}: expected a decoder, which writes, got stack={config.stack!r}")
+    print(table(config), flush=True)
+    if config.stack == "decoder":
+        print("\n" + decoding_table(config, machine or this_machine()))
+    return 0

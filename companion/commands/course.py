@@ -1,0 +1,215 @@
+"""`companion course`: problem sets, marks, and the proof that the checks work."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from jsonargparse import Namespace
+
+from companion.commands.parser import Parser, add_commands
+from companion.commands.runs import must_be_writable
+from companion.files.atomic import write_atomic
+from companion.quantities import PositiveInt
+
+
+def parser() -> Parser:
+    return Parser(
+        description=(
+            "Make problem sets and notebooks from the exercises, collect marks, and prove that every check works. "
+            "notebooks/exercises/INSTRUCTORS.md explains how to choose, hand out and grade."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion course release week2 --exercises 2.3 2.4 --out course/\n"
+            "  companion grade submissions/ --pset week2 --seed-file course/secret.seed \\\n"
+            "      --out marks/\n"
+            "  companion course export marks/\n"
+            "  companion course verify"
+        ),
+    )
+
+
+def add_actions(parser: Parser) -> None:
+    """Give a course parser its actions, once it is a command itself."""
+    actions = (
+        ("release", _release_parser(), "make a problem set: what you keep, what students get"),
+        ("export", _export_parser(), "collect marks into one table, with nbgrader's columns"),
+        ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
+        ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
+    )
+    add_commands(parser, "action", "actions", actions)
+
+
+def _release_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Make a problem set in a folder: source/PSET for nbgrader, release/PSET for students, PSET.md for you. "
+            "What students get holds no solution. Half of an exercise's points are for public cases, half for hidden "
+            "ones, which are drawn from your seed file. A folder may hold several problem sets."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion course release week2 --exercises 2.3 2.4 3.1 --out course/\n"
+            "  companion course release week3 --exercises 3.2 3.3 --out course/ \\\n"
+            "      --seed-file ~/secret.seed"
+        ),
+    )
+    parser.add_argument("pset", type=str, metavar="PSET", help="the name of the problem set: letters, digits, - and _")
+    parser.add_argument(
+        "--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises; the course's order is kept"
+    )
+    parser.add_argument(
+        "--out", type=str | None, default=None, metavar="FOLDER", help="where to; made where there is none"
+    )
+    parser.add_argument(
+        "--seed-file",
+        type=str | None,
+        default=None,
+        metavar="SECRET",
+        help="a file with what only you know. Default: FOLDER/secret.seed, made if it is not there",
+    )
+    return parser
+
+
+def _export_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Collect the marks that `companion grade --out FOLDER` wrote, of one or several problem sets, into one "
+            "table with the columns of `nbgrader export`. Where no notebook could be read, the score stays empty."
+        ),
+        epilog=(
+            "examples:\n  companion course export marks/\n"
+            "  companion course export marks/ --roster roster.csv --to grades.csv"
+        ),
+    )
+    parser.add_argument(
+        "folder", type=str, metavar="FOLDER", help="the folder with marks; folders inside it count, too"
+    )
+    parser.add_argument("--to", type=str | None, default=None, metavar="FILE", help="Default: FOLDER/grades.csv")
+    parser.add_argument(
+        "--roster",
+        type=str | None,
+        default=None,
+        metavar="FILE",
+        help="CSV with id, first_name, last_name, email",
+    )
+    return parser
+
+
+def _verify_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Run every reference, every other right answer, every stub and every known mistake on several seeds, and "
+            "a class of hostile students through the grader. Exit code 0 only if all come out as they must.\n\n"
+            "With exercises named, these alone, without the hostile class: for whoever writes one."
+        ),
+        epilog="examples:\n  companion course verify\n  companion course verify 5.3 5.4",
+    )
+    parser.add_argument("exercises", nargs="*", type=str, default=[], metavar="ID", help="such as 5.3. Default: all")
+    parser.add_argument("--json", action="store_true", help="print the counts, and every fault, as JSON")
+    parser.add_argument("--jobs", type=PositiveInt, default=2, help="processes at once")
+    return parser
+
+
+def _notebooks_parser() -> Parser:
+    parser = Parser(
+        description="Make the notebooks of the exercises for self-study, byte for byte the same each time.",
+        epilog=(
+            "examples:\n"
+            "  companion course notebooks            bring notebooks/exercises/ up to date\n"
+            "  companion course notebooks --check    write nothing; exit code 1 if one is\n"
+            "                                        stale\n"
+            "  companion course notebooks --solved build/solved\n"
+            "                                        with solutions, and with what they\n"
+            "                                        must print"
+        ),
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=str, default="notebooks", metavar="FOLDER", help="the folder of the lessons"
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; say which notebook is stale")
+    parser.add_argument("--solved", type=str | None, default=None, metavar="FOLDER", help="write the solved ones here")
+    return parser
+
+
+def run(flags: Namespace) -> int:
+    actions = {"release": _release, "export": _export, "verify": _verify, "notebooks": _notebooks}
+    return actions[flags.action](flags[flags.action])
+
+
+def _release(flags: Namespace) -> int:
+    from companion.course.release.problem_set import ProblemSet
+    from companion.course.release.release import check_free, release
+    from companion.course.seeds import read_secret
+
+    if flags.out is None:
+        raise ValueError("--out: expected a folder to write into, got none; for example --out course/")
+    pset, out = ProblemSet.of(flags.pset, flags.exercises), Path(flags.out)
+    must_be_writable(out, "--out")
+    check_free(pset, out)
+    made = None
+    if flags.seed_file is None:
+        file = out / "secret.seed"
+        if not file.exists():
+            made = file
+            _put_secret(file)
+    else:
+        file = Path(flags.seed_file)
+    written = release(pset, read_secret(file), out)
+    if made:
+        print(f"{made}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
+    for path in written:
+        print(f"{path}: written")
+    print(f"\nGive students {out / 'release' / pset.name}, the whole folder. {out / f'{pset.name}.md'} is your page.")
+    return 0
+
+
+def _put_secret(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as opened:
+        opened.write(secrets.token_hex(32) + "\n")
+
+
+def _export(flags: Namespace) -> int:
+    from companion.course.grading.gradebook import collect, to_csv
+
+    folder = Path(flags.folder)
+    to = folder / "grades.csv" if flags.to is None else Path(flags.to)
+    if to.is_dir():
+        raise ValueError(f"--to {to}: expected a file, got a folder")
+    must_be_writable(to.parent, "--to", str(to))
+    rows = collect(folder, None if flags.roster is None else Path(flags.roster), leave_out=to)
+    write_atomic(to, to_csv(rows))
+    students, sets = {row["student_id"] for row in rows}, {row["assignment"] for row in rows}
+    print(f"{to}: {len(students)} students, {len(sets)} problem sets ({', '.join(sorted(sets))})")
+    return 0
+
+
+def _verify(flags: Namespace) -> int:
+    from companion.course.proof.proof import as_json, as_text, prove
+
+    proof = prove(flags.exercises or None, jobs=flags.jobs)
+    print(as_json(proof) if flags.json else as_text(proof))
+    return 0 if proof.holds else 1
+
+
+def _notebooks(flags: Namespace) -> int:
+    from companion.course.release.notebooks import stale_files, write_self_study, write_solved
+
+    folder = Path(flags.folder)
+    if flags.check and flags.solved is not None:
+        raise ValueError("--check: expected no --solved beside it, got both")
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: expected the folder of the lessons, got no folder")
+    if flags.solved is not None:
+        for path in write_solved(folder, Path(flags.solved)):
+            print(f"{path}: written")
+        return 0
+    lines = stale_files(folder) if flags.check else write_self_study(folder)
+    print("\n".join(lines) or f"{folder / 'exercises'}: up to date")
+    if flags.check and lines:
+        print("Run: make notebooks")
+    return 1 if flags.check and lines else 0

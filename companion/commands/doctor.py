@@ -1,0 +1,372 @@
+"""`companion doctor`: what machine this is, what calculates on it, and what comes out the same here as everywhere.
+
+Nothing here imports torch before the settings of its kernels have been read: one that the processor does not know would
+end the process at the first product (`ATEN_CPU_CAPABILITY=avx512` without AVX-512: an illegal instruction).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from jsonargparse import Namespace
+from packaging.requirements import Requirement
+
+from companion.commands.parser import Parser
+
+NAME = "executable-transformer"
+EXTRAS = ("lab", "published", "course", "test", "bench", "dev")
+WIDTH = 79
+"""Columns of the receipt."""
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+SETTINGS: dict[str, dict[str, str]] = {
+    "ATEN_CPU_CAPABILITY": {"default": "", "avx2": "avx2", "avx512": "avx512f"},
+    "MKL_ENABLE_INSTRUCTIONS": {
+        "SSE4_2": "sse4_2",
+        "AVX": "avx",
+        "AVX2": "avx2",
+        "AVX2_E1": "avx_vnni",
+        "AVX512": "avx512f",
+        "AVX512_E1": "avx512_vnni",
+        "AVX512_E2": "avx512_vnni",
+        "AVX512_E3": "avx512_bf16",
+        "AVX512_E4": "amx_bf16",
+    },
+    "MKL_CBWR": {
+        "AUTO": "",
+        "COMPATIBLE": "",
+        "SSE4_2": "sse4_2",
+        "AVX": "avx",
+        "AVX2": "avx2",
+        "AVX512": "avx512f",
+        "AVX512_E1": "avx512_vnni",
+    },
+    "ONEDNN_MAX_CPU_ISA": {
+        "ALL": "",
+        "DEFAULT": "",
+        "SSE41": "sse4_1",
+        "AVX": "avx",
+        "AVX2": "avx2",
+        "AVX2_VNNI": "avx_vnni",
+        "AVX512_CORE": "avx512bw",
+        "AVX512_CORE_VNNI": "avx512_vnni",
+        "AVX512_CORE_BF16": "avx512_bf16",
+        "AVX512_CORE_FP16": "avx512_fp16",
+        "AVX512_CORE_AMX": "amx_bf16",
+    },
+}
+"""What chooses kernels on x86: each value, and the flag of the processor that it needs (empty: none)."""
+NOTED = (*SETTINGS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG")
+"""The variables of the environment that the receipt shows."""
+
+
+def parser() -> Parser:
+    return Parser(
+        description=(
+            "Print a receipt of this machine, to be pasted into a question: processor, memory, kernels, threads, GPU, "
+            "versions, what is not installed; then calculate, in seconds, what must come out the same everywhere and "
+            "what may differ by rounding, and say in plain words what does here.\n\n"
+            "The exit code is 0 if all that must hold holds, 1 if something does not or is not installed, and 2 if a "
+            "variable of the environment asks for kernels that this processor does not have."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion doctor\n"
+            "  OMP_NUM_THREADS=1 companion doctor              with one thread\n"
+            "  ATEN_CPU_CAPABILITY=default companion doctor    PyTorch's plainest kernels\n"
+            "  MKL_CBWR=COMPATIBLE companion doctor            sums in the same order everywhere"
+        ),
+    )
+
+
+def run(flags: Namespace) -> int:
+    """Print the receipt; the exit code: 0 all that must hold holds, 1 something does not, or is not installed as it
+    should be. Raises `ValueError` for a kernel setting that this processor does not know."""
+    refuse_unknown_settings(os.environ, processor_flags())
+    wrong = missing_requirements()
+    for line in software():
+        print(line)
+    if any("torch" in sentence for sentence in wrong):
+        print("\n".join(wrong))
+        return 1
+    for line in hardware():
+        print(line)
+    sys.stdout.flush()
+    holds = comparisons()
+    for sentence in wrong:
+        print(sentence)
+    return 0 if holds and not wrong else 1
+
+
+# What is installed
+
+
+def software() -> list[str]:
+    """Versions of Python, of the course and of what it calculates with; the extras that are here, and those not."""
+    names = ("torch", "numpy", "safetensors", "tokenizers", "transformers")
+    found = [f"{name} {number}" for name in names if (number := version(name))]
+    here = [extra for extra in EXTRAS if not missing(extra)]
+    gone = [extra for extra in EXTRAS if missing(extra)]
+    extras = ", ".join(here) or "none"
+    if gone:
+        extras += f"; not here: {', '.join(gone)} ({install_line(gone[0])})"
+    return [
+        _line("course", f"{course()}, Python {platform.python_version()}"),
+        _line("versions", ", ".join(found)),
+        _line("extras", extras),
+    ]
+
+
+def course() -> str:
+    """The version of this package, and the commit where it is a checkout."""
+    number = version(NAME)
+    text = f"companion {number}" if number else "companion, not installed"
+    try:
+        described = subprocess.run(
+            ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty=, changed"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return text
+    inside = described.returncode == 0 and (CHECKOUT / ".git").exists()
+    return f"{text} ({described.stdout.strip()})" if inside else text
+
+
+def version(name: str) -> str | None:
+    """Of an installed distribution; `None`: it is not here."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def requirements() -> tuple[Requirement, ...]:
+    """What the package asks for: as it was installed, else as its checkout says; empty where neither is here."""
+    asked = None
+    try:
+        asked = metadata.requires(NAME)
+    except metadata.PackageNotFoundError:
+        path = CHECKOUT / "pyproject.toml"
+        if path.is_file():
+            project = tomllib.loads(path.read_text("utf-8"))["project"]
+            asked = project["dependencies"] + [
+                f'{line}; extra == "{extra}"'
+                for extra, lines in project["optional-dependencies"].items()
+                for line in lines
+            ]
+    return tuple(Requirement(line) for line in asked or ())
+
+
+def missing(extra: str = "") -> list[Requirement]:
+    """What the extra asks for (empty: what the package needs itself) and is not here, or not in a version it takes."""
+    found = []
+    for asked in requirements():
+        if not _belongs(asked, extra):
+            continue
+        if asked.name == NAME:
+            found += [requirement for inner in sorted(asked.extras) for requirement in missing(inner)]
+            continue
+        number = version(asked.name)
+        if number is None or not asked.specifier.contains(number, prereleases=True):
+            found.append(asked)
+    return found
+
+
+def _belongs(asked: Requirement, extra: str) -> bool:
+    if asked.marker is None:
+        return not extra
+    return asked.marker.evaluate({"extra": extra}) and not (extra and asked.marker.evaluate({"extra": ""}))
+
+
+def missing_requirements() -> list[str]:
+    """A sentence for each thing that the package cannot do without and that is not here, and what to do."""
+    sentences = []
+    for asked in missing():
+        number = version(asked.name)
+        got = f"{asked.name} {number} is too old or too new" if number else f"{asked.name} is not installed"
+        sentences.append(f"{got}: run pip install '{asked}'")
+    if version(NAME) is None:
+        how = (
+            f"run pip install -e .  in {_short(CHECKOUT)}" if (CHECKOUT / "pyproject.toml").is_file() else "install it"
+        )
+        sentences.append(f"The course runs from its folder and is not installed: `make lab` there does it, or {how}")
+    return sentences
+
+
+def install_line(extra: str) -> str:
+    """The command that brings an extra."""
+    return (
+        f"pip install -e '.[{extra}]'" if (CHECKOUT / "pyproject.toml").is_file() else f"pip install '{NAME}[{extra}]'"
+    )
+
+
+# What calculates
+
+
+def hardware() -> list[str]:
+    """The machine, its kernels, threads and GPUs."""
+    import torch
+
+    built = torch.__config__.show()
+    kernels = [f"{torch.backends.cpu.get_cpu_capability()} (ATen)"]
+    for name, pattern in (("MKL", r"Math Kernel Library Version (\S+?)(?:-Product)? "), ("oneDNN", r"MKL-DNN v(\S+)")):
+        if match := re.search(pattern, built):
+            kernels.append(f"{name} {match[1]}")
+    blas = re.search(r"BLAS_INFO=(\w+)", built)
+    if blas and blas[1] != "mkl":
+        kernels.append(f"BLAS: {blas[1]}")
+    if not torch.backends.mkldnn.enabled:
+        kernels.append("oneDNN switched off")
+    if (precision := torch.get_float32_matmul_precision()) != "highest":
+        kernels.append(f"float32 products: {precision}")
+    chosen = [f"{name}={os.environ[name]}" for name in NOTED if name in os.environ]
+    how_many = f"{_count(processors(), 'processor')}, {_count(torch.get_num_threads(), 'thread')}"
+    return [
+        _line("machine", f"{platform.system()} {platform.machine()}, {processor()}"),
+        _line("memory", f"{memory()}; {how_many}"),
+        _line("kernels", ", ".join(kernels) + (f"; set: {', '.join(chosen)}" if chosen else "")),
+        _line("GPU", gpu()),
+    ]
+
+
+def gpu() -> str:
+    """The GPUs, or why there is none."""
+    import torch
+
+    if torch.backends.mps.is_available():
+        return "mps (Apple)"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return "none: this PyTorch is built for the CPU alone"
+    if not torch.cuda.is_available():
+        return f"none found; this PyTorch is built for CUDA {torch.version.cuda}"
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    first = torch.cuda.get_device_properties(0)
+    many = f"{len(names)} x " if len(names) > 1 else ""
+    half = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
+    return f"{many}{names[0]}, {first.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}, {half}"
+
+
+def processor() -> str:
+    """The processor's name as its maker wrote it, as far as the system tells."""
+    for line in _cpuinfo():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return " ".join(value.split())
+    if platform.system() == "Darwin":
+        with suppress(OSError):
+            asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            if name := subprocess.run(asked, capture_output=True, text=True).stdout.strip():
+                return name
+    return platform.processor() or "a processor without a name"
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor_flags() -> set[str] | None:
+    """What the processor can do, in Linux's words; `None` where the system does not tell."""
+    for line in _cpuinfo():
+        name, _, value = line.partition(":")
+        if name.strip() == "flags":
+            return set(value.split())
+    return None
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def memory() -> str:
+    """Bytes of memory, and how many of them are free."""
+    try:
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+        size = {name: 1024 * int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        return f"{size['MemTotal'] / 1e9:.1f} GB, {size['MemAvailable'] / 1e9:.1f} GB free"
+    except (OSError, KeyError):
+        pass
+    try:
+        return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 1e9:.1f} GB"
+    except (AttributeError, ValueError, OSError):
+        return "not known"
+
+
+def refuse_unknown_settings(environment: Mapping[str, str], flags: Iterable[str] | None) -> None:
+    """Raises `ValueError` for the first kernel setting that does not exist or that this processor cannot follow.
+
+    flags: what the processor can do, as `processor_flags`; `None`: it is not known, and only names are looked at.
+    """
+    if platform.machine().lower() not in ("x86_64", "amd64", "i686"):
+        return
+    for name, values in SETTINGS.items():
+        if name not in environment:
+            continue
+        value = environment[name]
+        asked = value.split(",")[0] if name == "MKL_CBWR" else value  # AVX2,STRICT
+        known = values if name == "ATEN_CPU_CAPABILITY" else {key.upper(): flag for key, flag in values.items()}
+        asked = asked if name == "ATEN_CPU_CAPABILITY" else asked.upper()
+        can = [key for key, flag in known.items() if not flag or flags is None or flag in set(flags)]
+        if asked not in can:
+            why = "this processor does not have it" if asked in known else "no such kernels"
+            raise ValueError(f"{name}={value}: {why}; unset it, or take one of {', '.join(can)}")
+
+
+# What comes out
+
+
+def comparisons() -> bool:
+    """Run and print them; whether all that must hold does."""
+    from companion.selftest.comparisons import MUST_HOLD, may_differ
+
+    print("must hold on every machine")
+    holds = True
+    for compare in MUST_HOLD:
+        finding = compare()
+        holds &= finding.same
+        print(f"  {'holds' if finding.same else 'FAILS':<8} {finding.claim:<51} {finding.found}", flush=True)
+    print("may differ by rounding")
+    differs = False
+    for compare in may_differ():
+        finding = compare()
+        differs |= not finding.same
+        print(f"  {'same' if finding.same else 'differs':<8} {finding.claim:<51} {finding.found}", flush=True)
+    print(
+        "All that must hold holds here." if holds else "NOT all holds that must: show this to whoever keeps the course."
+    )
+    if differs:
+        print("What differs is compared with a tolerance, never bit for bit.")
+    return holds
+
+
+def _line(name: str, value: str) -> str:
+    return textwrap.fill(f"{name:<9} {value}", WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _short(path: Path) -> str:
+    """A path without the name of whoever's home it is in."""
+    try:
+        return f"~/{path.relative_to(Path.home())}"
+    except (ValueError, RuntimeError):
+        return str(path)

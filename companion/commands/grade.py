@@ -1,0 +1,164 @@
+"""`companion grade`: grade a folder of submissions."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+
+from companion.commands.parser import Parser
+from companion.commands.runs import must_be_writable
+from companion.quantities import PositiveInt, PositiveNumber
+
+if TYPE_CHECKING:
+    from companion.checking.exercise import Exercise
+
+
+def parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Grade a folder of submissions: STUDENT.ipynb, STUDENT/....ipynb, or nbgrader's submitted/STUDENT/PSET/. "
+            "Answers are found by their functions' names, whatever has become of the cells. Half of an exercise's "
+            "points are for the public cases, half for hidden ones drawn from your seed file (all of them, where the "
+            "answer is one number). Each answer ends as right, wrong, missing, crashed, timeout, refused or "
+            "unreadable.\n\n"
+            "A student's code runs in processes of its own with limits, and decides about no mark. That is no "
+            "sandbox: to grade people you do not know, run the grader in a container without network, such as\n\n"
+            '  docker run --rm --network none --pids-limit 256 -v "$PWD:/course" \\\n'
+            "      -w /course IMAGE companion grade ...\n\n"
+            "Linux and macOS. On macOS memory is not limited, and files are guarded by Python's audit hook alone."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion grade submissions/ --pset week2 --seed-file secret.seed --out marks/\n"
+            "  companion grade submissions/ --exercises 2.3 2.4 --seed-file secret.seed \\\n"
+            "      --jobs 4 --time 5"
+        ),
+    )
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
+    parser.add_argument("--seed-file", type=str | None, default=None, metavar="SECRET", help="what only you know")
+    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to grade")
+    parser.add_argument(
+        "--pset", type=str | None, default=None, help="or the problem set: its name, its notebook or the folder of that"
+    )
+    parser.add_argument(
+        "--assignment", type=str | None, default=None, metavar="NAME", help="its name in the marks. Default: --pset's"
+    )
+    parser.add_argument("--jobs", type=PositiveInt, default=2, help="submissions at once")
+    parser.add_argument("--out", type=str, default="marks", metavar="FOLDER", help="gets marks.csv and feedback/")
+    parser.add_argument(
+        "--time",
+        type=PositiveNumber,
+        default=10.0,
+        metavar="SECONDS",
+        help="for all public cases of an exercise, and all hidden",
+    )
+    parser.add_argument("--memory", type=PositiveNumber, default=2.0, metavar="GIB", help="that an answer may take")
+    return parser
+
+
+def run(flags: Namespace) -> int:
+    from companion.course.grading.sandbox.parent import Limits
+    from companion.course.grading.submissions import handed_in, left_out
+    from companion.course.seeds import read_secret
+
+    if flags.seed_file is None:
+        raise ValueError(
+            "--seed-file: expected the file with your secret, got none; `companion course release` makes one"
+        )
+    folder, seed_file, out = Path(flags.folder), Path(flags.seed_file), Path(flags.out)
+    limits = Limits(flags.time, flags.memory)
+    secret = read_secret(seed_file)
+    for flag, other in (("folder", folder), ("--out", out)):
+        if seed_file.resolve().parent.is_relative_to((other / "feedback" if flag == "--out" else other).resolve()):
+            if flag == "folder" and (folder / "submitted").is_dir():
+                continue
+            raise ValueError(f"--seed-file {seed_file}: expected it outside {other}, which holds what students see")
+    for place in (out, out / "feedback"):
+        must_be_writable(place, "--out", str(out))
+    wanted = choose(flags.exercises, flags.pset, [Path(), folder, folder.parent, seed_file.parent])
+    name = flags.assignment or (Path(flags.pset).stem if flags.pset else folder.resolve().name)
+    handed = handed_in(folder, name)
+    for file in left_out(folder):
+        print(f"left out: {file} is neither a notebook nor a Python file", file=sys.stderr)
+
+    import torch
+    from tqdm import tqdm
+
+    from companion.course.grading.grade import TRIED, grade
+    from companion.course.grading.marks_csv import summary, write
+
+    torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
+    with tqdm(total=len(handed), desc="submissions", unit=" students", file=sys.stderr) as bar:
+        graded = grade(
+            handed,
+            wanted,
+            secret,
+            jobs=flags.jobs,
+            limits=limits,
+            done=lambda _: bar.update(),
+            warn=lambda text: bar.write(text, file=sys.stderr),
+        )
+    write(graded, name, out)
+    print(summary(graded))
+    for student in graded:
+        if student.fault is not None:
+            print(f"{student.handed.student}: {student.submission}: {student.fault}")
+    tried = [student.points for student in graded if student.submission in TRIED]
+    if tried:
+        mean, most = sum(tried) / len(tried), sum(exercise.points for exercise in wanted)
+        print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most} points on average")
+    print(f"{out / 'marks.csv'}: the marks; {out / 'feedback'}: a page for each student")
+    return 0
+
+
+def choose(ids: Sequence[str], pset: str | None, near: Sequence[Path]) -> list[Exercise]:
+    """The exercises to grade: those of these numbers, or those whose functions the problem set's notebook defines.
+
+    ids:   the exercises' numbers; none where there is a problem set.
+    pset:  a problem set's notebook or its folder, or its name.
+    near:  the folders whose `release` may hold a problem set of that name.
+
+    Raises `ValueError` for unknown or repeated numbers, no problem set there, and no exercise in it.
+    """
+    from companion.course.grading.answers import Submission, Unreadable
+    from companion.exercises.catalogue import exercises, find_exercise
+
+    if bool(ids) == (pset is not None):
+        raise ValueError(
+            "--exercises: expected the exercises' numbers, or --pset with a problem set's notebook, one of them"
+        )
+    if pset is None:
+        chosen = [find_exercise(id) for id in ids]
+        twice = [id for id, count in Counter(ids).items() if count > 1]
+        if twice:
+            raise ValueError(f"--exercises {twice[0]}: expected each exercise once")
+    else:
+        places = [Path(pset), *(folder / "release" / pset for folder in near)]
+        files = next((files for place in places if (files := _notebooks(place))), None)
+        if files is None:
+            raise ValueError(f"--pset {pset}: expected a problem set's notebook, its folder, or its name; found none")
+        try:
+            problem_set = Submission.read(files)
+        except Unreadable as error:
+            raise ValueError(f"--pset {pset}: {error}") from None
+        chosen = [exercise for exercise in exercises().values() if problem_set.defines(exercise.name)]
+        if not chosen:
+            raise ValueError(f"--pset {pset}: expected a notebook with exercises of the course, found none in it")
+    names = Counter(exercise.name for exercise in chosen)
+    for exercise in chosen:
+        if names[exercise.name] > 1:
+            raise ValueError(
+                f"--exercises: {exercise.id} and another exercise ask for a function {exercise.name}; grade them apart"
+            )
+    return chosen
+
+
+def _notebooks(place: Path) -> list[Path]:
+    if place.is_dir():
+        return sorted(place.glob("*.ipynb"))
+    return [place] if place.is_file() else []

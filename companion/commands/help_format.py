@@ -1,0 +1,71 @@
+"""How the help of every command is laid out: 80 columns, a flag with what it takes, a default where there is one."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import textwrap
+from typing import Any
+
+from jsonargparse import DefaultHelpFormatter
+
+from companion.quantities import choices, kind_of
+
+WIDTH = 80
+
+
+def name_of(action: argparse.Action) -> str:
+    """A flag as it is typed, or a positional argument as the usage calls it."""
+    if action.option_strings:
+        return max(action.option_strings, key=len)
+    return str(action.metavar or action.dest.upper())
+
+
+class HelpFormatter(DefaultHelpFormatter):
+    """Paragraphs are wrapped; lines that begin with a space, as examples do, stay as they are written."""
+
+    def __init__(self, prog: str, *arguments: Any, **settings: Any) -> None:
+        width = min(shutil.get_terminal_size().columns, WIDTH)
+        super().__init__(prog, max_help_position=24, width=width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(_wrapped(line, width) for line in text.split("\n"))
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        help = action.help or ""
+        if isinstance(action, argparse._HelpAction):
+            return "explain the flags, and exit"
+        default = action.default
+        if not action.option_strings or default in (None, argparse.SUPPRESS, "") or isinstance(default, bool | list):
+            return help
+        return help if "efault" in help else f"{help} (default: %(default)s)"
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        kind = kind_of(getattr(action, "_typehint", None) or action.type)
+        if isinstance(kind, type) and issubclass(kind, int | float) and kind is not bool:
+            return "N" if issubclass(kind, int) else "X"
+        return action.dest.rsplit(".")[-1].upper()
+
+    def _format_args(self, action: argparse.Action, default_metavar: Any) -> str:
+        if len(values := choices(getattr(action, "_typehint", None))) > 3:
+            return str(default_metavar)
+        if values:
+            return f"{{{','.join(values)}}}"
+        return super()._format_args(action, default_metavar)
+
+    def _expand_help(self, action: argparse.Action) -> str:
+        help = super()._expand_help(action)
+        values = choices(getattr(action, "_typehint", None))
+        return f"{help}; one of {', '.join(values)}" if len(values) > 3 else help
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        self._indent()
+        lines = "".join(map(super()._format_action, self._iter_indented_subactions(action)))
+        self._dedent()
+        return lines
+
+
+def _wrapped(line: str, width: int) -> str:
+    return line if line.startswith(" ") else textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)

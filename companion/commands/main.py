@@ -1,0 +1,100 @@
+"""`companion`: all commands, from the command line to an exit code.
+
+Bad input gives one sentence and exit code 2, and nothing is written. A command imports torch when it runs, so that
+`--help` and a mistyped flag are answered at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from companion.commands import (
+    account,
+    bench,
+    course,
+    doctor,
+    evaluate,
+    generate,
+    grade,
+    progress,
+    selftest,
+    sizing,
+    train,
+    translate,
+)
+from companion.commands.parser import Parser, add_commands
+from companion.training.settings import TextSettings
+
+COMMANDS = {
+    "train": (train, "train a model and keep it in a run folder"),
+    "generate": (generate, "continue one or several prompts"),
+    "translate": (translate, "translate number names with a model of your own"),
+    "evaluate": (evaluate, "measure a run on what it has not seen"),
+    "account": (account, "count a model's parameters, FLOPs and bytes"),
+    "sizing": (sizing, "which model fits on which machine, and what it costs"),
+    "bench": (bench, "measure speed beside other libraries, on this machine"),
+    "selftest": (selftest, "kill a training run many times; is nothing lost?"),
+    "doctor": (doctor, "what machine is this, and what differs on it?"),
+    "progress": (progress, "show which exercises you have done"),
+    "grade": (grade, "grade a folder of submissions"),
+    "course": (course, "problem sets, marks, and the proof that the checks work"),
+}
+"""Each command's file, with `parser` and `run`, and what it does in a line."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+def command_parser(task: str = TextSettings.task) -> Parser:
+    """The parser of all commands; `train` has the flags of `task`."""
+    parser = Parser(
+        prog="companion",
+        version=version("executable-transformer"),
+        description=(
+            "Train a transformer on real text from this machine, watch it write, and account for every parameter.\n\n"
+            "  companion train                     about five minutes on a laptop\n"
+            '  companion generate --prompt "The "  stream text from the model just trained\n'
+            "  companion evaluate                  bits per byte on text it has not seen\n"
+            "  companion account                   its parameters, FLOPs and bytes\n\n"
+            "Or let one translate, after ten seconds of training:\n\n"
+            "  companion train --task number-words --from de --to en\n"
+            "  companion translate einundzwanzig"
+        ),
+    )
+    parsers = {name: file.parser(task) if file is train else file.parser() for name, (file, _) in COMMANDS.items()}
+    add_commands(parser, "command", "commands", [(name, parsers[name], help) for name, (_, help) in COMMANDS.items()])
+    course.add_actions(parsers["course"])
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code: 0 done, 2 bad input, 1 anything else, 130 stopped by Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    parser = command_parser(train.task_asked_for(arguments))
+    if not arguments:
+        parser.print_help()
+        return 2
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without the character shows "?" and goes on
+    chosen = parser.parse_args(arguments)
+    command: str = chosen.command
+    flags = chosen[command]
+    try:
+        return train.run(flags, arguments) if command == "train" else COMMANDS[command][0].run(flags)
+    except ValueError as error:
+        print(f"companion {command}: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of our output (`| head`) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"companion {command}: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\ncompanion {command}: stopped", file=sys.stderr)
+        return INTERRUPTED

@@ -1,0 +1,213 @@
+"""How a command reads its flags: a refusal is one sentence in the user's words, and help is short and 80 columns wide.
+
+jsonargparse reads and checks the values; what it says of a wrong one is turned into a sentence here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from jsonargparse import ActionConfigFile, ArgumentParser
+
+from companion.commands.help_format import HelpFormatter, name_of
+from companion.quantities import choices, expected, kind_of
+
+DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
+"""The help of `--device`, the same for every command."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean train?` for the known word that is most like `word`, or nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+class _HelpAll(argparse.Action):
+    def __call__(self, parser: Any, *_: Any) -> None:
+        parser.short = False
+        parser.print_help()
+        parser.exit()
+
+
+class Parser(ArgumentParser):
+    """A parser of one command.
+
+    description, epilog:  what `--help` says before and after the flags; paragraphs are wrapped, and lines that begin
+                          with a space stay as they are.
+    rare, more:           flags, without dashes, that only `--help-all` explains, and what it says after the epilog.
+    """
+
+    def __init__(self, *, rare: Iterable[str] = (), more: str = "", **settings: Any) -> None:
+        super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, **settings)
+        self.rare, self.more, self.short = frozenset(rare), more, True
+        if self.rare:
+            self.add_argument("--help-all", action=_HelpAll, nargs=0, help="explain all flags, and exit")
+
+    def add_device(self) -> None:
+        self.add_argument("--device", type=str, default="auto", help=DEVICE)
+
+    def format_help(self, formatter: Any = None) -> str:
+        self.usage = " ".join([self.prog, *map(_positional, self._positionals._group_actions), "[flags]"])
+        if self._subcommands_action:
+            self.usage = f"{self.prog} {self._subcommands_action.metavar} [flags]"
+        hidden = [action for action in self._actions if self.short and self.rare & set(_plain(action))]
+        helps, epilog = [action.help for action in hidden], self.epilog
+        for action in hidden:
+            action.help = argparse.SUPPRESS
+        if self.more and not self.short:
+            self.epilog = f"{epilog}\n\n{self.more}"
+        try:
+            text = super().format_help(formatter)
+        finally:
+            for action, help in zip(hidden, helps, strict=True):
+                action.help = help
+            self.usage, self.epilog = None, epilog
+        if hidden:
+            text += f"\n{len(hidden)} more flags, with sensible defaults: {self.prog} --help-all\n"
+        return text
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """End with exit code 2, after one sentence that names the flag, what came and what was expected."""
+        parser: Parser = self
+        if key := re.search(r'Parser key "([\w.-]+)"', message):
+            *commands, name = key[1].split(".")
+            parser = self.inner(commands)
+            sentence = parser.wrong_value(name, message)
+        else:
+            sentence, parser = self.wrong_usage(message)
+        print(f"{parser.prog}: error: {sentence}", file=sys.stderr)
+        print(f"Flags and examples: {parser.prog} --help", file=sys.stderr)
+        self.exit(2)
+
+    def inner(self, commands: Iterable[str]) -> Parser:
+        """The parser of a command of this one, or of a command of that."""
+        parser = self
+        for command in commands:
+            known = parser._subcommands_action
+            if known is None or command not in known._name_parser_map:
+                break
+            parser = known._name_parser_map[command]
+        return parser
+
+    def wrong_value(self, name: str, message: str) -> str:
+        """The sentence about a value that does not fit its flag."""
+        action = next((action for action in self._actions if action.dest == name), None)
+        if action is None:
+            return _first_line(message)
+        value = self.given(action)
+        if isinstance(action, ActionConfigFile) and "does not exist" in message:
+            return f"{name_of(action)} {value}: expected a file, found none there"
+        if (hint := getattr(action, "_typehint", None)) is None:
+            return f"{name_of(action)} {value}: {_reason(message)}"
+        near = did_you_mean(value or "", choices(hint))
+        return f"{name_of(action)} {value}: expected {expected(hint)}{near}"
+
+    def given(self, action: argparse.Action) -> str | None:
+        """The last value of a flag on the command line, or that in the file of --config; `None` for none."""
+        arguments, found = list(getattr(self, "args", None) or []), None
+        for at, argument in enumerate(arguments):
+            flag, equals, value = argument.partition("=")
+            if flag in action.option_strings:
+                found = value if equals else arguments[at + 1] if at + 1 < len(arguments) else None
+        config = next((other for other in self._actions if isinstance(other, ActionConfigFile)), None)
+        if found is None and config not in (None, action) and (file := self.given(config)):
+            with suppress(OSError, UnicodeError, yaml.YAMLError, AttributeError):
+                values = yaml.safe_load(Path(file).read_text("utf-8"))
+                found = next(str(values[name]) for name in (action.dest, *_plain(action)) if name in values)
+        return found
+
+    def wrong_usage(self, message: str) -> tuple[str, Parser]:
+        """The sentence about a flag that is not known or misses its value, and the parser whose help explains it."""
+        if unknown := re.search(r"Subcommand '([\w.]+)' does not accept option '(.*)'", message):
+            parser, name = self.inner(unknown[1].split(".")), unknown[2]
+            flags = [plain for action in parser._actions for plain in _plain(action)]
+            return f"{name}: no such flag, in the file of --config{did_you_mean(name, flags)}", parser
+        if "Problems parsing config" in message:
+            where = " ".join(message.partition("config: ")[2].split())
+            return f"--config: expected a file in YAML or JSON: {where}", self
+        if unknown := re.search(r"unrecognized arguments: (.*)", message):
+            word = next((word for word in unknown[1].split(" ") if word.startswith("-")), unknown[1].split(" ")[0])
+            flag = word.partition("=")[0]
+            if flag.startswith("-"):
+                return f"{flag}: no such flag{did_you_mean(flag, self._option_string_actions)}", self
+            return f"{word}: not expected here; every word but a flag's value is one too many", self
+        if choice := re.search(r"invalid choice: '(.*?)'", message):
+            commands = list(self._subcommands_action._name_parser_map) if self._subcommands_action else []
+            near = did_you_mean(choice[1], commands)
+            if choice[1] in ("check", "hint", "solution"):
+                near = f"; {choice[1]} is for notebooks: from companion.exercises import {choice[1]}"
+            return f"{choice[1]}: no such command{near or '; expected ' + _either(commands)}", self
+        if missing := re.search(r'expected "([\w.]+)" to be one of', message):
+            parser = self.inner(missing[1].split(".")[:-1])
+            known = parser._subcommands_action
+            what = known.dest.rpartition(".")[2] if known else "command"
+            return (
+                f"expected {'an' if what[0] in 'aeiou' else 'a'} {what}: {_either(known.choices if known else ())}",
+                parser,
+            )
+        if missing := re.search(r"arguments are required: ([\w.-]+)", message):
+            *commands, name = missing[1].split(".")
+            parser = self.inner(commands)
+            action = next(action for action in parser._actions if action.dest == name)
+            return f"{name_of(action)}: expected {action.help}; got nothing", parser
+        if flag_error := re.match(r"argument (\S+?)(?:/\S+)?: (.*)", message, re.DOTALL):
+            name, what = flag_error.groups()
+            found = self._option_string_actions.get(name)
+            hint = getattr(found, "_typehint", None)
+            if what.startswith("expected"):
+                return f"{name}: expected {'a value' if kind_of(hint) is str else expected(hint)}, got nothing", self
+            if ignored := re.search(r"ignored explicit argument '(.*)'", what):
+                return f"{name}: expected no value, got {ignored[1]}", self
+            return f"{name}: {what}", self
+        return _first_line(message), self
+
+
+def add_run(parser: Parser, help: str = "folder of a run. Default: the newest in runs/", *, best: bool = False) -> None:
+    """Give a command `--run`, and with `best` also `--best`."""
+    parser.add_argument("--run", type=str | None, default=None, metavar="FOLDER", help=help)
+    if best:
+        parser.add_argument(
+            "--best",
+            action="store_true",
+            help="the checkpoint that did best on what is held out, which chose it and so flatters it; not the last",
+        )
+
+
+def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple[str, Parser, str]]) -> None:
+    """Give a parser its commands: for each a name, its parser and a line of help."""
+    about = f"Each explains itself: {parser.prog} {dest.upper()} --help"
+    actions = parser.add_subcommands(dest=dest, title=title, description=about, metavar=dest.upper())
+    for name, inner, help in commands:
+        actions.add_subcommand(name, inner, help=help)
+        inner.prog = f"{parser.prog} {name}"
+
+
+def _positional(action: argparse.Action) -> str:
+    name = name_of(action)
+    return f"[{name} ...]" if action.nargs == "*" else f"[{name}]" if action.nargs == "?" else name
+
+
+def _plain(action: argparse.Action) -> list[str]:
+    return [name.removeprefix("--") for name in action.option_strings]
+
+
+def _either(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0] if message.strip() else "not understood"
+
+
+def _reason(message: str) -> str:
+    """What is behind the name of the key in a message of the library."""
+    return " ".join(message.partition('":')[2].split()) or _first_line(message)

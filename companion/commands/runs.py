@@ -1,0 +1,64 @@
+"""What several commands ask for: a run by its folder, the newest run, a configuration from a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from companion.training.settings import NumberWordsSettings, Settings
+
+if TYPE_CHECKING:
+    from companion.config import ModelConfig
+    from companion.training.folder import RunFolder
+
+
+def run_folder(path: str | None, kind: type[Settings] | None = None) -> RunFolder:
+    """The run that was named, or the newest; of one task, or of any. Standard error says which.
+
+    Raises `ValueError` for a folder without a run, and a run of another task.
+    """
+    from companion.training.folder import RunFolder, newest_run
+
+    if path is not None:
+        folder = RunFolder(path)
+        folder.record()
+        if kind is not None and folder.task != kind.task:
+            use = "companion translate" if folder.task == NumberWordsSettings.task else "companion generate"
+            raise ValueError(f"--run {path}: expected a run of the task {kind.task}, got {folder.task}; try `{use}`")
+        return folder
+    folder = newest_run(task=None if kind is None else kind.task)
+    print(f"run: {folder.path}", file=sys.stderr)
+    return folder
+
+
+def read_config(name: str) -> ModelConfig:
+    """The model of `--config`. Raises `ValueError` for a file that cannot be read or describes no model."""
+    from companion.config import ModelConfig
+
+    path = Path(name)
+    try:
+        return ModelConfig.from_json(path.read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(f"--config {path}: cannot be read ({error.strerror})") from None
+    except UnicodeError:
+        raise ValueError(f"--config {path}: expected a JSON file, got one that is not text") from None
+    except ValueError as error:
+        raise ValueError(f"--config {path}: {error}") from None
+
+
+def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> None:
+    """Find out before any work whether a folder at `place`, or a file in it, could be written.
+
+    given:  what the user typed, where it is not `place`.
+
+    Raises `ValueError` where something other than a folder is in the way, or the folder above may not be written to.
+    """
+    path = Path(place).expanduser().absolute()
+    above = next(folder for folder in (path, *path.parents) if folder.exists())
+    name = f"{flag} {place if given is None else given}"
+    if not above.is_dir():
+        raise ValueError(f"{name}: expected a folder, or a place for one, but {above} is not a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ValueError(f"{name}: expected a folder that can be written to; {above} cannot")

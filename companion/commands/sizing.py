@@ -1,0 +1,93 @@
+"""`companion sizing`: which model fits on which machine, and what it costs to train."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from jsonargparse import Namespace
+
+from companion.commands.account import PUBLISHED
+from companion.commands.parser import Parser
+from companion.commands.runs import read_config
+from companion.presets import PRESETS, preset
+from companion.quantities import PositiveInt, PositiveNumber, Share
+
+
+def parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Which model fits on which machine, over how many devices training has to spread it, and what that costs: "
+            "computed from the configuration alone, for published systems or a model of yours. Three tables:\n\n"
+            "  bytes     to hold the bf16 weights; to serve, with a cache; to train: 16\n"
+            "            bytes a parameter of state (weights, gradients, AdamW's two\n"
+            "            moments), autocast's bf16 copies of the weights, and the\n"
+            "            activations that autograd keeps, all of them or recomputed from\n"
+            "            what enters each layer\n"
+            "  devices   the fewest that can train it: 1 where each can hold everything\n"
+            "            (data parallel), else as many as --shard needs; in (brackets)\n"
+            "            only with recomputation, which companion train does not do; a\n"
+            "            dash where no number is enough. A mixture of experts has a\n"
+            "            second row, with its experts over as many devices as there are\n"
+            "            experts (--expert-parallel)\n"
+            "  FLOPs     by the rule 6 N D, N being the active parameters and D the\n"
+            "            tokens, and counted, attention included; and the time they\n"
+            "            take: FLOPs / (devices x share x peak)\n\n"
+            "The share of the peak is yours to put in, not a prediction: large dense models reach 0.3 to 0.5 where "
+            "somebody has tuned them, small ones and mixtures of experts less. Traffic between devices, dropout's "
+            "masks and short-lived buffers are left out; --usable leaves room for them. notebooks/sizing.md explains "
+            f"each figure, and where they mislead.\n\n{PUBLISHED}"
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion sizing            all published systems, all sizes of memory\n"
+            "  companion sizing llama-7b --chip a100-80gb --devices 64 --share 0.45 \\\n"
+            "      --tokens 1e12\n"
+            "  companion sizing mixtral-8x7b --context 2048 --batch 4\n"
+            "  companion sizing --config my_model.json --chip rtx-4090 --devices 1\n"
+            "  companion sizing gpt2 gpt2-xl --json    the same and more, for every chip"
+        ),
+    )
+    parser.add_argument(
+        "names", nargs="*", type=str, default=[], metavar="NAME", help="published systems. Default: all of them"
+    )
+    parser.add_argument(
+        "--config", type=str | None, default=None, metavar="FILE", help="a JSON file with a ModelConfig, as well"
+    )
+    parser.add_argument("--devices", type=PositiveInt, default=8, help="how many train")
+    parser.add_argument(
+        "--chip",
+        type=str | None,
+        default=None,
+        help="which they are, such as h100 or a100-80gb. Default: all sizes of memory, and the time on h100",
+    )
+    parser.add_argument("--share", type=Share, default=0.4, help="of the chip's peak that training is taken to reach")
+    parser.add_argument(
+        "--tokens", type=PositiveNumber | None, default=None, help="to train on. Default: 20 for each active parameter"
+    )
+    parser.add_argument(
+        "--context",
+        type=PositiveInt | None,
+        default=None,
+        help="tokens in a row to train on, and room in the cache. Default: the model's context; to train at most 4096",
+    )
+    parser.add_argument(
+        "--batch", type=PositiveInt, default=1, help="rows in a device's micro-batch, and rows served at once"
+    )
+    parser.add_argument("--usable", type=Share, default=0.9, help="share of a memory that may be filled")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    return parser
+
+
+def run(flags: Namespace) -> int:
+    from companion.costs.tables import Question, data, text
+
+    question = Question(
+        **{name: flags[name] for name in ("devices", "chip", "share", "tokens", "context", "batch", "usable")}
+    )
+    models = {name: preset(name) for name in flags.names}
+    if flags.config is not None:
+        models[Path(flags.config).stem] = read_config(flags.config)
+    models = models or PRESETS
+    print(json.dumps(data(models, question), indent=2) if flags.json else text(models, question))
+    return 0

@@ -1,0 +1,379 @@
+"""`companion train`: begin a run, or go on with the one that is there, to its end or to Ctrl-C."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import fields
+from itertools import count, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+
+import yaml
+from jsonargparse import ActionConfigFile, Namespace
+
+from companion.commands.parser import Parser
+from companion.commands.runs import must_be_writable
+from companion.quantities import flag_type
+from companion.training import report
+from companion.training.settings import (
+    GROUPS,
+    TASKS,
+    NumberWordsSettings,
+    Settings,
+    TextSettings,
+    differences,
+    flag,
+    recorded,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+    from companion.training.distributed.processes import Parallel
+    from companion.training.folder import RunFolder
+    from companion.training.tasks.task import Measured, Task
+    from companion.training.trainer import Trainer
+    from companion.transformer import Transformer
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+USUAL = {
+    *("data", "from", "to"),
+    *("model", "d-model", "layers", "heads", "context", "experts", "dropout"),
+    *("steps", "minutes", "batch", "learning-rate", "seed"),
+    *("out", "device", "compile"),
+}
+"""The flags that `--help` explains; the others are for `--help-all`."""
+_STOPPING = (
+    "Stop with Ctrl-C at any time: the run is saved, and the same command goes on from there. A run that was killed "
+    "ends, when continued, with the same weights as one that was not, bit for bit."
+)
+_SEVERAL = (
+    "Several processes, one for each GPU or for a few cores of a CPU, train one model together. The run is the same: "
+    "batches and losses do not depend on how many there are, and another number, or one, can go on with it. torchrun "
+    "starts them, in three ways; the third has DDP or, with --shard, FSDP for all but the experts:\n\n"
+    "  torchrun --nproc-per-node 4 -m companion train\n"
+    "      each holds the whole model, and gradients are added (DDP)\n"
+    "  torchrun --nproc-per-node 4 -m companion train --shard\n"
+    "      each keeps a quarter of the weights, gradients and moments: for a model\n"
+    "      that does not fit (FSDP)\n"
+    "  torchrun --nproc-per-node 4 -m companion train --experts 8 --expert-parallel 4\n"
+    "      each has two experts of every layer, and tokens travel to theirs"
+)
+_TEXT = {
+    TextSettings.task: (
+        "Train a decoder on text and print bits per byte on a held-out part of it, beside what xz and n-gram models "
+        f"need for the same text.\n\n{_STOPPING}\n\n"
+        "With --task number-words, an encoder-decoder learns to translate number names instead: companion train "
+        "--task number-words --help shows its flags and defaults.",
+        "examples:\n"
+        "  companion train                                text that comes with Python\n"
+        "  companion train --minutes 5                    as many updates as fit\n"
+        "  companion train --data notes/ 'books/*.txt'    your own text\n"
+        "  companion train --d-model 256 --layers 6 --out runs/larger\n"
+        "  companion train --experts 8                    a mixture of experts\n"
+        "  companion train --config settings.yaml         the same flags from a file;\n"
+        "                                                 --print_config writes one\n"
+        "  companion train --task number-words            translate number names",
+    ),
+    NumberWordsSettings.task: (
+        "Train an encoder-decoder to translate the names of numbers from 0 to 999,999, and print how many it "
+        "translates without a mistake, of those it has never seen: one number in ten is kept from it.\n\n"
+        '"einundzwanzigtausenddreihundertvier" says one-and-twenty: the order of the words has to be learned.\n\n'
+        f"{_STOPPING}",
+        "examples:\n"
+        "  companion train --task number-words --from de --to en\n"
+        "      ten seconds of training, over 99 % right\n"
+        "  companion train --task number-words --from fr --to de\n"
+        "  companion train --task number-words --source-pieces characters\n"
+        "      letters in place of parts of words\n"
+        "  companion train --task number-words --label-smoothing 0.1\n"
+        "then:\n"
+        "  companion translate einundzwanzigtausenddreihundertvier",
+    ),
+}
+
+
+def task_asked_for(arguments: Sequence[str]) -> str:
+    """The task that `companion train` is asked for, in its flags or in its --config file: it decides what flags there
+    are. "text" where none is named; one that does not exist is left to the parser to refuse."""
+    asked: object = TextSettings.task
+    for argument, after in zip_longest(arguments, arguments[1:], fillvalue=""):
+        name, equals, value = argument.partition("=")
+        value = value if equals else after
+        if name == "--config" and Path(value).is_file():
+            with suppress(OSError, UnicodeError, yaml.YAMLError):
+                given = yaml.safe_load(Path(value).read_text("utf-8"))
+                asked = given.get("task", asked) if isinstance(given, dict) else asked
+        elif name == "--task":
+            asked = value
+    return asked if isinstance(asked, str) and asked in TASKS else TextSettings.task
+
+
+def parser(task: str = TextSettings.task) -> Parser:
+    """The flags of a run of `task`: the fields of its settings."""
+    description, epilog = _TEXT[task]
+    kind = TASKS[task]
+    flags = [flag(f) for f in fields(kind)]
+    rare = [name for name in flags if name not in USUAL]
+    parser = Parser(description=description, epilog=epilog, rare=rare, more=_SEVERAL)
+    hints, defaults = get_type_hints(kind, include_extras=True), kind()
+    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    groups[GROUPS[0]].add_argument(
+        "--task", type=Literal[*TASKS], default=task, help="text to go on with, or number names to translate"
+    )
+    for f in sorted(fields(kind), key=lambda f: GROUPS.index(f.metadata["group"])):
+        options: dict[str, Any] = {"type": flag_type(hints[f.name]), "default": getattr(defaults, f.name)}
+        if f.name == "data":
+            options |= {"type": str, "nargs": "+", "metavar": "PATH"}
+        elif f.name in ("compile", "tensorboard", "shard"):
+            options = {"action": "store_true"}
+        groups[f.metadata["group"]].add_argument("--" + flag(f), help=f.metadata["help"], **options)
+    groups[GROUPS[3]].add_argument(
+        "--config", action=ActionConfigFile, metavar="FILE", help="a YAML or JSON file with any of these flags"
+    )
+    return parser
+
+
+def run(flags: Namespace, arguments: list[str]) -> int:
+    """Train what the flags ask for; the exit code.
+
+    arguments:  the command's own, for messages that show how to go on.
+
+    Raises `ValueError` for bad input, with nothing written.
+    """
+    from companion.training.distributed.processes import Elsewhere, only_main_speaks
+
+    try:
+        with only_main_speaks():
+            return _train_here(flags, arguments)
+    except Elsewhere as error:
+        return error.code
+
+
+def _train_here(flags: Namespace, arguments: list[str]) -> int:
+    kind = TASKS[flags.task]
+    settings = kind(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(kind)})
+    from companion.device import find_device
+    from companion.training.distributed import processes as distributed
+    from companion.training.folder import RunFolder
+    from companion.training.tensorboard import require_tensorboard
+
+    if settings.tensorboard:
+        require_tensorboard()
+    settings.model_config(vocab=257)  # a model that cannot be is refused before anything is read or looked for
+    place = _place(settings)
+    must_be_writable(place, "--out")
+    folder = RunFolder(place)
+    folder.check_ours()
+    again = distributed.command(arguments)
+    device = find_device(settings.device)
+    processes = distributed.start_processes(
+        device, shard=settings.shard, expert_parallel=settings.expert_parallel, arguments=arguments
+    )
+    try:
+        with processes as parallel, ExitStack() as held:
+            return _train_into(folder, settings, again, held, parallel.device or device, parallel)
+    except distributed.Lost as error:
+        if error.speaks:
+            print(
+                f"companion train: error: {error}.\n{_standing(folder)} Go on with the same command:\n  {again}",
+                file=sys.stderr,
+            )
+        return 1
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a full disk above all
+        remedy = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Put that right"
+        print(
+            f"companion train: error: {error}.\n{_standing(folder)} {remedy}, and the same command goes on:\n  {again}",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _place(settings: Settings) -> Path:
+    """Where the run goes: to `--out`; without it, to the first of runs/NAME, runs/NAME-2, ... that is free or holds
+    a run with these settings, so that other settings do not meet the run of before."""
+    from companion.training.folder import RunFolder
+
+    usual = settings.folder()
+    if settings.out is not None:
+        return usual
+    for number in count(1):
+        folder = RunFolder(usual if number == 1 else usual.with_name(f"{usual.name}-{number}"))
+        if not folder.exists:
+            return folder.path
+        if not (changed := differences(recorded(folder.record()), settings)):
+            return folder.path
+        print(f"{folder.path} holds a run with other settings ({changed[0]})", file=sys.stderr)
+    raise AssertionError("numbers do not end")
+
+
+def _train_into(
+    folder: RunFolder, settings: Settings, again: str, held: ExitStack, device: torch.device, parallel: Parallel
+) -> int:
+    """Begin the run in `folder`, or go on with it; `held` until it ends: the folder's lock. A collective."""
+    from companion.costs.chips import training_peak
+    from companion.device import find_precision
+    from companion.training.run import new_record, open_task, plan, share_task
+    from companion.training.trainer import Diverged
+
+    going, finished = parallel.on_main(lambda: (folder.exists, folder.finished))
+    if going:
+        if not finished:
+            parallel.on_main(lambda: held.enter_context(folder.lock()))
+        parallel.on_main(lambda: _check_same_settings(folder, settings))
+    task = parallel.together(
+        lambda: _with_its_data(folder, lambda: open_task(settings, folder)) if going else open_task(settings)
+    )
+    precision = find_precision(settings.precision, device)
+    if going:
+        record = parallel.on_main(folder.record)
+        if missing := {"updates", "evaluations", "precision", "text"} - record.keys():
+            raise ValueError(f"{folder.path / 'run.json'}: expected {min(missing)!r} in it, found none; it is damaged")
+        parallel.together(lambda: _with_its_data(folder, lambda: _check_same_data(folder, record, task)))
+        if finished:
+            print(f"{folder.path}: this run is finished. Another --out begins a new one.\n")
+            _print_verdict(task, folder, record, folder.result())
+            return 0
+        trainer = task.trainer(record["updates"], device, record["precision"], parallel)
+    else:
+        if task.preparing and parallel.main:
+            print(task.preparing.format(title=task.title), file=sys.stderr)
+        task = share_task(task, parallel)
+        if settings.minutes is not None and parallel.main:
+            print("measuring how fast this machine trains the model", file=sys.stderr)
+        length = plan(task, device, precision, parallel)
+        if length.why:
+            print(f"{length.why}\n")
+        trainer = task.trainer(length.updates, device, precision, parallel)
+        record = parallel.on_main(lambda: new_record(task, trainer, length))
+        parallel.on_main(lambda: held.enter_context(folder.lock()))
+        parallel.on_main(lambda: folder.create(record, task.files()))
+    peak = training_peak(device, trainer.precision, parallel.world)
+    report.print_head(task, trainer, folder, peak)
+    if before := task.before(record):
+        print(before, flush=True)
+    try:
+        reached = _fit(task, trainer, folder, record["evaluations"], None if peak is None else peak.flops)
+    except Diverged as error:
+        if not parallel.main:
+            return 1
+        _draw(task, folder, record)
+        print(
+            f"companion train: error: {error}.\n{_standing(folder)} The same command would come to the same point "
+            "again: an update depends on nothing but the state before it. Lower --learning-rate, or raise --warmup, "
+            "and name another --out, since that is another run.",
+            file=sys.stderr,
+        )
+        return 1
+    if not reached:
+        print(f"\nStopped and saved at update {trainer.done:,} of {trainer.config.updates:,}. To go on:\n  {again}")
+        if picture := parallel.on_main(lambda: _draw(task, folder, record)):
+            print(f"The course of the loss so far: {picture}")
+        return INTERRUPTED
+    _finish(task, trainer, folder, record)
+    return 0
+
+
+def _standing(folder: RunFolder) -> str:
+    """What there is of a run that has come to a stop."""
+    last = folder.checkpoint()
+    if last is None:
+        return "No checkpoint had been written yet."
+    return f"The last checkpoint, after update {int(last.name.removeprefix('step-')):,}, is whole: {last}."
+
+
+def _with_its_data(folder: RunFolder, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except ValueError as error:
+        hint = f"{folder.path} is as it was: with that put right, the same command goes on"
+        raise ValueError(f"{error}\n{hint}") from None
+
+
+def _check_same_settings(folder: RunFolder, settings: Settings) -> None:
+    changed = differences(recorded(folder.record()), settings)
+    if changed:
+        lines = "\n  ".join(changed)
+        raise ValueError(
+            f"{folder.path} holds a run with other settings:\n  {lines}\nexpected the same ones to go on with it, "
+            f"or another --out to begin a new run, as in --out {_unused(folder.path)}"
+        )
+
+
+def _unused(path: Path) -> Path:
+    """A name beside `path` that nothing has yet."""
+    return next(new for number in count(2) if not (new := path.with_name(f"{path.name}-{number}")).exists())
+
+
+def _check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> None:
+    from companion.training.tasks.text import TextTask
+
+    if record["text"]["fingerprint"] != task.fingerprint:
+        # A file that is no longer text is left out without an error: here is the place to hear of it.
+        notes = task.text.corpus.notes if isinstance(task, TextTask) else ()
+        raise ValueError(
+            f"{folder.path} holds a run on other data: {task.title} has changed since; expected the same to go on, or "
+            f"another --out to begin a new run, as in --out {_unused(folder.path)}"
+            + "".join(f"\n  as it is now: {note}" for note in notes)
+        )
+
+
+def _fit(task: Task, trainer: Trainer, folder: RunFolder, evaluations: int, peak: float | None) -> bool:
+    from tqdm.auto import tqdm
+
+    from companion.training.loop import fit
+
+    def show(update: int, measured: Measured, model: Transformer) -> None:
+        width = len(f"{trainer.config.updates:,}")
+        tqdm.write(f"  update {update:>{width},}  {measured}   {task.excerpt(model)}")
+        sys.stdout.flush()
+
+    settings = task.settings
+    return fit(
+        trainer,
+        lambda model: task.measure(model, trainer.precision, brief=True),
+        folder=folder,
+        evaluate_every=max(1, trainer.config.updates // evaluations),
+        save_seconds=settings.save_seconds,
+        keep=settings.keep,
+        after_evaluation=show,
+        say=lambda line: print(line, flush=True),
+        peak=peak,
+        tensorboard=settings.tensorboard,
+    )
+
+
+def _draw(task: Task, folder: RunFolder, record: dict[str, Any]) -> str | None:
+    """Draw the course of a run as far as it has come; where to. Nothing without an update, or without matplotlib."""
+    picture = folder.path / "loss.png"
+    entries = list(folder.entries())
+    return str(picture) if entries and task.plot(entries, picture, record) else None
+
+
+def _finish(task: Task, trainer: Trainer, folder: RunFolder, record: dict[str, Any]) -> None:
+    model = trainer.whole()
+
+    def finish() -> tuple[dict[str, Any], str | None]:
+        result = task.measure(model, trainer.precision).result()
+        picture = _draw(task, folder, record)
+        folder.finish(result)
+        return result, picture
+
+    result, picture = trainer.parallel.on_main(finish)
+    print()
+    _print_verdict(task, folder, record, result, picture)
+
+
+def _print_verdict(
+    task: Task, folder: RunFolder, record: dict[str, Any], result: dict[str, Any], picture: str | None = None
+) -> None:
+    print(task.verdict(record, result))
+    if picture is not None:
+        print(f"The course of the loss: {picture}")
+    print(f"Next: {task.next_command(folder.path)}")

@@ -1,0 +1,99 @@
+"""`companion translate`: number names become numbers, a model translates them, and both are shown."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+
+from companion.commands.parser import Parser, add_run
+from companion.commands.runs import run_folder
+from companion.quantities import PositiveInt
+from companion.training.settings import NumberWordsSettings
+
+if TYPE_CHECKING:
+    from companion.data.number_names import Language
+    from companion.data.number_words import NumberWords
+    from companion.transformer import Transformer
+
+
+def parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Translate number names with a model trained by `companion train --task number-words`. Each name, and the "
+            "model's translation, is followed by the number that it names; whether both agree is said.\n\n"
+            "What is not a number name of the run's language is refused, and nothing is translated."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion translate einundzwanzigtausenddreihundertvier\n"
+            '  companion translate "vingt et un mille" --run runs/number-words-fr-en\n'
+            "  companion translate --beams 4 zwei drei\n"
+            "  companion translate < names.txt          a name a line"
+        ),
+    )
+    parser.add_argument(
+        "names", nargs="*", type=str, default=[], metavar="NAME", help="number names; or on standard input"
+    )
+    add_run(parser, "a run of number-words. Default: the newest in runs/", best=True)
+    parser.add_argument(
+        "--beams",
+        type=PositiveInt,
+        default=1,
+        help="candidates of a beam search; 1 takes the most probable token at each step",
+    )
+    parser.add_device()
+    return parser
+
+
+def run(flags: Namespace) -> int:
+    if not flags.names and sys.stdin.isatty():
+        raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
+    from companion.device import find_device
+    from companion.training.tasks.number_words import NumberWordsTask
+
+    device = find_device(flags.device)
+    folder = run_folder(flags.run, NumberWordsSettings)
+    words = NumberWordsTask.of_record(folder.record()).words
+    names = flags.names or [line for line in sys.stdin.read().splitlines() if line.strip()]
+    numbers = read_names(words.source, names)
+    show(folder.model(best=flags.best).to(device), words, names, numbers, beams=flags.beams)
+    return 0
+
+
+def read_names(language: Language, names: Sequence[str]) -> list[int]:
+    """The number of each name. Raises `ValueError` for none, and for the first that is not a name, saying which."""
+    if not names:
+        raise ValueError("NAME: expected number names to translate, one a line, got none")
+    return [language.number(name) for name in names]
+
+
+def show(
+    model: Transformer, words: NumberWords, names: Sequence[str], numbers: Sequence[int], *, beams: int = 1
+) -> None:
+    """Print each name, the model's translation, the numbers that both name, and whether they agree."""
+    from companion.training.tasks.number_words import translate
+
+    texts = translate(model, words, numbers, beams=beams, progress=True)
+    width = max(len(words.source.title), len(words.target.title))
+    agree = 0
+    for row, (name, number, text) in enumerate(zip(names, numbers, texts, strict=True)):
+        meant = named(words.target, text)
+        agree += meant == number
+        if row:
+            print()
+        print(f"{words.source.title:<{width}}  {' '.join(name.split())}  =  {number:,}")
+        print(f"{words.target.title:<{width}}  {text}  =  {'no number' if meant is None else f'{meant:,}'}")
+        print(f"{'':<{width}}  {'the same number' if meant == number else 'wrong: ' + words.target.name(number)}")
+    if len(names) > 1:
+        print(f"\n{agree} of {len(names)} agree")
+
+
+def named(language: Language, text: str) -> int | None:
+    """The number that `text` names; `None` for a text that names none."""
+    try:
+        return language.number(text)
+    except ValueError:
+        return None

@@ -1,0 +1,344 @@
+"""What a model costs, from its configuration alone: parameters, FLOPs, bytes (lessons 10, 12 and 13).
+
+Units: a FLOP is one multiplication or one addition, so a product of (m, k) and (k, n) costs 2 m k n. Only matrix
+products are counted, as in PyTorch's `FlopCounterMode`: norms, softmax, activations and rotations cost a few FLOPs per
+number and are left out. Bytes are bytes, not multiples.
+
+`forward_flops` agrees with the counter, which credits attention with every pair of query and key that is computed, also
+those that a causal mask throws away; `causal=True` counts only the pairs that are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from companion.config import ModelConfig, require_whole
+
+"""Dense half-precision matrix products, accumulated in fp32, in FLOPs per second (makers' data sheets; the figures
+printed there "with sparsity" are twice these)."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many numbers a model learns, by part.
+
+    embedding:     the table of tokens, and that of segments.
+    feed_forward:  all experts, where there are several, the shared ones included.
+    head:          0 when it is the embedding table and no more; BERT's dense layer, its norm and the bias belong to it.
+    pooler:        the dense layer that makes one vector of a sequence, and the classifier of that vector.
+    active:        those that take part in one token's forward pass: all but the experts it does not visit.
+    """
+
+    embedding: int
+    positions: int
+    attention: int
+    feed_forward: int
+    router: int
+    norms: int
+    head: int
+    pooler: int
+    active: int
+
+    @property
+    def total(self) -> int:
+        """All parameters, each counted once."""
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The parts by name; they sum to `total`."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "active"}
+
+
+def parameters(config: ModelConfig) -> Parameters:
+    """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
+
+    An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case; a feed-forward
+    network 2 d_model d_ff, or 3 with SwiGLU; biases and norms come on top.
+    """
+    d_model, d_ff, sizes = config.d_model, config.feed_forward.d_ff, config.sizes
+    moe = config.moe
+    encoder, decoder = _stacks(config)
+    cross = decoder if encoder else 0  # a decoder beside an encoder looks at it in every layer
+    attention = _attention_weights(config)
+    if config.attention.bias:
+        attention += sizes.heads * sizes.d_head + sizes.kv_heads * (sizes.d_head + sizes.d_v) + d_model
+    network = _matrices(config) * d_model * d_ff
+    if config.feed_forward.bias:
+        network += (_matrices(config) - 1) * d_ff + d_model
+    norm = d_model * (2 if config.norm.kind == "layer" else 1)  # gain, and for layer norm a bias
+    last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement == "pre" else 0
+    ends, dense = config.embedding, (d_model + 1) * d_model
+    head = 0 if ends.tied else config.vocab * d_model
+    head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + dense + norm}[ends.head]
+    layers = encoder + decoder
+    experts, missed = (1, 0) if moe is None else (moe.experts + moe.shared, moe.experts - moe.top_k)
+    parts = {
+        "embedding": (config.vocab + ends.segments) * d_model,
+        "positions": config.context * d_model if config.positions.kind == "learned" else 0,
+        "attention": (layers + cross) * attention,
+        "feed_forward": layers * experts * network,
+        "router": 0 if moe is None else layers * d_model * moe.experts,
+        "norms": (2 * layers + cross + last_norms + ends.norm) * norm,
+        "head": head,
+        "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
+    }
+    return Parameters(**parts, active=sum(parts.values()) - layers * missed * network)
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations of a forward pass, by part.
+
+    projections:  the four matrices of attention.
+    scores:       q k^T and the weighted sum of the values: the part that grows with the pairs of tokens.
+    """
+
+    projections: int
+    scores: int
+    feed_forward: int
+    router: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        """The FLOPs of all parts."""
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The parts by name; they sum to `total`."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def forward_flops(
+    config: ModelConfig,
+    tokens: int,
+    *,
+    batch: int = 1,
+    cached: int = 0,
+    source: int = 0,
+    logits: Literal["all", "last", "none"] = "all",
+    causal: bool = False,
+) -> Flops:
+    """FLOPs of one forward pass over `tokens` new tokens in each of `batch` rows.
+
+    cached:  tokens already in the KV cache; the new ones look at them too.
+    source:  for an encoder-decoder, the source's length. With `cached > 0` it is taken as encoded already.
+    logits:  for which tokens the head runs.
+    causal:  credit decoder self-attention only with the pairs that the causal mask lets through.
+
+    For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys with the `cached` ones, a layer
+    costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
+
+    Raises `ValueError` for an unknown `logits`, a `source` that does not fit the stack, or an encoder with `cached`.
+    """
+    for name, value in (("tokens", tokens), ("batch", batch)):
+        require_whole(name, value, 1)
+    for name, value in (("cached", cached), ("source", source)):
+        require_whole(name, value, 0)
+    if logits not in ("all", "last", "none"):
+        raise ValueError(f"logits={logits!r}: expected 'all', 'last' or 'none'")
+    if (config.stack == "encoder_decoder") != (source > 0):
+        raise ValueError(f"source={source!r}: expected a length >= 1 for an encoder_decoder, 0 for other stacks")
+    if cached and config.stack == "encoder":
+        raise ValueError(f"cached={cached!r}: expected 0 for stack='encoder', which keeps no keys and values")
+    sizes = config.sizes
+    encoder, decoder = _stacks(config)
+    read = tokens if decoder == 0 else source if cached == 0 else 0  # tokens that go through the encoder
+    written = tokens if decoder else 0
+    cross = decoder if encoder else 0
+    keys_values = 2 * config.d_model * sizes.kv_heads * (sizes.d_head + sizes.d_v)
+    queries_output = 2 * _attention_weights(config) - keys_values
+    pairs = written * (cached + written)
+    if causal:
+        pairs = written * cached + written * (written + 1) // 2
+    visits = encoder * read + decoder * written  # of a token to a layer's feed-forward network
+    experts, visited = (0, 1) if config.moe is None else (config.moe.experts, config.moe.top_k + config.moe.shared)
+    heads = {"all": tokens, "last": 1, "none": 0}[logits]
+    masked = config.d_model if config.embedding.head == "masked" else 0  # one more matrix, d_model by d_model
+    projections = visits * (keys_values + queries_output) + cross * (written * queries_output + read * keys_values)
+    pair = 2 * sizes.heads * (sizes.d_head + sizes.d_v)
+    network = 2 * _matrices(config) * config.d_model * config.feed_forward.d_ff
+    return Flops(
+        projections=batch * projections,
+        scores=batch * pair * (encoder * read**2 + decoder * pairs + cross * written * source),
+        feed_forward=batch * visits * visited * network,
+        router=batch * visits * 2 * config.d_model * experts,
+        head=batch * heads * 2 * config.d_model * (config.vocab + masked),
+    )
+
+
+def generation_flops(
+    config: ModelConfig, prompt: int, new: int, *, cached: bool = True, batch: int = 1, source: int = 0
+) -> int:
+    """FLOPs of writing `new` tokens after a prompt, the head running for the last token only.
+
+    cached:  with a KV cache: the prompt once, then one token a step. Without: everything again at every step.
+    """
+    require_whole("prompt", prompt, 1)
+    require_whole("new", new, 1)
+    total = forward_flops(config, prompt, batch=batch, source=source, logits="last").total
+    for length in range(prompt + 1, prompt + new):
+        tokens, kept = (1, length - 1) if cached else (length, 0)
+        total += forward_flops(config, tokens, cached=kept, batch=batch, source=source, logits="last").total
+    return total
+
+
+def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int = 0) -> int:
+    """FLOPs of one forward and backward pass: 3 forward passes, because each matrix product has two in its gradient."""
+    return 3 * forward_flops(config, tokens, batch=batch, source=source).total
+
+
+def counted_flops(run: Callable[[], Any]) -> int:
+    """What PyTorch's `FlopCounterMode` counts while `run()` runs, attention on the CPU and experts included.
+
+    The counter does not know the CPU's fused attention kernel nor the grouped product of a mixture of experts
+    (PyTorch 2.13) and credits them with nothing; it is told.
+    """
+
+    def attention(q: torch.Size, k: torch.Size, v: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
+        return sdpa_flop_count(q, k, v)
+
+    def grouped(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
+        return 2 * a.numel() * b[-1]  # a row of `a` meets one group's matrix; in the gradient of the groups, a column
+
+    told: dict[Any, Any] = {
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention,
+        torch.ops.aten._grouped_mm: grouped,
+    }
+    with FlopCounterMode(display=False, custom_mapping=told) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def weights_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes of all parameters."""
+    return parameters(config).total * dtype.itemsize
+
+
+def train_bytes(config: ModelConfig, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes that training with Adam holds all the time: weights, gradients, two moments, and for half-precision weights
+    an fp32 master copy (Rajbhandari et al. 2020, section 3.1). 16 a parameter in fp32 and in bf16 alike. Activations,
+    which depend on the batch, come on top.
+    """
+    moment = max(dtype.itemsize, 4)
+    master = 4 if dtype.itemsize < 4 else 0
+    return parameters(config).total * (2 * dtype.itemsize + 2 * moment + master)
+
+
+def cache_bytes(
+    config: ModelConfig, tokens: int, *, batch: int = 1, dtype: torch.dtype = torch.float32, source: int = 0
+) -> int:
+    """Bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows:
+    layers kv_heads (d_head + d_v) numbers a token. For an encoder-decoder the keys and values of `source` tokens too.
+
+    Raises `ValueError` for an encoder, which keeps nothing.
+    """
+    require_whole("tokens", tokens, 0)
+    require_whole("batch", batch, 1)
+    if config.stack == "encoder":
+        raise ValueError("config has stack='encoder': expected a decoder, which keeps keys and values")
+    require_whole("source", source, 0)
+    if source and config.stack == "decoder":
+        raise ValueError(f"source={source!r}: expected 0 for stack='decoder', which looks at no source")
+    sizes = config.sizes
+    token = config.layers * sizes.kv_heads * (sizes.d_head + sizes.d_v)
+    return batch * (tokens + source) * token * dtype.itemsize
+
+
+def serve_bytes(
+    config: ModelConfig,
+    *,
+    tokens: int | None = None,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
+) -> int:
+    """Bytes that answering `batch` rows needs: the weights, and a cache with room for `tokens` tokens in each (and, for
+    an encoder-decoder, a source as long). An encoder keeps no cache.
+
+    tokens:       `None`: a full context.
+    cache_dtype:  `None`: that of the weights.
+    """
+    length = config.context if tokens is None else tokens
+    source = length if config.stack == "encoder_decoder" else 0
+    room = 0 if config.stack == "encoder" else length
+    cache = cache_bytes(config, room, batch=batch, dtype=cache_dtype or dtype, source=source) if room else 0
+    return weights_bytes(config, dtype) + cache
+
+
+def forward_bytes(
+    config: ModelConfig,
+    tokens: int,
+    *,
+    cached: int = 0,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
+) -> int:
+    """Bytes that a forward pass must at least move between memory and processor: every weight that takes part, once;
+    the cached keys and values, read; the new ones, written. Activations are taken to stay close to the processor.
+
+    Of the tables of embeddings and learned positions a row per token is read (the whole of a tied table, for the head).
+    With a mixture of experts, the experts that `tokens * batch` tokens are expected to visit if each chooses at random.
+
+    Raises `ValueError` for a stack other than a decoder.
+    """
+    if config.stack != "decoder":
+        raise ValueError(f"config has stack={config.stack!r}: expected 'decoder'")
+    require_whole("tokens", tokens, 1)
+    require_whole("cached", cached, 0)
+    count = parameters(config)
+    rows = batch * tokens
+    weights: float = count.attention + count.feed_forward + count.router + count.norms + count.head
+    weights += (config.vocab if config.embedding.tied else rows) * config.d_model
+    if config.positions.kind == "learned":
+        weights += min(rows, config.context) * config.d_model
+    if config.moe is not None:
+        missed = (1 - config.moe.top_k / config.moe.experts) ** rows  # the chance that no token visits an expert
+        routed = config.moe.experts / (config.moe.experts + config.moe.shared)  # the shared ones are never missed
+        weights -= missed * routed * count.feed_forward
+    kept = cache_bytes(config, cached + tokens, batch=batch, dtype=cache_dtype or dtype)
+    return round(weights * dtype.itemsize) + kept
+
+
+def decode_bytes(
+    config: ModelConfig,
+    cached: int,
+    *,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    cache_dtype: torch.dtype | None = None,
+) -> int:
+    """Bytes of one decode step: `forward_bytes` of one token in each row after `cached` others."""
+    return forward_bytes(config, 1, cached=cached, batch=batch, dtype=dtype, cache_dtype=cache_dtype)
+
+
+def intensity(
+    config: ModelConfig, tokens: int, *, cached: int = 0, batch: int = 1, dtype: torch.dtype = torch.float32
+) -> float:
+    """FLOPs per byte moved: of a prefill (`tokens` = the prompt) or of a decode step (`tokens=1`)."""
+    flops = forward_flops(config, tokens, cached=cached, batch=batch, logits="last").total
+    return flops / forward_bytes(config, tokens, cached=cached, batch=batch, dtype=dtype)
+
+
+def _stacks(config: ModelConfig) -> tuple[int, int]:
+    """Layers in the encoder and in the decoder."""
+    return (config.layers if config.stack != "decoder" else 0), (config.layers if config.stack != "encoder" else 0)
+
+
+def _attention_weights(config: ModelConfig) -> int:
+    """Numbers in the four matrices of one attention."""
+    sizes = config.sizes
+    return config.d_model * (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
+
+
+def _matrices(config: ModelConfig) -> int:
+    """Matrices of one feed-forward network: in, out, and a gate where there is one."""
+    return 3 if config.feed_forward.activation == "swiglu" else 2

@@ -1,0 +1,281 @@
+"""Which model fits on which machine, how to spread it, and what training it costs: from the configuration alone.
+
+The counts are those of `companion.costs.account`. What autograd keeps for the backward pass is measured, on tensors
+that have a shape and no memory. Everything here is a floor or an allowance, never a prediction: see
+`companion.costs.tables` for what is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from companion.config import ModelConfig, require_whole
+from companion.costs.account import parameters, train_flops
+from companion.costs.chips import CHIPS, PublishedChip
+from companion.layers.moe import MoE
+from companion.transformer import Transformer
+
+Way = Literal["data", "shard", "experts", "experts+shard"]
+"""How `companion train` spreads a model over devices: everybody has all of it; `--shard`; `--expert-parallel` with as
+many groups of experts as there are experts, the rest everywhere; the same with `--shard` for the rest."""
+
+LONGEST_ROW = 4096
+"""Tokens in a row to train on where the context is longer: nobody pretrains on rows of 32,768 from the start."""
+USABLE = 0.9
+"""Share of a device's memory that a model may fill: an allowance for what is not counted."""
+MOST_DEVICES = 4_096
+"""Where looking for enough devices ends."""
+TOKENS_PER_PARAMETER = 20
+"""About as many make the best use of a given number of FLOPs (Hoffmann et al. 2022, table 3)."""
+SECONDS_A_DAY = 86_400
+
+
+def row_tokens(config: ModelConfig) -> int:
+    """Tokens in a row to train on, unless asked otherwise: the model's context, `LONGEST_ROW` at most."""
+    return min(config.context, LONGEST_ROW)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes kept from a forward pass to its backward pass, in bf16 under autocast, as `companion train` does it.
+
+    layer:         of one layer, for one row of tokens. In an encoder-decoder, a layer of each stack.
+    rest:          of the embeddings, the last norm, the head and the loss, for one row.
+    entry:         of the stream where it enters a layer, for one row: what recomputation keeps in place of `layer`.
+    layer_copies:  of the half-precision copies that autocast makes of one layer's weights, whatever the batch.
+    rest_copies:   the same of the other weights.
+    """
+
+    layers: int
+    layer: int
+    rest: int
+    entry: int
+    layer_copies: int
+    rest_copies: int
+
+    def activations(self, rows: int = 1, *, recompute: bool = False) -> int:
+        """Of `rows` rows. With `recompute`, each layer's are made again, one layer at a time, from what enters it
+        (Chen et al. 2016), for a third more arithmetic."""
+        one = self.layers * self.entry + self.layer if recompute else self.layers * self.layer
+        return rows * (one + self.rest)
+
+    def copies(self, *, recompute: bool = False) -> int:
+        """Of all weights, or with `recompute` of the layer at work and of what is outside the layers."""
+        return (1 if recompute else self.layers) * self.layer_copies + self.rest_copies
+
+
+@lru_cache
+def kept(config: ModelConfig, tokens: int) -> Kept:
+    """What training on rows of `tokens` tokens keeps: measured, in models of one and two layers and batches of one and
+    two rows, on tensors without memory. It is linear in both, so these four say all. Dropout, whose masks would add a
+    byte a number, is off; attention is the fused one, which keeps no scores.
+    """
+    require_whole("tokens", tokens, 1)
+    plain = config.with_(dropout=0.0)
+    found = {(n, b): _saved(plain.with_(layers=n), tokens, b) for n in (1, 2) for b in (1, 2)}
+    layer = found[2, 2] - found[2, 1] - found[1, 2] + found[1, 1]
+    rest = found[1, 2] - found[1, 1] - layer
+    layer_copies = found[2, 1] - found[1, 1] - layer
+    stacks = 2 if config.stack == "encoder_decoder" else 1
+    return Kept(
+        layers=config.layers,
+        layer=layer,
+        rest=rest,
+        entry=stacks * tokens * config.d_model * 4,  # under autocast the stream stays in fp32
+        layer_copies=layer_copies,
+        rest_copies=found[1, 1] - layer - rest - layer_copies,
+    )
+
+
+def _saved(config: ModelConfig, tokens: int, rows: int) -> int:
+    """Bytes that autograd saves in one forward pass with its loss, the parameters themselves not counted."""
+    with FakeTensorMode():
+        model = Transformer(config)
+        for layer in model.modules():
+            if isinstance(layer, MoE):
+                layer.way = "grouped"  # the others ask for numbers of tokens, and a tensor without numbers has none
+        own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+        saved: dict[int, torch.UntypedStorage] = {}
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in own:
+                saved[storage._cdata] = storage
+            return tensor
+
+        ids = torch.zeros(rows, tokens, dtype=torch.long)
+        source = ids if config.stack == "encoder_decoder" else None
+        hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+        with hooks, torch.autocast("cpu", torch.bfloat16):
+            logits = model(ids, source=source).logits
+            loss = F.cross_entropy(logits.float().flatten(0, 1), ids.flatten(), reduction="sum")
+        size = sum(storage.nbytes() for storage in saved.values())
+        del loss
+        return size
+
+
+@dataclass(frozen=True)
+class DeviceBytes:
+    """What one device holds while it trains, in bytes.
+
+    state:        its part of the weights, gradients and two moments: 16 bytes a parameter in all.
+    copies:       half-precision copies of weights, see `Kept`.
+    gathered:     whole weights and gradients that `--shard` puts together for a moment.
+    activations:  see `Kept`.
+    """
+
+    state: int
+    copies: int
+    gathered: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.state + self.copies + self.gathered + self.activations
+
+
+def device_bytes(
+    config: ModelConfig,
+    way: Way,
+    devices: int,
+    *,
+    rows: int = 1,
+    tokens: int | None = None,
+    recompute: bool = False,
+) -> DeviceBytes:
+    """What each of `devices` devices holds when they train a model with AdamW in bf16.
+
+    rows, tokens:  of the micro-batch of one device. `None`: `row_tokens`.
+    recompute:     of activations, which `companion train` does not do.
+
+    With N parameters, of which E are experts' (there are e of them), and K devices the state is
+
+        data           16 N                          shard            16 N / K
+        experts        16 (N - E) + 16 E / e         experts+shard    16 (N - E) / K + 16 E / e
+
+    (Rajbhandari et al. 2020, sections 3 and 5; their 2 + 2 + 12 bytes are 4 + 4 + 8 here, where the weights themselves
+    are in fp32.) `--shard` gathers the fp32 weights of the layer at work and of the next, and a layer's gradient before
+    it is divided; those outside the layers, and their gradient, stay gathered all the while.
+
+    Raises `ValueError` for experts without experts, or devices that do not divide by them.
+    """
+    require_whole("devices", devices, 1)
+    require_whole("rows", rows, 1)
+    count, moe = parameters(config), config.moe
+    if way not in get_args(Way):
+        raise ValueError(f"way={way!r}: expected one of {', '.join(map(repr, get_args(Way)))}")
+    by_expert = way in ("experts", "experts+shard")
+    if by_expert and (moe is None or devices % moe.experts):
+        expected = "a mixture of experts" if moe is None else f"a multiple of the {moe.experts} experts"
+        raise ValueError(f"devices={devices}, way={way!r}: expected {expected}")
+    groups = moe.experts if moe is not None and by_expert else 1
+    here = kept(config, row_tokens(config) if tokens is None else tokens)
+    experts = _experts(config) if by_expert else 0
+    others = count.total - experts
+    sharded = way in ("shard", "experts+shard")
+    state = 16 * (-(-others // devices) if sharded else others) + 16 * experts // groups
+    # A copy is two bytes a number of a matrix; an expert's is made where the expert is.
+    away = 2 * (experts - experts // groups)
+    copies = here.copies(recompute=recompute) - (away // config.layers if recompute else away)
+    block = _layer_parameters(config) - experts // config.layers
+    outside = others - config.layers * block
+    gathered = 4 * (3 * block + 2 * outside) if sharded and devices > 1 else 0
+    return DeviceBytes(state, copies, gathered, here.activations(rows, recompute=recompute))
+
+
+def fewest_devices(
+    config: ModelConfig,
+    way: Way,
+    memory: float,
+    *,
+    usable: float = USABLE,
+    rows: int = 1,
+    tokens: int | None = None,
+    recompute: bool = False,
+) -> int | None:
+    """How many devices with `memory` bytes each are enough for `device_bytes`; `None` when no number is.
+
+    usable: the share of the memory that may be filled.
+    """
+    if not 0 < usable <= 1:
+        raise ValueError(f"usable={usable!r}: expected a share above 0 and at most 1")
+    step = config.moe.experts if config.moe is not None and way.startswith("experts") else 1
+
+    def fits(groups: int) -> bool:
+        needed = device_bytes(config, way, groups * step, rows=rows, tokens=tokens, recompute=recompute)
+        return needed.total <= usable * memory
+
+    if fits(1):
+        return step
+    low, high = 1, 2
+    while not fits(high):  # more devices never need more each, but `--shard` on one gathers nothing
+        low, high = high, 2 * high
+        if high * step > MOST_DEVICES:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high * step
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training costs in arithmetic.
+
+    tokens:  read in all; in an encoder-decoder, those of sources and targets together.
+    rule:    6 N tokens, N being the parameters that are active for a token.
+    flops:   counted: matrix products, attention included, the rows as long as `row_tokens`.
+    """
+
+    tokens: float
+    rule: float
+    flops: float
+
+    def days(self, devices: int, share: float, peak: float) -> float:
+        """On `devices` devices that reach `share` of `peak` FLOPs per second each."""
+        require_whole("devices", devices, 1)
+        if not 0 < share <= 1:
+            raise ValueError(f"share={share!r}: expected a share of the peak, above 0 and at most 1")
+        return self.flops / devices / (share * peak) / SECONDS_A_DAY
+
+
+def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | None = None) -> Cost:
+    """What training on so many tokens costs. `None`: `TOKENS_PER_PARAMETER` for each active parameter.
+
+    row: tokens in a row; `None`: `row_tokens`. In an encoder-decoder, a source and a target of that length.
+    """
+    active = parameters(config).active
+    tokens = TOKENS_PER_PARAMETER * active if tokens is None else tokens
+    if not 0 < tokens < float("inf"):
+        raise ValueError(f"tokens={tokens!r}: expected a number > 0")
+    row = row_tokens(config) if row is None else row
+    source = row if config.stack == "encoder_decoder" else 0
+    return Cost(tokens, 6 * active * tokens, train_flops(config, row, source=source) * (tokens / (row + source)))
+
+
+def memories() -> dict[float, list[PublishedChip]]:
+    """The sizes of the chips' memories in bytes, ascending, each with the chips that have it."""
+    found: dict[float, list[PublishedChip]] = {}
+    for chip in sorted(CHIPS.values(), key=lambda chip: chip.memory):
+        found.setdefault(chip.memory, []).append(chip)
+    return found
+
+
+def _experts(config: ModelConfig) -> int:
+    """Parameters of the experts among which a router chooses; the shared ones are not spread."""
+    if config.moe is None:
+        return 0
+    every = config.moe.experts + config.moe.shared
+    return parameters(config).feed_forward // every * config.moe.experts
+
+
+def _layer_parameters(config: ModelConfig) -> int:
+    """Of one layer; in an encoder-decoder, of a layer of each stack."""
+    one, two = (parameters(config.with_(layers=n)).total for n in (1, 2))
+    return two - one

@@ -1,0 +1,345 @@
+"""The sizing of models as tables: for `companion sizing`, as JSON, and as the page `notebooks/sizing.md`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from companion.config import ModelConfig
+from companion.costs.account import (
+    cache_bytes,
+    decode_bytes,
+    forward_flops,
+    parameters,
+    serve_bytes,
+    train_bytes,
+    train_flops,
+    weights_bytes,
+)
+from companion.costs.chips import CHIPS, Machine, PublishedChip, published_peak
+from companion.costs.sizing import (
+    USABLE,
+    Cost,
+    Way,
+    fewest_devices,
+    kept,
+    memories,
+    row_tokens,
+    train_cost,
+)
+from companion.files.atomic import readable_bytes
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""The headings of the columns, and the rows; the first column is a name, the others are figures."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about each model.
+
+    devices, chip:  that train it; `chip` by its short name in `CHIPS`, or `None` for a table of all sizes of memory.
+    share:          of the chip's peak in matrix products that training reaches: assumed, never predicted.
+    tokens:         to train on. `None`: `TOKENS_PER_PARAMETER` for each active parameter.
+    context:        tokens in a row to train on, and room in the cache. `None`: `row_tokens`, and the model's context.
+    batch:          rows in a device's micro-batch, and rows served at once.
+    usable:         share of the memory that may be filled.
+
+    Raises `ValueError` naming the flag, what it was and what it must be.
+    """
+
+    devices: int = 8
+    chip: str | None = None
+    share: float = 0.4
+    tokens: float | None = None
+    context: int | None = None
+    batch: int = 1
+    usable: float = USABLE
+
+    def __post_init__(self) -> None:
+        for name in ("devices", "context", "batch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"--{name} {value}: expected a whole number >= 1")
+        for name in ("share", "usable"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"--{name} {getattr(self, name):g}: expected a share above 0 and at most 1")
+        if self.tokens is not None and not 0 < self.tokens < float("inf"):
+            raise ValueError(f"--tokens {self.tokens:g}: expected a number > 0")
+        if self.chip is not None and self.chip not in CHIPS:
+            raise ValueError(f"--chip {self.chip}: expected one of {', '.join(CHIPS)}")
+
+    @property
+    def named_chip(self) -> PublishedChip:
+        """The chip that days are reckoned for."""
+        return CHIPS["h100" if self.chip is None else self.chip]
+
+    def row(self, config: ModelConfig) -> int:
+        """Tokens in a row to train on. Raises `ValueError` for more than the model has learned positions."""
+        if self.context is None:
+            return row_tokens(config)
+        if config.positions.kind == "learned" and self.context > config.context:
+            raise ValueError(f"--context {self.context}: expected at most the {config.context} learned positions")
+        return self.context
+
+    def cost(self, config: ModelConfig) -> Cost:
+        return train_cost(config, self.tokens, row=self.row(config))
+
+
+def memory_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
+    """What it takes to hold, to serve and to train each model."""
+    head = (
+        "model",
+        "parameters",
+        "active",
+        "hold, bf16",
+        "serve",
+        "train: state",
+        "copies",
+        "activations",
+        "recomputed",
+    )
+    rows = []
+    for name, config in models.items():
+        count, here = parameters(config), kept(config, question.row(config))
+        sizes = (
+            weights_bytes(config, torch.bfloat16),
+            serve_bytes(config, tokens=question.context, batch=question.batch, dtype=torch.bfloat16),
+            train_bytes(config),
+            here.copies(),
+            here.activations(question.batch),
+            here.activations(question.batch, recompute=True),
+        )
+        rows.append((name, many(count.total), many(count.active), *map(readable_bytes, sizes)))
+    return head, rows
+
+
+def devices_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
+    """The fewest devices that can train each model, for each size of memory, or for the chip in question.
+
+    `1`: each device can hold all of it, so that any number may train by data parallel. Otherwise as many as `--shard`
+    needs, in brackets where only with recomputation, a dash where no number is enough.
+    """
+    sizes = [question.named_chip.memory] if question.chip is not None else list(memories())
+    rows = []
+    for name, config in models.items():
+        rows.append((name, *(_devices(config, question, size, "data", "shard") for size in sizes)))
+        if config.moe is not None:
+            label = f"{name}, experts over {config.moe.experts}"
+            ways: tuple[Way, ...] = ("experts", "experts+shard")
+            rows.append((label, *(_devices(config, question, size, *ways) for size in sizes)))
+    return ("model", *(f"{size / 1e9:.0f} GB" for size in sizes)), rows
+
+
+def _devices(config: ModelConfig, question: Question, memory: float, *ways: Way) -> str:
+    for recompute in (False, True):
+        for way in ways:
+            found = _fewest(config, question, memory, way, recompute)
+            if found is not None:
+                return f"({found:,})" if recompute else f"{found:,}"
+    return "-"
+
+
+def _fewest(config: ModelConfig, question: Question, memory: float, way: Way, recompute: bool) -> int | None:
+    return fewest_devices(
+        config,
+        way,
+        memory,
+        usable=question.usable,
+        rows=question.batch,
+        tokens=question.row(config),
+        recompute=recompute,
+    )
+
+
+def cost_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
+    """What training costs in FLOPs, and how long it takes on the devices in question at their share of the peak."""
+    chip = question.named_chip
+    head = ("model", "tokens", "6 N D", "counted", "counted / 6 N D", f"on {question.devices:,} {_short(chip)}")
+    rows = []
+    for name, config in models.items():
+        cost = question.cost(config)
+        days = cost.days(question.devices, question.share, peak_of(chip))
+        ratio = f"{cost.flops / cost.rule:.2f}"
+        rows.append((name, many(cost.tokens), f"{cost.rule:.1e}", f"{cost.flops:.1e}", ratio, _duration(days)))
+    return head, rows
+
+
+def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str, Any]]:
+    """All figures as numbers, for JSON: bytes, FLOPs, days, and for each chip the fewest devices for each way."""
+    chips = CHIPS if question.chip is None else {question.chip: question.named_chip}
+    found = []
+    for name, config in models.items():
+        count, cost, row = parameters(config), question.cost(config), question.row(config)
+        here = kept(config, row)
+        ways: list[Way] = ["data", "shard"]
+        if config.moe is not None:
+            ways += ["experts", "experts+shard"]
+        found.append(
+            {
+                "name": name,
+                "parameters": count.total,
+                "active_parameters": count.active,
+                "hold_bytes": weights_bytes(config, torch.bfloat16),
+                "serve_bytes": serve_bytes(config, tokens=question.context, batch=question.batch, dtype=torch.bfloat16),
+                "train_state_bytes": train_bytes(config),
+                "weight_copies_bytes": here.copies(),
+                "activation_bytes": here.activations(question.batch),
+                "recomputed_activation_bytes": here.activations(question.batch, recompute=True),
+                "row_tokens": row,
+                "tokens": cost.tokens,
+                "flops_6nd": cost.rule,
+                "flops": cost.flops,
+                "days": cost.days(question.devices, question.share, peak_of(question.named_chip)),
+                "devices": question.devices,
+                "share": question.share,
+                "fewest_devices": {
+                    short: {
+                        way: {
+                            ("recomputed" if recompute else "kept"): _fewest(
+                                config, question, chip.memory, way, recompute
+                            )
+                            for recompute in (False, True)
+                        }
+                        for way in ways
+                    }
+                    for short, chip in chips.items()
+                },
+            }
+        )
+    return found
+
+
+def text(models: Mapping[str, ModelConfig], question: Question) -> str:
+    """What `companion sizing` prints."""
+    where = f"of {question.named_chip.device}" if question.chip is not None else "by the size of their memory"
+    parts = [
+        "bytes (activations: of one device's micro-batch)",
+        _plain(memory_table(models, question)),
+        f"fewest devices to train on, {where}; (in brackets) only with recomputation",
+        _plain(devices_table(models, question)),
+        f"FLOPs to train, and how long it takes at {question.share:.0%} of the peak of {question.named_chip.device}",
+        _plain(cost_table(models, question)),
+        "What is left out, and where such figures mislead: companion sizing --help, and notebooks/sizing.md.",
+    ]
+    return "\n\n".join(parts)
+
+
+def _plain(table: Table) -> str:
+    head, rows = table
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        return "  " + "  ".join(cells).rstrip()
+
+    return "\n".join(line(row) for row in (head, *rows))
+
+
+def _duration(days: float) -> str:
+    for length, unit in ((365.25, "years"), (1.0, "days"), (1 / 24, "hours")):
+        if days >= 2 * length:
+            return f"{figure(days / length)} {unit}"
+    return f"{figure(24 * 60 * days)} minutes"
+
+
+def _short(chip: PublishedChip) -> str:
+    (name,) = [short for short, known in CHIPS.items() if known is chip]
+    return name
+
+
+def table(config: ModelConfig) -> str:
+    """The account of a model as text: parameters by part, FLOPs a token, and memory to hold, train and serve it.
+
+    In the column int8 the weights have one byte each; what serves them keeps a bf16 cache.
+    """
+    count, context = parameters(config), config.context
+    source = context if config.stack == "encoder_decoder" else 0
+    rows = [("parameters", "")]
+    rows += [(f"  {name.replace('_', ' ')}", f"{value:>18,}") for name, value in count.parts.items() if value]
+    rows += [("  total", f"{count.total:>18,}")]
+    if config.moe is not None:
+        rows += [("  active for one token", f"{count.active:>18,}")]
+    rows += [("FLOPs", "")]
+    if config.stack == "decoder":
+        for place in (1, context):
+            flops = forward_flops(config, 1, cached=place - 1).total
+            rows += [(f"  to write token {place:,}", f"{flops:>18,}")]
+    flops = train_flops(config, context, source=source) // (context + source)
+    rows += [("  to train on a token, full context", f"{flops:>18,}")]
+    single, half, byte = torch.float32, torch.bfloat16, torch.int8
+    rows += [("memory", f"{'fp32':>14}{'bf16':>14}{'int8':>14}")]
+
+    def cells(name: str, *sizes: int) -> tuple[str, str]:
+        return name, "".join(f"{readable_bytes(size):>14}" for size in sizes)
+
+    rows += [cells("  to hold: weights", *(weights_bytes(config, dtype) for dtype in (single, half, byte)))]
+    rows += [cells("  to train, without activations", *(train_bytes(config, dtype) for dtype in (single, half)))]
+    if config.stack != "encoder":
+        rows += [cells("  cache, a token", *(cache_bytes(config, 1, dtype=dtype) for dtype in (single, half)))]
+        full = (cache_bytes(config, context, dtype=dtype, source=source) for dtype in (single, half))
+        rows += [cells("  cache, full context", *full)]
+        served = [serve_bytes(config, dtype=single), serve_bytes(config, dtype=half)]
+        served += [serve_bytes(config, dtype=byte, cache_dtype=half)]
+        rows += [cells("  to serve: weights and full cache", *served)]
+    return "\n".join(f"{name:<36}{value}".rstrip() for name, value in rows)
+
+
+def decoding_table(config: ModelConfig, machine: Machine) -> str:
+    """How many tokens a second one row can get at most, as text: the memory's limit, with an empty and a full context.
+
+    In the column int8 the weights have one byte each and the cache two a number.
+    Raises `ValueError` for a stack other than a decoder.
+    """
+    if config.stack != "decoder":
+        raise ValueError(f"config has stack={config.stack!r}: expected a decoder")
+    columns = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+
+    def cache_dtype(dtype: torch.dtype) -> torch.dtype:
+        return torch.bfloat16 if dtype == torch.int8 else dtype
+
+    def limit(dtype: torch.dtype, cached: int) -> str:
+        moved = decode_bytes(config, cached, dtype=dtype, cache_dtype=cache_dtype(dtype))
+        return _readable(machine.chip.bandwidth / moved)
+
+    rows = [("memory's limit on writing", [f"{name}" for name in columns])]
+    rows += [("  tokens a second, empty context", [limit(dtype, 0) for dtype in columns.values()])]
+    rows += [("  tokens a second, full context", [limit(dtype, config.context - 1) for dtype in columns.values()])]
+    if machine.memory is not None:
+        needed = [
+            weights_bytes(config, dtype) + cache_bytes(config, config.context, dtype=cache_dtype(dtype))
+            for dtype in columns.values()
+        ]
+        rows += [("  chips to hold it and its cache", [f"{math.ceil(size / machine.memory)}" for size in needed])]
+    head = f"on {machine.name}: {machine.chip.bandwidth / 1e9:,.0f} GB/s"
+    return "\n".join([head, *(f"{name:<36}" + "".join(f"{value:>14}" for value in values) for name, values in rows)])
+
+
+def _readable(rate: float) -> str:
+    """Three digits are more than the limit means."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
+
+
+def peak_of(chip: PublishedChip) -> float:
+    peak = published_peak(chip.device, torch.bfloat16)
+    assert peak is not None
+    return peak
+
+
+def figure(number: float) -> str:
+    """Three digits, the zeros of large numbers included: more than an allowance is worth would be too many."""
+    if number >= 100:
+        digits = len(str(int(number))) - 3
+        return f"{round(number, -digits):,.0f}"
+    return f"{number:.1f}" if number >= 10 else f"{number:.2f}" if number >= 0.1 else f"{number:.1g}"
+
+
+def many(number: float) -> str:
+    """Three digits of a count: 124 M, 46.7 B."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * size:
+            return f"{figure(number / size)} {unit}"
+    return f"{number:.0f}"

@@ -1,0 +1,290 @@
+"""Find answers in what a student handed in: by the names of definitions, never by cells' metadata.
+
+Stripped, duplicated, moved and deleted cells change nothing. Nothing here runs a line of what it reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import symtable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LARGEST = 200 * 2**20
+"""Bytes: a notebook may hold huge outputs, and a file beyond this is told, not read."""
+
+_MAGIC = re.compile(r"^(\s*)(%|!|\?|.*\?\s*$)")
+_PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # what Python's parser raises, depth included
+
+
+class Unreadable(ValueError):
+    """Not a readable notebook or Python file; the message says why."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was found under an exercise's name.
+
+    program:  the definition, and the imports, constants and helpers that it needs; None if there is none.
+    broken:   why the cell that should define it cannot be read, where nothing else defines it.
+    notes:    what the student should know: "it is defined 2 times; the last counts".
+    """
+
+    program: str | None
+    broken: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Statement:
+    cell: int
+    node: ast.stmt
+    text: str
+    binds: frozenset[str]
+    touches: frozenset[str]
+    uses: frozenset[str]
+
+
+class Submission:
+    """The code that one student handed in, cell by cell."""
+
+    def __init__(self, cells: Sequence[str]) -> None:
+        self.cells = tuple(cells)
+        self._broken: dict[int, str] = {}
+        self._statements = [
+            statement for number, cell in enumerate(self.cells) for statement in self._parsed(number, cell)
+        ]
+
+    @classmethod
+    def read(cls, files: Sequence[Path]) -> Submission:
+        """All of a student's files, one after the other. Raises `Unreadable`."""
+        return cls([cell for file in files for cell in read_cells(file)])
+
+    @property
+    def empty(self) -> bool:
+        return not any(cell.strip() for cell in self.cells)
+
+    def defines(self, name: str) -> bool:
+        """Whether something of this name is defined or, in a cell that cannot be read, unfinished."""
+        return any(name in statement.binds for statement in self._statements) or self._unfinished(name) is not None
+
+    def find(self, name: str) -> Answer:
+        """The answer that has this name: the last one that is written, since a blank one is none."""
+        found = [
+            statement
+            for statement in self._statements
+            if name in statement.binds and not isinstance(statement.node, ast.Import)
+        ]
+        unfinished = self._unfinished(name)
+        if not found:
+            return Answer(None, unfinished)
+        written = [statement for statement in found if not _is_blank(statement.node)]
+        notes = []
+        chosen = (written or found)[-1]
+        if len(found) > 1:
+            which = "the last counts" if chosen is found[-1] else "the last that is written counts"
+            notes.append(f"{name} is defined {len(found)} times; {which}")
+        if unfinished is not None:
+            notes.append(f"another cell that defines {name} cannot be read and does not count: {unfinished}")
+        return Answer(self._program(chosen), None, tuple(notes))
+
+    def _parsed(self, number: int, cell: str) -> Iterator[_Statement]:
+        try:
+            source, tree = _tree(cell)
+            texts = [(_text(source, node), node) for node in tree.body]
+            yield from [_Statement(number, node, text, *_names(node), _reads(text)) for text, node in texts]
+        except _FAULTS as error:
+            self._broken[number] = _message_of(error)
+
+    def _unfinished(self, name: str) -> str | None:
+        """What is wrong with the last cell that begins to define this name and cannot be read."""
+        begins = re.compile(
+            rf"^[ \t]*(?:async\s+)?(?:def\s+{re.escape(name)}\b|{re.escape(name)}\s*=[^=])", re.MULTILINE
+        )
+        faults = [fault for number, fault in self._broken.items() if begins.search(self.cells[number])]
+        return faults[-1] if faults else None
+
+    def _program(self, answer: _Statement) -> str:
+        """The answer and all it needs, and nothing else: what another cell does must not change its mark.
+
+        A helper that is defined several times is the one that stood there when the answer's cell had run.
+        """
+        taken: dict[int, _Statement] = {id(answer): answer}
+        wanted = list(answer.uses)
+        seen = set(answer.binds)
+        while wanted:
+            name = wanted.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            for statement in self._definitions_before(name, answer.cell):
+                if id(statement) not in taken:
+                    taken[id(statement)] = statement
+                    if not isinstance(statement.node, _IMPORTS):
+                        wanted.extend(statement.uses)
+        users = (statement for statement in taken.values() if not isinstance(statement.node, _IMPORTS))
+        needed = answer.binds.union(*(statement.uses for statement in users))
+        lines = []
+        for statement in self._statements:
+            if _is_star(statement.node):
+                lines.append(statement.text)
+            elif id(statement) in taken:
+                node = statement.node
+                lines.append(_import(node, needed) if isinstance(node, _IMPORTS) else statement.text)
+        return "\n".join(lines) + "\n"
+
+    def _definitions_before(self, name: str, cell: int) -> list[_Statement]:
+        """The statements that give a name its value, up to the end of this cell if there are any, else after it."""
+        of_name = [statement for statement in self._statements if name in statement.binds or name in statement.touches]
+        before = [statement for statement in of_name if statement.cell <= cell]
+        if not any(name in statement.binds for statement in before):
+            before = of_name
+        starts = [i for i, statement in enumerate(before) if name in statement.binds and _is_whole(statement.node)]
+        return before[starts[-1] :] if starts else before
+
+
+def read_cells(file: Path) -> list[str]:
+    """The code cells of a notebook, or of a Python file with `# %%` between them. Raises `Unreadable`."""
+    try:
+        if file.stat().st_size > LARGEST:
+            raise Unreadable(f"{file.name} is larger than {LARGEST // 2**20} MiB")
+        text = file.read_text("utf-8-sig")
+    except UnicodeError:
+        raise Unreadable(f"{file.name} is not text") from None
+    except OSError as error:
+        raise Unreadable(f"{file.name} cannot be read ({error.strerror})") from None
+    if file.suffix == ".py":
+        return _PERCENT.split(text)
+    if not text.strip():
+        raise Unreadable(f"{file.name} is an empty file")
+    try:
+        book = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Unreadable(f"{file.name} is not a notebook: its text is not JSON") from None
+    try:
+        sheets = book.get("worksheets", [book])  # notebooks of format 3 had sheets
+        cells = [cell for sheet in sheets for cell in sheet["cells"]]
+        return [_source(cell) for cell in cells if cell.get("cell_type") == "code"]
+    except (KeyError, TypeError, AttributeError):
+        raise Unreadable(f"{file.name} is not a notebook: it has no list of cells") from None
+
+
+def _source(cell: dict[str, object]) -> str:
+    source = cell.get("source", cell.get("input", ""))
+    return "".join(str(line) for line in source) if isinstance(source, list) else str(source)
+
+
+def _tree(cell: str) -> tuple[str, ast.Module]:
+    """A cell and its syntax tree; lines that only IPython understands stand for nothing."""
+    try:
+        return cell, ast.parse(cell)
+    except SyntaxError:
+        plain = "\n".join(_MAGIC.sub(r"\1pass #", line) if _MAGIC.match(line) else line for line in cell.splitlines())
+        if plain == cell:
+            raise
+        try:
+            return plain, ast.parse(plain)
+        except SyntaxError:
+            pass
+        raise
+
+
+def _message_of(error: BaseException) -> str:
+    if isinstance(error, SyntaxError):
+        where = f"line {error.lineno} of its cell: " if error.lineno else ""
+        return f"{where}{error.msg}"
+    return "its code is nested too deeply" if isinstance(error, (RecursionError, MemoryError)) else str(error)
+
+
+def _text(source: str, node: ast.stmt) -> str:
+    decorators = getattr(node, "decorator_list", [])
+    if decorators:
+        first = min(decorator.lineno for decorator in decorators)
+        return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
+    return ast.get_source_segment(source, node) or ""
+
+
+def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that a top-level statement binds, and those whose value it changes in place."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return frozenset({node.name}), frozenset()
+    binds: set[str] = set()
+    touches: set[str] = set()
+    for part in ast.walk(node):
+        match part:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                binds.add(name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                binds.add(name)
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                binds |= {_bound(alias) for alias in aliases}
+            case ast.Subscript(ctx=ast.Store()) | ast.Attribute(ctx=ast.Store()):
+                touches |= _root(part)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        touches |= _root(node.value.func)  # TABLE.append(3)
+    return frozenset(binds), frozenset(touches - binds)
+
+
+def _reads(text: str) -> frozenset[str]:
+    """The global names that a top-level statement uses, in the functions within it, too; not their local ones."""
+    top = symtable.symtable(text, "answer", "exec")
+    names = set(top.get_identifiers())
+    inner = list(top.get_children())
+    while inner:
+        table = inner.pop()
+        names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
+        inner.extend(table.get_children())
+    return frozenset(names)
+
+
+def _root(node: ast.expr) -> set[str]:
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return {node.id} if isinstance(node, ast.Name) else set()
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.split(".")[0]
+
+
+def _is_whole(node: ast.stmt) -> bool:
+    """Whether a statement gives its names a value that owes nothing to an earlier one."""
+    if isinstance(node, ast.Assign):
+        read = {inner.id for inner in ast.walk(node.value) if isinstance(inner, ast.Name)}
+        return not any(isinstance(target, ast.Name) and target.id in read for target in node.targets)
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and not node.decorator_list
+
+
+def _is_star(node: ast.stmt) -> bool:
+    """`from x import *` may bring anything the answer needs; the course's own brings nothing an answer may use."""
+    star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
+    return star and (node.module or "").split(".")[0] != "companion"  # type: ignore[attr-defined]
+
+
+def _import(node: ast.Import | ast.ImportFrom, needed: frozenset[str]) -> str:
+    """An import of only what is needed, so that nobody is blamed for the others on its line."""
+    kept = [alias for alias in node.names if _bound(alias) in needed]
+    if isinstance(node, ast.Import):
+        return ast.unparse(ast.Import(kept))
+    return ast.unparse(ast.ImportFrom(node.module, kept, node.level))
+
+
+def _is_blank(node: ast.stmt) -> bool:
+    """A function as it was handed out: a docstring, and then nothing that is an answer."""
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    for statement in node.body:
+        match statement:
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                continue
+            case ast.Raise(exc=ast.Name(id="NotImplementedError")):
+                continue
+            case ast.Raise(exc=ast.Call(func=ast.Name(id="NotImplementedError"))):
+                continue
+        return False
+    return True

@@ -1,0 +1,47 @@
+"""One student's page of feedback: HTML in one file, that needs nothing from anywhere.
+
+It is made of `Mark`s, whose hidden verdicts hold no input, no value and nothing that the student's code wrote. The
+template, `feedback.html`, escapes all that it is given.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from companion.checking.examine import Result, Verdict
+from companion.course.grading.mark import Graded, Mark
+
+_WORDS = {
+    "right": "Right.",
+    "wrong": "Wrong: the code runs, and the result is not the right one.",
+    "missing": "Missing: there is no answer, or it is still as it was handed out.",
+    "crashed": "Crashed: the code raised an error, or ended its process.",
+    "timeout": "Timeout: the code did not end in the time it has.",
+    "refused": "Refused: the code uses what the exercise, or the grader, does not allow.",
+    "unreadable": "Unreadable: there was no notebook that could be read, so nothing was tried.",
+}
+
+
+def page(graded: Graded, assignment: str) -> str:
+    """The page of one student."""
+    return _template().render(graded=graded, assignment=assignment, words=_WORDS)
+
+
+@cache
+def _template() -> Template:
+    made = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+    made.filters |= {"sentence": _sentence, "failed": _failed}
+    return made.from_string(files(__package__).joinpath("feedback.html").read_text(encoding="utf-8"))
+
+
+def _failed(mark: Mark) -> list[Verdict]:
+    return [verdict for verdict in (mark.public, mark.hidden) if verdict and verdict.result is not Result.RIGHT]
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")

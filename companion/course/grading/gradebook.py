@@ -1,0 +1,115 @@
+"""Marks of several problem sets in one table, with the columns that `nbgrader export` writes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+COLUMNS = (
+    "assignment",
+    "duedate",
+    "timestamp",
+    "student_id",
+    "last_name",
+    "first_name",
+    "email",
+    "raw_score",
+    "late_submission_penalty",
+    "score",
+    "max_score",
+)
+_NEEDED = frozenset({"assignment", "student_id", "score", "max_score"})
+_ROSTER = ("last_name", "first_name", "email")
+
+Row = dict[str, str]
+
+
+def collect(folder: Path, roster: Path | None = None, *, leave_out: Path | None = None) -> list[Row]:
+    """All marks in the CSV files of a folder and of the folders in it, by problem set and student.
+
+    folder:     what `companion grade` wrote into; any CSV file in it with the columns assignment, student_id, score and
+                max_score counts, another one does not.
+    roster:     a CSV file with id and any of last_name, first_name, email. Who is in it and handed nothing in gets a
+                row without a score: it is for the instructor to say what that is worth.
+    leave_out:  a file that is not read, such as the table that was written before.
+
+    Raises `ValueError` for no marks, an invalid mark, or two marks of one student for one problem set.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: expected a folder with marks, as companion grade --out writes it")
+    found: dict[tuple[str, str], Row] = {}
+    origin: dict[tuple[str, str], Path] = {}
+    for path in sorted(folder.rglob("*.csv")):
+        if leave_out is not None and path.resolve() == leave_out.resolve():
+            continue
+        for row in _marks(path):
+            key = row["assignment"], row["student_id"]
+            if key in found:
+                raise ValueError(f"{path}: {key[1]} has a mark for {key[0]} in {origin[key]} already; expected one")
+            found[key], origin[key] = row, path
+    if not found:
+        raise ValueError(f"{folder}: expected CSV files with the columns {', '.join(sorted(_NEEDED))}; found none")
+    if roster is not None:
+        _enrol(found, roster)
+    return [found[key] for key in sorted(found)]
+
+
+def to_csv(rows: Iterable[Row]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _marks(path: Path) -> list[Row]:
+    rows = _read(path)
+    if not rows or not set(rows[0]) >= _NEEDED:
+        return []
+    marks = []
+    for number, row in enumerate(rows, 2):
+        where = f"{path}, line {number}"
+        if not row["assignment"] or not row["student_id"]:
+            raise ValueError(f"{where}: expected an assignment and a student_id, got an empty one")
+        score, most = _number(row["score"], f"{where}, score"), _number(row["max_score"], f"{where}, max_score")
+        if most is None or not 0 <= (score or 0) <= most:
+            raise ValueError(f"{where}: expected a score from 0 to max_score, got {row['score']} of {row['max_score']}")
+        mark = {name: row.get(name) or "" for name in COLUMNS}
+        if score is not None:
+            mark["raw_score"] = mark["raw_score"] or row["score"]
+            mark["late_submission_penalty"] = mark["late_submission_penalty"] or "0.0"
+        marks.append(mark)
+    return marks
+
+
+def _enrol(found: dict[tuple[str, str], Row], roster: Path) -> None:
+    people = _read(roster)
+    if not people or "id" not in people[0]:
+        raise ValueError(f"--roster {roster}: expected a CSV file with a column id")
+    most = {row["assignment"]: row["max_score"] for row in found.values()}
+    for person in people:
+        for assignment, points in most.items():
+            empty = dict.fromkeys(COLUMNS, "") | {"assignment": assignment, "max_score": points}
+            row = found.setdefault((assignment, person["id"]), empty | {"student_id": person["id"]})
+            row.update({name: person[name] for name in _ROSTER if person.get(name)})
+
+
+def _read(path: Path) -> list[Row]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as opened:
+            return [{key: value or "" for key, value in row.items() if key} for row in csv.DictReader(opened)]
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
+    except (UnicodeError, csv.Error) as error:
+        raise ValueError(f"{path}: expected a CSV file in UTF-8 ({error})") from None
+
+
+def _number(text: str, where: str) -> float | None:
+    if not text.strip():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{where}: expected a number, got {text!r}") from None

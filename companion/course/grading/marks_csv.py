@@ -1,0 +1,57 @@
+"""A class's marks as a table: marks.csv, and its summary for the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from companion.course.grading.feedback import page
+from companion.course.grading.grade import TRIED
+from companion.course.grading.gradebook import COLUMNS
+from companion.course.grading.mark import OUTCOMES, Graded
+from companion.files.atomic import write_atomic
+
+
+def table(graded: Sequence[Graded], assignment: str) -> str:
+    """The marks as CSV: nbgrader's columns, how the submission was, and for each exercise its outcome and its points.
+
+    What could not be read has no score: it is for the instructor to say what that is worth.
+    """
+    chosen = [mark.exercise.id for mark in graded[0].marks] if graded else []
+    columns = [*COLUMNS, "submission", *(name for id in chosen for name in (id, f"{id} points"))]
+    text = io.StringIO()
+    rows = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    rows.writeheader()
+    for student in graded:
+        row: dict[str, str] = {
+            "assignment": assignment,
+            "timestamp": student.handed.timestamp,
+            "student_id": student.handed.student,
+            "max_score": f"{float(student.most)}",
+            "submission": student.submission,
+        }
+        if student.submission in TRIED:
+            row |= {"raw_score": f"{student.points}", "late_submission_penalty": "0.0", "score": f"{student.points}"}
+        for mark in student.marks:
+            row |= {mark.exercise.id: mark.outcome, f"{mark.exercise.id} points": f"{mark.points:g}"}
+        rows.writerow(row)
+    return text.getvalue()
+
+
+def summary(graded: Sequence[Graded]) -> str:
+    """How often each exercise ended how, for the terminal."""
+    lines = [f"{'':<6}" + "".join(f"{outcome:>12}" for outcome in OUTCOMES)]
+    for place, first in enumerate(graded[0].marks if graded else ()):
+        counts = Counter(student.marks[place].outcome for student in graded)
+        lines.append(f"{first.exercise.id:<6}" + "".join(f"{counts[outcome] or '.':>12}" for outcome in OUTCOMES))
+    return "\n".join(lines)
+
+
+def write(graded: Sequence[Graded], assignment: str, out: Path) -> None:
+    """marks.csv and feedback/STUDENT.html, each whole or not at all; the CSV last."""
+    for student in graded:
+        write_atomic(out / "feedback" / f"{student.handed.student}.html", page(student, assignment))
+    write_atomic(out / "marks.csv", table(graded, assignment))

@@ -1,0 +1,263 @@
+"""The process that runs students' code. It never imports companion, and decides about no mark.
+
+Started as  python -I child.py SOCKET FOLDER ENGINE HIDDEN  it loads torch once, and from the folder ENGINE
+(`companion/checking`) what calls an answer and packs what it gave. Nothing under HIDDEN can be read afterwards. For
+each order that comes over its socket (limits, and the channel to use) it forks. The fork gives up its rights
+(`confine.py`), defines the student's program, and answers the cases that come over the channel, one at a time. The
+first message names the program; all that goes back is packed values (`codec.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.util
+import json
+import math
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+LENGTH = struct.Struct("<q")
+LARGEST = 16 * 2**20
+"""Bytes of a message from a student's process; results of exercises are far smaller."""
+
+
+def _load(name: str, file: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _engine(folder: Path) -> dict[str, Any]:
+    """The engine's modules by name: a package of a name of its own, which afterwards cannot be imported."""
+    _load("engine", folder / "__init__.py")
+    modules = {name: importlib.import_module(f"engine.{name}") for name in ("exercise", "examine", "codec")}
+    for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
+        del sys.modules[name]
+    return modules
+
+
+@runtime_checkable
+class Channel(Protocol):
+    """A socket, or what limits one."""
+
+    def recv(self, most: int, /) -> bytes: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+
+def receive(channel: Channel) -> bytes:
+    """One message. Raises `EOFError` at the end, `ValueError` if it is too long."""
+    (length,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
+    if not 0 <= length <= LARGEST:
+        raise ValueError(f"expected a message of at most {LARGEST} bytes, got {length}")
+    return _exactly(channel, length)
+
+
+def send(channel: Channel, data: bytes) -> None:
+    channel.sendall(LENGTH.pack(len(data)) + data)
+
+
+def _exactly(channel: Channel, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        piece = channel.recv(min(length - len(data), 1 << 20))
+        if not piece:
+            raise EOFError("the other side has gone")
+        data += piece
+    return bytes(data)
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    engine_folder, hidden = Path(sys.argv[3]), sys.argv[4]
+    os.chdir(sys.argv[2])  # empty, and nobody may write into it
+    sys.argv[:] = [""]
+    import numpy
+    import torch
+    from safetensors.torch import save  # noqa: F401
+
+    torch.set_num_threads(1)
+    confine = _load("confine", Path(__file__).with_name("confine.py"))
+    engine = _engine(engine_folder)
+    homes = {Path(module.__file__).resolve().parents[1] for module in (numpy, torch) if module.__file__}
+    library = [sys.prefix, sys.base_prefix]
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() in homes or _is_under(path, library)]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "__editable__" not in getattr(finder, "__module__", "")]
+    sys.dont_write_bytecode = True
+    readable = sorted({str(Path(path).resolve()) for path in (*sys.path, *library)} | {*sys.path, *library})
+    square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts now
+    (square @ square).softmax(0).exp().sum().backward()
+    engine["codec"].unpack(engine["codec"].pack(square))
+    mapped = confine.address_space()
+    system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
+    landlock = confine.forbid_files([*readable, *system], hidden)
+    gc.collect()
+    gc.freeze()
+    _tell(control, {"ready": True, "landlock": landlock})
+    children: set[int] = set()
+    while True:
+        try:
+            text, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 1)
+        except OSError:
+            break
+        if not text:
+            break
+        order = json.loads(text)
+        order["memory"] = order.get("memory", 0) + mapped
+        if "end" in order:
+            _tell(control, {"status": _end(order["end"], children)})
+            continue
+        child = os.fork()
+        if child == 0:
+            control.close()
+            with contextlib.suppress(BaseException):
+                _answer(descriptors[0], order, engine, confine, readable, hidden)
+            os._exit(0)
+        children.add(child)
+        os.close(descriptors[0])
+        _tell(control, {"child": child})
+    for child in children.copy():
+        _end(child, children)
+
+
+def _tell(control: socket.socket, message: dict[str, Any]) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _end(child: int, children: set[int]) -> int:
+    """Stop a child with all its processes, and wait for it: only then may its number be used again."""
+    for stop in (os.killpg, os.kill):
+        with contextlib.suppress(OSError):
+            stop(child, signal.SIGKILL)
+    children.discard(child)
+    return os.waitpid(child, 0)[1]
+
+
+def _is_under(path: str, folders: list[str]) -> bool:
+    return any(Path(path).resolve().is_relative_to(Path(folder).resolve()) for folder in folders)
+
+
+# In the fork
+
+
+def _answer(
+    descriptor: int, order: dict[str, Any], engine: dict[str, Any], confine: Any, readable: list[str], hidden: str
+) -> None:
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)  # whatever it prints is nobody's
+    channel = socket.socket(fileno=descriptor)
+    os.environ.clear()
+    program = engine["codec"].unpack(receive(channel))
+    watch = _watch(frozenset(program["forbidden"]), confine.Refused)
+    confine.become_nobody(order["user"])
+    confine.limit(order["cpu"], order["memory"])
+    confine.audit(readable, hidden)
+    _serve(channel, program, engine, watch)
+
+
+def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, Any], watch: Any) -> None:
+    codec, outcome, results = engine["codec"], engine["examine"].Outcome, engine["examine"].Result
+    case, in_this_process = engine["exercise"].Case, engine["examine"].in_this_process
+
+    def attempt(action: Any) -> Any:
+        """What an action gives; whatever it raises is an outcome."""
+        try:
+            return action()
+        except BaseException as error:  # SystemExit and KeyboardInterrupt, too
+            return outcome(error=_named(error))
+
+    def reply(found: Any) -> None:
+        if watch.seen:
+            found = outcome(error=("Refused", f"it calls {watch.seen[0]}, which the exercise asks you to do without"))
+        if found.error and found.error[0] == "Refused":
+            found = outcome(error=found.error, result=results.REFUSED)
+        try:
+            data = codec.pack_outcome(found)
+        except Exception as error:
+            data = codec.pack_outcome(outcome(error=("TypeError", f"the result cannot be packed: {error}"[:300])))
+        if len(data) > LARGEST:
+            data = codec.pack_outcome(outcome(error=("ValueError", f"the result takes {len(data)} bytes")))
+        send(channel, data)
+
+    def define() -> Any:
+        code = compile(program["source"], "your notebook", "exec")
+        with watch:
+            exec(code, names)
+        if not callable(names.get(program["name"])):
+            raise TypeError(f"{program['name']} is a {type(names.get(program['name'])).__name__}; expected a function")
+        return outcome()
+
+    names: dict[str, Any] = {"__name__": "answer", "torch": sys.modules["torch"], "math": math}
+    found = attempt(define)
+    reply(found)
+    if found.error:
+        return
+    call = in_this_process(_Watched(names[program["name"]], watch))
+    while True:
+        try:
+            asked = codec.unpack(receive(channel))
+        except EOFError:
+            return
+        given = case("", tuple(asked["arguments"]), gradients=asked["gradients"])
+        reply(attempt(lambda given=given: call(given)))
+
+
+def _named(error: BaseException) -> tuple[str, str]:
+    """An error's kind and message, whatever its own methods do."""
+    try:
+        return type(error).__name__, str(error)[:1000]
+    except BaseException:
+        return type(error).__name__, "(its message cannot be read)"
+
+
+class _Watched:
+    """An answer under the eyes of `watch`, for `in_this_process` to call: it looks at the code of a function, too."""
+
+    def __init__(self, answer: Any, watch: Any) -> None:
+        self._answer, self._watch = answer, watch
+        self.__code__ = getattr(answer, "__code__", None)
+
+    def __call__(self, *arguments: Any) -> Any:
+        with self._watch:
+            return self._answer(*arguments)
+
+
+def _watch(forbidden: frozenset[str], refused: type[Exception]) -> Any:
+    """A context that refuses PyTorch's operators of these names, by whatever way their name was written.
+
+    Only what an answer calls itself is seen, not what PyTorch's own functions call.
+    """
+    from torch.overrides import TorchFunctionMode
+
+    class Watch(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = str(getattr(func, "__name__", "")).split(".")[0]
+            if name.strip("_") in forbidden:
+                self.seen.append(name)
+                raise refused(f"an answer may not call {name} here")
+            return func(*args, **(kwargs or {}))
+
+    class Blind(contextlib.nullcontext):
+        seen: tuple[str, ...] = ()
+
+    return Watch() if forbidden else Blind()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""Call an answer in another process, and believe nothing that comes back but values.
+
+`Worker` owns a process that has torch loaded (`child.py`) and forks one for each part of an exercise. What crosses is
+packed (`codec.py`); a reply that is too long, malformed or out of range ends the part as a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import companion
+from companion.checking import codec
+from companion.checking.examine import Outcome, Result
+from companion.checking.exercise import Case
+from companion.course.grading.sandbox import child
+
+MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
+HIDDEN = Path(str(companion.__file__)).resolve().parent
+"""No answer may read what is under it: the whole package, and in it every reference."""
+
+_START_SECONDS = 120.0
+_FIRST_USER = 1_900_000_000  # ids that no account has
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a part of an exercise may take: all its cases together, in a process of its own.
+
+    Raises `ValueError` for no time, or less memory than a small tensor needs.
+    """
+
+    seconds: float = 10.0
+    memory_gib: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0.1 <= self.seconds <= 3600:
+            raise ValueError(f"--time {self.seconds:g}: expected seconds from 0.1 to 3600")
+        if not 0.05 <= self.memory_gib <= 1024:
+            raise ValueError(f"--memory {self.memory_gib:g}: expected GiB from 0.05 to 1024")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run: the source, the function's name in it, and the operators that it may not call."""
+
+    source: str
+    name: str
+    forbidden: tuple[str, ...] = ()
+
+
+@dataclass
+class Run:
+    """What a program gave: an outcome by each case's index; and why it stopped before the end, and where."""
+
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    stopped: Outcome | None = None
+    at: int | None = None
+
+
+class Worker:
+    """A process to run answers in. A context; `number` tells several apart."""
+
+    def __init__(self, limits: Limits, number: int = 0) -> None:
+        if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
+            raise ValueError(f"companion grade: expected Linux or macOS, got {sys.platform}; use a container there")
+        self.limits = limits
+        self.landlock = False
+        self._number = number
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="companion-grade-")
+        os.chmod(self._folder.name, 0o555)  # empty, and it stays so
+
+    def __enter__(self) -> Worker:
+        self._start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop()
+        os.chmod(self._folder.name, 0o755)
+        self._folder.cleanup()
+
+    def run(self, program: Program, cases: Sequence[Case], order: Sequence[int]) -> Run:
+        """Define a program's names, and call its function on the cases in this order, in a process of its own."""
+        run = Run()
+        ours, theirs = socket.socketpair()
+        part = None
+        try:
+            with ours, theirs:
+                try:
+                    part = self._fork(theirs)
+                except (OSError, EOFError, ValueError):  # no student's doing: none has begun
+                    self._replace()
+                    part = self._fork(theirs)
+                theirs.close()
+                self._converse(ours, program, cases, order, run)
+        except (OSError, EOFError):
+            run.stopped = Outcome(result=Result.CRASHED)
+        finally:
+            self._end(part)
+        return run
+
+    def _converse(
+        self, channel: socket.socket, program: Program, cases: Sequence[Case], order: Sequence[int], run: Run
+    ) -> None:
+        end = time.monotonic() + self.limits.seconds
+        first = {"source": program.source, "name": program.name, "forbidden": program.forbidden}
+        asked: list[tuple[int | None, dict[str, Any]]] = [(None, first)]
+        asked += [(i, {"arguments": cases[i].arguments, "gradients": cases[i].gradients}) for i in order]
+        for index, message in asked:
+            run.at = index
+            try:
+                child.send(_Timed(channel, end), codec.pack(message))
+                data = child.receive(_Timed(channel, end))
+                outcome = believable(codec.unpack_outcome(data), None if index is None else cases[index])
+            except TimeoutError:
+                outcome = Outcome(result=Result.TIMEOUT)
+            except (OSError, EOFError):
+                outcome = Outcome(result=Result.CRASHED)
+            except Exception:  # whatever somebody else's bytes do to the parsers
+                outcome = Outcome(result=Result.CRASHED, error=("Malformed", "it sent something that is no result"))
+            if outcome.result not in (None, Result.MISSING) or (index is None and outcome.error):
+                run.stopped = outcome
+                return
+            if index is not None:
+                run.outcomes[index] = outcome
+
+    # the process
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        engine = Path(codec.__file__).parent
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", *map(str, (child.__file__, theirs.fileno(), self._folder.name, engine, HIDDEN))],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._said,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+                | {"OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"},
+            )
+        self._control = ours
+        ours.settimeout(_START_SECONDS)
+        try:
+            self.landlock = bool(self._hear()["landlock"])
+        except (OSError, EOFError, ValueError):
+            self._said.seek(0)
+            said = self._said.read().decode("utf-8", "replace").strip().splitlines()
+            self._stop()
+            raise OSError(f"the process that runs answers does not start: {said[-1] if said else 'no word'}") from None
+
+    def _stop(self) -> None:
+        if self._process is None:
+            return
+        self._control.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._said.close()
+        self._process = None
+
+    def _fork(self, channel: socket.socket) -> int:
+        order = {
+            "cpu": 2 * int(self.limits.seconds) + 2,  # beyond the clock's limit: for what uses several processors
+            "memory": int(self.limits.memory_gib * 2**30),
+            "user": _FIRST_USER + (os.getpid() * 64 + self._number) % 100_000_000,
+        }
+        socket.send_fds(self._control, [json.dumps(order).encode()], [channel.fileno()])
+        return int(self._hear()["child"])
+
+    def _end(self, part: int | None) -> None:
+        """Stop what a part left running. A worker that a student has got to is replaced."""
+        try:
+            if part is None:
+                raise EOFError
+            self._control.sendall(json.dumps({"end": part}).encode())
+            self._hear()
+        except (OSError, EOFError, ValueError):
+            self._replace()
+
+    def _replace(self) -> None:
+        assert self._process is not None
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        self._stop()
+        self._start()
+
+    def _hear(self) -> Any:
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            piece = self._control.recv(4096)
+            if not piece:
+                raise EOFError("the worker has gone")
+            line += piece
+        return json.loads(line)
+
+
+class _Timed:
+    """A socket of which each call ends at a moment: a student's process may trickle."""
+
+    def __init__(self, channel: socket.socket, end: float) -> None:
+        self._channel, self._end = channel, end
+
+    def _wait(self) -> socket.socket:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._channel.settimeout(left)
+        return self._channel
+
+    def recv(self, most: int) -> bytes:
+        return self._wait().recv(most)
+
+    def sendall(self, data: bytes) -> None:
+        self._wait().sendall(data)
+
+
+def believable(outcome: Outcome, case: Case | None) -> Outcome:
+    """An outcome as far as a process that runs a student's code can know it. Raises `ValueError` for another one.
+
+    It can say what its call gave, that nothing is written, and that it was refused something; not that it is right.
+    """
+    if outcome.result not in (None, Result.MISSING, Result.REFUSED):
+        raise ValueError("a student's process cannot know that")
+    error = None if outcome.error is None else (_plain(outcome.error[0])[:80], _plain(outcome.error[1]))
+    if case is None:
+        return Outcome(error=error, result=outcome.result)
+    if not all(0 <= index < len(case.arguments) for index in outcome.changed):
+        raise ValueError("there is no such argument")
+    gradients = outcome.gradients if case.gradients else None
+    if gradients is not None:
+        tensors = (value for value in case.arguments if isinstance(value, torch.Tensor))
+        floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+        known = all(gradient is None or isinstance(gradient, torch.Tensor) for gradient in gradients)
+        if len(gradients) != len(floating) or not known:
+            raise ValueError("there are other tensors to have gradients")
+    _check_size(outcome.value)
+    return Outcome(outcome.value, error, gradients, tuple(sorted(set(outcome.changed))), outcome.result)
+
+
+def _plain(text: str) -> str:
+    """A student's text: short, on one line, nothing that a terminal obeys."""
+    short = text[: MOST_TEXT + 1]
+    shown = "".join(letter if letter.isprintable() else " " for letter in short)
+    return shown if len(short) <= MOST_TEXT else shown[:-1] + " ..."
+
+
+def _check_size(value: Any) -> None:
+    left, waiting = MOST_PARTS, [(value, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        left -= 1
+        if left < 0 or depth > MOST_DEPTH:
+            raise ValueError("no result has so many parts")
+        if isinstance(item, dict):
+            waiting += [(part, depth + 1) for pair in item.items() for part in pair]
+        elif isinstance(item, (list, tuple)):
+            waiting += [(part, depth + 1) for part in item]
+        elif isinstance(item, int) and abs(item) > MOST_WHOLE:
+            raise ValueError("no result is so large a number")

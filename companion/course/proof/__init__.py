@@ -1,0 +1,1 @@
+"""The checks checked: right answers, known mistakes and hostile students, against every exercise."""

@@ -1,0 +1,1 @@
+"""Making a problem set: notebooks without answers, sealed keys, and the proof that nothing leaks."""

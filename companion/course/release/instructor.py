@@ -1,0 +1,34 @@
+"""The page that lies beside a problem set for its instructor."""
+
+from __future__ import annotations
+
+from companion.checking.codec import case_value, pack
+from companion.checking.exercise import DIFFICULTIES, Exercise
+from companion.course.release.cells import count
+from companion.course.release.documents import document
+from companion.course.release.problem_set import ProblemSet
+from companion.course.seeds import hidden_seed, is_constant, shares
+
+
+def page(pset: ProblemSet) -> str:
+    """The instructor's page of a problem set."""
+    rows = []
+    for exercise in pset.exercises:
+        public, hidden = shares(exercise)
+        about = (exercise.id, exercise.title, DIFFICULTIES[exercise.difficulty], str(exercise.minutes))
+        facts = (*about, f"{public:g}", f"{hidden:g}", _secrecy(exercise))
+        rows.append(f"| {' | '.join(facts)} |")
+    minutes = sum(exercise.minutes for exercise in pset.exercises)
+    points = count(sum(exercise.points for exercise in pset.exercises), "point")
+    exercises = count(len(pset.exercises), "exercise")
+    text = document("instructor.md")
+    return text.format(name=pset.name, exercises=exercises, points=points, minutes=minutes, rows="\n".join(rows))
+
+
+def _secrecy(exercise: Exercise) -> str:
+    """How much of the hidden check an instructor's seed makes secret."""
+    if is_constant(exercise):
+        return "none: one fixed result"
+    seeds = 0, hidden_seed(b"any", exercise.id)
+    cases = [pack([case_value(case) for case in exercise.inputs(seed)]) for seed in seeds]
+    return "the same for every seed" if cases[0] == cases[1] else "from your seed"

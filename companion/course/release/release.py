@@ -1,0 +1,141 @@
+"""A problem set to hand out and to grade: what an instructor keeps, and what a student receives.
+
+    FOLDER/source/PSET/     for `nbgrader generate_assignment`: solutions, public checks, hidden checks
+    FOLDER/release/PSET/    what a student receives, and what nbgrader makes of the source
+    FOLDER/PSET.md          the instructor's page; beside it nbgrader's configuration and a roster to fill in
+
+No reference is in the release: its checks read sealed keys (`companion.checking.sealed`), and the folder that
+reads them, `companion/checking`, is copied beside them. A student needs torch and safetensors, and no companion.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from companion.checking.exercise import Exercise
+from companion.checking.sealed import seal
+from companion.checking.student import to_text as key_text
+from companion.course.release.cells import (
+    IMPORTS,
+    Cell,
+    Notebook,
+    code,
+    count,
+    heading,
+    markdown,
+    marked_solution,
+    notebook,
+    to_text,
+)
+from companion.course.release.documents import document
+from companion.course.release.instructor import page
+from companion.course.release.nbgrader import graded, locked, released, solution
+from companion.course.release.problem_set import ProblemSet
+from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
+from companion.files.atomic import write_atomic
+
+PACKAGE = "exercise_check"
+"""The name under which the folder `companion/checking` travels."""
+
+
+def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
+    """The instructor's notebook: nbgrader's metadata, schema 3."""
+    total = sum(exercise.points for exercise in pset.exercises)
+    exercises, points = count(len(pset.exercises), "exercise"), count(total, "point")
+    about = document("about.md").rstrip("\n").format(name=pset.name, exercises=exercises, points=points)
+    cells: list[Cell] = [
+        locked("about", markdown(about)),
+        locked("imports", code(IMPORTS)),
+    ]
+    for exercise in pset.exercises:
+        place = exercise.id.replace(".", "_")
+        public, hidden = shares(exercise)
+        cells += [
+            locked(f"statement_{place}", markdown(heading(exercise, _worth(public, hidden)))),
+            solution(f"answer_{place}", code(marked_solution(exercise))),
+            graded(
+                f"public_{place}",
+                public,
+                code(f'from {PACKAGE} import check\n\ncheck("{exercise.id}")', tags=["raises-exception"]),
+            ),
+            graded(f"hidden_{place}", hidden, code(_hidden(exercise, hidden, secret))),
+        ]
+    return notebook(cells)
+
+
+def checks(pset: ProblemSet) -> dict[str, bytes]:
+    """The package that tries a student's answers: its files by their path."""
+    engine = sorted(files("companion.checking").iterdir(), key=lambda file: file.name)
+    made = {f"{PACKAGE}/{file.name}": file.read_bytes() for file in engine if file.name.endswith(".py")}
+    for exercise in pset.exercises:
+        made[f"{PACKAGE}/keys/{exercise.id}.key"] = seal(exercise, PUBLIC_SEED, knows_answers=not is_constant(exercise))
+    return made
+
+
+def student_files(pset: ProblemSet, secret: bytes) -> dict[str, bytes]:
+    """What a student receives: contents by path."""
+    return {
+        f"{pset.name}.ipynb": to_text(released(source_notebook(pset, secret))).encode(),
+        "TUTOR.md": document("TUTOR.md").encode(),
+        **checks(pset),
+    }
+
+
+def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
+    """Write a problem set into `out`, whole or not at all, beside others that are there; the folders and files written.
+
+    Raises `ValueError` if `out` has a problem set of this name already, or is not a folder.
+    """
+    places = check_free(pset, out)
+    received = student_files(pset, secret)
+    kept = received | {f"{pset.name}.ipynb": to_text(source_notebook(pset, secret)).encode()}
+    out.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=out))
+    try:
+        for folder, contents in (("source", kept), ("release", received)):
+            for path, content in contents.items():
+                write_atomic(unfinished / folder / path, content)
+        write_atomic(unfinished / "page", page(pset))
+        for made, place in zip(("source", "release", "page"), places, strict=True):
+            place.parent.mkdir(exist_ok=True)
+            (unfinished / made).rename(place)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    for name, source in (("nbgrader_config.py", "nbgrader_config.py.txt"), ("roster.csv", "roster.csv")):
+        if not (out / name).exists():
+            write_atomic(out / name, document(source))
+            places.append(out / name)
+    return places
+
+
+def check_free(pset: ProblemSet, out: Path) -> list[Path]:
+    """Where a problem set goes: its source, its release, its page. Raises `ValueError` if one is there already."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out {out}: expected a folder, got a file")
+    places = [out / "source" / pset.name, out / "release" / pset.name, out / f"{pset.name}.md"]
+    for place in places:
+        if place.exists():
+            raise ValueError(
+                f"--out {out}: it has {place.relative_to(out)} already; move it away, or choose another name"
+            )
+    return places
+
+
+def _worth(public: float, hidden: float) -> str:
+    if not public:
+        return f"{count(hidden, 'point')}, all for the hidden check"
+    return f"{count(public + hidden, 'point')}: {public:g} for the public check, {hidden:g} for the hidden one"
+
+
+def _hidden(exercise: Exercise, points: float, secret: bytes) -> str:
+    seeds = hidden_seeds(secret, exercise.id)[: 1 if is_constant(exercise) else None]
+    texts = (key_text(seal(exercise, seed, mistakes=False)) for seed in seeds)
+    arguments = ", ".join(f'"""\n{text}\n"""' for text in texts)
+    return (
+        f"# The hidden check of {exercise.id}: {count(points, 'point')}.\n"
+        f"### BEGIN HIDDEN TESTS\nfrom {PACKAGE} import check_hidden\n\n"
+        f"check_hidden({arguments})\n### END HIDDEN TESTS"
+    )

@@ -1,0 +1,45 @@
+"""Which device and which precision to compute with, and the versions that decide what comes out."""
+
+from __future__ import annotations
+
+import platform
+
+import tokenizers
+import torch
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; `"auto"`: the first CUDA GPU, else the CPU. Raises `ValueError` unless it is here."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"--device {name}: expected cpu, cuda, cuda:1, mps or auto") from None
+    here = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not here.get(device.type, False):
+        found = [kind for kind in ("cpu", "cuda", "mps") if here[kind]]
+        raise ValueError(f"--device {name}: expected a device of this machine, which has {', '.join(found)}")
+    return device
+
+
+def find_precision(name: str, device: torch.device) -> str:
+    """`"auto"`: bfloat16 where a GPU has it, else fp32."""
+    if name != "auto":
+        return name
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+
+
+def versions() -> dict[str, str]:
+    """What a number measured here depends on."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "tokenizers": tokenizers.__version__,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "threads": str(torch.get_num_threads()),
+    }

@@ -1,0 +1,104 @@
+"""What a reader has done so far, kept from day to day in one small file.
+
+The file is `progress.json` in the folder that `COMPANION_HOME` names, or in `.companion` of the home folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+
+from companion.checking.exercise import DIFFICULTIES
+from companion.exercises.catalogue import exercises
+from companion.files.atomic import write_atomic
+
+
+@dataclass(frozen=True)
+class Record:
+    """One exercise so far: how often it was checked, which hints and solution were read, the day it passed."""
+
+    checks: int = 0
+    hints: int = 0
+    solution: bool = False
+    passed: str | None = None
+
+
+def progress_file() -> Path:
+    home = os.environ.get("COMPANION_HOME")
+    return (Path(home) if home else Path.home() / ".companion") / "progress.json"
+
+
+def read_progress() -> dict[str, Record]:
+    """What is known, by exercise. Raises `ValueError` naming the file if it cannot be understood."""
+    file = progress_file()
+    try:
+        text = file.read_text("utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"{file}: cannot be read ({error})") from None
+    try:
+        read = json.loads(text)
+        return {str(key): Record(**value) for key, value in read.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(
+            f"{file}: expected the progress that the course wrote; move the file away to begin again"
+        ) from None
+
+
+def _write(known: dict[str, Record]) -> None:
+    write_atomic(progress_file(), json.dumps({key: asdict(record) for key, record in known.items()}, indent=1))
+
+
+def note_check(id: str, passed: bool) -> None:
+    """Keep that an answer was checked. The day it first passed stays."""
+    known = read_progress()
+    record = known.get(id, Record())
+    day = record.passed or (date.today().isoformat() if passed else None)
+    _write(known | {id: replace(record, checks=record.checks + 1, passed=day)})
+
+
+def note_hint(id: str) -> int:
+    """Keep that one hint more was read; its number, from 1, and 3 again after the last."""
+    known = read_progress()
+    record = known.get(id, Record())
+    number = min(record.hints + 1, 3)
+    _write(known | {id: replace(record, hints=number)})
+    return number
+
+
+def note_solution(id: str) -> None:
+    """Keep that the solution was read."""
+    known = read_progress()
+    _write(known | {id: replace(known.get(id, Record()), solution=True)})
+
+
+def table() -> str:
+    """All exercises by lesson, with what was done of each; and the points that are reached."""
+    known = read_progress()
+    lines, reached, possible = [], 0, 0
+    lesson = None
+    for id, exercise in exercises().items():
+        record = known.get(id, Record())
+        possible += exercise.points
+        reached += exercise.points if record.passed else 0
+        if exercise.lesson != lesson:
+            lesson = exercise.lesson
+            lines += ["", f"lesson {lesson:02d}"]
+        if record.passed:
+            state = f"passed on {record.passed}"
+        elif record.checks:
+            state = f"tried {record.checks} time{'s' * (record.checks > 1)}"
+        else:
+            state = "open"
+        used = [f"{record.hints} hint{'s' * (record.hints > 1)}"] * bool(record.hints)
+        used += ["solution read"] * record.solution
+        points = f"{exercise.points} point{'s' if exercise.points > 1 else ' '}"
+        about = f"{id:<5} {exercise.title:<38} {points}  {exercise.minutes:>2} min  "
+        lines.append(f"  {about}{DIFFICULTIES[exercise.difficulty]:<8}  {', '.join([state, *used])}")
+    done = sum(1 for id in exercises() if known.get(id, Record()).passed)
+    lines.append(f"\n{done} of {len(exercises())} exercises, {reached} of {possible} points")
+    return "\n".join(lines).strip("\n")

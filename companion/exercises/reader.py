@@ -1,0 +1,57 @@
+"""What a reader calls in a notebook: `check("2.3")`, `hint("2.3")`, `solution("2.3")`, `progress()`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from companion.checking.attempt import NotYet, attempt, readers
+from companion.checking.examine import examine, in_this_process, key_of
+from companion.exercises import progress as kept
+from companion.exercises.catalogue import find_exercise
+
+
+def check(id: str, answer: Callable[..., Any] | None = None) -> None:
+    """Try your answer to an exercise, and say at once how it stands.
+
+    id:      the exercise, as in "2.3".
+    answer:  your function; by default the one of the exercise's name in your notebook.
+
+    Raises `NotYet` if the answer is not right: the message names the property that fails, the smallest input that shows
+    it, what was expected and what came, and the most likely mistake. Raises `ValueError` if there is no such exercise.
+    """
+    exercise = find_exercise(id)
+    own = answer is None
+    if answer is None:
+        answer = readers(exercise.name, sys._getframe(1))
+    title = f"{exercise.id} {exercise.title}"
+    try:
+        key = key_of(exercise)
+        attempt(title, exercise.name, answer, exercise.forbidden, lambda tried: examine(key, in_this_process(tried)))
+    except NotYet as fault:
+        if own and fault.verdict is not None:
+            kept.note_check(exercise.id, passed=False)
+        raise
+    if own:
+        kept.note_check(exercise.id, passed=True)
+    print(f"{title}: right. {exercise.points} point{'s' if exercise.points > 1 else ''}.")
+
+
+def hint(id: str) -> None:
+    """One step of help; call it again for the next."""
+    exercise = find_exercise(id)
+    number = kept.note_hint(exercise.id)
+    print(f"{exercise.id}, hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")
+
+
+def solution(id: str) -> None:
+    """The reference solution. Yours may look quite different and be as right."""
+    exercise = find_exercise(id)
+    kept.note_solution(exercise.id)
+    print(exercise.solution)
+
+
+def progress() -> None:
+    """What you have done so far, in this course and on this machine."""
+    print(kept.table())

@@ -1,0 +1,166 @@
+"""Beam search: the most probable text that keeping a few candidates at every step finds (lesson 10).
+
+It follows the rules of `transformers`' `generate(num_beams=...)`, so that the same settings give the same sequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from companion.config import require_whole
+from companion.generation.decoding import Rules, check_request, decode, evaluating, prefill, wide
+from companion.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Beam:
+    """A continuation and ln p of it: the sum over its tokens, a stop token included, of ln p(token | what precedes).
+
+    A token that `Rules.last` forced adds nothing. Where other rules forbid tokens, p is the model's own still: what
+    they take away is not shared out among the rest.
+    """
+
+    tokens: tuple[int, ...]
+    log_probability: float
+
+
+@torch.no_grad()
+def beam_search(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]] | None = None,
+    *,
+    width: int,
+    source: Sequence[Sequence[int]] | None = None,
+    start: int | None = None,
+    max_new_tokens: int | None = None,
+    stop: Collection[int] = (),
+    rules: Rules | None = None,
+    length_penalty: float = 0.0,
+    early_stopping: bool | Literal["never"] = False,
+) -> list[list[Beam]]:
+    """For every prompt, the best continuations that a beam of `width` candidates finds: at most `width`, best first.
+
+    At every step each live candidate is continued by every token. Of all these, the `width` most probable that have not
+    ended live on. One that ends (in a `stop` id, or because it was the last step) is kept if it is among the `width`
+    most probable of its step and among the `width` best that have ended so far. What has ended is worth
+    log_probability / length^length_penalty, its length counting the new tokens, the stop id among them.
+
+    prompts, source, start, max_new_tokens, stop, rules: as in `companion.generation.generate.generate`.
+    width:           1 is greedy decoding (for length_penalty = 0). A width that holds every continuation finds the best
+                     for certain; in between, a prefix that falls out early is lost, however good its continuation.
+    length_penalty:  0 compares the probabilities themselves, which favours short texts; 1 the means per token. (Wu et
+                     al. 2016, eq. 14 divide by ((5 + length) / 6)^alpha instead; `transformers` and we do not.)
+    early_stopping:  when a prompt's search ends before the last step; in every case only once `width` candidates have
+                     ended. `True`: then. `False`: when the best live candidate, at its present length, is worth no more
+                     than the worst that ended. `"never"`: when it could be worth more at no length, which for
+                     length_penalty > 0 is judged at max_new_tokens. For length_penalty <= 0 the last two are the same.
+
+    Cost: the passes over sources and prompts, then per step the pass of one token for each live candidate.
+
+    Raises `ValueError` for a width below 1, a length_penalty that is not finite or overflows, an unknown
+    early_stopping, and as `generate` does.
+    """
+    rules = Rules() if rules is None else rules
+    prompts, steps = check_request(model, prompts, source, start, max_new_tokens)
+    rules.check(model.config.vocab, stop)
+    require_whole("width", width)
+    if not math.isfinite(length_penalty):
+        raise ValueError(f"length_penalty={length_penalty!r}: expected a finite number")
+    if abs(length_penalty) * math.log(steps) > 300:
+        raise ValueError(f"length_penalty={length_penalty!r}: expected a number of which {steps} can be taken to it")
+    if early_stopping not in (True, False, "never"):
+        raise ValueError(f"early_stopping={early_stopping!r}: expected True, False or 'never'")
+
+    ends = frozenset(stop)
+    # With k stop ids, at most k * width of the best (1 + k) * width candidates end: `width` are left to live on.
+    considered = max(2, 1 + len(ends)) * width
+    searches = [_Search(width, steps, ends, length_penalty, early_stopping) for _ in prompts]
+    with evaluating(model.modules()):
+        logits, cache, memory = prefill(model, prompts, source, max(map(len, prompts)) + steps - 1)
+        everyone, owners = memory, list(range(len(prompts)))  # owners: whose candidate each row of the cache is
+        for step in range(steps):
+            scores = rules.apply(logits.to(wide(logits)).log_softmax(-1), step, steps, ends)
+            # A row's share of its prompt's best `considered` is among its own best.
+            best = scores.topk(min(considered, scores.shape[1]), dim=-1)
+            values, ids = best.values.tolist(), best.indices.tolist()
+            parents: list[int] = []
+            first = 0  # the row of the prompt's most probable candidate; the others follow
+            for search in searches:
+                candidates = [
+                    (beam.log_probability + score, place, token)
+                    for place, beam in enumerate(search.live)
+                    for score, token in zip(values[first + place], ids[first + place], strict=True)
+                    if score > -math.inf
+                ]
+                alive = len(search.live)
+                parents += [first + place for place in search.advance(candidates, considered)]
+                first += alive
+            if not parents:
+                break
+            now = [i for i, search in enumerate(searches) for _ in search.live]
+            if parents != list(range(cache.batch)):
+                cache = cache.select(torch.tensor(parents, device=logits.device))
+            if everyone is not None and now != owners:
+                memory = everyone.select(torch.tensor(now, device=logits.device))
+            owners = now
+            last = torch.tensor([beam.tokens[-1] for s in searches for beam in s.live], device=logits.device)
+            logits, cache = decode(model, last, cache, memory)
+    return [search.ended for search in searches]
+
+
+@dataclass
+class _Search:
+    """One prompt's search: the candidates that live, most probable first, and those kept that have ended, best first.
+
+    When it is over nothing lives.
+    """
+
+    width: int
+    steps: int
+    stop: frozenset[int]
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
+    live: list[Beam] = field(default_factory=lambda: [Beam((), 0.0)])
+    ended: list[Beam] = field(default_factory=list)
+
+    def advance(self, candidates: Iterable[tuple[float, int, int]], considered: int) -> list[int]:
+        """Take one step, given each candidate's ln p, its parent's place in `live` and its token; whom `live` continues
+        now, as their places before."""
+        if not self.live:
+            return []
+        length = len(self.live[0].tokens) + 1
+        going: list[tuple[Beam, int]] = []
+        ranked = sorted(candidates, key=lambda candidate: -candidate[0])[:considered]
+        for rank, (score, place, token) in enumerate(ranked):
+            ends = token in self.stop or length == self.steps
+            if (ends and rank < self.width) or (not ends and len(going) < self.width):
+                beam = Beam((*self.live[place].tokens, token), score)
+                if ends:
+                    self.ended.append(beam)
+                else:
+                    going.append((beam, place))
+        self.ended = sorted(self.ended, key=lambda beam: -self._worth(beam, len(beam.tokens)))[: self.width]
+        if not going or self._over(going[0][0]):
+            going = []
+        self.live = [beam for beam, _ in going]
+        return [place for _, place in going]
+
+    def _over(self, best: Beam) -> bool:
+        """Whether to stop looking while `best` is the most probable live candidate."""
+        if len(self.ended) < self.width:
+            return False
+        if self.early_stopping is True:
+            return True
+        # The sum of log-probabilities only falls. Divided by a power of the length it is worth most where that power is
+        # largest: at the last step for a positive penalty.
+        hopes = self.early_stopping == "never" and self.length_penalty > 0
+        worst = self.ended[-1]
+        return self._worth(best, self.steps if hopes else len(best.tokens)) <= self._worth(worst, len(worst.tokens))
+
+    def _worth(self, beam: Beam, length: int) -> float:
+        return beam.log_probability / length**self.length_penalty

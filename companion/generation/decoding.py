@@ -1,0 +1,219 @@
+"""What every way of generating shares (lesson 10): the prompts in one pass (prefill), then a token per row and step.
+
+An encoder-decoder reads its sources once before that; what the decoder's layers need of them is kept as a `Memory`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from companion.config import require_whole
+from companion.layers.cache import KVCache
+from companion.transformer import Memory, Transformer
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """What probabilities are computed in: half precision is too coarse for them."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def check_ids(name: str, ids: Collection[int], vocab: int) -> None:
+    """Raises `ValueError` for an id that no token of the vocabulary has."""
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
+            raise ValueError(f"{name}: token id {token!r}: expected a whole number from 0 to {vocab - 1}")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which tokens may come when, whatever their probability.
+
+    never:           ids that are not chosen (in `transformers`: `bad_words_ids` of one token each, `suppress_tokens`).
+                     Marian's models need it for their padding id, which also begins every target.
+    min_new_tokens:  how many tokens come before the first stop id that is allowed (`transformers` has the same name).
+    last:            the id that the last permitted step takes if the text has not stopped by then
+                     (`forced_eos_token_id`). It wins over the other two rules.
+
+    Raises `ValueError` for an id or a count that cannot be one.
+    """
+
+    never: Collection[int] = ()
+    min_new_tokens: int = 0
+    last: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "never", tuple(sorted(set(self.never))))
+        require_whole("min_new_tokens", self.min_new_tokens, 0)
+
+    def apply(
+        self, scores: Float[Tensor, "batch vocab"], step: int, steps: int, stop: Collection[int]
+    ) -> Float[Tensor, "batch vocab"]:
+        """`scores` of the tokens of step `step` (counted from 0) of `steps`: -inf for those that may not come now.
+
+        A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities.
+        """
+        if self.last is not None and step == steps - 1:
+            forced = torch.full_like(scores, -math.inf)
+            forced[:, self.last] = 0.0
+            return forced
+        banned = [*self.never, *(stop if step < self.min_new_tokens else ())]
+        if not banned:
+            return scores
+        return scores.index_fill(-1, torch.tensor(banned, device=scores.device), -math.inf)
+
+    def check(self, vocab: int, stop: Collection[int]) -> None:
+        """Raises `ValueError` for an id outside the vocabulary, or if nothing at all could be chosen."""
+        check_ids("stop", stop, vocab)
+        check_ids("never", self.never, vocab)
+        if self.last is not None:
+            check_ids("last", [self.last], vocab)
+        if len({*self.never, *(stop if self.min_new_tokens else ())}) == vocab:
+            raise ValueError(
+                f"never={self.never!r} with min_new_tokens={self.min_new_tokens} and stop={sorted(stop)!r}: "
+                f"expected at least one of the {vocab} token ids to be left"
+            )
+
+
+def check_request(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]] | None,
+    source: Sequence[Sequence[int]] | None,
+    start: int | None,
+    max_new_tokens: int | None,
+) -> tuple[Sequence[Sequence[int]], int]:
+    """Everything that can be wrong with what is to be continued; the prompts, and how many steps to take.
+
+    Raises `ValueError` naming the argument, what it was and what was expected.
+    """
+    config = model.config
+    if config.stack == "encoder":
+        raise ValueError("model has stack='encoder': expected 'decoder' or 'encoder_decoder', which write a text")
+    if (source is None) == (config.stack == "encoder_decoder"):
+        got = "none" if source is None else "one"
+        raise ValueError(f"source: stack={config.stack!r} got {got}; it belongs to an encoder_decoder, always")
+    if source is not None:
+        check_rows("source", source, config.vocab)
+        longest = max(map(len, source))
+        if longest > config.context:
+            raise ValueError(f"a source of {longest} tokens: expected at most context={config.context}")
+    if prompts is None:
+        if source is None:
+            raise ValueError("prompts=None: expected the texts to continue; only a source can do without")
+        if start is None:
+            raise ValueError("start=None without prompts: expected the token id that begins every target")
+        check_ids("start", [start], config.vocab)
+        prompts = [[start] for _ in source]
+    elif start is not None:
+        raise ValueError(f"start={start!r}: expected it only without prompts, which say themselves how a target begins")
+    check_rows("prompts", prompts, config.vocab)
+    if source is not None and len(source) != len(prompts):
+        raise ValueError(f"source has {len(source)} rows: expected {len(prompts)}, one for each prompt")
+    longest = max(map(len, prompts))
+    room = config.context - longest
+    if room < 1:
+        raise ValueError(
+            f"a prompt of {longest} tokens leaves no room: expected at most {config.context - 1}, because "
+            f"context={config.context}"
+        )
+    if max_new_tokens is None:
+        max_new_tokens = room
+    require_whole("max_new_tokens", max_new_tokens)
+    if max_new_tokens > room:
+        raise ValueError(
+            f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} make {longest + max_new_tokens}: "
+            f"expected at most context={config.context}"
+        )
+    return prompts, max_new_tokens
+
+
+def check_rows(name: str, rows: Sequence[Sequence[int]], vocab: int) -> None:
+    """Raises `ValueError` for no row, an empty row or an id outside the vocabulary."""
+    if len(rows) == 0:
+        raise ValueError(f"{name} is empty: expected at least one {name.removesuffix('s')}")
+    for row, ids in enumerate(rows):
+        if len(ids) == 0:
+            what = "token to continue from" if name == "prompts" else "token"
+            raise ValueError(f"{name}[{row}] is empty: expected at least one {what}")
+        check_ids(f"{name}[{row}]", ids, vocab)
+
+
+@contextmanager
+def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Every one of `modules` in evaluation mode inside; afterwards each as it was, also if they differed."""
+    training = [module for module in modules if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def prefill(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    source: Sequence[Sequence[int]] | None,
+    slots: int,
+    bucket: int = 1,
+) -> tuple[Float[Tensor, "batch vocab"], KVCache, Memory | None]:
+    """All sources in one pass, all prompts in another: the logits after each prompt, and caches without the padding."""
+    weight = model.embedding.weight
+    memory = None
+    if source is not None:
+        ids, lengths = _padded(source, weight.device)
+        ragged = len(set(map(len, source))) > 1
+        real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None] if ragged else None
+        memory = model.encode(ids, real=real)
+    tokens, lengths = _padded(prompts, weight.device)
+    empty = KVCache.create(model.config, len(prompts), slots, dtype=weight.dtype, device=weight.device, bucket=bucket)
+    stream, _, cache = model.features(tokens, source=memory, cache=empty)
+    assert cache is not None
+    # Padding sits to the right, where no real token can see it; its keys are given back, to be overwritten.
+    last = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
+    return model.head(last), cache.rewind(lengths), memory
+
+
+def _padded(
+    rows: Sequence[Sequence[int]], device: torch.device
+) -> tuple[Int[Tensor, "batch token"], Int[Tensor, "batch"]]:
+    lengths = torch.tensor([len(ids) for ids in rows])
+    tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
+    for row, ids in enumerate(rows):
+        tokens[row, : len(ids)] = torch.as_tensor(ids)
+    return tokens.to(device), lengths.to(device)
+
+
+def decode(
+    model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
+) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
+    """One more token per row."""
+    logits, _, grown = model(tokens[:, None], source=memory, cache=cache)
+    return logits[:, -1], grown
+
+
+BUCKET = 64
+"""Slots by which a compiled decode step sees the cache grow."""
+
+
+def compiled_decode(
+    model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
+) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
+    """`decode`, compiled: shapes and Python numbers change only where the cache enters its next bucket."""
+    # `filled` is only an upper bound on the lengths, so it may be given as the bucket's last slot.
+    last = min(-(-(cache.filled + 1) // cache.bucket) * cache.bucket, model.config.context) - 1
+    logits, grown = _compiled()(model, tokens, replace(cache, filled=last, uniform=False), memory)
+    return logits, replace(grown, filled=cache.filled + 1)
+
+
+@lru_cache
+def _compiled() -> Callable[..., tuple[Tensor, KVCache]]:
+    return torch.compile(decode)

@@ -1,0 +1,253 @@
+"""Writing text with a decoder or an encoder-decoder, a token per row and step (lesson 10).
+
+What is drawn from is one distribution, transformed: `temperature`, `top_k` and `top_p` are functions on logits that
+compose, and `Sampling` composes them. `generate` streams; `complete` waits for the whole; `generate_long` goes on past
+the context. `companion.generation.beam` looks for the most probable text instead of drawing one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from companion.config import require_whole
+from companion.generation.decoding import (
+    BUCKET,
+    Rules,
+    check_request,
+    check_rows,
+    compiled_decode,
+    decode,
+    evaluating,
+    prefill,
+)
+from companion.generation.sampling import Sampling
+from companion.layers.cache import KVCache
+from companion.transformer import Memory, Transformer
+
+__all__ = ["Rules", "complete", "generate", "generate_long"]
+
+
+Stream = int | np.random.Generator
+
+
+def generate(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]] | None = None,
+    *,
+    source: Sequence[Sequence[int]] | None = None,
+    start: int | None = None,
+    max_new_tokens: int | None = None,
+    sampling: Sampling | None = None,
+    stop: Collection[int] = (),
+    rules: Rules | None = None,
+    seed: int = 0,
+    streams: Sequence[Stream] | None = None,
+    compile: bool = False,
+) -> Iterator[list[int | None]]:
+    """Continue every prompt, one token per row and step, as soon as it is known.
+
+    prompts:         token ids, rows of unequal lengths. They are read together, padded on the right.
+    source:          for an encoder-decoder: the token ids of each row's source, of unequal lengths too. They are
+                     encoded once, together; what a row writes depends on its own source only.
+    start:           for an encoder-decoder, in place of prompts: the id that begins every target.
+    max_new_tokens:  how many steps at most. `None`: until the longest row fills `model.config.context`.
+    sampling:        how to choose among the tokens. `None`: `Sampling()`, the model's own distribution.
+    stop:            ids that end a row. The id itself is still given; after it the row gives `None`.
+    rules:           which tokens may not come, or must. `None`: all may.
+    seed, streams:   row r draws from the random stream that `seed` and the number `streams[r]` (`None`: r) alone
+                     decide: its continuation does not depend on the other rows, nor on the device the model is on (but
+                     the last digits of the logits may). `streams[r]` may also be a NumPy generator, which is then read
+                     on from where it stands.
+    compile:         compile the decode step. Attention then reads the cache in multiples of 64 slots, so that few
+                     different shapes occur and two or three compilations serve a text of any length. They take from
+                     seconds to a minute: it pays for long continuations, or many.
+
+    Yields a list with one entry per prompt; ends when every row has stopped. The model runs in evaluation mode and
+    without gradients inside; between two steps and afterwards the caller finds both as they were.
+
+    Cost: one forward pass over the sources and one over the prompts, then per step one token's pass;
+    `companion.costs.account` counts them.
+
+    Raises `ValueError`, before anything runs, for no prompt, an empty prompt or source, an id outside the vocabulary, a
+    prompt that with `max_new_tokens` would not fit the context, a source with a model that has no encoder or none with
+    one that has, or a model that writes no text.
+    """
+    sampling = Sampling() if sampling is None else sampling
+    rules = Rules() if rules is None else rules
+    prompts, steps = check_request(model, prompts, source, start, max_new_tokens)
+    rules.check(model.config.vocab, stop)
+    draws = _streams(seed, streams, len(prompts))
+    return _generate(model, prompts, source, steps, sampling, frozenset(stop), rules, draws, compile)
+
+
+def complete(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]] | None = None,
+    *,
+    source: Sequence[Sequence[int]] | None = None,
+    start: int | None = None,
+    max_new_tokens: int | None = None,
+    sampling: Sampling | None = None,
+    stop: Collection[int] = (),
+    rules: Rules | None = None,
+    seed: int = 0,
+    streams: Sequence[Stream] | None = None,
+    compile: bool = False,
+) -> list[list[int]]:
+    """`generate`, waited for: the new tokens of each prompt, a stop token (where one came) last."""
+    steps = generate(
+        model,
+        prompts,
+        source=source,
+        start=start,
+        max_new_tokens=max_new_tokens,
+        sampling=sampling,
+        stop=stop,
+        rules=rules,
+        seed=seed,
+        streams=streams,
+        compile=compile,
+    )
+    return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
+
+
+def generate_long(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+    stop: Collection[int] = (),
+    rules: Rules | None = None,
+    seed: int = 0,
+    compile: bool = False,
+) -> Iterator[list[int | None]]:
+    """`generate` for a decoder, also past the end of its context.
+
+    A row that fills the context keeps its last half and goes on from there: each token is written from at least half of
+    the context, where so much has been written. Rows fill it at different times; a row's tokens depend on no other row
+    all the same, because it is cut only when it is full itself, and its random stream runs on.
+
+    Cost: as `generate`, and one pass over what each row keeps whenever one of them is full.
+
+    Raises `ValueError`, before anything runs, as `generate` does, and for a prompt longer than the context.
+    """
+    config = model.config
+    if config.stack != "decoder" or config.context < 2:
+        raise ValueError(
+            f"model has stack={config.stack!r} and context={config.context}: expected a decoder with a context of at "
+            "least 2, one token to read and one to write"
+        )
+    require_whole("max_new_tokens", max_new_tokens)
+    check_rows("prompts", prompts, config.vocab)
+    for row, prompt in enumerate(prompts):
+        if len(prompt) > config.context:
+            raise ValueError(f"prompts[{row}] has {len(prompt)} tokens: expected at most context={config.context}")
+    sampling = Sampling() if sampling is None else sampling
+    rules = Rules() if rules is None else rules
+    rules.check(config.vocab, stop)
+    draws = _streams(seed, None, len(prompts))
+    return _generate_long(model, prompts, max_new_tokens, sampling, frozenset(stop), rules, draws, compile)
+
+
+def _generate_long(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int,
+    sampling: Sampling,
+    stop: frozenset[int],
+    rules: Rules,
+    streams: Sequence[np.random.Generator],
+    compile: bool,
+) -> Iterator[list[int | None]]:
+    context = model.config.context
+    going = {row: list(prompt) for row, prompt in enumerate(prompts)}
+    written = 0
+    while written < max_new_tokens and going:
+        for ids in going.values():
+            if len(ids) == context:
+                del ids[: context - context // 2]
+        steps = min(max_new_tokens - written, context - max(map(len, going.values())))
+        now = Rules(
+            rules.never,
+            max(0, rules.min_new_tokens - written),
+            rules.last if written + steps == max_new_tokens else None,
+        )
+        rows = [streams[row] for row in going]
+        for step in _generate(model, list(going.values()), None, steps, sampling, stop, now, rows, compile):
+            line: list[int | None] = [None] * len(prompts)
+            for (row, ids), token in zip(going.items(), step, strict=True):
+                if token is not None:
+                    line[row] = token
+                    ids.append(token)
+            yield line
+        written += steps
+        going = {row: ids for row, ids in going.items() if ids[-1] not in stop}
+
+
+def _streams(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
+    require_whole("seed", seed, 0)
+    if streams is None:
+        streams = range(rows)
+    if len(streams) != rows:
+        raise ValueError(f"streams has {len(streams)} entries: expected {rows}, one for each prompt")
+    for row, stream in enumerate(streams):
+        if not isinstance(stream, np.random.Generator):
+            require_whole(f"streams[{row}]", stream, 0)
+    # NumPy's generators take (seed, row) as one seed, and draw the same numbers wherever the model runs.
+    return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in streams]
+
+
+def _generate(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    source: Sequence[Sequence[int]] | None,
+    steps: int,
+    sampling: Sampling,
+    stop: frozenset[int],
+    rules: Rules,
+    streams: Sequence[np.random.Generator],
+    compile: bool,
+) -> Iterator[list[int | None]]:
+    bucket = BUCKET if compile else 1
+    slots = -(-(max(map(len, prompts)) + steps - 1) // bucket) * bucket
+    next_logits: Callable[..., tuple[Tensor, KVCache]] = compiled_decode if compile else decode
+    stopped = [False] * len(prompts)
+    cache: KVCache | None = None
+    memory: Memory | None = None
+    tokens = torch.empty(0, dtype=torch.long)
+    modules = list(model.modules())  # found once: the walk costs as much as a layer's arithmetic
+    for i in range(steps):
+        # Both are entered anew for each step: a generator that is waiting must not leave its caller without gradients.
+        with torch.inference_mode(), evaluating(modules):
+            if cache is None:
+                logits, cache, memory = prefill(model, prompts, source, slots, bucket)
+            else:
+                logits, cache = next_logits(model, tokens, cache, memory)
+            tokens = _draw(rules.apply(logits, i, steps, stop), sampling, streams)
+        step = [None if done else token for done, token in zip(stopped, tokens.tolist(), strict=True)]
+        stopped = [done or token in stop for done, token in zip(stopped, step, strict=True)]
+        yield step
+        if all(stopped):
+            return
+
+
+def _draw(
+    logits: Float[Tensor, "batch vocab"], sampling: Sampling, streams: Sequence[np.random.Generator]
+) -> Int[Tensor, "batch"]:
+    """One token per row: the first whose cumulative probability exceeds a uniform number u in [0, 1)."""
+    if sampling.temperature == 0:
+        return logits.argmax(-1)
+    probabilities = sampling.probabilities(logits)
+    # In float64, on the CPU if the device has none (Apple's).
+    cumulative = (probabilities.cpu() if probabilities.device.type == "mps" else probabilities).double().cumsum(-1)
+    u = torch.tensor([stream.random() for stream in streams], dtype=torch.float64, device=cumulative.device)
+    # The sum may differ from 1 in its last digits; u times the sum stays below it, and `right=True` steps over tokens
+    # of probability zero, also if u = 0.
+    tokens = torch.searchsorted(cumulative, u[:, None] * cumulative[:, -1:], right=True)
+    return tokens.squeeze(-1).to(logits.device)

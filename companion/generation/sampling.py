@@ -1,0 +1,82 @@
+"""How a token is drawn (lesson 10): temperature, top-k and top-p as functions on logits, composed by `Sampling`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from companion.config import require_whole
+from companion.generation.decoding import (
+    wide,
+)
+
+
+def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor, "*batch vocab"]:
+    """logits / t: p_i becomes proportional to p_i^(1/t). Flatter for t > 1, sharper for t < 1, unchanged for t = 1.
+
+    t = 0 is the limit: all but the largest logit become -inf (of equal largest ones the first stays), which makes
+    drawing the same as greedy decoding. Raises `ValueError` unless t is a finite number >= 0.
+    """
+    if not (math.isfinite(t) and t >= 0):
+        raise ValueError(f"temperature={t!r}: expected a finite number >= 0; 0 takes the most probable token")
+    return top_k(logits, 1) if t == 0 else logits / t
+
+
+def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
+    """Keep the k largest logits, all others become -inf (Fan et al. 2018).
+
+    Exactly k stay, also among equal ones; a k beyond the vocabulary keeps all. Raises `ValueError` unless k >= 1.
+    """
+    require_whole("top_k", k)
+    if k == 1:
+        kept = logits.argmax(-1, keepdim=True)  # the first of equal ones, as in greedy decoding
+    else:
+        kept = logits.topk(min(k, logits.shape[-1]), dim=-1).indices
+    return torch.full_like(logits, -math.inf).scatter(-1, kept, logits.gather(-1, kept))
+
+
+def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
+    """Keep the fewest most probable tokens whose probabilities sum to at least p (Holtzman et al. 2020, section 3.1).
+
+    The token that carries the sum across p is kept, so at least one always stays; all others become -inf.
+    Raises `ValueError` unless 0 < p <= 1.
+    """
+    if not 0 < p <= 1:
+        raise ValueError(f"top_p={p!r}: expected a probability in (0, 1]")
+    if p == 1:
+        return logits  # rounding in the running sum could cut the tail
+    descending, order = logits.sort(dim=-1, descending=True, stable=True)
+    probabilities = descending.softmax(-1, dtype=wide(logits))
+    before = probabilities.cumsum(-1) - probabilities  # what the more probable tokens already add up to
+    return torch.full_like(logits, -math.inf).scatter(-1, order, descending.masked_fill(before >= p, -math.inf))
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen: the logits through `temperature`, then `top_k`, then `top_p`, then softmax.
+
+    temperature:  0 is greedy decoding.
+    top_k, top_p: `None` leaves the step out.
+
+    Raises `ValueError` for a value that its function would refuse.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        self.probabilities(torch.zeros(1, 1))  # the functions themselves are the judges
+
+    def probabilities(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """What is drawn from; each row sums to one. Half-precision logits are taken to float32 first."""
+        logits = temperature(logits.to(wide(logits)), self.temperature)
+        if self.top_k is not None:
+            logits = top_k(logits, self.top_k)
+        if self.top_p is not None:
+            logits = top_p(logits, self.top_p)
+        return logits.softmax(-1)

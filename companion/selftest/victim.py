@@ -1,0 +1,71 @@
+"""The process that is killed: it trains like `companion train`, and dies when its plan says so."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from companion.selftest.plan import _KILL, Plan, digest
+from companion.training.distributed.processes import launched
+
+_OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
+
+
+def _train(plan: Plan, arguments: list[str]) -> int:
+    """Train as `companion` with these arguments does, and do what the plan says."""
+    from companion.commands.main import main
+    from companion.training.trainer import Trainer, Update
+
+    rank, notes = int(os.environ.get("RANK", 0)) if launched() else 0, Path(plan.notes)
+    draft = notes / f"tmp-{rank}"
+    draft.write_text(str(os.getpid()))
+    draft.rename(notes / f"pid-{rank}")
+    if plan.witness:
+        update: Callable[[Trainer], Update] = Trainer.update
+
+        def noting(self: Trainer) -> Update:
+            made = update(self)
+            weights = self.weights()
+            if self.parallel.main:
+                with open(notes / "digests", "a") as file:
+                    file.write(f"{self.done} {digest(weights)}\n")
+            return made
+
+        Trainer.update = noting  # type: ignore[method-assign]
+    if plan.number and rank == 0:
+        _watch(plan, Path(arguments[arguments.index("--out") + 1]))
+    return main(arguments)
+
+
+def _watch(plan: Plan, run: Path) -> None:
+    """Kill this process, or announce it, before its `plan.number`-th file operation in the folder `run`."""
+    count, told = 0, Path(plan.notes) / "moment"
+
+    def hook(event: str, operands: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event not in _OPERATIONS or not operands or not isinstance(operands[0], str | bytes | os.PathLike):
+            return
+        path = Path(os.fsdecode(operands[0]))
+        if path != run and run not in path.parents:
+            return
+        count += 1
+        if count == plan.number:
+            name = "run" if path == run else str(path.relative_to(run))
+            draft = told.with_suffix(".tmp")
+            draft.write_text(f"{event.removeprefix('os.').removeprefix('shutil.')} {_shown(name)}")
+            draft.rename(told)
+            if not plan.wait:
+                os.kill(os.getpid(), _KILL)
+
+    sys.addaudithook(hook)
+
+
+def _shown(name: str) -> str:
+    """A path without the random part of a draft's name."""
+    parts = [
+        part.rsplit(".", 2)[0] if part.endswith(".tmp") and part.count(".") > 3 else part for part in name.split("/")
+    ]
+    return "/".join(parts)

@@ -1,0 +1,218 @@
+"""The checkpoints of a run: the last few, and the best; whole, whenever the process is killed.
+
+    checkpoints/
+        step-00000400/            the best so far, as state.json of the last one says
+        step-00000950/
+        step-00001000/            the last
+            model.safetensors, config.json     what `companion.files.models.load_model` reads
+            optimizer.safetensors              both moments and the count of every parameter
+            state.json                         updates done, how good it was found, which is the best, checksums
+
+A checkpoint is written into a hidden folder, flushed to the disk, and renamed; only then are older ones removed, which
+are hidden first. So a folder with a name of its own is a whole checkpoint, or one that was damaged later, which its
+checksums (SHA-256) tell. Which is the best stands in the last checkpoint itself: a copy of the folder loses no link,
+and a kill leaves no marker that disagrees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from companion.config import ModelConfig
+from companion.files.atomic import sync_folder, write_atomic, writing
+from companion.files.models import CONFIG, WEIGHTS, load_model, load_tensors, read_config, save_model, save_tensors
+from companion.transformer import Transformer
+
+OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+_ROOM = 64 * 1024
+"""Bytes of a checkpoint besides its tensors, at most."""
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds, and where."""
+
+    folder: Path
+    config: ModelConfig
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    done: int
+
+
+class Checkpoints:
+    """The checkpoints in the folder `home`, which need not be there. Nothing is kept in memory."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def all(self) -> list[Path]:
+        """Their folders, the last one last."""
+        return sorted(path for path in self.home.glob("step-*") if path.is_dir())
+
+    def last(self) -> Path | None:
+        """The folder of the last one; `None` before the first."""
+        return found[-1] if (found := self.all()) else None
+
+    def best(self) -> Path:
+        """The folder of the best one. Raises `ValueError` when none was measured yet, or it is gone."""
+        last = self.last()
+        if last is None or (best := _state(last)["best"]) is None:
+            raise ValueError(f"{self.home}: expected a checkpoint that was measured, but there is none yet")
+        if not (folder := self.home / _name(best["update"])).is_dir():
+            raise ValueError(f"{folder}: expected the best checkpoint, found none there; it was removed")
+        return folder
+
+    def model(self, folder: Path) -> Transformer:
+        """The model of a checkpoint. Raises `ValueError` when it is damaged."""
+        model = load_model(folder)
+        _check(folder, _state(folder), (WEIGHTS, CONFIG))
+        return model
+
+    def write(
+        self,
+        model: Transformer,
+        weights: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        *,
+        done: int,
+        keep: int,
+        error: float | None = None,
+    ) -> Path:
+        """Write the checkpoint after update `done`, then remove all but the last `keep` and the best.
+
+        error:  how good the model is, smaller being better; `None`: not measured, and so not the best.
+
+        Raises `NotWritten` when there is no room, or the system refuses for another reason; nothing is lost then.
+        """
+        final = self.home / _name(done)
+        before = self.last()
+        needed = sum(tensor.nbytes for tensors in (weights, optimizer) for tensor in tensors.values()) + _ROOM
+        with writing(final, needed):
+            self.home.mkdir(parents=True, exist_ok=True)
+            self.clear_unfinished()
+            if before != final:
+                draft = self.home / f".{final.name}.tmp"
+                try:
+                    draft.mkdir()
+                    save_model(draft, model, weights=weights)
+                    save_tensors(draft / OPTIMIZER, optimizer)
+                    state = {
+                        "done": done,
+                        "best": self._better(done, error, _best(before)),
+                        "sha256": {name: _digest(draft / name) for name in (WEIGHTS, CONFIG, OPTIMIZER)},
+                    }
+                    write_atomic(draft / STATE, json.dumps(state, indent=2) + "\n")
+                    draft.rename(final)
+                finally:
+                    shutil.rmtree(draft, ignore_errors=True)
+                sync_folder(self.home)
+        self._remove_old(keep)
+        return final
+
+    def newest_whole(self) -> tuple[Saved | None, list[str]]:
+        """The last checkpoint that is whole, with what is wrong with each one after it; `None` before the first.
+
+        Raises `ValueError` if there are checkpoints and all are damaged.
+        """
+        faults: list[str] = []
+        for folder in reversed(self.all()):
+            try:
+                return self.load(folder), faults
+            except ValueError as error:
+                faults.append(str(error))
+        if faults:
+            raise ValueError(
+                f"{self.home}: no checkpoint is whole, so the run cannot go on: {'; '.join(faults)}. Put one back from "
+                "a copy; or remove this folder, and the same command trains from the first update again"
+            )
+        return None, faults
+
+    def load(self, folder: Path) -> Saved:
+        """Read a checkpoint. Raises `ValueError` naming the file that is damaged."""
+        weights, optimizer = load_tensors(folder / WEIGHTS), load_tensors(folder / OPTIMIZER)
+        try:
+            config = ModelConfig.from_json(json.dumps(read_config(folder)))
+        except ValueError as error:
+            raise ValueError(f"{folder / CONFIG}: {error}") from None
+        state = _state(folder)
+        _check(folder, state, (WEIGHTS, CONFIG, OPTIMIZER))
+        return Saved(folder, config, weights, optimizer, state["done"])
+
+    def set_aside(self, after: Path) -> list[Path]:
+        """Rename the checkpoints later than `after`, which are damaged, so that they are none; their new names."""
+        moved = []
+        for folder in self.all():
+            if folder > after:
+                aside = folder.with_name(folder.name.replace("step", "damaged"))
+                shutil.rmtree(aside, ignore_errors=True)
+                moved.append(folder.rename(aside))
+        return moved
+
+    def clear_unfinished(self) -> None:
+        """Remove what a kill left: drafts, and old ones on their way out."""
+        for folder in self.home.glob(".step-*"):
+            shutil.rmtree(folder)
+
+    def _better(self, done: int, error: float | None, best: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The best one so far. Of equals the later, which was trained longer and is more likely the last as well."""
+        if error is None or not math.isfinite(error):
+            return best
+        if best is None or error <= best["error"] or not (self.home / _name(best["update"])).is_dir():
+            return {"update": done, "error": error}
+        return best
+
+    def _remove_old(self, keep: int) -> None:
+        *old, last = self.all()
+        best = _best(last)
+        spared = {_name(best["update"])} if best else set()
+        for folder in old[: len(old) - (keep - 1)]:
+            if folder.name not in spared:
+                with suppress(OSError):  # there may be no room for another name
+                    # Hidden first: what has a checkpoint's name is whole, even when removing it is interrupted.
+                    folder = folder.rename(self.home / f".{folder.name}.old")
+                shutil.rmtree(folder)
+
+
+def _name(done: int) -> str:
+    return f"step-{done:08d}"
+
+
+def _best(folder: Path | None) -> dict[str, Any] | None:
+    """What a checkpoint says of the best; nothing if it cannot be read any more."""
+    with suppress(ValueError):
+        return None if folder is None else _state(folder)["best"]
+    return None
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    try:
+        state = json.loads((folder / STATE).read_text("utf-8"))
+        best = state.get("best")  # a run of an earlier version has none, and no checksums
+        return {
+            "done": int(state["done"]),
+            "best": None if best is None else {"update": int(best["update"]), "error": float(best["error"])},
+            "sha256": dict(state.get("sha256", {})),
+        }
+    except FileNotFoundError:
+        raise ValueError(f"{folder / STATE}: the checkpoint is damaged (the file is missing)") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / STATE}: the checkpoint is damaged ({error})") from None
+
+
+def _check(folder: Path, state: Mapping[str, Any], names: tuple[str, ...]) -> None:
+    for name in names:
+        if name in state["sha256"] and _digest(folder / name) != state["sha256"][name]:
+            raise ValueError(f"{folder / name}: the checkpoint is damaged (the file is not what was saved)")
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

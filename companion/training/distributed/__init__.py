@@ -1,0 +1,1 @@
+"""Training on several processes: data parallel, sharded, and experts spread over processes."""

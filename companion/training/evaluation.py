@@ -1,0 +1,81 @@
+"""The loss over a whole text, without gradients: nats, tokens, perplexity and bits per byte."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from companion.training.distributed.processes import Batch
+from companion.training.losses import IGNORE, Loss, bits_per_byte, next_token_loss
+from companion.training.precision import autocast
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model's loss on a text: all of it in nats, the tokens it was summed over, and the bytes they stand for."""
+
+    nats: float
+    tokens: int
+    bytes: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The loss in bits over the text's bytes, see `losses.bits_per_byte`; comparable between tokenizers."""
+        return bits_per_byte(self.nats, self.bytes)
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean nats per token; comparable only between models with the same tokenizer."""
+        return math.exp(self.nats / self.tokens)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """What a run's log keeps."""
+        return {"bits_per_byte": self.bits_per_byte}
+
+    @property
+    def error(self) -> float:
+        """Smaller is better: by this the best checkpoint is told."""
+        return self.bits_per_byte
+
+    def result(self) -> dict[str, Any]:
+        """What a finished run keeps."""
+        return {**self.scores, "perplexity": self.perplexity, "tokens": self.tokens, "bytes": self.bytes}
+
+    def __str__(self) -> str:
+        return f"{self.bits_per_byte:.3f} bits per byte"
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    bytes: int,
+    *,
+    loss: Loss = next_token_loss,
+    precision: str = "fp32",
+) -> Evaluation:
+    """A model's loss over all of `batches`, without dropout; the model's mode is as before afterwards.
+
+    bytes: how many bytes of text the targets spell. Raises `ValueError` when nothing is scored.
+    """
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    nats = torch.zeros((), device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
+    tokens = 0
+    try:
+        for batch in batches:
+            with autocast(device, precision):
+                nats += loss(model, *(tensor.to(device, non_blocking=True) for tensor in batch)).nats
+            tokens += int((batch[-1] != IGNORE).sum())
+    finally:
+        model.train(was_training)
+    if tokens == 0:
+        raise ValueError("batches: expected at least one target to score, got none")
+    return Evaluation(float(nats), tokens, bytes)

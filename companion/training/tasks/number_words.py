@@ -1,0 +1,231 @@
+"""The task of translating number names: an encoder-decoder, and exact match on numbers it has not seen."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from companion.config import ModelConfig, require_whole
+from companion.data import number_words
+from companion.data.number_words import BOS, EOS, PAD, NumberWords, PairBatches
+from companion.generation.beam import beam_search
+from companion.generation.decoding import Rules
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
+from companion.training.losses import Loss, translation_loss
+from companion.training.plot import plot_exact_match
+from companion.training.precision import autocast, derived_seed
+from companion.training.settings import NumberWordsSettings, recorded
+from companion.training.tasks.exact_match import ExactMatch
+from companion.training.tasks.task import Task
+from companion.transformer import Transformer
+
+MEASURED = 2000
+"""Held-out numbers that a finished run is measured on."""
+MEASURED_BRIEFLY = 300
+"""Held-out numbers that a run is measured on along the way."""
+AT_ONCE = 250
+"""Names that are translated together."""
+UPDATES = {"parts": 400, "characters": 1000}
+"""Updates that the default model needs, by the smallest pieces in use."""
+
+
+def translate(
+    model: Transformer,
+    words: NumberWords,
+    numbers: Sequence[int],
+    *,
+    beams: int = 1,
+    length_penalty: float = 1.0,
+    precision: str = "fp32",
+    progress: bool = False,
+) -> list[str]:
+    """What `model` makes of the names of `numbers`, in the target language.
+
+    beams:  1 takes the most probable token at each step (greedy decoding); more search for the most probable name, with
+            a length penalty as in `beam_search`.
+    progress: show a bar where standard error is a terminal.
+
+    Raises `ValueError` for beams below 1.
+    """
+    require_whole("beams", beams)
+    device = next(model.parameters()).device
+    steps = min(words.longest, model.config.context - 1)
+    never = Rules(never=(PAD, BOS))
+    texts: list[str] = []
+    bar = tqdm(total=len(numbers), unit="name", disable=None if progress else True, leave=False)
+    for first in range(0, len(numbers), AT_ONCE):
+        sources = [words.encode(number)[0] for number in numbers[first : first + AT_ONCE]]
+        with autocast(device, precision):
+            if beams == 1:
+                greedy = Sampling(temperature=0.0)
+                rows: Sequence[Sequence[int]] = complete(
+                    model, source=sources, start=BOS, max_new_tokens=steps, sampling=greedy, stop={EOS}, rules=never
+                )
+            else:
+                found = beam_search(
+                    model,
+                    source=sources,
+                    start=BOS,
+                    width=beams,
+                    max_new_tokens=steps,
+                    stop={EOS},
+                    rules=never,
+                    length_penalty=length_penalty,
+                )
+                rows = [best.tokens for best, *_ in found]
+        texts += map(words.decode, rows)
+        bar.update(len(rows))
+    bar.close()
+    return texts
+
+
+def exact_match(
+    model: Transformer,
+    words: NumberWords,
+    numbers: Sequence[int],
+    *,
+    beams: int = 1,
+    precision: str = "fp32",
+    progress: bool = False,
+) -> ExactMatch:
+    """How many names `model` translates without a mistake, by the number of digits. The rest is as in `translate`.
+
+    Raises `ValueError` for no numbers, and for beams below 1.
+    """
+    texts = translate(model, words, numbers, beams=beams, precision=precision, progress=progress)
+    return ExactMatch.of(
+        (len(str(number)), text == words.target.name(number)) for number, text in zip(numbers, texts, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class NumberWordsTask(Task):
+    """Translating number names from one language into another."""
+
+    settings: NumberWordsSettings
+    words: NumberWords
+
+    @classmethod
+    def open(cls, settings: NumberWordsSettings) -> NumberWordsTask:
+        """Raises `ValueError` for languages that are not known, and a model that cannot be or is too short for them."""
+        words = number_words.task(
+            settings.source,
+            settings.target,
+            source_pieces=settings.source_pieces,
+            target_pieces=settings.target_pieces,
+        )
+        made = cls(settings, words)
+        if made.config.context < words.longest:
+            raise ValueError(
+                f"--context {made.config.context}: expected at least {words.longest}, the tokens of the longest name"
+            )
+        return made
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> NumberWordsTask:
+        """The task of a run from its `run.json`.
+
+        Raises `ValueError` when the run learned something else, or names have changed since it was trained.
+        """
+        settings = recorded(record)
+        if not isinstance(settings, NumberWordsSettings):
+            raise ValueError(f"the run learned {settings.task}: expected one of {NumberWordsSettings.task}")
+        task = cls.open(settings)
+        if task.fingerprint != record["text"]["fingerprint"]:
+            raise ValueError(
+                f"the names of numbers have changed since this run was trained, with num2words "
+                f"{record['text'].get('num2words')}: expected that version, got {version('num2words')}"
+            )
+        return task
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        """The model that the settings ask for; one vocabulary holds the pieces of both languages.
+
+        Raises `ValueError` as `Settings.model_config`.
+        """
+        return self.settings.model_config(self.words.vocab).with_(vocab=self.words.vocab)
+
+    @cached_property
+    def batches(self) -> PairBatches:
+        """Number of a micro-batch -> its pairs of names, as (source, inputs, targets) of `translation_loss`."""
+        settings = self.settings
+        return PairBatches(self.words, batch=settings.batch, seed=derived_seed(settings.seed, 1))
+
+    @property
+    def loss(self) -> Loss:
+        """`translation_loss`, with the label smoothing of the settings."""
+        return partial(translation_loss, padding=PAD, smoothing=self.settings.label_smoothing)
+
+    def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> ExactMatch:
+        """Exact match of greedy decoding on held-out numbers of every length, the same ones always."""
+        chosen = number_words.held_out(MEASURED_BRIEFLY if brief else MEASURED)
+        return exact_match(model, self.words, chosen, precision=precision)
+
+    @property
+    def usual(self) -> int:  # type: ignore[override]
+        """Updates that the smallest pieces in use need, when neither steps nor minutes are asked for."""
+        kinds = {self.settings.source_pieces, self.settings.target_pieces}
+        return max(UPDATES[kind] for kind in kinds)
+
+    @property
+    def title(self) -> str:
+        return f"number names, {self.words.title}"
+
+    @property
+    def fingerprint(self) -> str:
+        return self.words.fingerprint
+
+    def record(self) -> dict[str, Any]:
+        """In `text`, beside its title and fingerprint, the version of num2words, which makes the names."""
+        text = {"title": self.title, "fingerprint": self.fingerprint, "num2words": version("num2words")}
+        return {"text": text}
+
+    def facts(self) -> Sequence[tuple[str, str]]:
+        words, number = self.words, 21_304
+        source, target = words.encode(number)
+        sides = [
+            (language.title, " ".join(map(repr, words.pieces(ids)) if kind == "characters" else words.pieces(ids)))
+            for language, ids, kind in (
+                (words.source, source, words.source_pieces),
+                (words.target, target, words.target_pieces),
+            )
+        ]
+        width = max(len(name) for name, _ in sides)
+        held = sum(len(number_words.one_side(digits, held_out=True)) for digits in number_words.DIGITS)
+        return (
+            ("numbers", f"0 to {number_words.MOST - 1:,}; learns from {number_words.MOST - held:,} of them"),
+            ("", f"measured on some of the {held:,} others, which it never sees"),
+            ("tokens", f"{words.vocab} kinds, of both languages; those of {number:,} are"),
+            *(("", f"{name:<{width}}  {text}") for name, text in sides),
+        )
+
+    def amount(self, updates: int) -> str:
+        each = self.settings.batch * self.settings.accumulate
+        return f"{updates:,} updates of {each:,} pairs of names"
+
+    def excerpt(self, model: Transformer) -> str:
+        """A held-out number and what the model makes of its name, the same number every time."""
+        number = number_words.held_out(MEASURED_BRIEFLY)[-1]
+        (text,) = translate(model, self.words, [number])
+        return f"{number:,}: {text}"
+
+    def verdict(self, record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+        """Exact match by the number of digits, as a table."""
+        return ExactMatch.from_result(result).table()
+
+    def next_command(self, folder: Path) -> str:
+        """`companion translate` of this run, with a name to translate."""
+        return f"companion translate --run {shlex.quote(str(folder))} {shlex.quote(self.words.source.name(21_304))}"
+
+    def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
+        """Draw the loss of each update, and below it exact match at each evaluation. False without matplotlib."""
+        return plot_exact_match(entries, path)

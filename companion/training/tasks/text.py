@@ -1,0 +1,239 @@
+"""The task of going on with text: a decoder, its tokenizer, and bits per byte on documents it has not seen."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from companion.config import ModelConfig
+from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents, require_a_window
+from companion.data.corpora import Corpus, Document, Split, fingerprint, python_reference, read_corpus, split
+from companion.data.packing import PackedBatches
+from companion.data.tokenizer import BytePairTokenizer
+from companion.data.yardsticks import yardsticks
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
+from companion.training import report
+from companion.training.evaluation import Evaluation, evaluate
+from companion.training.folder import RunFolder
+from companion.training.losses import Loss, next_token_loss, packed_next_token_loss
+from companion.training.plot import plot_loss
+from companion.training.precision import derived_seed
+from companion.training.settings import TextSettings, recorded
+from companion.training.tasks.task import Enough, Task
+from companion.transformer import Transformer
+
+DEFAULT_UPDATES = 1500
+"""Updates when neither steps nor minutes are asked for, where the text is long enough."""
+MOST_EPOCHS = 30.0
+"""Passes through the text beyond which the default model learns it by heart; asked-for steps are not cut to it."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A corpus, divided."""
+
+    corpus: Corpus
+    split: Split
+
+    @classmethod
+    def read(cls, settings: TextSettings) -> Text:
+        """The text of `settings`. Raises `ValueError` as `read_corpus` and `split` do."""
+        corpus = read_corpus(settings.data) if settings.data else python_reference()
+        return cls(corpus, split(corpus, settings.held_out))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for the same documents with the same division."""
+        return fingerprint((*self.split.train, *self.split.held_out))
+
+
+@dataclass(frozen=True)
+class TextTask(Task):
+    """Going on with text. `kept`: the tokenizer of a run that is there already; `None`: one is trained when needed."""
+
+    settings: TextSettings
+    text: Text
+    kept: BytePairTokenizer | None = None
+    preparing: ClassVar[str] = "{title}: reading, and training a tokenizer on it"
+
+    @classmethod
+    def open(cls, settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
+        """Read the text, and a run's tokenizer. Raises `ValueError` for a model or a text that cannot be."""
+        settings.model_config(settings.vocab)  # a model that cannot be should not wait for its text
+        return cls(settings, Text.read(settings), None if folder is None else folder.tokenizer())
+
+    @cached_property
+    def tokenizer(self) -> BytePairTokenizer:
+        if self.kept is not None:
+            return self.kept
+        most = self.settings.model_config(self.settings.vocab).vocab
+        return BytePairTokenizer.train((document.text for document in self.text.split.train), most)
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        return self.settings.model_config(self.settings.vocab).with_(vocab=self.tokenizer.vocab)
+
+    @cached_property
+    def train(self) -> Sequence[Tensor]:
+        """The training text as ids."""
+        return encode_documents(self.tokenizer, self.text.split.train)
+
+    @cached_property
+    def held_out(self) -> Sequence[Tensor]:
+        """The held-out text as ids."""
+        return encode_documents(self.tokenizer, self.text.split.held_out)
+
+    @cached_property
+    def batches(self) -> TrainingBatches | PackedBatches:
+        """Raises `ValueError` when the text is shorter than the context, most of which would never be used."""
+        made = TrainingBatches if self.settings.packing == "ring" else PackedBatches
+        settings, context = self.settings, self.config.context
+        require_a_window(self.train, context)
+        return made(self.train, context=context, batch=settings.batch, seed=derived_seed(settings.seed, 1))
+
+    @property
+    def loss(self) -> Loss:
+        settings = self.settings
+        if settings.packing == "ring":
+            return partial(next_token_loss, smoothing=settings.label_smoothing)
+        hide: Literal["nothing", "padding", "documents"] = "nothing" if self.config.moe is None else "padding"
+        if settings.packing == "apart":
+            hide = "documents"
+        return partial(packed_next_token_loss, hide=hide, smoothing=settings.label_smoothing)
+
+    def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Evaluation:
+        """The model's loss on the held-out text, every token scored once."""
+        return measure(model, self.held_out, total_bytes(self.text.split.held_out), precision=precision)
+
+    @property
+    def usual(self) -> int:  # type: ignore[override]
+        return min(DEFAULT_UPDATES, self.enough.updates)
+
+    @property
+    def enough(self) -> Enough:
+        updates = max(1, round(MOST_EPOCHS / self.batches.epochs(self.settings.accumulate)))
+        return Enough(updates, f"or {MOST_EPOCHS:g} times through the text, are enough: more would learn it by heart")
+
+    @property
+    def title(self) -> str:
+        return self.text.corpus.title
+
+    @property
+    def fingerprint(self) -> str:
+        return self.text.fingerprint
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of the training text."""
+        return total_bytes(self.text.split.train) / sum(len(ids) - 1 for ids in self.train)
+
+    def files(self) -> dict[str, str]:
+        return {"tokenizer.json": self.tokenizer.to_json()}
+
+    def with_files(self, files: Mapping[str, str]) -> TextTask:
+        return replace(self, kept=BytePairTokenizer.from_json(files["tokenizer.json"]))
+
+    def record(self) -> dict[str, Any]:
+        """The yardsticks are measured here."""
+        split = self.text.split
+        marks = yardsticks(split.train, split.held_out)
+        return {
+            "data": [str(Path(path).expanduser().absolute()) for path in self.settings.data],
+            "text": {
+                "title": self.title,
+                "fingerprint": self.fingerprint,
+                "train_bytes": total_bytes(split.train),
+                "held_out_bytes": total_bytes(split.held_out),
+            },
+            "bytes_per_token": self.bytes_per_token,
+            "yardsticks": {mark.name: mark.bits_per_byte for mark in marks},
+        }
+
+    def facts(self) -> Sequence[tuple[str, str]]:
+        corpus, split = self.text.corpus, self.text.split
+        tokens = sum(len(ids) - 1 for ids in self.train)
+        return (
+            ("text", f"{corpus.title}: {report.count(corpus.documents, 'document')}, {corpus.bytes:,} bytes"),
+            *(("", note) for note in (*corpus.notes, *split.notes)),
+            ("", f"learns from {report.count(split.train, 'document')} ({total_bytes(split.train):,} bytes)"),
+            (
+                "",
+                f"measured on {report.count(split.held_out, 'other document')} ({total_bytes(split.held_out):,} bytes)",
+            ),
+            (
+                "tokens",
+                f"{self.config.vocab:,} kinds, {self.bytes_per_token:.2f} bytes each; {tokens:,} to learn from",
+            ),
+        )
+
+    def amount(self, updates: int) -> str:
+        settings = self.settings
+        each = settings.batch * settings.accumulate * self.config.context
+        epochs = self.batches.epochs(updates * settings.accumulate)
+        return f"{updates:,} updates of {each:,} tokens, {epochs:.1f} times through the text"
+
+    def excerpt(self, model: Transformer) -> str:
+        room = self.config.context
+        prompt = [self.tokenizer.separator, *self.tokenizer.encode("The")][:room]
+        steps = min(24, room - len(prompt))
+        if steps < 1:
+            return ""
+        stop = {self.tokenizer.separator}
+        (ids,) = complete(model, [prompt], max_new_tokens=steps, sampling=Sampling(0.8), stop=stop)
+        return "The" + " ".join(self.tokenizer.decode(ids).split(" ")).replace("\n", " ")[:70].rstrip()
+
+    def before(self, record: Mapping[str, Any]) -> str:
+        return report.yardstick_table(record["yardsticks"])
+
+    def verdict(self, record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+        return report.text_verdict(record["yardsticks"], result)
+
+    def next_command(self, folder: Path) -> str:
+        return f'companion generate --run {shlex.quote(str(folder))} --prompt "The "'
+
+    def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
+        return plot_loss(entries, path, bytes_per_token=record["bytes_per_token"], yardsticks=record["yardsticks"])
+
+
+def measure(
+    model: Transformer, documents: Sequence[Tensor], bytes: int, *, precision: str = "fp32", progress: bool = False
+) -> Evaluation:
+    """The model's loss on encoded documents that spell `bytes` bytes of text.
+
+    Every token is scored once, in its own document, from at least half of the context where so much stands before it.
+    """
+    batches = EvaluationBatches(documents, context=model.config.context)
+    if not progress:
+        return evaluate(model, batches, bytes, precision=precision)
+    from tqdm.auto import tqdm
+
+    return evaluate(model, tqdm(batches, unit="batch", disable=None, leave=False), bytes, precision=precision)
+
+
+def total_bytes(documents: Sequence[Document]) -> int:
+    """Bytes of all documents together."""
+    return sum(document.bytes for document in documents)
+
+
+def text_of(record: dict[str, Any]) -> Text:
+    """The text of a run from its `run.json`, read again and found to be the same.
+
+    Raises `ValueError` when it is gone or has changed, or the settings are not of this version.
+    """
+    settings = recorded(record)
+    if not isinstance(settings, TextSettings) or "data" not in record:
+        raise ValueError("run.json: expected the settings of a run on text, got something else")
+    text = Text.read(replace(settings, data=record["data"]))
+    if text.fingerprint != record["text"]["fingerprint"]:
+        raise ValueError(
+            f"{record['text']['title']}: the text of this run has changed since it was trained; "
+            "name the text to measure on with --data"
+        )
+    return text

@@ -1,0 +1,331 @@
+"""Training on one device, in updates that depend on nothing but the state before them.
+
+An update is a function of (weights, optimizer state, number of the update): its batches and its dropout are derived
+from the seed and that number. A run that is stopped anywhere and continued from its last checkpoint therefore ends
+with the same weights, bit for bit, as one that was never stopped (same machine, same number of threads).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from companion.config import require_whole
+from companion.layers.balance import update_bias
+from companion.layers.moe import MoE, RoutingStats, load_entropy
+from companion.training.distributed.processes import Batch, Parallel
+from companion.training.evaluation import Evaluation, evaluate
+from companion.training.losses import IGNORE, Loss, Scored, next_token_loss, routing_loss
+from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
+from companion.training.precision import autocast, derived_seed
+from companion.training.schedule import Schedule, learning_rate
+from companion.transformer import Transformer
+
+"""(model, *batch) -> `Scored`."""
+
+
+class Diverged(RuntimeError):
+    """The loss or the gradient is not a number any more. Nothing of that update has reached the weights."""
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train.
+
+    updates:        steps of the optimizer in the whole run; the schedule ends exactly there.
+    accumulate:     micro-batches per update. More of them make a larger batch in the same memory.
+    learning_rate:  its peak, reached after `warmup` updates.
+    schedule:       how it falls from there: along half a `"cosine"` or in a `"linear"` way to `last_share` of the peak
+                    at the last update, or with the `"inverse_sqrt"` of the update, to wherever that leads.
+    weight_decay:   of the matrices (see `optimizer.decayed`).
+    betas:          decay of AdamW's two moving averages per update.
+    clip:           largest norm of the whole gradient.
+    seed:           of dropout, and of a router's noise.
+    balance_loss:   weight of the Switch loss of each mixture of experts, which asks for an even load.
+    z_loss:         weight of each router's z-loss, which keeps its logits small.
+    bias_rate:      step of the selection bias of experts with `balanced`, made after each update.
+
+    Raises `ValueError` naming the field, what it was and what it must be.
+    """
+
+    updates: int
+    accumulate: int = 1
+    learning_rate: float = 3e-3
+    schedule: Schedule = "cosine"
+    last_share: float = 0.05
+    warmup: int = 50
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    seed: int = 0
+    balance_loss: float = 0.0
+    z_loss: float = 0.0
+    bias_rate: float = 0.001
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "accumulate"):
+            require_whole(name, getattr(self, name))
+        for name in ("warmup", "seed"):
+            require_whole(name, getattr(self, name), 0)
+        for name in ("learning_rate", "clip"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value!r}: expected a number > 0")
+        for name in ("weight_decay", "balance_loss", "z_loss", "bias_rate"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name}={value!r}: expected a number >= 0")
+        if not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):
+            raise ValueError(f"betas={self.betas!r}: expected two numbers of at least 0 and below 1")
+        if self.schedule not in get_args(Schedule):
+            expected = ", ".join(map(repr, get_args(Schedule)))
+            raise ValueError(f"schedule={self.schedule!r}: expected one of {expected}")
+        if not 0 <= self.last_share <= 1:
+            raise ValueError(f"last_share={self.last_share!r}: expected a share between 0 and 1")
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update reports.
+
+    loss:               nats per token, without the losses that balance experts.
+    tokens:             how many were scored.
+    gradient_norm:      before clipping.
+    effective_experts:  of the layer whose load is the most uneven, see `RoutingStats`; `None` without experts.
+    dropped:            share of the visits to experts, in all layers, that found them full; `None` without experts.
+    """
+
+    number: int
+    loss: float
+    tokens: int
+    gradient_norm: float
+    learning_rate: float
+    effective_experts: float | None = None
+    dropped: float | None = None
+
+
+class Trainer:
+    """A model, its optimizer, and the number of updates made.
+
+    model:      trained in place, on the device its parameters are on.
+    batches:    micro-batch number -> tensors for `loss`, targets last. Must depend on the number alone.
+    loss:       (model, *micro-batch) -> `Scored`.
+    precision:  `"fp32"`, or `"bf16"`: matrix products in bfloat16 under autocast; weights and optimizer stay fp32.
+    compile:    compile the forward pass: pays off on a GPU, after a minute.
+    parallel:   the processes that train together; each makes a trainer with the same arguments. `model` is distributed
+                over them, in place, and from then on `whole` has the model to measure or to write text with.
+
+    Methods that are *collectives* have to be called by all processes, in the same order.
+
+    Raises `ValueError` for another `precision`, and where `parallel` is to spread experts and `model` has none, or a
+    number that cannot be shared out evenly.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        batches: Callable[[int], Batch],
+        config: TrainingConfig,
+        *,
+        loss: Loss = next_token_loss,
+        precision: str = "fp32",
+        compile: bool = False,
+        parallel: Parallel | None = None,
+    ) -> None:
+        if precision not in ("fp32", "bf16"):
+            raise ValueError(f"precision={precision!r}: expected 'fp32' or 'bf16'")
+        self.model, self.batches, self.config, self.loss = model, batches, config, loss
+        self.parallel = Parallel() if parallel is None else parallel
+        self.parameters = sum(p.numel() for p in model.parameters())  # of the whole model
+        self.precision = precision
+        self.done = 0
+        self._objective = self.parallel.prepare(model, lambda *batch: self.loss(*batch), compile)
+        self.device = next(model.parameters()).device
+        self._experts = [module for module in model.modules() if isinstance(module, MoE)]  # in the order of the routing
+        self._steered = bool(self._experts) and (
+            config.balance_loss > 0 or config.z_loss > 0 or any(moe.bias is not None for moe in self._experts)
+        )
+        self.optimizer = adamw(
+            model, weight_decay=config.weight_decay, betas=config.betas, fused=self.device.type == "cuda"
+        )
+
+    def update(self) -> Update:
+        """One step of the optimizer on `accumulate` micro-batches.
+
+        The gradient is that of the mean over *all* their tokens: sums are added up and divided once, so that k
+        micro-batches with unequal numbers of tokens give what one batch of them all would. So do the losses that
+        balance experts: their load is that of the whole batch. It is known only after all micro-batches, and with more
+        than one, these are run once more before, without a gradient, to count: a third of the time on top.
+
+        Raises `Diverged`, with weights and optimizer untouched, when loss or gradient is not finite, and `ValueError`
+        when no micro-batch has a target, or `loss` keeps back the routing of experts that are to be balanced.
+        """
+        number = self.done + 1
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        micro = [tuple(self.batches(self.done * self.config.accumulate + i)) for i in range(self.config.accumulate)]
+        tokens = sum(int((batch[-1] != IGNORE).sum()) for batch in micro)
+        if tokens == 0:
+            raise ValueError(f"batches: expected at least one target in update {number}, got none")
+        nats = torch.zeros((), device=self.device)
+        weights = {"balance": self.config.balance_loss, "z": self.config.z_loss}
+        with_losses = bool(self._experts) and any(weights.values())
+        load = _Load()
+        if with_losses and len(micro) > 1:
+            with torch.no_grad():
+                for i, batch in enumerate(micro):
+                    load.add(self._scored(i, batch).routing)
+        whole = self.parallel.total(load.counts)
+        load = _Load()
+        for i, batch in enumerate(micro):
+            with self.parallel.collecting(last=i == len(micro) - 1):
+                total, _, routing = self._scored(i, batch)
+                load.add(routing)
+                objective = total / tokens
+                if with_losses:
+                    objective = objective + routing_loss(routing, whole or self.parallel.total(load.counts), **weights)
+                objective.backward()
+            nats += total.detach().float()
+        norm = self.parallel.clip(self.model, self.config.clip)
+        nats, load.dropped, *load.counts = self.parallel.total((nats, load.dropped, *load.counts))
+        loss, gradient_norm, *experts = torch.stack((nats, norm.float(), *load.summary())).tolist()
+        loss /= tokens
+        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+            self.optimizer.zero_grad(set_to_none=True)
+            what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {gradient_norm}"
+            raise Diverged(f"{what} at update {number}; a lower learning rate, or more warm-up, usually helps")
+        rate = self.learning_rate(number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        if self._steered:
+            for moe, counts in zip(self._experts, load.counts, strict=True):
+                if moe.bias is not None:
+                    update_bias(moe, counts, self.config.bias_rate)
+        self.done = number
+        return Update(number, loss, tokens, gradient_norm, rate, *experts)
+
+    def learning_rate(self, number: int) -> float:
+        """The learning rate of update `number`, counted from 1."""
+        config = self.config
+        return learning_rate(
+            config.schedule,
+            number,
+            updates=config.updates,
+            warmup=config.warmup,
+            peak=config.learning_rate,
+            last=config.learning_rate * config.last_share,
+        )
+
+    def evaluate(self, batches: Iterable[Batch], bytes: int) -> Evaluation:
+        """The model's loss over all of `batches`, without dropout. `bytes`: of the text that their targets spell.
+
+        A collective; the main process measures.
+        """
+        model = self.whole()
+        measured = self.parallel.on_main(
+            lambda: astuple(evaluate(model, batches, bytes, loss=self.loss, precision=self.precision))
+        )
+        return Evaluation(*measured)
+
+    def whole(self) -> Transformer:
+        """The plain model with the weights as they are now, in the main process: to measure, or to write text with.
+
+        In a single process, and wherever each holds all the weights, it is the model that is trained; otherwise a copy
+        on the same device. The others get the model they have, which may be a part of one. A collective.
+        """
+        if self.parallel.keeps_whole:
+            return self.model
+        weights = self.weights()
+        if not self.parallel.main:
+            return self.model
+        with torch.device("meta"):
+            model = Transformer(self.model.config)
+        model.load_state_dict({name: tensor.to(self.device) for name, tensor in weights.items()}, assign=True)
+        return model
+
+    def weights(self) -> dict[str, Tensor]:
+        """The whole model's `state_dict`, to be written by the main process; `{}` in the others. A collective.
+
+        With several processes its tensors are on the CPU. They may be the model's own: write them before the next
+        update.
+        """
+        kept = self.model.state_dict(keep_vars=True)
+        return self._gathered((name, tensor, tensor) for name, tensor in kept.items())
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimizer's whole state by parameter name, where `weights` has tensors. A collective.
+
+        With the weights and `done`, all that the next update depends on, for any number of processes.
+        """
+        parameters = dict(self.model.named_parameters())
+        kept = optimizer_state(self.model, self.optimizer)
+        return self._gathered((name, parameters[name.partition(".")[2]], tensor) for name, tensor in kept.items())
+
+    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor], done: int) -> None:
+        """Go on after update `done` from what `weights` and `state` gave: the whole of it, in every process.
+
+        Raises `ValueError`, with nothing changed, unless both fit this model.
+        """
+        kept = self.model.state_dict(keep_vars=True)
+        if kept.keys() != weights.keys():
+            wrong = sorted(kept.keys() ^ weights.keys())
+            raise ValueError(f"weights: expected those of this model, got others; {wrong[0]} is in one of them alone")
+        parts = {name: self.parallel.part(tensor, weights[name], name) for name, tensor in kept.items()}
+        load_optimizer_state(self.model, self.optimizer, state, self.parallel.part)
+        with torch.no_grad():
+            for name, tensor in kept.items():
+                tensor.copy_(parts[name])
+        self.done = done
+
+    def _gathered(self, kept: Iterable[tuple[str, Tensor, Tensor]]) -> dict[str, Tensor]:
+        """(name, parameter, tensor laid out like it) -> the whole tensors by name, in the main process."""
+        gathered = {}
+        for name, parameter, tensor in kept:
+            whole = self.parallel.whole(parameter, tensor.detach())
+            if self.parallel.main:
+                gathered[name] = whole if self.parallel.world == 1 else whole.cpu()
+        return gathered
+
+    def _scored(self, i: int, batch: Batch) -> Scored:
+        """The loss of this process's share of the update's micro-batch number i, with the dropout and the noise that
+        belong to it."""
+        seed = derived_seed(self.config.seed, self.done * self.config.accumulate + i)
+        own = [tensor.to(self.device, non_blocking=True) for tensor in self.parallel.share(batch)]
+        with self.parallel.drawing(seed, len(batch[-1])), autocast(self.device, self.precision):
+            scored = self._objective(*own)
+        if self._steered and len(scored.routing) != len(self._experts):
+            raise ValueError(
+                f"loss: expected the routing of {len(self._experts)} layers, whose load is to be balanced, got that of "
+                f"{len(scored.routing)}; return it in Scored"
+            )
+        return scored
+
+
+class _Load:
+    """What the experts of each layer were asked for, summed over micro-batches. Nothing here waits for a device."""
+
+    def __init__(self) -> None:
+        self.counts: list[Tensor] = []
+        self.dropped = torch.zeros((), dtype=torch.long)
+
+    def add(self, routing: tuple[RoutingStats, ...]) -> None:
+        here = [layer.counts for layer in routing]
+        self.counts = [a + b for a, b in zip(self.counts, here, strict=True)] if self.counts else here
+        for layer in routing:
+            if layer.kept is not None:
+                self.dropped = self.dropped.to(layer.kept.device) + (~layer.kept).sum()
+
+    def summary(self) -> list[Tensor]:
+        """The effective experts of the least even layer, and the share of visits dropped in all; empty for no layer."""
+        if not self.counts:
+            return []
+        counts = torch.stack(self.counts)
+        load = counts.float() / counts.sum(-1, keepdim=True).clamp(min=1)
+        dropped = self.dropped.to(counts.device, non_blocking=True)
+        return [load_entropy(load).exp().min(), dropped.float() / counts.sum().clamp(min=1)]

@@ -1,0 +1,144 @@
+"""The receipt: it fits on a screen, says what is not as it should be, and what to do about it."""
+
+import torch
+import torch.nn.functional as F
+from companion.cli import main
+from packaging.requirements import Requirement
+
+from companion.commands import doctor
+from companion.selftest import comparisons
+
+
+def test_it_fits_on_a_screen_and_all_that_must_hold_holds(capsys, monkeypatch) -> None:
+    for name in doctor.NOTED:
+        monkeypatch.delenv(name, raising=False)
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) < 80
+    said = "\n".join(lines)
+    assert torch.__version__ in said and torch.backends.cpu.get_cpu_capability() in said
+    first = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+    assert first.count("holds") == len(comparisons.MUST_HOLD) == 6
+    assert first.count("same") + first.count("differs") == len(comparisons.may_differ()) >= 4
+
+
+def test_a_calculation_that_is_wrong_here_is_named(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("companion.selftest.comparisons.attend", lambda q, k, v, causal: 1.001 * v)
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "FAILS    PyTorch's fused attention is the formula" in said and said.count("FAILS") == 1
+    assert "NOT all holds that must" in said
+
+
+def test_every_comparison_notices_what_it_is_for(monkeypatch) -> None:
+    linear = F.linear
+
+    def by_place(x, weight):
+        """A product that depends on the matrix's address, on the number of rows, and on the threads."""
+        odd = (weight.data_ptr() % 64 != 0) or len(x) == 1 or torch.get_num_threads() == 1
+        return linear(x, weight) * (1 + 1e-6 * odd)
+
+    with comparisons.threads(2):
+        monkeypatch.setattr("companion.selftest.comparisons.F.linear", by_place)
+        address, rows = comparisons.other_address(), comparisons.other_rows()
+        assert not address.same and address.found.startswith("400 of 400, by ")
+        assert not rows.same and not comparisons.other_threads().same
+        assert torch.get_num_threads() == 2
+        monkeypatch.undo()
+    monkeypatch.setattr("companion.selftest.comparisons.NORMAL", [0.0] * 4)
+    assert not comparisons.drawn_numbers().same
+    monkeypatch.setattr("companion.selftest.comparisons.load_tensors", lambda path: {"weight": torch.zeros(61, 20)})
+    assert not comparisons.written_and_read().same
+    losses = iter([1.0, 2.0])
+    monkeypatch.setattr("companion.selftest.comparisons.train", lambda: (next(losses), {}))
+    assert not comparisons.trained_twice().same
+
+
+def test_it_leaves_the_random_numbers_of_the_process_alone() -> None:
+    before = torch.get_rng_state()
+    for compare in (*comparisons.MUST_HOLD, *comparisons.may_differ()):
+        compare()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_kernels_that_the_processor_does_not_have_are_refused_before_anything_is_calculated(
+    capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("companion.commands.doctor.processor_flags", lambda: {"sse4_1", "sse4_2", "avx", "avx2"})
+    monkeypatch.setattr("companion.commands.doctor.comparisons", lambda: 1 / 0)
+    for name, value, message in (
+        ("ATEN_CPU_CAPABILITY", "avx512", "this processor does not have it; unset it, or take one of default, avx2"),
+        ("ATEN_CPU_CAPABILITY", "AVX2", "no such kernels; unset it, or take one of default, avx2"),
+        ("MKL_ENABLE_INSTRUCTIONS", "AVX512", "this processor does not have it"),
+        ("MKL_CBWR", "SSE9", "no such kernels; unset it, or take one of AUTO, COMPATIBLE, SSE4_2, AVX, AVX2"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX512_CORE", "unset it, or take one of ALL, DEFAULT, SSE41, AVX, AVX2"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, value)
+            assert main(["doctor"]) == 2
+        said = capsys.readouterr()
+        assert f"companion doctor: error: {name}={value}: " in said.err and message in said.err and said.out == ""
+
+
+def test_kernels_that_the_processor_has_are_taken() -> None:
+    given = {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "MKL_CBWR": "AVX2,STRICT",
+        "ONEDNN_MAX_CPU_ISA": "sse41",
+    }
+    doctor.refuse_unknown_settings(given, {"sse4_1", "sse4_2", "avx", "avx2"})
+    doctor.refuse_unknown_settings({"ATEN_CPU_CAPABILITY": "avx512"}, None)
+
+
+def _asked(monkeypatch, *lines: str) -> None:
+    monkeypatch.setattr("companion.commands.doctor.requirements", lambda: tuple(map(Requirement, lines)))
+
+
+def test_what_is_not_installed_or_too_old_has_a_sentence_that_says_what_to_do(capsys, monkeypatch) -> None:
+    _asked(monkeypatch, "torch>=2.11", "nowhere>=3", "numpy>=900", 'absent; extra == "lab"', 'numpy; extra == "bench"')
+    monkeypatch.setattr("companion.commands.doctor.comparisons", lambda: True)
+    assert main(["doctor"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "nowhere is not installed: run pip install 'nowhere>=3'" in said
+    assert "numpy 2" in said and "run pip install 'numpy>=900'" in said
+    assert "bench" in said.split("not here")[0] and "lab (pip install -e '.[lab]')" in said
+    assert "torch is" not in said
+
+
+def test_an_extra_that_contains_another_needs_what_that_needs(monkeypatch) -> None:
+    own = doctor.NAME
+    _asked(monkeypatch, "torch", 'absent; extra == "lab"', f'{own}[lab]; extra == "test"', 'numpy; extra == "bench"')
+    assert [str(gone.name) for gone in doctor.missing("test")] == ["absent"]
+    assert doctor.missing("bench") == [] and doctor.missing() == []
+
+
+def test_without_torch_it_still_says_what_is_missing(capsys, monkeypatch) -> None:
+    _asked(monkeypatch, "torch>=999")
+    monkeypatch.setattr("companion.commands.doctor.hardware", lambda: 1 / 0)
+    assert main(["doctor"]) == 1
+    assert "run pip install 'torch>=999'" in capsys.readouterr().out
+
+
+def test_outside_an_installation_it_reads_the_checkout_and_says_how_to_install(capsys, monkeypatch, tmp_path) -> None:
+    from importlib import metadata
+
+    def nowhere(name: str) -> str:
+        if name == doctor.NAME:
+            raise metadata.PackageNotFoundError(name)
+        return "2.99"
+
+    doctor.requirements.cache_clear()
+    monkeypatch.setattr("importlib.metadata.version", nowhere)
+    monkeypatch.setattr("importlib.metadata.requires", nowhere)
+    try:
+        assert {"torch", "jupyterlab", "x-transformers"} <= {asked.name for asked in doctor.requirements()}
+        assert doctor.course().startswith("companion, not installed")
+        [sentence] = doctor.missing_requirements()[-1:]
+        assert "is not installed" in sentence and "make lab" in sentence
+        doctor.requirements.cache_clear()
+        monkeypatch.setattr("companion.commands.doctor.CHECKOUT", tmp_path)
+        assert doctor.requirements() == () and "executable-transformer[lab]" in doctor.install_line("lab")
+    finally:
+        doctor.requirements.cache_clear()

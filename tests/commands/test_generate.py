@@ -1,0 +1,307 @@
+"""`companion generate` with published checkpoints: the text, and the ids, that `transformers` writes."""
+
+import json
+import shutil
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import sentencepiece
+import torch
+from theirs import bert, gpt2, llama, marian, mixtral, transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from companion.commands.main import main
+from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.data.published_tokenizers import load_tokenizer
+from companion.files.models import save_model
+from companion.transformer import Transformer
+
+LINES = [
+    "The quick brown fox jumps over the lazy dog.",
+    "She sells sea shells by the sea shore; the shells she sells are sea shells.",
+    "Ein kleiner Frosch fragt den Lehrer um Rat, und der Lehrer fragt den Frosch.",
+]
+PROMPTS = ["The lazy fox", "She sells sea shells by the shore"]
+TOKENS = 12
+
+
+def byte_level(folder: Path) -> int:
+    """GPT-2's kind of tokenizer; how many tokens it has."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=["<|endoftext|>"], initial_alphabet=letters, show_progress=False
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer.get_vocab_size()
+
+
+def with_spaces_marked(folder: Path) -> int:
+    """LLaMA's kind: a text's first space is not its own, and <s> begins it."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    special = ["<unk>", "<s>", "</s>"]
+    tokenizer.train_from_iterator(
+        LINES, trainers.BpeTrainer(vocab_size=90, special_tokens=special, show_progress=False)
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer.get_vocab_size()
+
+
+def two_languages(folder: Path) -> int:
+    """Marian's kind."""
+    (folder / "text").write_text("\n".join(LINES * 5), "utf-8")
+    vocab = ["</s>", "<unk>"]
+    for side, size in (("source", 50), ("target", 54)):
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(folder / "text"), model_prefix=str(folder / side), vocab_size=size, minloglevel=2
+        )
+        (folder / f"{side}.model").rename(folder / f"{side}.spm")
+        (folder / f"{side}.vocab").unlink()
+        model = sentencepiece.SentencePieceProcessor(str(folder / f"{side}.spm"))
+        vocab += [piece for i in range(3, len(model)) if (piece := model.IdToPiece(i)) not in vocab]
+    (folder / "text").unlink()
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate([*vocab, "<pad>"])}), "utf-8")
+    return len(vocab) + 1
+
+
+def make(name: str, folder: Path) -> None:
+    if name == "gpt2":  # its table has rows that no token of the tokenizer uses
+        size = byte_level(folder)
+        theirs = gpt2(vocab_size=size + 4, n_positions=64, bos_token_id=0, eos_token_id=0)
+    elif name == "marian":
+        size = two_languages(folder)
+        theirs = marian(vocab_size=size, pad_token_id=size - 1, decoder_start_token_id=size - 1)
+    else:
+        size = with_spaces_marked(folder)
+        family = {"llama": llama, "mixtral": mixtral}[name]
+        theirs = family(vocab_size=size, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
+    if name in ("gpt2", "marian"):  # as drawn, their tied tables and strong biases make them repeat one token
+        with torch.no_grad():
+            for parameter, value in theirs.named_parameters():
+                if parameter.endswith("bias"):
+                    value *= 0.1
+                elif "decoder" in parameter and "out_proj" in parameter:
+                    value *= 0.2
+                elif ".wpe." in parameter:
+                    value *= 4
+            if name == "marian":
+                theirs.final_logits_bias.mul_(0.1)
+    theirs.save_pretrained(folder)
+
+
+FAMILIES = ["gpt2", "llama", "mixtral", "marian"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder with one checkpoint of each family."""
+    home = tmp_path_factory.mktemp("made")
+    for name in FAMILIES:
+        (home / name).mkdir()
+        make(name, home / name)
+    return home
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path, monkeypatch) -> Path:
+    """The working directory: a copy, so that a test may change it."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def say(folder: Path, **fields) -> None:
+    """Add to what the folder says of generation."""
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def new_ids(folder: Path, ids: list[int], **settings) -> list[int]:
+    """What `transformers` adds to a prompt, or writes for a source."""
+    kind = transformers.MarianMTModel if folder.name == "marian" else transformers.AutoModelForCausalLM
+    theirs = kind.from_pretrained(folder)
+    settings = {"max_new_tokens": TOKENS, "do_sample": False, "num_beams": 1} | settings
+    (row,) = theirs.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), **settings).tolist()
+    return row[1:] if folder.name == "marian" else row[len(ids) :]
+
+
+def text_of(folder: Path, prompt: str, **settings) -> str:
+    """The same as text, with the prompt before it where it is continued."""
+    if folder.name == "marian":
+        tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    else:
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    ids = tokenizer(prompt).input_ids
+    new = new_ids(folder, ids, **settings)
+    ids = new if folder.name == "marian" else [*ids, *new]
+    ours = load_tokenizer(folder)
+    return ours.decode([i for i in ids if i < ours.vocab])
+
+
+def write(capsys, *flags: str) -> str:
+    assert main(["generate", *flags]) == 0
+    return capsys.readouterr().out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(capsys, *flags: str) -> str:
+    before = contents(Path())
+    assert main(["generate", *flags]) == 2
+    assert contents(Path()) == before, "something was written"
+    said = capsys.readouterr()
+    assert said.out == "" and "Traceback" not in said.err
+    return said.err
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_text_is_that_of_transformers_up_to_the_stop_ids(name, home: Path, capsys) -> None:
+    folder = home / name
+    flags = ["--checkpoint", name, "--tokens", str(TOKENS), "--temperature", "0"]
+    texts = [text_of(folder, prompt) for prompt in PROMPTS]
+    assert [write(capsys, *flags, "--prompt", prompt) for prompt in PROMPTS] == [f"{text}\n" for text in texts]
+    assert name == "marian" or all(t.startswith(p) and len(t) > len(p) for t, p in zip(texts, PROMPTS, strict=True))
+    both = [flag for prompt in PROMPTS for flag in ("--prompt", prompt)]
+    assert write(capsys, *flags, *both) == f"[1] {texts[0]}\n\n[2] {texts[1]}\n"
+    # Now it stops at a token that it writes on its way, and at another that it does not write.
+    ids = load_tokenizer(folder).encode(PROMPTS[1])
+    written = new_ids(folder, ids)
+    stop = next(token for i, token in enumerate(written) if i > 1 and token not in written[:i])
+    unused = next(token for token in range(40) if token not in written)
+    say(folder, eos_token_id=[unused, stop])
+    shorter = text_of(folder, PROMPTS[1])
+    assert new_ids(folder, ids) == written[: written.index(stop) + 1] != written
+    assert write(capsys, *flags, "--prompt", PROMPTS[1]) == f"{shorter}\n"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "marian"])
+def test_forbidden_ids_are_never_written_and_the_last_may_be_forced(name, home: Path, capsys) -> None:
+    folder = home / name
+    ids = load_tokenizer(folder).encode(PROMPTS[0])
+    flags = ["--checkpoint", name, "--tokens", str(TOKENS), "--temperature", "0"]
+    free = new_ids(folder, ids)
+    last = 7 if name == "marian" else 321  # GPT-2's here is of the table alone: it has no text
+    say(folder, bad_words_ids=[[free[0]], [free[1]]], forced_eos_token_id=last)
+    bound = new_ids(folder, ids)
+    assert free[0] not in bound and free[1] not in bound and bound[-1] == last
+    assert write(capsys, *flags, "--prompt", PROMPTS[0]) == text_of(folder, PROMPTS[0]) + "\n"
+    said = write(capsys, *flags, "--prompt-ids", " ".join(map(str, ids)))
+    assert [int(i) for i in said.split()] == (bound if name == "marian" else [*ids, *bound])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_without_a_tokenizer_ids_go_in_and_ids_come_out(name, home: Path, capsys) -> None:
+    for file in ("tokenizer.json", "source.spm", "target.spm", "vocab.json"):
+        (home / name / file).unlink(missing_ok=True)
+    error = refused(capsys, "--checkpoint", name, "--prompt", "The ")
+    assert "found none of them; without a tokenizer, --prompt-ids takes token ids and gives them" in error
+    new = new_ids(home / name, [5, 17, 3])
+    flags = ["--checkpoint", name, "--tokens", str(TOKENS), "--temperature", "0", "--prompt-ids", "5, 17 3"]
+    before = "" if name == "marian" else "5, 17 3 "
+    assert write(capsys, *flags) == f"{before}{' '.join(map(str, new))}\n"
+    assert "expected a whole number from 0 to" in refused(capsys, *flags[:-1], "5 999")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "marian"])
+@pytest.mark.parametrize("penalty", [None, 0.0, 3.0])
+def test_beams_find_the_text_that_transformers_finds(name, penalty, home: Path, capsys) -> None:
+    folder = home / name
+    ids = load_tokenizer(folder).encode(PROMPTS[0])
+    stop = new_ids(folder, ids)[3]
+    say(folder, eos_token_id=[stop, 0])
+    search = {"num_beams": 3} | ({} if penalty is None else {"length_penalty": penalty})
+    flags = ["--beams", "3", *([] if penalty is None else ["--length-penalty", str(penalty)])]
+    said = write(capsys, "--checkpoint", name, "--tokens", str(TOKENS), *flags, "--prompt", PROMPTS[0])
+    assert said == text_of(folder, PROMPTS[0], **search) + "\n"
+
+
+def test_a_translation_is_greedy_unless_told_otherwise_and_a_continuation_is_drawn(home: Path, capsys) -> None:
+    for name, usual, other in (("marian", "0", "0.8"), ("gpt2", "0.8", "0")):
+        flags = ["--checkpoint", name, "--prompt", PROMPTS[1], "--seed", "3", "--tokens", "20"]
+        assert write(capsys, *flags) == write(capsys, *flags, "--temperature", usual)
+        assert write(capsys, *flags) != write(capsys, *flags, "--temperature", other)
+    # A translation ends at the context (40) at the latest, a continuation goes on past it (64).
+    long = write(capsys, "--checkpoint", "marian", "--prompt-ids", "5 9 0", "--tokens", "500")
+    assert len(long.split()) <= 39
+    say(home / "gpt2", eos_token_id=None, bad_words_ids=[[0]])
+    more = write(capsys, "--checkpoint", "gpt2", "--prompt-ids", "5 9 3", "--tokens", "100")
+    assert len(more.split()) == 103
+
+
+def test_a_run_takes_beams_and_ids_too(home: Path, capsys) -> None:
+    Path("book.txt").write_text("\n".join(LINES * 9), "utf-8")
+    small = ["--d-model", "16", "--layers", "1", "--heads", "2", "--context", "16", "--vocab", "280", "--batch", "2"]
+    assert main(["train", "--data", "book.txt", "--out", "runs/one", *small, "--steps", "2"]) == 0
+    capsys.readouterr()
+    flags = ["--prompt", "The ", "--tokens", "4"]
+    one = write(capsys, "--beams", "1", "--length-penalty", "0", *flags)
+    assert one == write(capsys, "--temperature", "0", *flags) and one.startswith("The ")
+    both = write(capsys, "--beams", "2", *flags, "--prompt", "Ein")
+    assert both.startswith("[1] The ") and "\n\n[2] Ein" in both
+    assert write(capsys, "--beams", "2", "--tokens", "100", "--prompt-ids", "9").count(" ") <= 15
+    assert len(write(capsys, "--prompt-ids", "9 8", "--tokens", "3").split()) <= 5
+    checkpoint = next(Path("runs/one/checkpoints").iterdir())
+    told = write(capsys, "--checkpoint", str(checkpoint), "--prompt-ids", "9 8", "--tokens", "3", "--seed", "4")
+    assert told.startswith("9 8 ")
+    error = refused(capsys, "--beams", "2", "--prompt", "The lazy dog " * 9)
+    assert "expected at most 15, so that one can follow in a context of 16" in error
+
+
+def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or home / "llama")
+    flags = ["--checkpoint", "some/llama", "--prompt", PROMPTS[0], "--tokens", "3", "--temperature", "0"]
+    error = refused(capsys, *flags)
+    assert "--checkpoint some/llama: expected a folder" in error and "only with --download" in error and not asked
+    assert write(capsys, *flags, "--download") == text_of(home / "llama", PROMPTS[0], max_new_tokens=3) + "\n"
+    assert asked == ["some/llama"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--checkpoint", "gpt2", "--run", "runs/one", "--prompt", "a"], "--checkpoint: expected no --run beside it"),
+        (["--download", "--prompt", "a"], "--download: expected a --checkpoint to fetch, got none"),
+        (["--checkpoint", "gpt2"], "--prompt: expected text to continue, got none"),
+        (["--checkpoint", "gpt2", "--prompt", "a", "--prompt-ids", "1"], "--prompt-ids: expected no --prompt beside"),
+        (["--checkpoint", "gpt2", "--prompt-ids", "5 x"], "--prompt-ids '5 x': expected token ids such as \"5 17 3\""),
+        (["--checkpoint", "gpt2", "--prompt-ids", ""], "--prompt-ids '': expected token ids"),
+        (["--checkpoint", "gpt2", "--prompt", "a " * 90], "expected at most 64, the model's context"),
+        (["--checkpoint", "marian", "--prompt", "a " * 90], "expected at most 40, the model's context"),
+        (["--checkpoint", "gpt2", "--prompt", "a", "--beams", "0"], "--beams 0: expected a whole number >= 1"),
+        (["--checkpoint", "gpt2", "--prompt", "a", "--length-penalty", "1"], "--length-penalty: expected --beams"),
+        (["--prompt", "a", "--beams", "2", "--top-k", "3"], "--top-k: expected no --beams beside it"),
+        (["--prompt", "a", "--beams", "2", "--compile"], "--compile: expected no --beams beside it"),
+        (
+            ["--checkpoint", "gpt2", "--prompt", "a", "--beams", "2", "--length-penalty", "1e9"],
+            "length_penalty=1000000000.0",
+        ),
+        (["--checkpoint", "nowhere", "--prompt", "a"], "--checkpoint nowhere: expected a folder with config.json"),
+        (["--checkpoint", "empty", "--prompt", "a"], "config.json: expected the model's configuration"),
+        (["--checkpoint", "bert", "--prompt", "a"], "--checkpoint bert: expected a model that writes text; a BERT"),
+        (["--checkpoint", "encoder", "--prompt-ids", "1"], "stack='encoder'"),
+        (["--checkpoint", "startless", "--prompt-ids", "1"], "expected decoder_start_token_id"),
+        (["--checkpoint", "damaged", "--prompt", "a"], "expected a whole safetensors file"),
+    ],
+)
+def test_bad_input_is_refused_by_name_and_nothing_is_written(flags, message, home: Path, capsys) -> None:
+    (home / "empty").mkdir()
+    bert().save_pretrained(home / "bert")
+    sizes = {"attention": AttentionConfig(2), "feed_forward": FeedForwardConfig(5)}
+    for folder, stack in (("encoder", "encoder"), ("startless", "encoder_decoder")):
+        save_model(
+            home / folder, Transformer(ModelConfig(vocab=7, d_model=8, layers=1, context=9, stack=stack, **sizes))
+        )
+    shutil.copytree(home / "llama", home / "damaged")
+    weights = home / "damaged" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    assert message in refused(capsys, *flags)

@@ -1,0 +1,299 @@
+"""What `companion train` says when something is not as it should be, and that the same command then goes on."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from companion.commands.main import main
+from companion.data.tokenizer import BytePairTokenizer
+from companion.training.folder import RunFolder
+
+TRAIN = [
+    "train", "--data", "books", "--out", "runs/one", "--d-model", "16", "--layers", "1", "--heads", "2", "--context",
+    "24", "--vocab", "280", "--batch", "3", "--dropout", "0.2", "--steps", "6", "--save-seconds", "0",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder with texts, and two runs: `one`, stopped after four of six updates; `whole`, not stopped."""
+    from companion.training.trainer import Trainer
+
+    home = tmp_path_factory.mktemp("made")
+    (home / "books").mkdir()
+    for name in ("Ada", "Blaise", "Carl", "Emmy", "Grace"):
+        lines = (f"{name} walked {i} miles to the {place}." for i in range(9) for place in ("sea", "hill", "town"))
+        (home / "books" / f"{name}.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    update = Trainer.update
+
+    def stopped(self):
+        if self.done == 3 and "one" in self.stops:
+            os.kill(os.getpid(), signal.SIGINT)
+        return update(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        assert main([*TRAIN, "--out", "runs/whole"]) == 0
+        Trainer.stops = "one"
+        patch.setattr(Trainer, "update", stopped)
+        assert main(TRAIN) == 130
+    return home
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path, monkeypatch) -> Path:
+    """A copy of it, to spoil."""
+    shutil.copytree(made, tmp_path / "home")
+    monkeypatch.chdir(tmp_path / "home")
+    return tmp_path / "home"
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def weights(run: str) -> bytes:
+    return Path(f"runs/{run}/checkpoints/step-00000006/model.safetensors").read_bytes()
+
+
+def test_a_stopped_run_has_its_picture_and_goes_on_to_the_same_weights(home: Path, capsys) -> None:
+    assert Path("runs/one/loss.png").read_bytes()[:4] == b"\x89PNG"
+    assert main(TRAIN) == 0
+    assert "going on after update 4" in capsys.readouterr().out
+    assert weights("one") == weights("whole")
+    assert json.loads(Path("runs/one/result.json").read_text()) == json.loads(
+        Path("runs/whole/result.json").read_text()
+    )
+    assert not list(Path("runs/one").rglob(".*"))
+
+
+def change(path: Path) -> None:
+    path.write_text("Something else.\n" + path.read_text("utf-8"), "utf-8")
+
+
+def encode(path: Path) -> None:
+    path.write_bytes(path.read_text("utf-8").encode("utf-16"))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def replace(path: Path) -> None:
+    path.write_text(BytePairTokenizer.train(["another text altogether"], vocab=258).to_json(), "utf-8")
+
+
+def forget(path: Path) -> None:
+    record = json.loads(path.read_text())
+    del record["updates"]
+    path.write_text(json.dumps(record))
+
+
+LEFT_OUT = "\n  as it is now: left out, not UTF-8 text: 1 file (Ada.txt)\n"
+GOES_ON = "runs/one is as it was: with that put right, the same command goes on"
+
+
+@pytest.mark.parametrize(
+    ("path", "spoil", "messages"),
+    [
+        ("books/Ada.txt", change, ["runs/one holds a run on other data: books has changed since", GOES_ON]),
+        ("books/Ada.txt", Path.unlink, ["books has changed since", GOES_ON]),
+        ("books", shutil.rmtree, ["'books' does not exist", GOES_ON]),
+        ("books/Ada.txt", encode, ["books has changed since", LEFT_OUT, GOES_ON]),
+        ("runs/one/tokenizer.json", cut, ["tokenizer.json", "put it back from a copy", GOES_ON]),
+        ("runs/one/tokenizer.json", Path.unlink, ["tokenizer.json", "put it back from a copy"]),
+        ("runs/one/tokenizer.json", replace, ["expected the tokenizer that this run began with, found another one"]),
+        ("runs/one/run.json", cut, ["run.json: cannot be read", "put it back from a copy"]),
+        ("runs/one/run.json", forget, ["run.json: expected 'updates' in it, found none; it is damaged"]),
+        ("runs/one/checkpoints/step-00000004/state.json", cut, ["no checkpoint is whole", "or remove this folder"]),
+    ],
+)
+def test_what_is_damaged_is_named_nothing_is_touched_and_with_it_back_the_command_goes_on(
+    path, spoil, messages, home: Path, capsys
+) -> None:
+    shutil.rmtree("runs/one/checkpoints/step-00000003")  # one to fall back to would do
+    kept = shutil.copytree(home, home.with_name("kept"))
+    spoil(Path(path))
+    before = state(home)
+    assert main(TRAIN) == 2
+    error = capsys.readouterr().err
+    assert all(message in error for message in messages), error
+    assert state(home) == before
+    shutil.rmtree(home)
+    shutil.copytree(kept, home)
+    os.chdir(home)
+    assert main(TRAIN) == 0 and weights("one") == weights("whole")
+
+
+def test_the_checkpoint_before_a_damaged_one_does(home: Path, capsys) -> None:
+    cut(Path("runs/one/checkpoints/step-00000004/optimizer.safetensors"))
+    assert main(TRAIN) == 0
+    said = capsys.readouterr().out
+    assert "step-00000004/optimizer.safetensors: expected a whole safetensors file" in said
+    assert "going on from the one before, runs/one/checkpoints/step-00000003" in said
+    assert "going on after update 3" in said and weights("one") == weights("whole")
+
+
+def test_a_damaged_result_is_measured_again(home: Path, capsys) -> None:
+    before = Path("runs/whole/result.json").read_bytes()
+    cut(Path("runs/whole/result.json"))
+    whole = [*TRAIN, "--out", "runs/whole"]
+    assert main(whole) == 2 and "remove it, and the command that trained the run" in capsys.readouterr().err
+    Path("runs/whole/result.json").unlink()
+    assert main(whole) == 0 and Path("runs/whole/result.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("what", "message", "standing"),
+    [
+        ("model.safetensors", "step-00000005 could not be written", "after update 4, is whole"),
+        ("run.json", "runs/new/run.json could not be written", "No checkpoint had been written yet."),
+        ("loss.png", "runs/one/loss.png could not be written", "after update 6, is whole"),
+    ],
+)
+def test_a_full_disk_is_said_with_the_command_that_goes_on(what, message, standing, home: Path, capsys) -> None:
+    arguments = [*TRAIN[:4], "runs/new" if what == "run.json" else "runs/one", *TRAIN[5:]]
+    import companion.files.models as files
+
+    real = files._replacing
+
+    def full(path):
+        if path.name == what:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return real(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_replacing", full)
+        assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error and ": no space left on device; it takes" in error and " are free." in error
+    assert standing in error and "Make room, and the same command goes on:" in error
+    assert error.rstrip().endswith("  companion " + " ".join(arguments))
+    assert not list(Path("runs").rglob(".*")) and (what != "run.json" or not Path("runs/new").exists())
+    assert main(arguments) == 0
+
+
+def test_a_run_that_diverges_says_what_to_change(home: Path, capsys) -> None:
+    arguments = [*TRAIN, "--out", "runs/wild", "--learning-rate", "1e30", "--clip", "1e30", "--warmup", "0"]
+    for _ in range(2):  # and again, to the same point
+        assert main(arguments) == 1
+        error = capsys.readouterr().err
+        assert "is nan at update 2" in error or "is inf at update 2" in error
+        assert "The last checkpoint, after update 1, is whole" in error
+        assert "The same command would come to the same point again" in error
+        assert "Lower --learning-rate, or raise --warmup, and name another --out" in error
+    assert Path("runs/wild/loss.png").exists()
+
+
+def test_two_processes_do_not_train_into_one_folder(home: Path, capsys) -> None:
+    before = state(home)
+    with RunFolder("runs/one").lock():
+        assert main(TRAIN) == 2
+        error = capsys.readouterr().err
+        assert f"runs/one: another process ({os.getpid()} on " in error and "choose another --out" in error
+        assert main(["generate", "--run", "runs/one", "--prompt", "The ", "--tokens", "3"]) == 0  # readers may
+    assert state(home) == before
+    with RunFolder("runs/new").lock():
+        assert main([*TRAIN, "--out", "runs/new"]) == 2
+        assert "another process" in capsys.readouterr().err
+    assert main(TRAIN) == 0
+
+
+# watching
+
+
+class Writer:
+    """Stands for TensorBoard's, which need not be installed here."""
+
+    made: list["Writer"] = []  # noqa: RUF012
+
+    def __init__(self, log_dir: str, purge_step: int | None = None) -> None:
+        self.log_dir, self.purge_step, self.scalars, self.closed = Path(log_dir), purge_step, [], False
+        self.log_dir.mkdir(exist_ok=True)
+        (self.log_dir / "events.out").touch()
+        self.made.append(self)
+
+    def add_scalar(self, tag: str, value: float, step: int) -> None:
+        assert not self.closed and isinstance(value, int | float)
+        self.scalars.append((tag, step))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_tensorboard_gets_the_log_and_forgets_what_is_made_again(home: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    before = state(home)
+    assert main([*TRAIN, "--tensorboard"]) == 2
+    error = capsys.readouterr().err
+    assert "--tensorboard: expected TensorBoard, which is not installed" in error and "pip install" in error
+    assert state(home) == before
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=Writer))
+    Writer.made.clear()
+    kept = Path(shutil.copytree("runs/one", "runs/kept"))
+    assert main([*TRAIN, "--tensorboard"]) == 0
+    (writer,) = Writer.made
+    assert writer.log_dir == Path("runs/one/tensorboard") and writer.purge_step is None and writer.closed
+    scalars = writer.scalars
+    assert [step for tag, step in scalars if tag == "train/loss"] == [1, 2, 3, 4, 5, 6]  # the log's past as well
+    assert {"train/learning_rate", "train/tokens_per_second", "held_out/bits_per_byte"} <= {tag for tag, _ in scalars}
+    shutil.copytree("runs/one/tensorboard", kept / "tensorboard")
+    assert main([*TRAIN, "--out", str(kept), "--tensorboard"]) == 0
+    assert Writer.made[1].purge_step == 5
+    assert [step for tag, step in Writer.made[1].scalars if tag == "train/loss"] == [5, 6]
+
+
+def test_the_best_checkpoint_can_be_put_to_use(home: Path, capsys) -> None:
+    run = RunFolder("runs/whole")
+    best = home / "runs/whole/checkpoints/step-00000002"
+    path = run.checkpoint() / "state.json"
+    kept = json.loads(path.read_text())
+    assert kept["best"] == {
+        "update": 6,
+        "error": min(e["bits_per_byte"] for e in run.entries() if "bits_per_byte" in e),
+    }
+    shutil.copytree(run.checkpoint(), best)
+    model = best / "model.safetensors"
+    model.write_bytes(Path("runs/one/checkpoints/step-00000003/model.safetensors").read_bytes())
+    (best / "state.json").write_text('{"done": 2}')
+    path.write_text(json.dumps({**kept, "best": {"update": 2, "error": 1.0}}))
+    said = {}
+    for flags in ((), ("--best",)):
+        assert main(["evaluate", "--run", "runs/whole", *flags]) == 0
+        said[flags] = next(line for line in capsys.readouterr().out.splitlines() if "this model" in line)
+        assert main(["generate", "--run", "runs/whole", "--prompt", "The ", "--tokens", "9", *flags]) == 0
+    assert said[()] != said[("--best",)]
+    assert torch.equal(
+        run.model(best=True).embedding.weight, RunFolder("runs/one").checkpoints.model(best).embedding.weight
+    )
+    shutil.rmtree(best)
+    assert main(["evaluate", "--run", "runs/whole", "--best"]) == 2
+    assert "step-00000002: expected the best checkpoint, found none there" in capsys.readouterr().err
+    assert main(["generate", "--checkpoint", "books", "--best", "--prompt", "The "]) == 2
+    assert "--best: expected no --checkpoint beside it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--keep", "0"], "--keep 0: expected a whole number >= 1"),
+        (["--save-seconds", "-1"], "--save-seconds -1: expected a number >= 0"),
+    ],
+)
+def test_bad_flags_are_refused(flags, message, home: Path, capsys) -> None:
+    before = state(home)
+    assert main([*TRAIN, *flags]) == 2
+    assert message in capsys.readouterr().err and state(home) == before
+
+
+def test_what_is_kept_and_how_often_may_change_from_sitting_to_sitting(home: Path) -> None:
+    assert main([*TRAIN[:-1], "1000", "--keep", "1"]) == 0
+    assert weights("one") == weights("whole") and len(RunFolder("runs/one").checkpoints.all()) <= 2

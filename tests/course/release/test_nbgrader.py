@@ -1,0 +1,111 @@
+"""The current nbgrader takes a problem set through generate, autograde, feedback and export as it was released."""
+
+import csv
+import html
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from companion.course.release.leaks import Guarded, search
+from companion.exercises.catalogue import exercises
+
+WRONG = {
+    "2.1": "def weight_of_cat():\n    return 0.5",
+    "2.3": "def visible_softmax(scores, may_look):\n"
+    "    import sys\n"
+    "    print('a warning', file=sys.stderr)\n"
+    "    return torch.exp(scores) * may_look\n",
+}
+CURIOUS = (
+    "def causal_mask(queries, keys):\n"
+    "    print('I was asked for', queries, keys)\n"
+    "    raise TypeError(f'{queries} {keys}')"
+)
+
+
+def run(course, *arguments):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("JUPYTER")}
+    environment |= {"OMP_NUM_THREADS": "1", "JUPYTER_CONFIG_DIR": str(course), "IPYTHONDIR": str(course / ".ipython")}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it calls alembic
+    command = [sys.executable, "-m", "nbgrader", *arguments]
+    done = subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def graded(bundle, right, hand_in, tmp_path_factory):
+    """The folder after the four commands; and what was released before them."""
+    course = tmp_path_factory.mktemp("nbgrader") / "course"
+    shutil.copytree(bundle, course)
+    released = {path.name: path.read_bytes() for path in (course / "release" / "week2").rglob("*") if path.is_file()}
+    run(course, "generate_assignment", "week2")
+    made = {path.name: path.read_bytes() for path in (course / "release" / "week2").rglob("*") if path.is_file()}
+    for student, answers in {
+        "ada": right,
+        "blank": {},
+        "carl": right | WRONG,
+        "curious": right | {"2.5": CURIOUS},
+    }.items():
+        hand_in(course / "release" / "week2", course / "submitted" / student / "week2", answers)
+    hand_in(course / "release" / "week2", course / "submitted" / "emmy" / "week2", right)
+    file = course / "submitted" / "emmy" / "week2" / "week2.ipynb"
+    text = file.read_text(encoding="utf-8").replace('check(\\"2.3\\")', "print(1)")  # an edited check
+    file.write_text(text, encoding="utf-8")
+    for command in (["autograde", "week2"], ["generate_feedback", "week2"], ["export"]):
+        run(course, *command)
+    return course, released, made
+
+
+@pytest.fixture(scope="module")
+def marks(graded):
+    with (graded[0] / "grades.csv").open(newline="") as file:
+        return {row["student_id"]: row for row in csv.DictReader(file)}
+
+
+def test_nbgrader_makes_the_release_that_we_made(graded):
+    _, ours, theirs = graded
+    assert theirs == ours
+
+
+def test_the_marks_are_right(marks):
+    scores = {student: (float(row["score"]), float(row["max_score"])) for student, row in marks.items()}
+    assert scores == {"ada": (6, 6), "blank": (0, 6), "carl": (2, 6), "curious": (4, 6), "emmy": (6, 6)}
+
+
+def page(graded, student):
+    text = (graded[0] / "feedback" / student / "week2" / "week2.html").read_text(encoding="utf-8")
+    return html.unescape(re.sub(r"<[^>]+>", "", text[text.index("<body") :]))
+
+
+def test_feedback_names_the_mistake(graded):
+    text = page(graded, "carl")
+    assert "you divided the scores by their sum: exponentiate them first" in text
+    assert "A softmax that can hide: hidden keys get nothing" in text and "fails on a hidden case" in text
+    assert "right on the hidden cases" in page(graded, "ada")
+
+
+def test_feedback_shows_no_hidden_test_and_no_reference(graded, secret, right):
+    own = [*right.values(), *WRONG.values(), CURIOUS]  # a student's own answers are shown to that student
+    guarded = Guarded.of(list(exercises().values()), secret, public=own)
+    assert search(graded[0] / "feedback", guarded) == []
+    assert all("check_hidden" not in page(graded, student) for student in ("ada", "blank", "carl", "curious"))
+
+
+def test_an_answer_that_prints_its_arguments_shows_no_hidden_ones(graded):
+    text = page(graded, "curious")
+    public, hidden = text.split("Grade cell: hidden_2_5")
+    assert "I was asked for 3 3" in public and "I was asked for" not in hidden
+    assert re.search(r"as many queries as keys\s+fails on a hidden case", hidden)
+    assert "TypeError: 3 3" in public and "TypeError" not in hidden
+
+
+def test_nbgrader_takes_the_roster(graded):
+    run(graded[0], "db", "student", "import", "roster.csv")
+    run(graded[0], "export", "--to", "named.csv")
+    with (graded[0] / "named.csv").open(newline="") as file:
+        assert {row["student_id"]: row["last_name"] for row in csv.DictReader(file)}["ada"] == "Lovelace"

@@ -1,0 +1,29 @@
+"""Queries, keys and values of unequal sizes, for the tests of every kind of attention."""
+
+import torch
+
+
+def heads(query=5, key=7, kv_head=2, dtype=torch.float64, grad=False):
+    """q, k, v with every size different: batch 3, head 4, d_head 6, d_v 8."""
+    g = torch.Generator().manual_seed(query * 100 + key)
+    shapes = [(3, 4, query, 6), (3, kv_head, key, 6), (3, kv_head, key, 8)]
+    return [torch.randn(s, generator=g, dtype=dtype).requires_grad_(grad) for s in shapes]
+
+
+def some_mask(query, key):
+    """True = may look; one row of one example sees nothing."""
+    mask = torch.rand(3, 1, query, key, generator=torch.Generator().manual_seed(1)) > 0.4
+    mask[1, :, query // 2] = False
+    return mask
+
+
+def assert_same(ours, theirs, inputs, atol=1e-12):
+    """Outputs and gradients agree."""
+    torch.testing.assert_close(ours, theirs, atol=atol, rtol=0)
+    upstream = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(3))
+    for a, b in zip(
+        torch.autograd.grad((ours * upstream).sum(), inputs),
+        torch.autograd.grad((theirs * upstream).sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, atol=atol, rtol=0)
