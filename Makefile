@@ -19,7 +19,7 @@ export OMP_NUM_THREADS
 
 # A file's tests stay in one process; what takes long starts first (tests/conftest.py), so that both end together.
 PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
-NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180
+NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180 --nbval-sanitize-with authoring/nbval.cfg
 # A reader's progress is not for tests to write.
 IN_BUILD := COMPANION_HOME="$$PWD/build/progress"
 
@@ -88,21 +88,9 @@ $(VENV)/.dev: $(VENV)/.torch FORCE
 	$(call install,dev,test lab)
 
 # --- reading ---------------------------------------------------------------------------------------------------------
-# jupytext, where the test extra has brought it, stays out of a reader's JupyterLab.
-LAB_FLAGS := --ServerApp.jpserver_extensions='{"jupyterlab_jupytext": False}' --log-level=WARN \
-  --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_one_token_by_hand.ipynb
-ifeq ($(shell id -u),0)
-LAB_FLAGS += --allow-root
-endif
-ifeq ($(shell uname),Linux)
-ifeq ($(DISPLAY)$(WAYLAND_DISPLAY),)
-LAB_FLAGS += --no-browser
-endif
-endif
-
-# A page in Markdown opens as a page and not as its source, as far as the reader has no wish of their own.
+# What a reader opens are copies in my/, which git ignores: reading and answering leave the checkout as it is.
 lab: $(VENV)/.lab
-	@JUPYTER_CONFIG_PATH="$$PWD/notebooks/.lab:$$JUPYTER_CONFIG_PATH" $(PY) -m jupyterlab $(LAB_FLAGS)
+	@$(PY) -m companion.study.lab
 
 # --- proving ---------------------------------------------------------------------------------------------------------
 test: $(VENV)/.test

@@ -19,6 +19,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from authoring import approximate
+from authoring.figures import figure_faults, shows_figure
 from authoring.imports import PACKAGE
 from authoring.lesson import Lesson, assertion_lines, comments, with_deeper
 from authoring.markdown import DISPLAY, PARSER, TAG, equations, headings, without_code
@@ -202,15 +203,13 @@ def _exists(of: str, index: str, there: Mapping[str, set[str]]) -> bool:
 
 
 def figures(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Every image was finished by `figures.show`, and the next cell begins with a sentence about it."""
+    """Every figure is finished, numbered and described (figures.py); the next cell begins with a sentence about it."""
+    for number, what in figure_faults(lesson.built, lesson.prefix):
+        yield fault(lesson, what, number)
     for number, cell in numbered(lesson, "code"):
-        images = [o for o in cell.outputs if any(kind.startswith("image/") for kind in o.get("data", {}))]
-        for output in images:
-            if not output.get("metadata", {}).get("image/png", {}).get("alt"):
-                yield fault(
-                    lesson, "this figure was not finished with figures.show(fig, alt=...), which checks it", number
-                )
-        if images and not begins_with_sentence(lesson.built[number] if number < len(lesson.built) else None):
+        if shows_figure(cell) and not begins_with_sentence(
+            lesson.built[number] if number < len(lesson.built) else None
+        ):
             yield fault(lesson, "the cell under a figure must be Markdown and begin with a sentence about it", number)
 
 

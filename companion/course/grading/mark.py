@@ -118,9 +118,9 @@ def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, studen
     if public.result is not Result.RIGHT:
         return Mark(exercise, public.result.value, 0.0, public, None, answer.notes)
     hidden_keys = keys.hidden(exercise)
-    found = _try(worker, program, hidden_keys, keys, student, exercise.id, "hidden")
-    earned = public_points + (hidden_points if found.result is Result.RIGHT else 0.0)
-    return Mark(exercise, found.result.value, earned, public, _discreet(found, hidden_keys, public_key), answer.notes)
+    tried = _try(worker, program, hidden_keys, keys, student, exercise.id, "hidden")
+    earned = public_points + (hidden_points if tried.result is Result.RIGHT else 0.0)
+    return Mark(exercise, tried.result.value, earned, public, _discreet(tried, hidden_keys, public_key), answer.notes)
 
 
 def _try(worker: Worker, program: Program, tried: Sequence[AnswerKey], keys: KeyRing, *what: str) -> Verdict:
@@ -153,7 +153,7 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
     return Verdict(Result.RIGHT)
 
 
-def _discreet(found: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> Verdict:
+def _discreet(tried: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> Verdict:
     """What a student may know about hidden cases: the property, in the public ones' words, and the mistake."""
     if found.result is Result.RIGHT:
         return found
