@@ -98,13 +98,15 @@ _SEVERAL = (
 _TRAIN = {
     TextSettings.task: (
         "Train a decoder on text and print bits per byte on a held-out part of it, beside what xz and n-gram\n"
-        f"models need for the same text.\n\n{_STOPPING}\n\n{_SEVERAL}\n\n"
+        "models need for the same text. Unless --data names another, the text is the prose of this course itself,\n"
+        f"as it was in its first edition.\n\n{_STOPPING}\n\n{_SEVERAL}\n\n"
         "With --task number-words, an encoder-decoder learns to translate number names instead:\n"
         "companion train --task number-words --help shows its flags and defaults.",
         "examples:\n"
-        "  companion train                                    text that comes with Python, default model\n"
+        "  companion train                                    the prose of this course, default model\n"
         "  companion train --minutes 5                        as many updates as fit into five minutes\n"
         "  companion train --data notes/ 'books/*.txt'        your own text\n"
+        "  companion train --data python                      the language reference that comes with Python\n"
         "  companion train --d-model 256 --layers 6 --dropout 0.2 --out runs/larger\n"
         "  companion train --experts 8 --out runs/experts     a mixture of experts\n"
         "  companion train --config settings.yaml             the same flags from a file; --print_config writes one\n"
@@ -251,7 +253,7 @@ def _evaluate_parser() -> ArgumentParser:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="text: files, folders or globs to measure on instead",
+        help="text: files, folders or globs to measure on instead, or course or python (see companion train --help)",
     )
     parser.add_argument(
         "--numbers", type=int | None, default=None, help="number-words: held-out numbers to translate. Default: 2,000"

@@ -166,9 +166,12 @@ def _with_its_data(folder: RunFolder, make: Callable[[], Any]) -> Any:
 
 
 def _check_same_settings(folder: RunFolder, settings: Settings) -> None:
-    changed = differences(recorded(folder.record()), settings)
+    record = folder.record()
+    changed = differences(recorded(record), settings)
     if changed:
         lines = "\n  ".join(changed)
+        if record["settings"].get("data") == []:
+            lines += "\n  (when it began, the default text was the language reference: --data python goes on with it)"
         raise ValueError(
             f"{folder.path} holds a run with other settings:\n  {lines}\nexpected the same ones to go on with it, "
             "or another --out to begin a new run"
@@ -181,8 +184,10 @@ def _check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> N
     if record["text"]["fingerprint"] != task.fingerprint:
         # A file that is no longer text is left out without an error: here is the place to hear of it.
         notes = task.text.corpus.notes if isinstance(task, TextTask) else ()
+        then = record["text"]["title"]
+        changed = "has changed since" if then == task.title else f"is not {then}, which it began with"
         raise ValueError(
-            f"{folder.path} holds a run on other data: {task.title} has changed since; expected the same to go on, or "
+            f"{folder.path} holds a run on other data: {task.title} {changed}; expected the same to go on, or "
             "another --out to begin a new run" + "".join(f"\n  as it is now: {note}" for note in notes)
         )
 
