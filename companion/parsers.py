@@ -158,7 +158,7 @@ def _generate_parser() -> ArgumentParser:
         epilog=(
             "examples:\n"
             '  companion generate --prompt "The "\n'
-            '  companion generate --prompt "The " --prompt "If a class" --tokens 50    two at once\n'
+            '  companion generate --prompt "The " --prompt "Attention" --tokens 50     two at once\n'
             '  companion generate --prompt "The " --temperature 0                      always the most probable token\n'
             '  companion generate --checkpoint openai-community/gpt2 --download --prompt "The "\n'
             '  companion generate --checkpoint opus-mt-de-en/ --prompt "Guten Tag" --beams 4'

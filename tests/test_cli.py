@@ -124,7 +124,7 @@ def test_a_finished_run_says_so_and_other_settings_are_refused(books: Path, caps
 def test_the_default_text_is_the_course_and_a_run_from_before_says_how_to_go_on(tmp_path, monkeypatch, capsys) -> None:
     """With the help topics of Python emptied, as they are in all tests (conftest.py)."""
     monkeypatch.chdir(tmp_path)
-    small = [*SMALL[:-2], "--steps", "2"]
+    small = ["--d-model", "16", "--layers", "1", "--heads", "2", "--context", "64", "--vocab", "1024", "--steps", "2"]
     assert main(["train", *small]) == 0
     said = capsys.readouterr().out
     assert "the prose of this course, first edition: 288 documents, 552,204 bytes" in said

@@ -1,11 +1,13 @@
 """Which text, and what is held out of it: by document, the same on every machine, nothing on both sides."""
 
+import fnmatch
 import hashlib
 import lzma
 import os
 import re
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -26,7 +28,8 @@ from companion.data.corpora import (
 )
 
 TEXTS = Path(corpora.__file__).parent / "texts"
-LESSONS = Path(__file__).parents[2] / "notebooks" / "src"
+ROOT = Path(__file__).parents[2]
+LESSONS = ROOT / "notebooks" / "src"
 
 
 def numbered(count: int, size: int = 300) -> tuple[Document, ...]:
@@ -72,6 +75,13 @@ def test_the_default_text_is_the_prose_of_fifteen_lessons_without_their_code() -
 def test_the_licence_of_the_default_text_lies_beside_it() -> None:
     licence = (TEXTS / "LICENSE.md").read_text("utf-8")
     assert "first_edition.json.xz" in licence and "creativecommons.org/licenses/by/4.0" in licence
+
+
+def test_the_default_text_and_its_licence_are_installed_with_the_package() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    installed = settings["tool"]["setuptools"]["package-data"]["companion.data"]
+    for file in (corpora.FIRST_EDITION, "texts/LICENSE.md"):
+        assert any(fnmatch.fnmatch(file, pattern) for pattern in installed), file
 
 
 @pytest.mark.parametrize(
@@ -121,6 +131,15 @@ def test_the_help_topics_of_python_are_read_on_request_only(monkeypatch) -> None
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(ValueError, match="without its help topics"):
         python_reference()
+
+
+def test_every_cell_of_every_notebook_runs_with_the_help_topics_of_python_emptied() -> None:
+    """So what the lessons store, and `make test` compares with what they print, does not depend on them."""
+    program = "import runpy, subprocess, sys; runpy.run_path(sys.argv[1]); subprocess.run(sys.argv[2:], check=True)"
+    kernel = [sys.executable, "-c", "from pydoc_data.topics import topics; assert topics == {}, len(topics)"]
+    conftest = ROOT / "notebooks" / "conftest.py"
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([sys.executable, "-c", program, str(conftest), *kernel], env=clean, check=True)
 
 
 def test_no_lesson_reads_a_text_that_differs_between_pythons() -> None:
