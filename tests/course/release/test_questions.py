@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from companion.checking.examine import Result, examine, here, key_of
+from companion.checking.examine import Result, examine, in_this_process, key_of
 from companion.checking.sealed import unseal
 from companion.course.release.problem_set import ProblemSet
 from companion.course.release.questions import LETTERS, as_exercise
@@ -32,7 +32,7 @@ def course(monkeypatch):
 
 
 def verdict(exercise, given):
-    return examine(key_of(exercise), here(lambda: given))
+    return examine(key_of(exercise), in_this_process(lambda: given))
 
 
 @pytest.mark.parametrize("secret", SECRETS[:3])
