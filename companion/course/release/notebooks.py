@@ -9,7 +9,18 @@ from pathlib import Path
 import nbformat
 
 from companion.checking.exercise import Exercise
-from companion.course.release.cells import IMPORTS, Cell, Notebook, code, count, heading, markdown, notebook, to_text
+from companion.course.release.cells import (
+    IMPORTS,
+    IN_ANOTHER_KERNEL,
+    Cell,
+    Notebook,
+    code,
+    count,
+    heading,
+    markdown,
+    notebook,
+    to_text,
+)
 from companion.course.release.documents import document
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises
@@ -47,7 +58,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
             f"# Exercises: {title}\n\nThey belong to [lesson {name[:2]}](../{name}.ipynb): "
             f"{count(len(book), 'exercise')}, about {minutes} minutes.\n\n{_HOW}"
         ),
-        code(f"{IMPORTS}\n\n{_DESK}"),
+        code(f"{IN_ANOTHER_KERNEL}\n{IMPORTS}\n\n{_DESK}"),
     ]
     for exercise in book:
         cells += [
