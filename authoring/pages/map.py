@@ -42,7 +42,7 @@ FLOORS = (
     ("writing text", ("generation/",)),
     ("text and batches", ("data/",)),
     ("training", ("training/",)),
-    ("for the lessons", ("study/", "checking/", "exercises/")),
+    ("for the lessons", ("study/", "checking/", "exercises/", "questions/")),
     ("teaching", ("course/",)),
     ("measuring and proving", ("bench/", "selftest/")),
     ("commands", ("commands/", "selftest/victim")),
