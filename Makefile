@@ -6,6 +6,8 @@ TORCH  ?= torch==2.13.0
 LESSON ?=
 FIGURES ?= lab-figures
 BENCH ?=
+SETTING ?=
+MACHINES ?=
 
 VENV := .venv
 PY   := $(VENV)/bin/python
@@ -17,12 +19,13 @@ export OMP_NUM_THREADS
 
 # A file's tests stay in one process; what takes long starts first (tests/conftest.py), so that both end together.
 PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
-NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180
+NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180 --nbval-sanitize-with authoring/nbval.cfg
 # A reader's progress is not for tests to write.
 IN_BUILD := COMPANION_HOME="$$PWD/build/progress"
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test quick lint types pytest test-notebooks solved verify notebooks check-notebooks lab-check bench clean FORCE
+.PHONY: help lab test quick lint types pytest test-notebooks machines solved verify notebooks check-notebooks lab-check \
+  bench clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -34,6 +37,8 @@ help:
 	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
+	@echo '  make machines          the same and the tests of numbers as on other processors, and a table of what differs (hours);'
+	@echo '                         LESSON="13 tests" and SETTING="avx2 odd-loads" choose, MACHINES=--list explains'
 	@echo '  make verify            try every exercise with all that is right and all that is wrong, and count'
 	@echo '  make solved            write the exercises with their solutions into build/solved'
 	@echo '  make lint | types | pytest     one part of make test alone'
@@ -83,21 +88,9 @@ $(VENV)/.dev: $(VENV)/.torch FORCE
 	$(call install,dev,test lab)
 
 # --- reading ---------------------------------------------------------------------------------------------------------
-# jupytext, where the test extra has brought it, stays out of a reader's JupyterLab.
-LAB_FLAGS := --ServerApp.jpserver_extensions='{"jupyterlab_jupytext": False}' --log-level=WARN \
-  --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_one_token_by_hand.ipynb
-ifeq ($(shell id -u),0)
-LAB_FLAGS += --allow-root
-endif
-ifeq ($(shell uname),Linux)
-ifeq ($(DISPLAY)$(WAYLAND_DISPLAY),)
-LAB_FLAGS += --no-browser
-endif
-endif
-
-# A page in Markdown opens as a page and not as its source, as far as the reader has no wish of their own.
+# What a reader opens are copies in my/, which git ignores: reading and answering leave the checkout as it is.
 lab: $(VENV)/.lab
-	@JUPYTER_CONFIG_PATH="$$PWD/notebooks/.lab:$$JUPYTER_CONFIG_PATH" $(PY) -m jupyterlab $(LAB_FLAGS)
+	@$(PY) -m companion.study.lab
 
 # --- proving ---------------------------------------------------------------------------------------------------------
 test: $(VENV)/.test
@@ -121,6 +114,10 @@ pytest: $(VENV)/.test
 
 test-notebooks: $(VENV)/.test solved
 	$(IN_BUILD) $(PYTEST) $(NBVAL) $(or $(foreach one,$(LESSON),notebooks/$(one)*.ipynb $(wildcard notebooks/exercises/$(one)*.ipynb build/solved/$(one)*.ipynb)),notebooks build/solved)
+
+# Other kernels, threads, alignments and hash seeds, one after the other; not part of `make test`.
+machines: $(VENV)/.test solved
+	@PYTHONPATH=tests $(PY) -m machines.run $(if $(LESSON),--lesson $(LESSON)) $(if $(SETTING),--setting $(SETTING)) $(MACHINES)
 
 # The exercises' notebooks with their solutions, and with what they must print.
 solved: $(VENV)/.test

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
+from authoring import approximate
+from authoring.figures import figure_faults, shows_figure
 from authoring.imports import PACKAGE
 from authoring.lesson import Lesson, assertion_lines, comments, with_deeper
 from authoring.markdown import DISPLAY, PARSER, TAG, equations, headings, without_code
@@ -201,15 +203,13 @@ def _exists(of: str, index: str, there: Mapping[str, set[str]]) -> bool:
 
 
 def figures(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Every image was finished by `figures.show`, and the next cell begins with a sentence about it."""
+    """Every figure is finished, numbered and described (figures.py); the next cell begins with a sentence about it."""
+    for number, what in figure_faults(lesson.built, lesson.prefix):
+        yield fault(lesson, what, number)
     for number, cell in numbered(lesson, "code"):
-        images = [o for o in cell.outputs if any(kind.startswith("image/") for kind in o.get("data", {}))]
-        for output in images:
-            if not output.get("metadata", {}).get("image/png", {}).get("alt"):
-                yield fault(
-                    lesson, "this figure was not finished with figures.show(fig, alt=...), which checks it", number
-                )
-        if images and not begins_with_sentence(lesson.built[number] if number < len(lesson.built) else None):
+        if shows_figure(cell) and not begins_with_sentence(
+            lesson.built[number] if number < len(lesson.built) else None
+        ):
             yield fault(lesson, "the cell under a figure must be Markdown and begin with a sentence about it", number)
 
 
@@ -262,6 +262,29 @@ def outputs(lesson: Lesson, known: Known) -> Iterator[Fault]:
                 yield fault(lesson, f"a stored error: {output.ename}: {output.evalue}", number)
             elif output.get("name") == "stderr":
                 yield fault(lesson, f"output on stderr: {''.join(output.text).strip()[:120]!r}", number)
+
+
+def bounds(lesson: Lesson, known: Known) -> Iterator[Fault]:
+    """A number behind `≈`, which is not compared, is bounded by an assertion in its section (approximate.py)."""
+    starts = {heading.index + 1 for heading in headings(lesson.cells) if heading.level <= 2}
+    sections: list[list[tuple[int, NotebookNode]]] = [[]]
+    for number, cell in enumerate(lesson.built, 1):
+        if number in starts:
+            sections.append([])
+        if cell.cell_type == "code":
+            sections[-1].append((number, cell))
+    for cells in sections:
+        for index, (number, cell) in enumerate(cells):
+            later = [other.source for _, other in cells[index + 1 :]]
+            for line, what in approximate.faults(cell.source, later):
+                yield fault(lesson, what, number, line)
+            if approximate.shown_without_source(cell.source, [_printed(output) for output in cell.outputs]):
+                what = f"{approximate.SIGN} is printed by a function of another cell: write it here, before its number"
+                yield fault(lesson, what, number)
+
+
+def _printed(output: NotebookNode) -> str:
+    return "".join(output.get("text", "")) + "".join(output.get("data", {}).get("text/plain", ""))
 
 
 def tags(lesson: Lesson, known: Known) -> Iterator[Fault]:
@@ -320,7 +343,7 @@ def size(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 COMMON: list[Callable[[Lesson, Known], Iterator[Fault]]] = [
-    numbered_equations, executed_equations, figures, code, outputs, tags, images, size,
+    numbered_equations, executed_equations, figures, code, outputs, bounds, tags, images, size,
 ]  # fmt: skip
 """The rules for every notebook."""
 

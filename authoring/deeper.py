@@ -23,7 +23,8 @@ def sections(lesson: Lesson, known: Known) -> Iterator[Fault]:
             yield fault(lesson, f"the section {heading.text!r} needs a target on the line before it: (name)=", *place)
         rows = lesson.built[heading.index].source.split("\n")[heading.line + 2 :]  # under the heading and the minutes
         tokens = PARSER.parse("\n".join(rows))
-        if not tokens or tokens[0].type != "paragraph_open" or len(tokens[1].content.split()) < 4:
+        words = tokens[1].content if tokens and tokens[0].type == "paragraph_open" else ""
+        if words.startswith("$$") or len(words.split()) < 4:
             yield fault(lesson, f"the section {heading.text!r} must begin with a sentence on what it is for", *place)
 
 

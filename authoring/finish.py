@@ -22,6 +22,7 @@ from authoring.markdown import headings, in_prose
 from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.source import Source, read_source
+from companion.course.release.cells import IN_ANOTHER_KERNEL
 from companion.questions.question import Question
 
 HEAD = "{{ head }}"
@@ -96,6 +97,9 @@ def finish(path: Path) -> Finished:
             return in_prose(lambda prose: _link_lessons(prose, path), resolve(text, line))
 
         questions.append(draft.finished(linked))
+    first = next((cell for cell in cells if cell.cell_type == "code"), None)
+    if first:
+        first.source = _in_another_kernel(first.source)
     line = navigation(path)
     ends = [nbformat.v4.new_markdown_cell(line, id=f"{NAVIGATION}-{end}") for end in ("top", "end")]
     for cell in ends:
@@ -103,6 +107,16 @@ def finish(path: Path) -> Finished:
     whole = [ends[0], *cells, ends[1]]
     moved = [(number + 1, row) for number, row in source.tables]
     return Finished(source, whole, [1, *source.lines, source.lines[-1] if cells else 1], moved, counted, questions)
+
+
+def _in_another_kernel(code: str) -> str:
+    """The code of the first cell, with the line that a reader needs whose kernel is not the course's.
+
+    It stands first, or under the comment that a folded cell shows.
+    """
+    rows = code.split("\n")
+    at = 1 if rows[0].startswith("#") else 0
+    return "\n".join([*rows[:at], IN_ANOTHER_KERNEL, *rows[at:]])
 
 
 # --- the line at both ends

@@ -83,7 +83,12 @@ def files_behind(tree: ast.AST, package: Path = PACKAGE, inside: str = "", found
     for module, name in imported(tree, inside):
         file = file_of(module, name, package)
         if file and file not in found:
-            found.add(file)
+            found |= {file, *_assets(file)}
             folder = ".".join((package.name, *file.relative_to(package).parts[:-1]))
             files_behind(parsed(file.read_text(encoding="utf-8")), package, folder, found)
     return found
+
+
+def _assets(file: Path) -> Iterator[Path]:
+    """The scripts and styles beside a module that hands them to a page."""
+    yield from (path for path in file.parent.iterdir() if path.suffix in (".js", ".css"))

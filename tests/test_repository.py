@@ -1,6 +1,5 @@
 """What the README, the Makefile, pyproject.toml and environment.yml promise each other."""
 
-import json
 import re
 import subprocess
 import sys
@@ -120,12 +119,6 @@ def test_citation_changelog_and_package_agree():
         "Fixed",
         "Security",
     }
-
-
-def test_lab_opens_markdown_as_pages():
-    [path] = re.findall(r'JUPYTER_CONFIG_PATH="\$\$PWD/([^":]+)', MAKEFILE)
-    settings = json.loads((ROOT / path / "labconfig" / "default_setting_overrides.json").read_text(encoding="utf-8"))
-    assert settings["@jupyterlab/docmanager-extension:plugin"]["defaultViewers"] == {"markdown": "Markdown Preview"}
 
 
 @pytest.mark.parametrize("page", ["README.md", "authoring/README.md", "CONTRIBUTING.md"])

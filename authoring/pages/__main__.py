@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from authoring.lesson import NOTEBOOKS, Lesson, LessonError, built_lessons
-from authoring.pages import differ, front, glossary, map, notation, readme, sizing
+from authoring.pages import differ, front, glossary, map, notation, readme, sizing, start
 from authoring.pages.drawing import digest_in
 from companion.files.atomic import write_atomic
 
@@ -49,6 +49,7 @@ PAGES = (
     Page(glossary.FILE, glossary.render),
     Page(readme.FILE, readme.render),
     Page(sizing.FILE, sizing.render),
+    Page(start.FILE, start.render),
 )
 
 

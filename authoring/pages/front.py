@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import matplotlib
 import nbformat
 from PIL import Image, ImageChops, ImageDraw, ImageFont, PngImagePlugin
 
+from authoring.figures import figures_in, words
 from authoring.lesson import NOTEBOOKS, Lesson, LessonError
 from authoring.pages import drawing
 
@@ -41,8 +43,10 @@ def picture(lesson: Lesson, begins: str) -> bytes:
     notebook = nbformat.read(NOTEBOOKS / f"{lesson.name}.ipynb", as_version=4)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
-            if output.get("metadata", {}).get("image/png", {}).get("alt", "").startswith(begins):
-                return base64.b64decode(output["data"]["image/png"])
+            page = "".join(output.get("data", {}).get("text/html", ""))
+            for _, inside in figures_in(page):
+                if words(inside).startswith(begins):
+                    return base64.b64decode(re.search(r'src="data:image/png;base64,([^"]+)"', inside)[1])
     raise LessonError(f"{lesson.name} has no figure whose alternative text begins {begins!r}; see SHOWN in {__name__}")
 
 

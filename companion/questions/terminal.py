@@ -65,6 +65,18 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
     return True
 
 
+def calendar(asked: Sequence[Question]) -> str:
+    """When each question is asked again, in a line each."""
+    known = kept.read_answers()
+    lines = []
+    for question in asked:
+        state = kept.state(known.get(question.key, []))
+        when = "settled" if state.settled else "not answered yet" if state.due is None else f"again on {state.due}"
+        times = f", answered {state.answers} time{'s' * (state.answers > 1)}" if state.answers else ""
+        lines.append(f"{question.id:<5} {question.name:<24} {when}{times}")
+    return "\n".join(lines) or "There are no questions."
+
+
 def _named(question: Question) -> str:
     assert question.right is not None
     if question.kind == "choice":

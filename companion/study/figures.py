@@ -29,19 +29,14 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from PIL import Image
 
-DPI = 100
-SMALLEST_PRINT = 8.0  # points; at 100 dpi this is the size of a footnote
+from companion.study.frame import Tables, frame
+from companion.study.numbers import read_off
+from companion.study.palette import LINE_CONTRAST, PALETTE, TEXT_CONTRAST, contrast
 
-# Okabe and Ito's palette ("Color universal design", 2008): told apart with every common form of colour blindness.
-PALETTE = {
-    "blue": "#0072B2",
-    "orange": "#E69F00",
-    "green": "#009E73",
-    "red": "#D55E00",
-    "purple": "#CC79A7",
-    "sky": "#56B4E9",
-    "black": "#000000",
-}
+DPI = 100  # pixels on the page for each inch
+SHARPNESS = 2  # pixels of the picture for each on the page: sharp on the screens of today
+COLORS = 128  # in the picture
+SMALLEST_PRINT = 8.0  # points; at 100 dpi this is the size of a footnote
 
 # A curve's dash and marker change together with its colour, so that the figure also works in black and white.
 _CYCLE = cycler(
@@ -102,49 +97,66 @@ def subplots(
 class _Picture:
     """A finished figure as Jupyter shows it: pixels, and its words for those who cannot see them."""
 
-    def __init__(self, png: bytes, alt: str, size: str):
-        self.png, self.alt, self.size = png, alt, size
+    def __init__(self, html: str, alt: str, size: str):
+        self.html, self.alt, self.size = html, alt, size
 
     def __repr__(self) -> str:
         return f"Figure ({self.size}): {self.alt}"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        return {"image/png": self.png, "text/plain": repr(self)}, {"image/png": {"alt": self.alt}}
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/html": self.html, "text/plain": repr(self)}
 
 
-def show(fig: Figure, *, alt: str) -> None:
-    """Check a figure, show it under the cell as a PNG with alternative text, and close it.
+def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = None) -> None:
+    """Check a figure, show it under the cell with alternative text, caption and numbers, and close it.
 
-    Args:
-        fig: the figure; nothing can be drawn on it afterwards.
-        alt: one or two sentences that tell someone who cannot see the figure what it shows: what is on the axes and
-            what the eye would notice, not "a plot of ...". It is compared between machines: no measured number.
+    fig       the figure; nothing can be drawn on it afterwards
+    alt       one or two sentences that tell someone who cannot see the figure what it shows: what is on the axes and
+              what the eye would notice, not "a plot of ...". It is compared between machines: no measured number.
+    caption   the sentence under it, with its number: "Figure 2.3. What to see here."
+    numbers   the numbers behind it, a column for each name; by default they are read off the labelled curves, the bars
+              and the maps, as far as they are few
 
-    Raises:
-        ValueError: for an axis without a name, labelled curves without a legend, curves that differ by colour alone,
-            text smaller than 8 points, or an empty `alt`. An axis that is switched off (`ax.axis("off")`, for diagrams)
-            needs no names.
+    Raises ValueError for an axis without a name, labelled curves without a legend, curves that differ by colour alone,
+    a curve of a contrast below 3 to 1 or print below 4.5 to 1, text smaller than 8 points, or an empty `alt`. An axis
+    that is switched off (`ax.axis("off")`, for diagrams) needs no names.
+    """
+    size = f"{_pixels(fig)[0]} x {_pixels(fig)[1]} pixels, {len(fig.axes)} {'axis' if len(fig.axes) == 1 else 'axes'}"
+    found = read_off(fig) if numbers is None else numbers
+    png, width = finished(fig, alt)
+    alt = " ".join(alt.split())
+    display(_Picture(frame(png, alt=alt, width=width, caption=caption, numbers=found), alt, size))
+
+
+def finished(fig: Figure, alt: str, colors: int = COLORS) -> tuple[bytes, int]:
+    """The pixels of a figure that is checked as `show` does, and its width on the page; the figure is closed.
+
+    Raises ValueError as `show` does.
     """
     faults = _faults(fig, alt)
     if faults:
         raise ValueError("this figure is not finished:\n  " + "\n  ".join(faults))
-    width, height = (round(inches * DPI) for inches in fig.get_size_inches())
-    count = len(fig.axes)
-    size = f"{width} x {height} pixels, {count} {'axis' if count == 1 else 'axes'}"
-    png = _small_png(fig)
+    png = _small_png(fig, colors)
     plt.close(fig)
-    display(_Picture(png, " ".join(alt.split()), size))
+    return png, _pixels(fig)[0]
 
 
-def _small_png(fig: Figure) -> bytes:
-    """The figure in 256 colours, a third of the size: a notebook is stored with all of its figures in it.
+def _pixels(fig: Figure) -> tuple[int, int]:
+    width, height = (round(inches * DPI) for inches in fig.get_size_inches())
+    return width, height
+
+
+def _small_png(fig: Figure, colors: int) -> bytes:
+    """The figure with two pixels for each on the page, in few colours: a notebook is stored with all its figures.
 
     Nothing about the software is written beside the pixels, so the bytes depend on what is drawn.
     """
     drawn, stored = io.BytesIO(), io.BytesIO()
-    fig.savefig(drawn, format="png", dpi=DPI)
+    fig.savefig(drawn, format="png", dpi=SHARPNESS * DPI)
     picture = Image.open(drawn).convert("RGB")
-    picture.quantize(256, dither=Image.Dither.NONE).save(stored, format="png", optimize=True)
+    picture.quantize(colors, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+        stored, format="png", optimize=True
+    )
     return stored.getvalue()
 
 
@@ -163,7 +175,19 @@ def _faults(fig: Figure, alt: str) -> list[str]:
         if text.get_visible() and text.get_text().strip() and float(text.get_fontsize()) < SMALLEST_PRINT:
             points = f"{text.get_fontsize():g} points"
             faults.append(f"text {text.get_text()!r} is {points}; {SMALLEST_PRINT:g} is the smallest that can be read")
+        faults += _pale_print(text)
     return faults
+
+
+def _pale_print(text: Text) -> list[str]:
+    """Print in a colour that cannot be read on white. White print stands on something dark, and is taken as it is."""
+    color = text.get_color()
+    if not text.get_visible() or not text.get_text().strip() or contrast(color, "white") == 1:
+        return []
+    found = contrast(color, "white")
+    if found >= TEXT_CONTRAST:
+        return []
+    return [f"text {text.get_text()!r} in {color!r} has a contrast of {found:.1f}; print needs {TEXT_CONTRAST:g}"]
 
 
 def _axis_faults(fig: Figure, ax: Axes) -> list[str]:
@@ -183,6 +207,10 @@ def _axis_faults(fig: Figure, ax: Axes) -> list[str]:
     lines = [line for line in ax.get_lines() if line.get_visible() and not str(line.get_label()).startswith("_")]
     if len(lines) > 1 and ax.get_legend() is None and not fig.legends:
         faults.append("several labelled curves and no legend: ax.legend()")
+    for line in lines:
+        if (ratio := contrast(line.get_color(), "white")) < LINE_CONTRAST:
+            what = f"curve {line.get_label()!r} in {line.get_color()!r} has a contrast of {ratio:.1f}"
+            faults.append(f"{what}; a line needs {LINE_CONTRAST:g}")
     for one, other in combinations(lines, 2):
         if (one.get_linestyle(), str(one.get_marker())) == (other.get_linestyle(), str(other.get_marker())):
             faults.append(
@@ -254,10 +282,11 @@ def heatmap(
                 Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="#EEEEEE", edgecolor="#999999", hatch="//")
             )
         if show_values:
-            shade = sum(image.cmap(image.norm(value))[:3]) if np.isfinite(value) else 3.0
+            shade = image.cmap(image.norm(value)) if np.isfinite(value) else "white"
+            ink = max("black", "white", key=lambda name: contrast(name, shade))
             ax.text(
                 column, row, _number(float(value), digits),
-                ha="center", va="center", fontsize=10, color="black" if shade > 1.4 else "white",
+                ha="center", va="center", fontsize=10, color=ink,
             )  # fmt: skip
     if bar_label:
         bar = ax.get_figure().colorbar(image, ax=ax, label=bar_label, shrink=0.85)  # type: ignore[union-attr]

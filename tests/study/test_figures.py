@@ -1,6 +1,9 @@
 """Figures: `show` lets nothing through that cannot be read, and maps have their axes the right way round."""
 
+import base64
+import html
 import io
+import re
 
 import matplotlib
 
@@ -33,32 +36,44 @@ def line_figure(**axis):
     return fig, ax
 
 
+def page(picture):
+    """The HTML that reaches the page."""
+    return picture._repr_mimebundle_()["text/html"]
+
+
+def png(picture):
+    return base64.b64decode(re.search(r'src="data:image/png;base64,([^"]+)"', page(picture))[1])
+
+
 def test_a_finished_figure_is_shown_with_its_words_and_closed(shown):
     fig, _ = line_figure()
-    figures.show(fig, alt=f"  {ALT}\n ")
-    data, metadata = shown[0]._repr_mimebundle_()
-    assert matplotlib.image.imread(io.BytesIO(data["image/png"])).shape[:2] == (380, 640)
-    assert data["text/plain"] == f"Figure (640 x 380 pixels, 1 axis): {ALT}"
-    assert metadata["image/png"]["alt"] == ALT
+    figures.show(fig, alt=f"  {ALT}\n ", caption="Figure 2.3. Faster & faster.")
+    assert repr(shown[0]) == f"Figure (640 x 380 pixels, 1 axis): {ALT}"
+    assert f'<img alt="{ALT}" width="640"' in page(shown[0])
+    assert "<figcaption><b>Figure 2.3.</b> Faster &amp; faster.</figcaption>" in page(shown[0])
     assert not matplotlib.pyplot.fignum_exists(fig.number)
 
 
-def test_jupyter_takes_the_picture_as_png_with_alternative_text(shown):
+def test_a_figure_is_stored_with_twice_the_pixels_of_the_page(shown):
+    figures.show(line_figure()[0], alt=ALT)
+    assert matplotlib.image.imread(io.BytesIO(png(shown[0]))).shape[:2] == (760, 1280)
+
+
+def test_jupyter_takes_the_picture_as_html_alone_so_that_its_words_reach_the_page(shown):
     from IPython.core.interactiveshell import InteractiveShell
 
     fig, _ = line_figure()
-    figures.show(fig, alt=ALT)
-    formatter = InteractiveShell.instance().display_formatter
-    data, metadata = formatter.format(shown[0])
-    assert {"image/png", "text/plain"} <= set(data)
-    assert metadata["image/png"]["alt"] == ALT
+    figures.show(fig, alt='A "slow" curve < a fast one.')
+    data, metadata = InteractiveShell.instance().display_formatter.format(shown[0])
+    assert set(data) == {"text/html", "text/plain"} and not metadata
+    assert html.unescape(re.search(r'alt="([^"]*)"', data["text/html"])[1]) == 'A "slow" curve < a fast one.'
 
 
 def test_the_same_figure_gives_the_same_bytes_and_names_no_software(shown):
     for _ in range(2):
         figures.show(line_figure()[0], alt=ALT)
-    assert shown[0].png == shown[1].png
-    assert b"Software" not in shown[0].png and b"tEXt" not in shown[0].png
+    assert page(shown[0]) == page(shown[1])
+    assert b"Software" not in png(shown[0]) and b"tEXt" not in png(shown[0])
 
 
 def test_a_figure_is_stored_small_and_in_its_own_colours(shown):
@@ -66,10 +81,10 @@ def test_a_figure_is_stored_small_and_in_its_own_colours(shown):
     matrix = torch.linspace(0, 1, 400).view(20, 20)
     figures.heatmap(ax, matrix, row_label="query", column_label="key", bar_label="weight")
     full = io.BytesIO()
-    fig.savefig(full, format="png")
+    fig.savefig(full, format="png", dpi=200)
     figures.show(fig, alt=ALT)
-    drawn, stored = (matplotlib.image.imread(io.BytesIO(png))[..., :3] for png in (full.getvalue(), shown[0].png))
-    assert len(shown[0].png) < len(full.getvalue()) / 1.5
+    drawn, stored = (matplotlib.image.imread(io.BytesIO(data))[..., :3] for data in (full.getvalue(), png(shown[0])))
+    assert len(png(shown[0])) < len(full.getvalue()) / 1.5
     assert (np.abs(drawn - stored) > 0.06).mean() < 0.01  # only on the smoothed edges of letters and lines
 
 
@@ -93,6 +108,18 @@ def told_apart_by_colour():
     return fig
 
 
+def pale_curve():
+    fig, ax = line_figure()
+    ax.get_lines()[0].set_color("#E69F00")
+    return fig
+
+
+def pale_print():
+    fig, ax = line_figure()
+    ax.text(1, 1, "note", color=figures.PALETTE["orange"])
+    return fig
+
+
 def small_print():
     fig, ax = line_figure()
     ax.text(1, 1, "note", fontsize=6)
@@ -109,6 +136,8 @@ def small_print():
         (unlabelled_bar, ALT, "axes 2: the colour bar has no label"),
         (without_legend, ALT, "several labelled curves and no legend"),
         (told_apart_by_colour, ALT, "curves 'slow' and 'fast' differ by colour alone"),
+        (pale_curve, ALT, r"axes 1: curve 'slow' in '#E69F00' has a contrast of 2.3; a line needs 3"),
+        (pale_print, ALT, r"text 'note' in '#B87F00' has a contrast of 3.\d; print needs 4.5"),
         (small_print, ALT, "text 'note' is 6 points; 8 is the smallest"),
         (lambda: figures.plt.figure(), ALT, "the figure has no axes"),
     ],

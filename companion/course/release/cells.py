@@ -15,6 +15,8 @@ Cell = NotebookNode
 Notebook = NotebookNode
 
 IMPORTS = "import math\n\nimport torch"
+IN_ANOTHER_KERNEL = "import companion  # not there? Kernel > Change Kernel... > The Executable Transformer"
+"""A line for the first cell of a notebook: in a kernel without the course, the error shows it."""
 KERNEL = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},

@@ -9,7 +9,18 @@ from pathlib import Path
 import nbformat
 
 from companion.checking.exercise import Exercise
-from companion.course.release.cells import IMPORTS, Cell, Notebook, code, count, heading, markdown, notebook, to_text
+from companion.course.release.cells import (
+    IMPORTS,
+    IN_ANOTHER_KERNEL,
+    Cell,
+    Notebook,
+    code,
+    count,
+    heading,
+    markdown,
+    notebook,
+    to_text,
+)
 from companion.course.release.documents import document
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises
@@ -31,10 +42,10 @@ def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
     found = {}
     for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
         of_lesson = [exercise for exercise in exercises().values() if exercise.lesson == int(path.name[:2])]
-        first, *_ = nbformat.read(path, as_version=4).cells
-        title = re.match(r"# (.+)", first.source)
-        if of_lesson and title:
-            found[path.stem] = (title[1], of_lesson)
+        cells = nbformat.read(path, as_version=4).cells
+        titles = [title[1] for cell in cells if (title := re.match(r"# (.+)", cell.source))]
+        if of_lesson and titles:
+            found[path.stem] = (titles[0], of_lesson)
     return found
 
 
@@ -47,7 +58,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
             f"# Exercises: {title}\n\nThey belong to [lesson {name[:2]}](../{name}.ipynb): "
             f"{count(len(book), 'exercise')}, about {minutes} minutes.\n\n{_HOW}"
         ),
-        code(f"{IMPORTS}\n\n{_DESK}"),
+        code(f"{IN_ANOTHER_KERNEL}\n{IMPORTS}\n\n{_DESK}"),
     ]
     for exercise in book:
         cells += [

@@ -1,0 +1,124 @@
+"""What the contract asks of figures, read off their HTML. Runs nothing; the browser test moves what moves.
+
+Every figure was finished by `figures.show`, has alternative text, and if it has a caption, its number. A figure that
+moves stands still without script, is named and described, works with the keyboard, asks nothing of the network, is
+under 40 kB, and is the same each time.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from nbformat import NotebookNode
+
+from companion.study.frame import CAPTION_NUMBER
+from companion.study.live.moving import LARGEST
+
+_FIGURE = re.compile(r'<figure class="ext-figure"([^>]*)>(.*?)</figure>', re.DOTALL)
+_ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
+_DATA = re.compile(r'<script type="application/json">(.*?)</script>', re.DOTALL)
+_SCRIPT = re.compile(r'<script type="module">(.*?)</script>', re.DOTALL)
+_NETWORK = re.compile(
+    r"\b(?:https?|wss?):/|\bfetch\s*\(|XMLHttpRequest|WebSocket|EventSource|sendBeacon|\bimport\b|@import|url\("
+)
+_NAMESPACE = "http://www.w3.org/2000/svg"
+_CHANCE = re.compile(r"Math\.random|Date\b|performance\.now|crypto\.")
+_GLOBAL = re.compile(r"\bwindow\.|globalThis|localStorage|getElementById|\bid=")
+_HANDLE = re.compile(r"kit\.(?:handle|choice|toggle)\(")
+FEWEST_WORDS = 8  # of alternative text: what is there, and what moves
+
+
+def figures_in(page: str) -> Iterator[tuple[dict[str, str], str]]:
+    """The figures of an output: the attributes of each, and what is inside it."""
+    for found in _FIGURE.finditer(page):
+        yield {name: html.unescape(value) for name, value in _ATTRIBUTE.findall(found[1])}, found[2]
+
+
+def caption(inside: str) -> str:
+    """The caption of a figure, as text; empty if it has none."""
+    found = re.search(r"<figcaption>(.*?)</figcaption>", inside)
+    return html.unescape(re.sub(r"<[^>]+>", "", found[1])) if found else ""
+
+
+def words(inside: str) -> str:
+    """The alternative text of a figure's picture; empty if it has none."""
+    found = re.search(r'<img alt="([^"]*)"[^>]*\ssrc="data:image/png;base64,[^"]+"', inside)
+    return html.unescape(found[1]) if found else ""
+
+
+def _pages(cell: NotebookNode) -> list[str]:
+    return ["".join(output.get("data", {}).get("text/html", "")) for output in cell.get("outputs", [])]
+
+
+def shows_figure(cell: NotebookNode) -> bool:
+    """Whether a cell shows a figure, still or moving."""
+    return any(True for page in _pages(cell) for _ in figures_in(page))
+
+
+def figure_faults(cells: Sequence[NotebookNode], prefix: str) -> Iterator[tuple[int, str]]:
+    """What is wrong with the figures of a lesson: the number of the cell, from 1, and the fault.
+
+    prefix   what stands before the dot in their numbers: "2", and "D2" in the lesson's deeper notebook
+    """
+    expected = 1
+    for number, cell in enumerate(cells, 1):
+        if any(kind.startswith("image/") for output in cell.get("outputs", []) for kind in output.get("data", {})):
+            yield number, "this figure was not finished with figures.show(fig, alt=...), which checks it"
+        for page in _pages(cell):
+            yield from ((number, fault) for fault in faults(page))
+            for attributes, inside in figures_in(page):
+                if "data-live" not in attributes and not words(inside):
+                    yield number, "this figure has no alternative text: figures.show(fig, alt=...)"
+                if found := CAPTION_NUMBER.match(caption(inside)):
+                    wanted = f"Figure {prefix}.{expected}. "
+                    if found[0] != wanted:
+                        yield number, f"the caption begins {found[0].strip()!r}: expected {wanted.strip()!r}"
+                    expected += 1
+
+
+def faults(page: str) -> Iterator[str]:
+    """What is wrong with the output of a figure that moves."""
+    for attributes, inside in figures_in(page):
+        if name := attributes.get("data-live"):
+            yield from (f"moving figure {name!r}: {fault}" for fault in _faults(page, attributes, inside))
+
+
+def _faults(page: str, attributes: dict[str, str], inside: str) -> Iterator[str]:
+    size = len(page.encode())
+    if size > LARGEST:
+        yield f"it has {size} bytes, and must stay under {LARGEST}"
+    if not words(inside):
+        yield "it has no still figure, which is all that remains where no script runs"
+    elif len(words(inside).split()) < FEWEST_WORDS:
+        yield f"its alternative text must say what is there and what moves: {words(inside)!r}"
+    if attributes.get("role") != "group" or not attributes.get("aria-label"):
+        yield 'a screen reader needs role="group" and a label'
+    if not CAPTION_NUMBER.match(caption(inside)):
+        yield f"its caption must begin with its number, as in 'Figure 2.1. ...': {caption(inside)!r}"
+    data, scripts = _DATA.findall(inside), _SCRIPT.findall(inside)
+    if len(data) != 1 or len(scripts) != 1:
+        yield f"it needs its data and its script once each; there are {len(data)} and {len(scripts)}"
+        return
+    try:
+        json.loads(data[0])
+    except ValueError as error:
+        yield f"its data are not JSON: {error}"
+    yield from _script_faults(scripts[0])
+
+
+def _script_faults(script: str) -> Iterator[str]:
+    for found in _NETWORK.finditer(script.replace(_NAMESPACE, "")):
+        yield f"it must not ask the network for anything: {found[0]!r}"
+    for found in _CHANCE.finditer(script):
+        yield f"it must be the same each time: {found[0]!r}"
+    for found in _GLOBAL.finditer(script):
+        yield f"it must leave nothing behind and find itself, so that it may stand on a page twice: {found[0]!r}"
+    if not _HANDLE.search(script):
+        yield "it has no handle: kit.handle, kit.choice or kit.toggle, which work with the keyboard"
+    if "kit.say(" not in script.split("const move =")[-1]:
+        yield "it must say in a sentence what is shown now: kit.say"
+    if "stopPropagation" not in script:
+        yield "it must keep its key presses to itself, or JupyterLab takes the arrow keys"

@@ -1,0 +1,57 @@
+"""start.ipynb: what a reader sees first. What this is, the path, how to run a cell, stop, and go on tomorrow."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from authoring import exercises
+from authoring.lesson import Lesson
+from companion.course.release.cells import IN_ANOTHER_KERNEL, KERNEL
+from companion.study import path
+
+FILE = path.FILE
+TEXT = Path(__file__).with_suffix(".md")
+CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion.study import path\n\npath.show()"
+MARK = "<!-- the path -->"  # in start.md: where the cell stands that shows the path
+
+
+def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
+    """What `path.table` wants to know of each lesson."""
+    return [
+        {
+            "number": lesson.label,
+            "title": lesson.title,
+            "file": f"{lesson.name}.ipynb",
+            "question": lesson.question,
+            "minutes": lesson.minutes,
+            "sittings": [
+                {"title": part.title, "minutes": part.minutes, "questions": part.asked} for part in lesson.sittings
+            ],
+            "exercises": [exercise.id for exercise in exercises.of_lesson(lesson.number)],
+            "exercise_file": f"exercises/{lesson.label}_exercises.ipynb",
+        }
+        for lesson in lessons
+    ]
+
+
+def render(lessons: Sequence[Lesson]) -> str:
+    """The notebook, with the path as a reader finds it who has done nothing yet."""
+    before, _, after = TEXT.read_text(encoding="utf-8").partition(MARK)
+    known = lessons_on_the_path(lessons)
+    shown = nbformat.v4.new_output("display_data", data={"text/html": path.table(known, path.Done()), "text/plain": ""})
+    cells = [
+        nbformat.v4.new_markdown_cell(before.strip()),
+        nbformat.v4.new_code_cell(CODE, outputs=[shown], execution_count=1, metadata={"name": path.CELL}),
+        *(nbformat.v4.new_markdown_cell(f"## {part.strip()}") for part in after.split("\n## ")[1:]),
+    ]
+    for cell in cells:
+        cell.id = hashlib.sha256(cell.source.encode()).hexdigest()[:8]
+    cells[1].metadata["tags"] = ["nbval-ignore-output"]  # it shows what the reader has done
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={**KERNEL, "path": known})
+    notebook.nbformat_minor = 5
+    return nbformat.writes(notebook) + "\n"

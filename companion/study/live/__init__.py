@@ -1,0 +1,13 @@
+"""Figures that move, by mouse and keyboard, in JupyterLab and on a static page, without kernel and network.
+
+    from companion.study import live
+
+    live.collapse([0.9, -0.4, 1.3], words=["The", "cat", "slept"], caption="Figure 2.1. Move the handle.")
+
+Each of them shows one output that holds everything it needs; `moving` is the mechanism.
+"""
+
+from companion.study.live.attention import collapse, hover
+from companion.study.live.rotary import dials, together
+
+__all__ = ["collapse", "dials", "hover", "together"]

@@ -1,0 +1,132 @@
+"""Moving figures of attention: weights that collapse as vectors get wider, and dot products that become weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from companion.study import figures
+from companion.study.live import moving
+
+WIDTHS = (1, 4, 16, 64, 256, 1024)
+
+
+def collapse(
+    scores: Sequence[float] | torch.Tensor, *, words: Sequence[str], widths: Sequence[int] = WIDTHS, caption: str = ""
+) -> None:
+    """Weights of one query while its vectors get wider: from the raw scores, and from the scores divided by the root.
+
+    scores    one for each key, of size one: what q · k is divided by the root of d_k, (key,)
+    words     the keys' words, as many
+    widths    the values of d_k that the handle runs through
+    caption   the sentence under the figure, with its number
+
+    Raises ValueError if there are fewer than two scores, words and scores are not as many, or a width is not positive.
+    """
+    unit = vector("scores", scores)
+    if len(unit) < 2 or len(words) != len(unit):
+        raise ValueError(f"scores, words: expected two or more, as many of each, got {len(unit)} and {len(words)}")
+    if len(widths) < 2 or min(widths) < 1:
+        raise ValueError(f"widths: expected two or more positive numbers, got {list(widths)}")
+    start = widths[1]
+    rows = {"raw scores q · k": _softmax(unit * math.sqrt(start)), "divided by √d_k": _softmax(unit)}
+    fig, axes = figures.subplots(1, 2, width=7.6, height=3.0, sharey=True)
+    for ax, (title, row), color in zip(axes, rows.items(), ("red", "blue"), strict=True):
+        bars = ax.bar(range(len(unit)), row, color=figures.PALETTE[color], width=0.7)
+        ax.bar_label(bars, [f"{weight:.2f}" for weight in row], fontsize=9, padding=2)
+        ax.set_xticks(range(len(unit)), words)
+        ax.set(title=title, xlabel=f"key, at d_k = {start}", ylim=(0, 1))
+        ax.grid(False)
+    axes[0].set_ylabel("weight")
+    moving.show(
+        "collapse",
+        {"scores": unit, "words": list(words), "widths": list(widths)},
+        fig,
+        alt="Two rows of bars, the weights of one query. With more components the bars of the raw scores collapse to a "
+        "single one; the bars of the scores divided by the root of the number of components keep their shape.",
+        caption=caption,
+        numbers={"key": list(words), "score / √d_k": unit.tolist()}
+        | {f"largest d_k, {name}": list(map(float, row)) for name, row in _rows(unit, widths[-1]).items()},
+    )
+
+
+def _rows(unit: np.ndarray, width: int) -> dict[str, np.ndarray]:
+    return {"weight from raw scores": _softmax(unit * math.sqrt(width)), "weight": _softmax(unit)}
+
+
+def hover(
+    queries: Sequence[Sequence[float]] | torch.Tensor,
+    keys: Sequence[Sequence[float]] | torch.Tensor,
+    *,
+    words: Sequence[str],
+    start: int = -1,
+    caption: str = "",
+) -> None:
+    """Choose the word that looks, and see its products with every key become a score, and the scores become weights.
+
+    queries, keys   (token, d_k), of two to eight tokens and at most six components
+    words           the tokens' words, as many
+    start           which word looks first; -1 is the last one
+    caption         the sentence under the figure, with its number
+
+    Raises ValueError if the shapes differ or are too large, words and tokens are not as many, or there is no such word.
+    """
+    Q, K = _matrix("queries", queries), _matrix("keys", keys)
+    if Q.shape != K.shape or not (2 <= len(Q) <= 8 and 1 <= Q.shape[1] <= 6):
+        raise ValueError(
+            f"queries, keys: expected one shape (2 to 8 tokens, 1 to 6 components), got {Q.shape} and {K.shape}"
+        )
+    if len(words) != len(Q):
+        raise ValueError(f"words: expected {len(Q)}, one for each token, got {len(words)}: {list(words)}")
+    if not -len(Q) <= start < len(Q):
+        raise ValueError(f"start: expected the index of one of {len(Q)} tokens, got {start}")
+    start %= len(Q)
+    scaled = Q @ K.T / math.sqrt(Q.shape[1])
+    weights = np.stack([_softmax(row) for row in scaled])
+    fig, ax = figures.subplots(width=7.6, height=3.2)
+    bars = ax.bar(range(len(words)), weights[start], color=figures.PALETTE["blue"], width=0.6)
+    ax.bar_label(bars, [f"{weight:.2f}" for weight in weights[start]], padding=2)
+    ticks = [
+        f"{word}\n{score:.4g} / √{Q.shape[1]}".replace("-", "−")
+        for word, score in zip(words, Q[start] @ K.T, strict=True)
+    ]
+    ax.set_xticks(range(len(words)), ticks)
+    ax.set(xlabel="key, and its score", ylabel="weight", ylim=(0, 1.08), title=f"where “{words[start]}” looks")
+    ax.grid(False)
+    moving.show(
+        "hover",
+        {"words": list(words), "queries": Q, "keys": K, "start": start},
+        fig,
+        alt="The words of a sentence, one of which looks at all of them. Under each word its products with the query, "
+        "part by part, their sum, which is the score, and a bar for the weight that the softmax makes of it. Another "
+        "word can be chosen.",
+        caption=caption,
+        numbers={"weights: query \\ key": list(words)}
+        | {
+            f"{word} ({j})" if list(words).count(word) > 1 else word: weights[:, j].tolist()
+            for j, word in enumerate(words)
+        },
+    )
+
+
+def vector(name: str, values: Sequence[float] | torch.Tensor) -> np.ndarray:
+    """The values as an array; ValueError where they are not a list of numbers."""
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 1:
+        raise ValueError(f"{name}: expected a list of numbers, got shape {array.shape}")
+    return array
+
+
+def _matrix(name: str, values: Sequence[Sequence[float]] | torch.Tensor) -> np.ndarray:
+    array = np.asarray(values, dtype=float)
+    if array.ndim != 2:
+        raise ValueError(f"{name}: expected rows of numbers, got shape {array.shape}")
+    return array
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max())
+    return powers / powers.sum()

@@ -1,0 +1,218 @@
+"""Each rule of the second edition, fed a small lesson that breaks it; and what the builder makes of its directives."""
+
+import re
+
+import pytest
+
+from authoring import build, contract, minutes
+from authoring.lesson import with_deeper
+from authoring.question import SourceError
+
+SYMBOLS = {symbol: {2: "a letter of the small lesson"} for symbol in ("n", "v", "a", "i", "s")}
+LONG = "\n".join(f"print({i})" for i in range(16))
+VISIBLE = "\n```{code-cell}\n%s\n```\n\nIt is 14.\n"
+FOLDED = "\n```{code-cell}\n:tags: [folded]\n%s\n```\n\nIt is 14.\n"
+EIGHTH = "```{question} eight\n:kind: number\nAnd how far is that, typically?\n= 20 | $\\sqrt{400}$.\n```\n"
+MORE = "(more)=\n## More\n\nFor whoever wants some more.\n\n"
+MIND = "You may think that the longest step decides alone. It does not: 9 of 14.\n\n"
+
+
+def texts(lesson, symbols=SYMBOLS, edition=frozenset({2})):
+    known = contract.Known(contract.companion_names(), symbols=symbols, second_edition=edition)
+    return [str(fault) for fault in contract.check(lesson.again(), known)]
+
+
+def test_a_good_lesson_and_its_deeper_notebook_have_no_fault(second):
+    for lesson in with_deeper([second()]):
+        assert build.difference(lesson) is None
+        assert texts(lesson) == []
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        # parts and sittings
+        ("# A small second", "A small second", "begins with its title"),
+        ("form hold?**", "form hold.**", "must be the lesson's question"),
+        ("{{ head }}\n", "", "the line `{{ head }}` is missing"),
+        ("## Sitting 2: What if", "### What if", "two to four sittings, .* has 1"),
+        ("## Sitting 2", "## Sitting 3", "parts must be Sitting 1, Sitting 2, Exercises.* not Sitting 1, Sitting 3"),
+        ("## Summary\n\nSquares add up.\n\n", "", "parts must be .*Summary"),
+        ("What if the steps are unequal?", "Unequal steps", "'Sitting 2: Unequal steps' must begin with a question"),
+        ("### Checkpoint", "### The end", "'Sitting 1: .*' must end with one `### Checkpoint`; it has 0"),
+        ("You can stop here.", "Go on.", "'Sitting 1: .*' must say at its end: You can stop here"),
+        ("### Checkpoint\n\n```{question} longest", "```{question} longest", "Sitting 2: .*must end with one"),
+        ("### Checkpoint\n\n```{question} four", "```{question} four", "Sitting 1: .*must end with one"),
+        # minutes
+        ("It is 14.", "It is 14. " + "word " * 1500, "Sitting 2: .* takes 20|takes 21 minutes"),
+        ("It is 14.", "It is 14. " + "word " * 5000, "a lesson of 6\\d minutes; at most 60"),
+        # questions and exercises
+        (EIGHTH, "", "7 questions; expected at least 8"),
+        ("{{ exercises }}\n", "", "needs the line `{{ exercises }}` once"),
+        ("Weights and masks, for a change.\n\n", "", "say in a sentence, above the table"),
+        # visible cells
+        ("\nIt is 14.\n", VISIBLE % LONG, "a visible cell of 16 lines; at most 15"),
+        ("\nIt is 14.\n", VISIBLE % "import math\nprint(math.isclose(1, 1))", "a visible line that has a tolerance"),
+        ("\nIt is 14.\n", VISIBLE % "figures = [1]\nprint(figures)", "source line \\d+: a visible line that draws"),
+        ("\nIt is 14.\n", VISIBLE % "try:\n    print(1)\nexcept ValueError:\n    pass", "`try` in a visible cell"),
+        ("\nIt is 14.\n", VISIBLE % "unused = 3", "a visible cell that shows nothing, and defines nothing"),
+        ("\nIt is 14.\n", VISIBLE % f"print('{'x' * 81}')", "a printed line of 81 columns; at most 80"),
+        ("\nIt is 14.\n", VISIBLE % f"print(1)  # {'x' * 80}", "a line of code of \\d+ columns; at most 88"),
+        # folded cells
+        ("\nIt is 14.\n", FOLDED % "print(1)", "the first line of a folded cell begins with one of"),
+        ("\nIt is 14.\n", FOLDED % "# checks nothing\nprint('checked: 1')", "a cell of checks asserts nothing"),
+        ("\nIt is 14.\n", FOLDED % "# checks it\nassert True", "prints what it checked"),
+        ("\nIt is 14.\n", FOLDED % "# checks it\nassert True\nprint('fine')", "lines that begin with `checked: `"),
+        ("\nIt is 14.\n", FOLDED % "# checks it\nassert True\nprint('checked: all')", "says it with numbers"),
+        # claims
+        ("# checks (2.1)\n", "# checks (2.1), claim S0-04\n", "a reader sees S0-04: claims are an option of the cell"),
+        ("A walk", "A walk (S0-04)", None),  # in a question, which is no Markdown of the lesson
+        ("squares of independent", "squares (S0-04) of independent", "a reader sees S0-04"),
+        (":claims: S0-04", ":claims: S0-4", "`:claims: S0-4`: expected rows of the ledger"),
+        ("assert sum(a * a for a in steps) == 14  # (2.2)", "# (2.2)", "names an equation and asserts nothing"),
+        # equations
+        ("# checks (2.1)\n", "# checks (2.1) to (2.3)\n", "names equation \\(2.3\\), which does not exist"),
+        # letters and misconceptions
+        ("v = n", "v = n + z", "\\$z\\$ has no entry for lesson 02 in pages/notation.toml"),
+        ("v = n", "v = n_v", None),
+        ("v = n", "v = \\operatorname{size}(n)", None),
+        (MIND, MIND * 4, "4 misconceptions; at most 3 in a lesson"),
+    ],
+)  # fmt: skip
+def test_a_fault_in_a_lesson_is_found(second, old, new, message):
+    found = texts(second(old, new))
+    assert any(re.search(message, text) for text in found) if message else found == [], found
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("(cross)=\n", "", "the section 'Why the cross terms vanish' needs a target"),
+        ("For whoever wants to see the one step that lesson 02 leaves out.\n", "", "must begin with a sentence"),
+        ("{D2.1}", "{2.1}", "equation number 2.1 is out of order: expected D2.1"),
+        ("# checks (D2.1)\n", "# checks it\n", None),  # the comment of the assertion names it
+        ("They add", MORE + "They add", "'signs' comes from another section"),
+        ("They add up", "They add $k$ up", "\\$k\\$ has no entry for lesson 02"),
+        ("edition: 2", 'edition: 2\nborrows: ["$s$"]', None),
+    ],
+)
+def test_a_fault_in_a_deeper_notebook_is_found(second, old, new, message):
+    remove = ("{deeper}`why the cross terms vanish <02#cross>`", "") if old == "(cross)=\n" else ("", "")
+    found = texts(second(*remove, deeper=(old, new)).deeper)
+    assert any(re.search(message, text) for text in found) if message else found == [], found
+
+
+def test_a_letter_with_a_second_meaning_is_named_with_both(second):
+    symbols = SYMBOLS | {"n": {2: "number of steps", 5: "length of a vector"}}
+    [fault] = texts(second(), symbols, frozenset({2, 5}))
+    assert "$n$ has a second meaning in pages/notation.toml" in fault
+    assert fault.endswith("lesson 02: number of steps; lesson 05: length of a vector")
+    assert texts(second(), symbols, frozenset({2})) == []  # lesson 05 is not of this edition yet
+
+
+def test_a_letter_that_a_deeper_notebook_borrows_is_known_there_alone(second):
+    lesson = second("v = n", "v = n", deeper=("edition: 2", 'edition: 2\nborrows: ["$z$"]'))
+    assert texts(lesson) == [] == texts(lesson.deeper)
+    symbols = {symbol: by for symbol, by in SYMBOLS.items() if symbol != "s"}
+    assert any("$s" in text for text in texts(lesson.deeper, symbols))
+
+
+# --- what cannot be built: the message says where, and nothing is built
+
+
+CHOICE = "- [x] twice as far | The root of 4 is 2."
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ("{question} four", "{question} root", "a second question named 'root'; the first is on line "),
+        ("{question} four", "{question} Four!", "question 'Four!': expected a name of small letters"),
+        (":kind: choice\nFour", ":kind: chance\nFour", "expected `:kind:` with one of choice, number, predict"),
+        (":kind: choice\nFour", "Four", "question four: expected a line `:kind:`"),
+        (CHOICE, CHOICE.replace("[x]", "[ ]"), "line 65: question four: expected one right answer ... got 0"),
+        (CHOICE, f"{CHOICE}\n- [x] thrice | No.", "expected one right answer ... got 2"),
+        (CHOICE, "- [x] twice as far", "'twice as far' has no reason"),
+        (CHOICE, f"{CHOICE}\nnothing", "'nothing' is not an answer"),
+        ("= 16 ± 0.5 |", "= sixteen |", "'sixteen': expected a number"),
+        ("~ 256 |", "~ 16.2 |", "16.2 is within the tolerance of another answer"),
+        ("> About 10 steps: the root of 100.\n", "", "question far: expected what happens"),
+        ("How far from the beginning are you after 100 flips?\n", "", "question far: it asks nothing"),
+        ("```{question} far", "```{note} far", "{note}: expected a {code-cell} or a {question}"),
+        ("(coins)=", "(coins)=\n\n(coins)=", "a second target (coins)="),
+        ("{ref}`coins`", "{ref}`dice`", "{ref}`dice`: there is no target (dice)=; there are: coins"),
+        ("<02#cross>", "<02#gone>", "there is no deeper section 02#gone; there are: 02#cross"),
+        ("<02#cross>", "<07#cross>", "there is no deeper section 07#cross; there are: none"),
+        ("{deeper}`", "{depper}`", "{depper}: expected {ref} or {deeper}"),
+        ("edition: 2", "edition: 3", "edition: 3: expected 1 or 2"),
+        ("able: say how a sum of coin flips grows.\n", "", "`able:` is missing in the front matter"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_with_its_place(second, old, new, message):
+    lesson = second()
+    before = lesson.notebook.read_bytes()
+    broken = second(old, new, built=False)
+    with pytest.raises(SourceError) as caught:
+        build.build(broken)
+    assert re.match(r"02_second\.md, line \d+: ", str(caught.value))
+    assert all(part in str(caught.value) for part in message.split(" ... ")), caught.value
+    assert lesson.notebook.read_bytes() == before
+
+
+# --- what the builder makes of it
+
+
+def test_minutes_are_counted(second):
+    lesson = second(built=False)
+    first, *_ = lesson.sittings
+    assert (first.code_lines, first.equations, first.asked) == (6, 1, ["2.a", "2.b", "2.c"])
+    assert first.exact == pytest.approx(first.words / 100 + 6 / 10 + 1 / 2 + 3)
+    longer = second("It is 14.", "It is 14. " + "word " * 300, built=False)
+    assert longer.sittings[1].words == lesson.sittings[1].words + 300
+    assert f"**Reading time:** {lesson.minutes} minutes in two sittings:" in lesson.cells[1].source
+    assert f"*{first.minutes} minutes*" in lesson.cells[1].source
+    listed = [part for part in lesson.parts if part.title == "Exercises"]
+    assert listed[0].words < 10 and minutes.LONGEST_LESSON == 60  # the table is not read from end to end
+
+
+def test_folded_cells_are_hidden_and_claims_are_metadata(second):
+    checks = next(cell for cell in second().built if cell.metadata.get("name") == "checks-walk")
+    assert checks.metadata.jupyter.source_hidden is True
+    assert checks.metadata.claims == ["S0-04"]
+
+
+def test_links_lead_to_cells_that_exist(second):
+    lesson = second()
+    ids = {"02_second.ipynb": {cell.id for cell in lesson.built}}
+    ids["deeper/02_deeper.ipynb"] = {cell.id for cell in lesson.deeper.built}
+    text = "\n".join(cell.source for cell in lesson.built) + "".join(question.html for question in lesson.questions)
+    links = re.findall(r"(?:\]\(|href=\")([^)\"]+)#cell-id=([\w-]+)", text)
+    assert len(links) == 2
+    for file, cell in links:
+        assert cell in ids[file]
+    assert "[*Deeper:* why the cross terms vanish (1 minute)](deeper/02_deeper.ipynb#cell-id=" in text
+
+
+def test_a_changed_question_runs_the_lesson_again(second):
+    second()
+    changed = second("twice as far | The root of 4 is 2.", "twice as far | Because.", built=False)
+    assert build.build(changed).startswith("02_second: executed")
+
+
+def test_every_lesson_that_is_named_is_a_link(tmp_path):
+    from authoring import finish
+
+    (tmp_path / "lessons").mkdir()
+    for name in ("01_one", "02_two", "03_three"):
+        (tmp_path / "lessons" / f"{name}.md").write_text(f"# {name[3:].title()}\n")
+    text = "Lesson 01, lesson 02 and `lesson 01`; lessons 01, 02 and 03; [lesson 01](x). $lesson 01$\n\n# lesson 01"
+    made = finish.in_prose(lambda prose: finish._link_lessons(prose, tmp_path / "lessons" / "02_two.md"), text)
+    assert made == (
+        "[Lesson 01](01_one.ipynb), lesson 02 and `lesson 01`; lessons [01](01_one.ipynb), 02 and [03](03_three.ipynb)"
+        "; [lesson 01](x). $lesson 01$\n\n# lesson 01"
+    )
+    line = finish.navigation(tmp_path / "lessons" / "02_two.md")
+    assert line == (
+        "[← 01 One](01_one.ipynb) · [Start](start.ipynb) · [03 Three →](03_three.ipynb) · "
+        "[Exercises](exercises/02_exercises.ipynb) · [Glossary](glossary.md)"
+    )

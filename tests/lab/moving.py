@@ -1,0 +1,91 @@
+"""Every handle of every moving figure is moved, with the keyboard and with the mouse, and must change the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page
+
+ALIVE = "figure[data-live][data-alive]"
+SETTLES = 300  # milliseconds from a key press to the new picture
+# What a figure shows now: its picture and its sentence.
+STATE = """figure => [
+  figure.querySelector('.ext-box svg')?.outerHTML, figure.querySelector('[role=status]')?.textContent
+]"""
+SEEN = """(element) => {
+  const box = element.getBoundingClientRect();
+  return box.top >= 0 && box.bottom <= innerHeight && box.width > 0;
+}"""
+
+
+def start_page(folder: Path, bodies: list[str]) -> Path:
+    """A page for a browser that holds nothing but these outputs, in a folder without anything else."""
+    page = folder / "figures.html"
+    body = "\n".join(bodies)
+    page.write_text(
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Figures</title><body>{body}", encoding="utf-8"
+    )
+    return page
+
+
+def move_all(page: Page, figures: Locator, name: str) -> tuple[int, list[str]]:
+    """Move every handle of these figures: how many there are, and what did not follow."""
+    faults, count = [], 0
+    for number, figure in enumerate(figures.all(), 1):
+        which = f"{name}: moving figure {number} ({figure.get_attribute('data-live')})"
+        if figure.get_attribute("data-alive") is None:
+            faults.append(f"{which} does not move: its script did not run")
+            continue
+        handles = figure.locator("input[type=range]").all()
+        buttons = figure.locator("button").all()
+        count += len(handles) + len(buttons)
+        for handle in handles:
+            faults += [f"{which}: {fault}" for fault in _move(page, figure, handle)]
+        pressed = [_press(page, figure, button, "click") for button in buttons]
+        pressed += [_press(page, figure, button, "keyboard") for button in buttons]
+        if buttons and sum(pressed) < len(buttons):  # the one that is pressed already changes nothing
+            faults.append(
+                f"{which}: {len(pressed) - sum(pressed)} of {len(pressed)} presses of a button change nothing"
+            )
+        if not handles and not buttons:
+            faults.append(f"{which} has no handle")
+    return count, faults
+
+
+def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
+    label = handle.get_attribute("aria-valuetext") or "a handle without a label"
+    faults = []
+    handle.scroll_into_view_if_needed()
+    handle.focus()
+    place = page.evaluate("[scrollX, scrollY]")
+    for key in ("Home", "ArrowRight", "End", "ArrowLeft"):
+        before, value = figure.evaluate(STATE), handle.input_value()
+        handle.press(key)
+        page.wait_for_timeout(SETTLES)
+        if key != "Home" and handle.input_value() == value:  # it may begin at its first place
+            faults.append(f"{label!r} does not move with the key {key}")
+        elif handle.input_value() != value and figure.evaluate(STATE) == before:
+            faults.append(f"{label!r} went from {value} to {handle.input_value()}, and the picture stayed")
+    if not handle.evaluate("element => element === document.activeElement"):
+        faults.append(f"{label!r} loses the focus when it is moved with the keyboard")
+    if page.evaluate("[scrollX, scrollY]") != place or not handle.evaluate(SEEN):
+        faults.append(f"{label!r}: the page moves with the arrow keys")
+    box = handle.bounding_box()
+    before, value = figure.evaluate(STATE), handle.input_value()
+    page.mouse.click(box["x"] + box["width"] * 0.3, box["y"] + box["height"] / 2)
+    page.wait_for_timeout(SETTLES)
+    if handle.input_value() == value or figure.evaluate(STATE) == before:
+        faults.append(f"{label!r} does not move with the mouse")
+    return faults
+
+
+def _press(page: Page, figure: Locator, button: Locator, how: str) -> bool:
+    """Whether pressing a button changed something: the picture, or that it is pressed."""
+    before = figure.evaluate(STATE), button.get_attribute("aria-pressed")
+    if how == "click":
+        button.click()
+    else:
+        button.focus()
+        button.press("Space")
+    page.wait_for_timeout(2 * SETTLES)
+    return (figure.evaluate(STATE), button.get_attribute("aria-pressed")) != before

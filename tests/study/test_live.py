@@ -1,0 +1,159 @@
+"""Moving figures: one output that holds everything, keeps its contract, and is the same each time.
+
+That they move is seen in a browser: `make lab-check`.
+"""
+
+import json
+import re
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import pytest
+import torch
+from live_examples import EXAMPLES, KEYS, QUERIES, SENTENCE
+
+from authoring.figures import faults, figures_in, words
+from companion.study import figures, live
+from companion.study.live import moving
+
+ALT = "A bar that grows when the handle is moved to the right."
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What a figure hands to Jupyter."""
+    outputs = []
+    monkeypatch.setattr(moving, "display", outputs.append)
+    return outputs
+
+
+def bar(height=1.0):
+    fig, ax = figures.subplots(width=3, height=2)
+    ax.bar([0], [height])
+    ax.set(xlabel="key", ylabel="weight")
+    return fig
+
+
+def page(output):
+    return output._repr_mimebundle_()["text/html"]
+
+
+def data(output):
+    return json.loads(re.search(r'<script type="application/json">(.*?)</script>', page(output))[1])
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_figure_keeps_the_contract_and_is_the_same_each_time(shown, name):
+    for _ in range(2):
+        EXAMPLES[name]()
+    first, second = shown
+    assert list(faults(page(first))) == []
+    assert page(first) == page(second)
+    assert not matplotlib.pyplot.get_fignums()
+    [(_, inside)] = figures_in(page(first))
+    assert repr(first) == f"Moving figure {name}: {words(inside)}"  # what a program without HTML shows
+
+
+def test_every_figure_that_has_a_script_has_a_function_and_an_example():
+    assert set(moving.names()) == set(EXAMPLES) == set(live.__all__)
+
+
+def test_data_are_rounded_to_what_every_machine_computes_alike(shown):
+    moving.show("collapse", {"scores": [1 / 3, 2.0, -0.0], "words": ["</script>"]}, bar(), alt=ALT)
+    assert data(shown[0]) == {"scores": [0.3333, 2, 0], "words": ["</script>"]}
+    assert page(shown[0]).count("</script>") == 2  # of the data and of the script: a word closes neither
+
+
+def test_the_still_figure_is_checked_like_every_other(shown):
+    fig, _ = figures.subplots()
+    with pytest.raises(ValueError, match="no label on the x axis"):
+        moving.show("collapse", {}, fig, alt=ALT)
+    assert shown == []
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda: moving.show("colapse", {}, bar(), alt=ALT), r"name: expected .* one of .*collapse.*; got 'colapse'"),
+        (lambda: moving.show("hover", {"x": float("nan")}, bar(), alt=ALT), "hover: expected finite numbers and text"),
+        (lambda: moving.show("hover", {"x": object()}, bar(), alt=ALT), "hover: expected finite numbers and text"),
+        (lambda: moving.show("hover", {"x": "a" * 40_000}, bar(), alt=ALT), "hover: expected at most 40000 bytes"),
+        (lambda: live.collapse([1.0], words=["a"]), r"expected two or more, as many of each, got 1 and 1"),
+        (lambda: live.collapse([1.0, 2.0], words=["a"]), r"expected two or more, as many of each, got 2 and 1"),
+        (
+            lambda: live.collapse(torch.ones(1, 1), words=["a"]),
+            r"scores: expected a list of numbers, got shape \(1, 1\)",
+        ),
+        (lambda: live.collapse([1.0, 2.0], words=["a", "b"], widths=[4, 0]), r"widths: expected .* positive"),
+        (
+            lambda: live.hover(QUERIES, KEYS[:2], words=["a"] * 3),
+            r"queries, keys: expected one shape .*\(3, 4\) and \(2, 4\)",
+        ),
+        (lambda: live.hover(QUERIES, KEYS, words=SENTENCE), r"words: expected 3, one for each token, got 8"),
+        (
+            lambda: live.hover(QUERIES, KEYS, words=["a"] * 3, start=3),
+            "start: expected the index of one of 3 tokens, got 3",
+        ),
+        (lambda: live.together([1, 0, 0], [0, 1], words=("a", "b")), "query, key: expected two components each"),
+        (
+            lambda: live.together([0, 0], [0, 1], words=("a", "b")),
+            "query, key: expected two components each, not both zero",
+        ),
+        (lambda: live.together([1, 0], [0, 1], words=("a", "b"), start=5), r"start: expected 10 to 40"),
+        (lambda: live.together([1, 0], [0, 1], words=("a", "b"), places=11), "expected 2 <= distances < places"),
+        (lambda: live.dials([1, 0, 1], [1, 0, 1]), "query, key: expected one even width from 4 to 10, got 3 and 3"),
+        (lambda: live.dials([1, 0, 1, 0], [1, 0, 1, 0], base=1), "base: expected a number above 1, got 1"),
+    ],
+)
+def test_what_cannot_be_shown_is_told(shown, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+    assert shown == []
+    matplotlib.pyplot.close("all")
+
+
+# --- the contract, on figures that break it
+
+
+@pytest.fixture(scope="module")
+def sound():
+    """The HTML of a figure that keeps the contract."""
+    outputs = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moving, "display", outputs.append)
+        EXAMPLES["hover"]()
+    return page(outputs[0])
+
+
+@pytest.mark.parametrize(
+    "old, new, fault",
+    [
+        ("<img alt=", "<img title=", "it has no still figure"),
+        (' role="group"', "", 'a screen reader needs role="group" and a label'),
+        ("<b>Figure 2.2.</b>", "Figure:", "its caption must begin with its number"),
+        ("const move =", "fetch('x'); const move =", "it must not ask the network for anything: 'fetch('"),
+        (
+            "const move =",
+            "new Image().src = 'https://x.org/y.png'; const move =",
+            "ask the network for anything: 'https:/'",
+        ),
+        ("const move =", "Math.random(); const move =", "it must be the same each time: 'Math.random'"),
+        (
+            "const move =",
+            "window.x = 1; const move =",
+            "leave nothing behind and find itself, so that it may stand on a page twice: 'window.'",
+        ),
+        ("kit.choice(", "choose(", "it has no handle"),
+        ("kit.say(", "say(", "it must say in a sentence what is shown now"),
+        ("event.stopPropagation()", "0", "it must keep its key presses to itself"),
+        ('"start":2', '"start":', "its data are not JSON"),
+        ('type="module"', 'type="text/javascript"', "its data and its script once each; there are 1 and 0"),
+        ("</figcaption>", "x" * 20_000 + "</figcaption>", "and must stay under 40000"),
+    ],
+)
+def test_a_figure_that_breaks_the_contract_is_told(sound, old, new, fault):
+    assert sound.count(old) == 1
+    [found] = faults(sound.replace(old, new))
+    assert found.startswith("moving figure 'hover': ") and fault in found
