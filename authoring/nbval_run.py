@@ -1,5 +1,6 @@
-"""For a run of nbval over the notebooks: a progress file that is nobody's, numbers behind `≈` left out of what is
-compared, and how long each lesson took."""
+"""For a run of nbval over the notebooks: a progress file that is nobody's, the help topics of Python emptied (they
+differ between versions, and no cell may depend on them), numbers behind `≈` left out of what is compared, and how long
+each lesson took."""
 
 import os
 import tempfile
@@ -8,6 +9,8 @@ from pathlib import Path
 
 _home = tempfile.TemporaryDirectory(prefix="progress-")
 os.environ.setdefault("COMPANION_HOME", _home.name)
+_without_topics = str(Path(__file__).parent.parent / "tests" / "without_topics")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_without_topics, os.environ.get("PYTHONPATH")]))
 
 
 def pytest_configure(config):

@@ -153,7 +153,7 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
     return Verdict(Result.RIGHT)
 
 
-def _discreet(tried: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> Verdict:
+def _discreet(found: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> Verdict:
     """What a student may know about hidden cases: the property, in the public ones' words, and the mistake."""
     if found.result is Result.RIGHT:
         return found
