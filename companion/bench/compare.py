@@ -1,4 +1,4 @@
-"""Contenders for one piece of work: found to compute the same function, then timed; whoever is not timed is named."""
+"""Contenders for one piece of work: found to compute the same function, then timed; what is not timed is named."""
 
 from __future__ import annotations
 

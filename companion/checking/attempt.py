@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import textwrap
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 from .examine import Result, Verdict
 from .forbidden import forbidden_fault, forbidden_uses
+
+PATIENCE = 10.0
+"""Seconds until a reader is told how to stop an answer that still runs."""
 
 
 class NotYet(AssertionError):
@@ -51,10 +57,27 @@ def attempt(
     if used:
         fault = forbidden_fault(used)
         raise NotYet(f"{title}: {fault}.", Verdict(Result.REFUSED, fault=fault))
-    verdict = test(answer)
+    with _still_running(title):
+        verdict = test(answer)
     if verdict.result is not Result.RIGHT:
         raise NotYet(f"{title}: {verdict}", verdict)
     return verdict
+
+
+@contextmanager
+def _still_running(title: str) -> Iterator[None]:
+    """Say how to stop an answer that takes long: a loop without an end looks like one that works."""
+    text = (
+        f"{title}: still running after {PATIENCE:g} seconds. If your answer has a loop that does not end, stop it: the "
+        "square above the notebook, or the menu Kernel, Interrupt Kernel."
+    )
+    reminder = threading.Timer(PATIENCE, print, (text,), {"file": sys.stderr, "flush": True})
+    reminder.daemon = True
+    reminder.start()
+    try:
+        yield
+    finally:
+        reminder.cancel()
 
 
 def _forbidden(answer: Callable[..., Any], forbidden: Sequence[str]) -> list[str]:

@@ -25,7 +25,7 @@ __all__ = ["NotYet", "check", "check_hidden"]
 KEYS = Path(__file__).parent / "keys"
 
 
-def check(id: str) -> None:
+def check(id: str | float) -> None:
     """Try your answer to an exercise on the public cases.
 
     Raises `NotYet` if the answer is not right: the message names the property that fails, the smallest input that shows

@@ -83,9 +83,9 @@ def parser() -> Parser:
         epilog=(
             "examples:\n"
             "  companion doctor\n"
-            "  OMP_NUM_THREADS=1 companion doctor              with one thread\n"
-            "  ATEN_CPU_CAPABILITY=default companion doctor    PyTorch's plainest kernels\n"
-            "  MKL_CBWR=COMPATIBLE companion doctor            sums in the same order everywhere"
+            "  OMP_NUM_THREADS=1 companion doctor            with one thread\n"
+            "  ATEN_CPU_CAPABILITY=default companion doctor  PyTorch's plainest kernels\n"
+            "  MKL_CBWR=COMPATIBLE companion doctor          sums in one order everywhere"
         ),
     )
 

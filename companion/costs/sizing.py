@@ -62,8 +62,8 @@ class Kept:
     def activations(self, rows: int = 1, *, recompute: bool = False) -> int:
         """Of `rows` rows. With `recompute`, each layer's are made again, one layer at a time, from what enters it
         (Chen et al. 2016), for a third more arithmetic."""
-        one = self.layers * self.entry + self.layer if recompute else self.layers * self.layer
-        return rows * (one + self.rest)
+        layers = self.layers * self.entry + self.layer if recompute else self.layers * self.layer
+        return rows * (layers + self.rest)
 
     def copies(self, *, recompute: bool = False) -> int:
         """Of all weights, or with `recompute` of the layer at work and of what is outside the layers."""

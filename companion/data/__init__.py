@@ -1,1 +1,10 @@
-"""From text on a disk to batches of token ids: corpora, the tokenizer, batches, and the yardsticks to beat."""
+"""From text on a disk to batches of token ids: corpora, the tokenizer, batches, and the yardsticks to beat.
+
+corpora               real text to learn from
+tokenizer             text to token ids and back; published_tokenizers: those of published models
+packing               windows that no document crosses
+batches               windows to train on and to measure with
+yardsticks            what a model has to beat
+number_names          numbers and their names in several languages
+number_words          translating them, as a task
+"""

@@ -65,8 +65,8 @@ class Language:
         """The number that `name` names: the inverse of `name`.
 
         Capitals, extra spaces, "ss" for "ß", and a space in place of a hyphen or comma make no difference, and in
-        German neither does "hundert" for "einhundert". Raises `ValueError` for anything that is no name, saying from
-        where on it is none.
+        German neither does "hundert" for "einhundert". Raises `ValueError` for anything else, saying where it
+        stops being a name.
         """
         key = _key(name).lstrip()
         for pattern, replacement in self.variants:

@@ -77,7 +77,7 @@ class _Epoch(NamedTuple):
 
 
 class PackedBatches:
-    """Batches of windows of which each holds whole documents, or pieces of one longer than itself, and padding.
+    """Batches of windows. A window holds whole documents, or pieces of one that is longer than a window, then padding.
 
     A document's targets are its tokens after the separator it begins with, and the separator again, which says that it
     is over. In an epoch each of them is a target exactly once. The next epoch cuts long documents elsewhere, puts other

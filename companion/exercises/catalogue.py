@@ -31,12 +31,18 @@ def exercises() -> dict[str, Exercise]:
     return found
 
 
-def find_exercise(id: str) -> Exercise:
-    """The exercise of this number. Raises `ValueError` that lists the lesson's, or the lessons, if there is none."""
+def find_exercise(id: str | float) -> Exercise:
+    """The exercise of this number: "2.3", and as well 2.3, "02.3" or "2-3".
+
+    Raises `ValueError` that lists the lesson's exercises, or says how a number is written, if there is none.
+    """
     book = exercises()
-    if id in book:
-        return book[id]
-    lesson = str(id).split(".")[0]
-    near = [key for key in book if key.split(".")[0] == lesson]
-    known = ", ".join(near) if near else f"lessons {', '.join(sorted({k.split('.')[0] for k in book}, key=int))}"
-    raise ValueError(f"exercise {id!r}: expected one of {known}")
+    written = re.fullmatch(r"(\d+)(?:[.,:-](\d+))?", str(id).strip())
+    lesson, number = (int(written[1]), int(written[2] or 0)) if written else (-1, 0)
+    if (found := book.get(f"{lesson}.{number}")) is not None:
+        return found
+    near = [key for key in book if key.split(".")[0] == str(lesson)]
+    lessons = sorted({int(key.split(".")[0]) for key in book})
+    form = f'a lesson ({lessons[0]} to {lessons[-1]}), a dot and a number, as in "2.3"'
+    known = f"one of {', '.join(near)}" if near else form
+    raise ValueError(f"exercise {id!r}: expected {known}")

@@ -12,7 +12,7 @@ from companion.exercises import progress as kept
 from companion.exercises.catalogue import find_exercise
 
 
-def check(id: str, answer: Callable[..., Any] | None = None) -> None:
+def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
     """Try your answer to an exercise, and say at once how it stands.
 
     id:      the exercise, as in "2.3".
@@ -38,14 +38,14 @@ def check(id: str, answer: Callable[..., Any] | None = None) -> None:
     print(f"{title}: right. {exercise.points} point{'s' if exercise.points > 1 else ''}.")
 
 
-def hint(id: str) -> None:
+def hint(id: str | float) -> None:
     """One step of help; call it again for the next."""
     exercise = find_exercise(id)
     number = kept.note_hint(exercise.id)
     print(f"{exercise.id}, hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")
 
 
-def solution(id: str) -> None:
+def solution(id: str | float) -> None:
     """The reference solution. Yours may look quite different and be as right."""
     exercise = find_exercise(id)
     kept.note_solution(exercise.id)

@@ -243,8 +243,8 @@ _UNKNOWN_RULES: dict[str, Any] = {
 def special_tokens(folder: str | Path) -> SpecialTokens:
     """What a published folder's generation_config.json says of its special tokens, or else its config.json.
 
-    Raises `ValueError` for a damaged file, an id that is none, a forbidden phrase of several tokens, and a rule of
-    generation that nothing here follows: ignoring it would write another text without a word.
+    Raises `ValueError` for a damaged file, an id that is not a whole number, a forbidden phrase of several tokens, and
+    a rule of generation that nothing here follows: ignoring it would write another text without a word.
     """
     folder = Path(folder)
     data = {name: value for name, value in read_config(folder).items() if value is not None}

@@ -129,8 +129,8 @@ class _Search:
     ended: list[Beam] = field(default_factory=list)
 
     def advance(self, candidates: Iterable[tuple[float, int, int]], considered: int) -> list[int]:
-        """Take one step, given each candidate's ln p, its parent's place in `live` and its token; whom `live` continues
-        now, as their places before."""
+        """Take one step, given each candidate's ln p, its parent's place in `live` and its token; for each live beam,
+        the index of the beam it continues."""
         if not self.live:
             return []
         length = len(self.live[0].tokens) + 1

@@ -1,1 +1,10 @@
-"""What a lesson needs beside the model: figures, exercises and their checks. Needs the `lab` extra."""
+"""What a lesson draws and calculates with, beside the model. Needs the `lab` extra.
+
+figures        one style, one way to finish a figure; palette: its colours
+frame          the HTML around a figure; numbers: those behind it
+live/          figures that move
+model_map      what a word passes through, each station with its lesson
+micro_example  a transformer that fits on a sheet of paper
+path           the path through the course, with what the reader has done
+lab            the reader's copy of the notebooks, and JupyterLab on it
+"""

@@ -1,1 +1,16 @@
-"""Training on one device: the loss, the schedule, and the loop that can be stopped and continued at any moment."""
+"""Training: a run from its settings to its checkpoints, on one process or several.
+
+settings      everything that a run can be told
+tasks/        what is learned
+run           a run from its settings: the task, how long, what `run.json` says
+trainer       one update after another
+losses        what is made small
+evaluation    the loss over a whole text
+optimizer     AdamW
+schedule      the learning rate
+precision     of products, and seeds
+loop          the run from where it stands to its end
+folder        the run on disk; checkpoints: those of it
+report, plot, tensorboard    what there is to see
+distributed/  several processes
+"""

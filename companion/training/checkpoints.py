@@ -147,7 +147,7 @@ class Checkpoints:
         return Saved(folder, config, weights, optimizer, state["done"])
 
     def set_aside(self, after: Path) -> list[Path]:
-        """Rename the checkpoints later than `after`, which are damaged, so that they are none; their new names."""
+        """Rename the damaged checkpoints later than `after` so that they are no longer found; their new names."""
         moved = []
         for folder in self.all():
             if folder > after:

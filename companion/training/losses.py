@@ -42,9 +42,9 @@ def cross_entropy_sum(
     q = (1 - e) onehot(target) + e / vocab, its gradient in the logits p - q, and its least value the entropy of q, not
     zero.
 
-    A sum and a count, not a mean: means of batches with unequal numbers of tokens must not be averaged. Whoever adds up
-    several batches divides once, by all tokens. Computed in fp32 or better, whatever the dtype of `logits`. Positions
-    with the target `IGNORE` count for nothing and get no gradient.
+    A sum and a count, not a mean: means of batches with unequal numbers of tokens must not be averaged. The sum over
+    several batches is divided once, by all tokens. Computed in fp32 or better, whatever the dtype of `logits`.
+    Positions with the target `IGNORE` count for nothing and get no gradient.
 
     Raises `ValueError` unless 0 <= smoothing < 1.
     """

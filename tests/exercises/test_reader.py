@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 
 import pytest
 import torch
@@ -144,8 +145,32 @@ def test_progress_that_cannot_be_understood_is_not_overwritten(home):
 def test_an_exercise_that_is_none_is_told_with_those_there_are():
     with pytest.raises(ValueError, match=r"exercise '2.9': expected one of 2.1, 2.2"):
         check("2.9")
-    with pytest.raises(ValueError, match=r"exercise '99.1': expected one of lessons"):
-        hint("99.1")
+    for id in ("99.1", "softmax", "2.3.1", ""):
+        with pytest.raises(
+            ValueError, match=rf"exercise '{id}': expected a lesson \(0 to 14\), a dot and a number, as in"
+        ):
+            hint(id)
+
+
+@pytest.mark.parametrize("id", ["2.5", 2.5, "02.5", "2-5", " 2.5 "])
+def test_a_number_is_understood_however_it_is_written(id, capsys):
+    check(id, right)
+    assert capsys.readouterr().out.startswith("2.5 ")
+
+
+def test_an_answer_that_does_not_end_says_how_to_stop_it(monkeypatch, capsys):
+    monkeypatch.setattr("companion.checking.attempt.PATIENCE", 0.05)
+    told = threading.Event()
+
+    def endless(queries, keys):
+        told.wait(60)  # as long as nobody has said how to stop
+        raise KeyboardInterrupt
+
+    said: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda *texts, **_: (said.extend(texts), told.set()))
+    with pytest.raises(KeyboardInterrupt):
+        check("2.5", endless)
+    assert "still running after 0.05 seconds" in said[0] and "Interrupt Kernel" in said[0]
 
 
 def test_an_answer_without_source_is_checked_by_what_it_does():

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -387,24 +388,22 @@ def test_a_second_process_is_refused_until_the_first_is_gone_or_killed(tmp_path)
     assert sorted(entry.name for entry in folder.path.iterdir()) == ["run.json"]
 
 
-def test_a_lock_whose_file_its_holder_has_just_removed_is_taken_again(tmp_path, monkeypatch) -> None:
+def test_a_lock_whose_holder_is_just_ending_is_taken_with_a_file_of_its_own(tmp_path, monkeypatch) -> None:
     """Between opening the file and locking it, its holder may have ended: what was locked then is no file any more."""
-    import companion.files.lock as module
+    monkeypatch.setattr("companion.files.lock._PATIENCE", 60.0)
+    folder, taken = RunFolder(tmp_path), []
 
-    folder, real, calls = RunFolder(tmp_path), module._lock, []
+    def second() -> None:
+        with folder.lock():
+            taken.append((tmp_path / ".lock").exists())
 
-    def removed_meanwhile(descriptor):
-        if not calls:
-            (tmp_path / ".lock").unlink()
-        calls.append(descriptor)
-        real(descriptor)
-
-    monkeypatch.setattr(module, "_lock", removed_meanwhile)
+    thread = threading.Thread(target=second)
     with folder.lock():
-        assert len(calls) == 2
-        monkeypatch.undo()
-        with pytest.raises(Busy):
-            folder.lock().__enter__()
+        thread.start()
+        thread.join(0.2)
+        assert not taken
+    thread.join()
+    assert taken == [True] and not (tmp_path / ".lock").exists()
 
 
 def test_a_lock_is_not_left_where_nothing_came_of_the_run(tmp_path) -> None:
