@@ -40,7 +40,7 @@ from companion.files.atomic import write_atomic
 from companion.questions.question import Question
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-CELL_TIMEOUT = 300  # seconds
+CELL_TIMEOUT = 900  # seconds
 QUESTIONS = PACKAGE / "questions" / "questions.json"
 ASSETS = (".js", ".css")  # files that a module shows, and that stand beside it
 # What a kernel inherits: one thread, one hash seed, and nothing of the builder's own plotting or terminal settings.

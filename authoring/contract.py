@@ -27,7 +27,7 @@ from authoring.notation import meanings
 from authoring.source import FOLDED
 
 LONGEST_CELL = 40
-LARGEST_NOTEBOOK = 600 * 1024
+LARGEST_NOTEBOOK = 800 * 1024
 NOT_COMPARED = "nbval-ignore-output"
 RUNG = "rung"
 _LOOSE = Path(__file__).with_name("not_compared.toml")

@@ -216,7 +216,7 @@ class Attention(nn.Module):
                 mask, causal = join(mask, cache.mask), False
         dropout = self.dropout if self.training else 0.0
         heads = attend(q, k.to(q.dtype), v.to(q.dtype), mask=mask, causal=causal, dropout=dropout, backend=backend)
-        return self.output(heads.transpose(1, 2).flatten(2))
+        return self.output(self._merge(heads))
 
     def project(
         self, x: Float[Tensor, "batch token d_model"], positions: Int[Tensor, "*batch token"] | Rotation
@@ -250,3 +250,8 @@ class Attention(nn.Module):
         """(batch, token, head * d) -> (batch, head, token, d). Viewing first and transposing then keeps each token's
         components together; a direct view to the final shape would mix tokens with heads."""
         return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+
+    @staticmethod
+    def _merge(heads: Float[Tensor, "batch head token d_head"]) -> Float[Tensor, "batch token wide"]:
+        """The way back: heads side by side again, in every token."""
+        return heads.transpose(1, 2).flatten(2)

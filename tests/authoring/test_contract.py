@@ -267,9 +267,9 @@ def test_a_reason_for_a_cell_that_is_compared_is_a_fault(changed):
 
 def test_a_heavy_notebook_is_a_fault(changed):
     made = changed()
-    made.notebook.write_text(made.notebook.read_text(encoding="utf-8").ljust(600 * 1024), encoding="utf-8")
+    made.notebook.write_text(made.notebook.read_text(encoding="utf-8").ljust(800 * 1024), encoding="utf-8")
     [fault] = texts(made)
-    assert "the notebook has 600 KiB" in fault and fault.startswith("cell 6")
+    assert "the notebook has 800 KiB" in fault and fault.startswith("cell 6")
 
 
 def test_assertions_are_statements_and_calls():
