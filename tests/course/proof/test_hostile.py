@@ -12,7 +12,7 @@ from companion.course.proof import hostile
 from companion.exercises.catalogue import find_exercise
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_nobody_in_the_hostile_class_gains_a_point():
     trials = hostile.run_hostile_class(jobs=2)
     assert [f"{one.name}: {one.fault}" for one in trials if one.fault] == []
