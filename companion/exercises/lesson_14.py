@@ -245,7 +245,9 @@ def clipped(gradients, most):
     changed. Raise `ValueError` if `most <= 0`, or if the norm is not finite: scaled by it, every gradient would become NaN or zero.
     """
     ### BEGIN SOLUTION
-    norm = math.hypot(*(number for gradient in gradients for number in gradient.flatten().tolist()))  # no square overflows
+    norm = math.hypot(
+        *(number for gradient in gradients for number in gradient.flatten().tolist())
+    )  # no square overflows
     if not most > 0 or not math.isfinite(norm):
         raise ValueError(f"most={most}, norm={norm}: expected a positive number and a finite norm")
     share = most / norm if norm > most else 1.0
