@@ -91,6 +91,7 @@ def outcome_value(outcome: Outcome) -> dict[str, Any]:
         "gradients": outcome.gradients,
         "changed": outcome.changed,
         "result": outcome.result.value if outcome.result else None,
+        "spoiled": outcome.spoiled,
     }
 
 
@@ -102,7 +103,9 @@ def outcome_of(value: Any) -> Outcome:
         result = None if value["result"] is None else Result(value["result"])
         if result in (Result.RIGHT, Result.WRONG):  # that is for the examination to find
             raise ValueError(f"a call cannot end as {result.value}")
-        return Outcome(value["value"], error, gradients, tuple(int(i) for i in value["changed"]), result)
+        changed = tuple(int(i) for i in value["changed"])
+        spoiled = bool(value.get("spoiled", False))  # keys that were handed out earlier do not say
+        return Outcome(value["value"], error, gradients, changed, result, spoiled)
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"expected an outcome: {error}") from None
 
@@ -115,4 +118,5 @@ def case_value(case: Case) -> dict[str, Any]:
         "refuse": case.refuse,
         "gradients": case.gradients,
         "tolerance": case.tolerance,
+        "exact_zero": case.exact_zero,
     }

@@ -7,6 +7,7 @@ sees only what it gave, as an `Outcome`.
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +20,7 @@ from .compare import MOST_NUMBERS, describe, difference
 from .exercise import Answer, Case, Exercise
 
 LONGEST_INPUT = 400  # characters
+KEPT = 8  # earlier results that are looked at again
 
 
 class Result(Enum):
@@ -40,6 +42,7 @@ class Outcome:
     error:      the type of what was raised, and its message; None if nothing was.
     gradients:  where the case asks: of each floating tensor among the arguments; None where there is none.
     changed:    the arguments, by position, that the call wrote into.
+    spoiled:    the call changed what an earlier one had returned.
     result:     MISSING where nothing is written yet, TIMEOUT where the call did not end, CRASHED where it took its
                 process along; else None.
     """
@@ -49,6 +52,7 @@ class Outcome:
     gradients: tuple[torch.Tensor | None, ...] | None = None
     changed: tuple[int, ...] = ()
     result: Result | None = None
+    spoiled: bool = False
 
 
 Call = Callable[[Case], Outcome]
@@ -113,7 +117,24 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
 
 
 def examine(key: AnswerKey, call: Call) -> Verdict:
-    """Try an answer on the key's cases, in their order, up to the first that it fails."""
+    """Try an answer on the key's cases, in their order, up to the first that it fails.
+
+    Then once more, the last case first: whatever the exercise, an answer gives the same for the same input, whatever it
+    was called with in between, and leaves its earlier results as they were.
+    """
+    verdict = _examine_once(key, call)
+    if verdict.result is not Result.RIGHT:
+        return verdict
+    for index in reversed(range(len(key.cases))):
+        case, outcome = key.cases[index], call(key.cases[index])
+        fault = _fault(case, outcome, key.expected(index), key.names)
+        if fault is not None:
+            said = f"right at first, and not when it was called again after other inputs: {fault}"
+            return Verdict(outcome.result or Result.WRONG, case.shows, _input(key.names, case), said)
+    return verdict
+
+
+def _examine_once(key: AnswerKey, call: Call) -> Verdict:
     for index, case in enumerate(key.cases):
         outcome = call(case)
         if outcome.result is Result.MISSING:
@@ -142,12 +163,14 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
         return None if kind == "ValueError" else f"expected a ValueError, got {kind}: {message}"
     if outcome.error is not None:
         return f"it raised {outcome.error[0]}: {outcome.error[1]}"
-    fault = difference(outcome.value, expected.value, case.tolerance)
+    fault = difference(outcome.value, expected.value, case.tolerance, exact_zero=case.exact_zero)
     if fault is not None and not case.arguments and type(outcome.value) is type(expected.value):
         return f"{describe(outcome.value)} is not it"  # the one answer there is stays the reader's to find
     if fault is None and outcome.changed:
         changed = ", ".join(names[i] for i in outcome.changed)
         return f"the result is right, but the call wrote into its argument {changed}; work on a copy"
+    if fault is None and outcome.spoiled:
+        return "the result is right, but the call changed what an earlier call had returned; give each its own memory"
     if fault is None and case.gradients:
         return _gradient_fault(outcome, expected, case, names)
     return fault
@@ -229,6 +252,7 @@ def _input(names: Sequence[str], case: Case) -> str:
 
 def in_this_process(answer: Answer) -> Call:
     """An answer that is called in this process, on copies of the arguments."""
+    earlier: deque[tuple[Any, Any]] = deque(maxlen=KEPT)  # what was returned, and what was in it then
 
     def call(case: Case) -> Outcome:
         arguments = [_copied(value, case.gradients) for value in case.arguments]
@@ -239,13 +263,17 @@ def in_this_process(answer: Answer) -> Call:
         except NotImplementedError:
             return Outcome(result=Result.MISSING)
         except Exception as error:
-            return Outcome(error=(type(error).__name__, str(error)))
+            kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__  # as `except` sees it
+            return Outcome(error=(kind, str(error)))
         if value is ... or (value is None and _is_empty(answer)):
             return Outcome(result=Result.MISSING)
         pairs = enumerate(zip(arguments, before, strict=True))
         changed = tuple(i for i, (now, was) in pairs if not _identical(now, was))
         gradients = _gradients(value, arguments) if case.gradients else None
-        return Outcome(_detached(value), gradients=gradients, changed=changed)
+        given = _detached(value)
+        spoiled = any(not _identical(_detached(now), was) for now, was in earlier)
+        earlier.append((value, given))
+        return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled)
 
     return call
 
@@ -267,7 +295,8 @@ def _copied(value: Any, leaves: bool) -> Any:
     if isinstance(value, Mapping):
         return {key: _copied(part, leaves) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_copied(part, leaves) for part in value)
+        copies = [_copied(part, leaves) for part in value]
+        return copies if isinstance(value, list) else tuple(copies)  # a NamedTuple, too
     return value
 
 
@@ -276,6 +305,8 @@ def _detached(value: Any) -> Any:
 
 
 def _identical(now: Any, was: Any) -> bool:
+    if now is was:  # what cannot be copied
+        return True
     if isinstance(was, torch.Tensor):
         return isinstance(now, torch.Tensor) and now.shape == was.shape and difference(now.detach(), was, 0.0) is None
     if isinstance(was, Mapping):

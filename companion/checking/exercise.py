@@ -30,7 +30,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,7 @@ class Case:
     refuse:     the arguments are bad, and the answer must raise a `ValueError`.
     gradients:  compare the gradients with respect to all floating tensors among the arguments, too.
     tolerance:  how far a number may be from the expected one, absolute and relative; by default what the dtype allows.
+    exact_zero: where 0 is expected, nothing else will do, however small; an `Exercise` says so for all its cases.
     """
 
     shows: str
@@ -64,6 +65,7 @@ class Case:
     refuse: bool = False
     gradients: bool = False
     tolerance: float | None = None
+    exact_zero: bool = False
 
 
 class Draw:
@@ -119,6 +121,7 @@ class Exercise:
     solution:    the reference, as text to show.
     reference:   the same, to call.
     forbidden:   names that an answer must not use, such as "softmax" where the exercise is the softmax.
+    exact_zero:  the statement speaks of exact zeros: where the reference gives 0, nothing else will do.
     """
 
     id: str
@@ -134,6 +137,7 @@ class Exercise:
     difficulty: int
     minutes: int
     forbidden: tuple[str, ...] = ()
+    exact_zero: bool = False
     mistakes: list[Mistake] = field(default_factory=list)
     variants: list[Answer] = field(default_factory=list)
     _cases: Callable[[Draw], Iterable[Case]] | None = None
@@ -173,7 +177,8 @@ class Exercise:
         """The cases of a seed, smallest first. Seed 0 is what readers are checked with."""
         if self._cases is None:
             raise ValueError(f"exercise {self.id} has no cases")
-        return iter(self._cases(Draw(seed)))
+        cases = self._cases(Draw(seed))
+        return (replace(case, exact_zero=True) if self.exact_zero else case for case in cases)
 
 
 def exercise(
@@ -186,6 +191,7 @@ def exercise(
     minutes: int,
     hints: Sequence[str],
     forbidden: Sequence[str] = (),
+    exact_zero: bool = False,
 ) -> Callable[[Answer], Exercise]:
     """Decorator: turns the reference solution into an `Exercise`.
 
@@ -198,6 +204,7 @@ def exercise(
     minutes:     what it takes someone who has just read the lesson.
     hints:       three, each giving away a little more.
     forbidden:   names that an answer must not use.
+    exact_zero:  where the reference gives 0, nothing else will do, however small.
 
     Raises `ValueError` for an id that is not lesson and number, a task that is not a short line, not three hints, a
     function without statement or without the two markers around its solution.
@@ -233,6 +240,7 @@ def exercise(
             difficulty=difficulty,
             minutes=minutes,
             forbidden=tuple(forbidden),
+            exact_zero=exact_zero,
         )
 
     return make

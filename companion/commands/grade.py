@@ -57,6 +57,11 @@ def parser() -> Parser:
         metavar="SECONDS",
         help="for all public cases of an exercise, and all hidden",
     )
+    parser.add_argument(
+        "--require-sandbox",
+        action="store_true",
+        help="refuse to grade where this system cannot confine answers as INSTRUCTORS.md says",
+    )
     parser.add_argument("--memory", type=PositiveNumber, default=2.0, metavar="GIB", help="that an answer may take")
     return parser
 
@@ -99,6 +104,7 @@ def run(flags: Namespace) -> int:
             wanted,
             secret,
             jobs=flags.jobs,
+            require_sandbox=flags.require_sandbox,
             limits=limits,
             done=lambda _: bar.update(),
             warn=lambda text: bar.write(text, file=sys.stderr),

@@ -178,6 +178,7 @@ def _(d_k, mean, std):
     difficulty=2,
     minutes=15,
     forbidden=("softmax", "log_softmax", "logsumexp", "scaled_dot_product_attention"),
+    exact_zero=True,
     hints=(
         "Write minus infinity where looking is forbidden, before anything else.",
         "Subtract each row's maximum. In an empty row it is minus infinity, and infinity minus infinity is NaN: put 0 there.",

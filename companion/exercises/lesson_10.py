@@ -651,6 +651,7 @@ def _(keys, by, base):
     points=3,
     difficulty=2,
     minutes=15,
+    exact_zero=True,
     hints=(
         "Divide the logits by the temperature before the softmax; then sort the probabilities, the largest first.",
         "A token is in the set if what stands *before* it in that order has not reached the share yet.",
@@ -1160,7 +1161,9 @@ def _(q, k, v, keys, values, lengths, base):
     new_keys = keys.scatter(2, where.expand(-1, heads, -1, d), turn(k))
     new_values = values.scatter(2, where.expand(-1, heads, -1, v.shape[3]), v)
     mask = torch.arange(slots)[None, None, None] <= where
-    out = torch.nn.functional.scaled_dot_product_attention(turn(q), new_keys, new_values, attn_mask=mask)
+    free = torch.arange(slots)[:, None] > where[:, :, -1:]
+    known = (cache.masked_fill(free, 0.0) for cache in (new_keys, new_values))
+    out = torch.nn.functional.scaled_dot_product_attention(turn(q), *known, attn_mask=mask)
     return [out, new_keys, new_values, lengths + tokens]
 
 

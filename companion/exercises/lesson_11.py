@@ -442,6 +442,7 @@ def _(x, logits, inner, outer, k):
     difficulty=3,
     minutes=20,
     forbidden=("autograd", "backward", "requires_grad_", "func", "vjp", "jacrev"),
+    exact_zero=True,
     hints=(
         "Count the choices of real tokens only, and divide by their number times k.",
         "In (11.19), N is the number of real tokens. The load f is counted: it has no derivative.",

@@ -130,6 +130,14 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         "import gc\nfor one in gc.get_objects():\n    if getattr(one, '__name__', '') == 'visible_softmax': return one",
         REFUSED,
     ),
+    "rewires the hook that refused it": (
+        "try: open('/etc/passwd')\nexcept Exception as error:\n    trace = error.__traceback__\n"
+        "    while trace.tb_next: trace = trace.tb_next\n    there = trace.tb_frame.f_locals\n"
+        "    for value in list(there.values()):\n"
+        "        for cell in getattr(value, '__closure__', None) or (): cell.cell_contents = lambda *a: True\n"
+        "    for name in list(there): there[name] = frozenset()\nreturn open('/etc/passwd').read()",
+        REFUSED,
+    ),
     "looks for what is expected in the frames": (
         "import sys\nframe = sys._getframe(1)\nwhile frame:\n    for one in list(frame.f_locals.values()):\n"
         "        if hasattr(one, 'expected'): return one.expected\n"

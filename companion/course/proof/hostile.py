@@ -32,7 +32,7 @@ from companion.exercises.catalogue import find_exercise
 
 BOOK = ("2.1", "2.2", "2.3", "2.5")
 TARGET = "2.3"
-LIMITS = Limits(seconds=3.0, memory_gib=0.5)
+LIMITS = Limits(seconds=5.0, memory_gib=0.5)
 _SECRET = "the secret of the hostile class: 41f0c2"
 _IMPORTS = "import torch\nimport math"
 

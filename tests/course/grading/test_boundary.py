@@ -102,7 +102,7 @@ def done_by(worker, deed, named):
     body = deed.format(**named, worker=worker._process.pid)
     source = f"{CALL}\nimport torch\ndef answer():\n" + "".join(f"    {line}\n" for line in body.splitlines())
     run = worker.run(Program(source, "answer"), [Case("it", ())], [0])
-    return run.stopped or run.outcomes[0]
+    return run.stopped or run.outcomes[0][0]
 
 
 def refused(outcome):

@@ -27,7 +27,7 @@ def worker():
 def call(worker, body, *arguments, gradients=False, forbidden=()):
     source = "def answer(*x):\n" + "".join(f"    {line}\n" for line in body.splitlines())
     run = worker.run(Program(source, "answer", forbidden), [Case("it", arguments, gradients=gradients)], [0])
-    return run.stopped or run.outcomes[0]
+    return run.stopped or run.outcomes[0][0]
 
 
 def test_values_and_gradients_come_back(worker):

@@ -79,9 +79,9 @@ class Found:
 
 @dataclass
 class Run:
-    """What a program gave: an outcome by each case's index; and why it stopped before the end, and where."""
+    """What a program gave: outcomes by each case's index; and why it stopped before the end, and where."""
 
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    outcomes: dict[int, list[Outcome]] = field(default_factory=dict)
     stopped: Outcome | None = None
     at: int | None = None
 
@@ -198,7 +198,7 @@ class Worker:
                 run.stopped = outcome
                 return
             if index is not None:
-                run.outcomes[index] = outcome
+                run.outcomes.setdefault(index, []).append(outcome)
 
     # the process
 
@@ -317,7 +317,9 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
         if len(gradients) != len(floating) or not known:
             raise ValueError("there are other tensors to have gradients")
     _check_size(outcome.value)
-    return Outcome(outcome.value, error, gradients, tuple(sorted(set(outcome.changed))), outcome.result)
+    return Outcome(
+        outcome.value, error, gradients, tuple(sorted(set(outcome.changed))), outcome.result, outcome.spoiled
+    )
 
 
 def _plain(text: str) -> str:

@@ -1,0 +1,147 @@
+"""What holds for every answer, whatever the exercise: it forgets nothing it must keep, and remembers nothing else."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from companion.checking.codec import outcome_of, outcome_value
+from companion.checking.compare import difference
+from companion.checking.examine import AnswerKey, Outcome, Result, examine, in_this_process, key_of
+from companion.checking.exercise import Case
+from companion.checking.sealed import seal, unseal
+from companion.exercises.catalogue import exercises
+
+CASES = (
+    Case("doubles two numbers", (torch.tensor([1.0, 2.0]), 2.0)),
+    Case("takes another factor", (torch.tensor([3.0, 5.0]), 3.0)),
+    Case("of three numbers", (torch.tensor([1.0, 2.0, 4.0]), 2.0)),
+)
+KEY = AnswerKey(
+    ("x", "factor"), CASES, lambda index: Outcome(CASES[index].arguments[0] * CASES[index].arguments[1]), ()
+)
+
+
+def examined(answer):
+    return examine(KEY, in_this_process(answer))
+
+
+def test_a_plain_answer_is_right():
+    assert examined(lambda x, factor: x * factor).result is Result.RIGHT
+
+
+def test_results_in_one_buffer_that_the_next_call_overwrites_are_found():
+    buffer = torch.empty(9)
+
+    def scaled(x, factor):
+        return torch.mul(x, factor, out=buffer[: len(x)])
+
+    verdict = examined(scaled)
+    assert verdict.result is Result.WRONG and "changed what an earlier call had returned" in verdict.fault
+    assert verdict.shows == "takes another factor"
+
+
+def test_a_list_that_grows_from_call_to_call_is_found():
+    kept: list = []
+
+    def listed(x, factor):
+        kept[:] = [x * factor]
+        return kept
+
+    key = AnswerKey(KEY.names, CASES, lambda index: Outcome([KEY.expected(index).value]), ())
+    assert "changed what an earlier call" in examine(key, in_this_process(listed)).fault
+
+
+def test_what_was_remembered_by_too_little_is_found_when_it_is_asked_again():
+    known: dict = {}
+
+    def remembers(x, factor):
+        """Right as long as no shape is asked for twice: the factor is forgotten."""
+        if len(x) in known and len(known) == 2:
+            return x * known[len(x)]
+        known[len(x)] = factor
+        return x * factor
+
+    verdict = examined(remembers)
+    assert verdict.result is Result.WRONG and "called again after other inputs" in verdict.fault
+    assert verdict.shows == "doubles two numbers"
+
+
+def test_an_answer_that_counts_its_calls_is_found():
+    calls = []
+
+    def thrice(x, factor):
+        calls.append(1)
+        return x * factor if len(calls) <= 3 else x
+
+    assert "called again" in examined(thrice).fault
+
+
+def test_an_error_of_a_kind_of_its_own_is_a_value_error_if_except_takes_it_for_one():
+    class HeadsDoNotDivide(ValueError):
+        pass
+
+    def refuses(x):
+        raise HeadsDoNotDivide("3 heads do not divide 4")
+
+    key = AnswerKey(("x",), (Case("is refused", (1,), refuse=True),), lambda index: Outcome(), ())
+    assert examine(key, in_this_process(refuses)).result is Result.RIGHT
+
+    def fails(x):
+        raise IndexError("3 heads do not divide 4")
+
+    assert "expected a ValueError, got IndexError" in examine(key, in_this_process(fails)).fault
+
+
+def test_a_named_tuple_is_a_tuple():
+    class Head(NamedTuple):
+        output: torch.Tensor
+        weights: torch.Tensor
+
+    key = AnswerKey(
+        ("x",), (Case("two results", (torch.ones(2),)),), lambda i: Outcome((torch.ones(2), torch.ones(2))), ()
+    )
+    assert examine(key, in_this_process(lambda x: Head(x, x.clone()))).result is Result.RIGHT
+
+
+@pytest.mark.parametrize("spoiled", [True, False])
+def test_it_is_told_from_process_to_process(spoiled):
+    assert outcome_of(outcome_value(Outcome(1, spoiled=spoiled))).spoiled is spoiled
+    old = outcome_value(Outcome(1))
+    del old["spoiled"]
+    assert outcome_of(old).spoiled is False, "problem sets that are out already do not say"
+
+
+def test_an_exact_zero_is_asked_for_where_the_statement_speaks_of_one():
+    expected = torch.tensor([0.5, 0.5, 0.0])
+    almost = torch.tensor([0.5, 0.5, 1e-12])
+    assert difference(almost, expected) is None
+    assert difference(almost, expected, exact_zero=True) == "expected exactly 0, got numbers up to 1.0e-12 in its place"
+    assert difference([expected.clone()], [expected], exact_zero=True) is None
+    assert difference([almost], [expected], exact_zero=True).startswith("result 1: expected exactly 0")
+
+
+def test_a_share_of_one_that_cuts_what_rounds_away_is_found():
+    """The sum of the probabilities rounds to 1 before its end: what comes after must stay all the same."""
+    from companion.exercises.lesson_10 import temperature_top_p
+
+    logits = torch.tensor([0.0, -40.0, -41.0], dtype=torch.float64)
+    assert temperature_top_p(logits, 1.0, 1.0).gt(0).all()
+
+
+def test_a_small_weight_on_a_hidden_key_is_found():
+    exercise = exercises()["2.3"]
+
+    def leaks(scores, may_look):
+        weights = exercise.reference(scores, may_look)
+        return torch.where(may_look, weights, weights + 1e-12)
+
+    verdict = examine(key_of(exercise), in_this_process(leaks))
+    assert verdict.result is Result.WRONG and "expected exactly 0" in verdict.fault
+    sealed = unseal(seal(exercise, 0))
+    assert str(sealed.examine(in_this_process(leaks))) == str(verdict)
+
+
+def test_results_of_foreign_kinds_are_compared_and_not_raised():
+    verdict = examined(lambda x, factor: (x * factor).numpy())
+    assert verdict.result is Result.WRONG and "got a ndarray" in verdict.fault
