@@ -62,7 +62,8 @@ def _shown(folder: Path) -> Iterator[Path]:
 
 def _floor(path: Path, package: Path) -> int:
     """The lowest floor that a file, or a file of a folder, stands on."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*.py") if file.name[:2] != "__"]
+    inside = [file for file in path.rglob("*.py") if file.name[:2] != "__"]
+    files = [path] if path.is_file() else inside or [path / "__init__.py"]
     return min(map.floor(file.relative_to(package).with_suffix("").as_posix()) for file in files)
 
 
