@@ -48,7 +48,8 @@ def _entries(folder: Path, package: Path) -> Iterator[tuple[str, str]]:
                 yield f"{indent}lesson_00.py ...", "The exercises, a file for each lesson."
             exercises = True
         elif path.is_dir():
-            yield f"{indent}{path.name}/", _first_sentence(path / "__init__.py")
+            init = path / "__init__.py"
+            yield f"{indent}{path.name}/", _first_sentence(init) if init.exists() else ""
             yield from _entries(path, package)
         else:
             yield f"{indent}{path.name}", _first_sentence(path)
@@ -56,7 +57,7 @@ def _entries(folder: Path, package: Path) -> Iterator[tuple[str, str]]:
 
 def _shown(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
-        if (path.is_dir() and (path / "__init__.py").exists()) or (path.suffix == ".py" and path.name[:2] != "__"):
+        if any(path.rglob("*.py")) if path.is_dir() else path.suffix == ".py" and path.name[:2] != "__":
             yield path
 
 
