@@ -5,6 +5,7 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 LESSON ?=
 FIGURES ?= lab-figures
+ONLY ?=
 BENCH ?=
 SETTING ?=
 MACHINES ?=
@@ -42,7 +43,7 @@ help:
 	@echo '  make verify            try every exercise with all that is right and all that is wrong, and count'
 	@echo '  make solved            write the exercises with their solutions into build/solved'
 	@echo '  make lint | types | pytest     one part of make test alone'
-	@echo '  make lab-check         open every notebook in a real browser and run it (needs Chromium; FIGURES=folder)'
+	@echo '  make lab-check         open every notebook in a real browser and run it (needs Chromium; ONLY="start figures")'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make clean             remove the environment and all caches'
 	@echo
@@ -129,7 +130,7 @@ verify: $(VENV)/.test
 	@$(PY) -m companion course verify
 
 lab-check: $(VENV)/.dev
-	$(PY) tests/lab/check.py --figures '$(FIGURES)' $(LESSON)
+	PYTHONPATH=tests $(PY) tests/lab/check.py $(if $(ONLY),--only $(ONLY)) --figures '$(FIGURES)' $(if $(LESSON),-- $(LESSON))
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 bench: $(VENV)/.bench

@@ -43,7 +43,7 @@ def _of_axes(ax: Axes) -> Iterator[tuple[str, Numbers]]:
         if isinstance(bars, BarContainer) and 0 < len(bars) <= MOST_ROWS:
             yield title, _bars(ax, bars)
     for image in ax.images:
-        cells = np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan)
+        cells: np.ndarray = np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan)
         if cells.ndim == 2 and max(cells.shape) <= MOST_CELLS:
             yield title, _map(ax, cells)
 

@@ -2,10 +2,10 @@
 
 import torch
 import torch.nn.functional as F
-from companion.cli import main
 from packaging.requirements import Requirement
 
 from companion.commands import doctor
+from companion.commands.main import main
 from companion.selftest import comparisons
 
 

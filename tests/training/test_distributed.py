@@ -299,7 +299,8 @@ def test_torchrun_trains_as_one_process_does_and_prints_the_same(tmp_path: Path)
 
 def test_whoever_trains_or_writes_alone_does_not_wait_for_the_compiler_to_load() -> None:
     script = (
-        "import sys, companion.cli, companion.training.loop, companion.writing; print('torch._dynamo' in sys.modules)"
+        "import sys, companion.commands.main, companion.training.loop, companion.commands.generate\n"
+        "print('torch._dynamo' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -6,8 +6,8 @@ import os
 import re
 
 import pytest
-from companion.cli import main
 
+from companion.commands.main import main
 from companion.course.grading.answers import Submission
 from companion.course.grading.grade import grade
 from companion.course.grading.gradebook import collect, quoted, to_csv, unquoted

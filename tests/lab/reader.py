@@ -1,0 +1,129 @@
+"""A real JupyterLab as a reader has it after `make lab`, in a real browser: the server, opening, running, clicking."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+from companion.study import lab
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+IDLE = f"#jp-main-statusbar >> text=/{lab.KERNEL}.*Idle/"
+PROMPTS = "[...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent.trim())"
+LONGEST_RUN = 300_000  # milliseconds
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A running server: its address and token, and the folder it was started in, with the reader's own copies in it."""
+
+    address: str
+    token: str
+    root: Path
+
+    @property
+    def mine(self) -> Path:
+        return self.root / lab.MINE
+
+    def url(self, name: str = "") -> str:
+        """Of a notebook, from the reader's folder; without a name, where the course begins."""
+        return f"{self.address}/{f'lab/tree/{lab.MINE}/{name}?reset&' if name else '?'}token={self.token}"
+
+
+@contextlib.contextmanager
+def jupyterlab(folder: Path, extra: Path | None = None) -> Iterator[Lab]:
+    """What `make lab` starts, on a copy of the notebooks: the course's settings, and none of the user's own.
+
+    extra   a notebook that is put beside the lessons
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    root = folder / "course"
+    shutil.copytree(NOTEBOOKS, root / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    if extra:
+        shutil.copy(extra, root / "notebooks")
+    private = {
+        "COMPANION_HOME": "progress",
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+    }
+    environment = os.environ | {name: str(folder / place) for name, place in private.items()}
+    prepare = [sys.executable, "-m", "companion.study.lab", "--prepare"]
+    subprocess.run(prepare, cwd=root, env=environment, check=True)
+    token = secrets.token_hex(16)
+    flags = ["--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
+    command = [sys.executable, "-m", "companion.study.lab", *flags, f"--IdentityProvider.token={token}"]
+    log, here = folder / "jupyterlab.log", Lab(f"http://127.0.0.1:{port}", token, root)
+    with log.open("w") as output:
+        server = subprocess.Popen(command, cwd=root, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    try:
+        for _ in range(480):
+            assert server.poll() is None, f"JupyterLab did not start:\n{log.read_text()}"
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{here.address}/api")
+                break
+            time.sleep(0.25)
+        yield here
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def menu(page: Page, name: str, entry: str) -> None:
+    """Click an entry of the menu bar, as a reader does."""
+    page.click(f".lm-MenuBar-itemLabel:text-is('{name}')")
+    page.click(f".lm-Menu-itemLabel:text-is('{entry}')")
+
+
+def open_notebook(page: Page, url: str) -> None:
+    """Open it, and wait until its first cells are there and its kernel is idle."""
+    page.goto(url)
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
+    page.wait_for_selector(IDLE)
+
+
+def wait_for_cells(page: Page, count: int) -> None:
+    """Wait until JupyterLab has drawn all code cells: those out of sight come when it has time."""
+    page.wait_for_function(f"count => {PROMPTS}.length >= count", arg=count)
+
+
+def run_all(page: Page) -> None:
+    """Restart the kernel of the open notebook, run all cells, wait until the last has run or one has failed."""
+    menu(page, "Kernel", "Restart Kernel and Run All Cells…")
+    page.click(".jp-Dialog .jp-mod-accept")
+    page.wait_for_function(f"{PROMPTS}.some(t => t == '[*]:')")
+    page.wait_for_function(f"{PROMPTS}.every(t => t != '[*]:')", timeout=LONGEST_RUN)
+    page.wait_for_selector(IDLE)
+
+
+def save(page: Page) -> None:
+    """Save the open notebook, and wait until it is saved."""
+    menu(page, "File", "Save Notebook")
+    page.wait_for_timeout(1_500)
+
+
+def axe(page: Page, selector: str) -> list[str]:
+    """What axe finds wrong in a part of the page, for WCAG 2.2 at level AA."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    wanted = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
+    found = Axe().run(page, context=selector, options=wanted).response["violations"]
+    return [
+        f"axe: {rule['id']} x {len(rule['nodes'])}: {rule['nodes'][0]['html'][:160]} ({rule['help']})" for rule in found
+    ]
