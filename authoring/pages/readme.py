@@ -48,7 +48,8 @@ def _entries(folder: Path, package: Path) -> Iterator[tuple[str, str]]:
                 yield f"{indent}lesson_00.py ...", "The exercises, a file for each lesson."
             exercises = True
         elif path.is_dir():
-            yield f"{indent}{path.name}/", _first_sentence(path / "__init__.py")
+            init = path / "__init__.py"
+            yield f"{indent}{path.name}/", _first_sentence(init) if init.exists() else ""
             yield from _entries(path, package)
         else:
             yield f"{indent}{path.name}", _first_sentence(path)
@@ -56,13 +57,14 @@ def _entries(folder: Path, package: Path) -> Iterator[tuple[str, str]]:
 
 def _shown(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
-        if (path.is_dir() and (path / "__init__.py").exists()) or (path.suffix == ".py" and path.name[:2] != "__"):
+        if any(path.rglob("*.py")) if path.is_dir() else path.suffix == ".py" and path.name[:2] != "__":
             yield path
 
 
 def _floor(path: Path, package: Path) -> int:
     """The lowest floor that a file, or a file of a folder, stands on."""
-    files = [path] if path.is_file() else [file for file in path.rglob("*.py") if file.name[:2] != "__"]
+    inside = [file for file in path.rglob("*.py") if file.name[:2] != "__"]
+    files = [path] if path.is_file() else inside or [path / "__init__.py"]
     return min(map.floor(file.relative_to(package).with_suffix("").as_posix()) for file in files)
 
 

@@ -151,8 +151,9 @@ def _release(flags: Namespace) -> int:
 
     if flags.out is None:
         raise ValueError("--out: expected a folder to write into, got none; for example --out course/")
-    pset, out = ProblemSet.of(flags.pset, flags.exercises, flags.questions), Path(flags.out)
+    out = Path(flags.out)
     must_be_writable(out, "--out")
+    pset = ProblemSet.of(flags.pset, flags.exercises, flags.questions)
     check_free(pset, out)
     made = None
     if flags.seed_file is None:

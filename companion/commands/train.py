@@ -74,7 +74,7 @@ _TEXT = {
         "  companion train                                the prose of this course\n"
         "  companion train --minutes 5                    as many updates as fit\n"
         "  companion train --data notes/ 'books/*.txt'    your own text\n"
-        "  companion train --data python                  the language reference of this Python\n"
+        "  companion train --data python                  this Python's reference\n"
         "  companion train --d-model 256 --layers 6 --out runs/larger\n"
         "  companion train --experts 8                    a mixture of experts\n"
         "  companion train --config settings.yaml         the same flags from a file;\n"

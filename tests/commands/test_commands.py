@@ -148,7 +148,7 @@ def test_the_default_text_is_the_course_and_a_run_from_before_says_how_to_go_on(
     record["data"] = record["settings"]["data"] = []
     record["text"] |= {"title": "the language reference of Python 3.11.7", "fingerprint": "0123456789abcdef"}
     (run / "run.json").write_text(json.dumps(record))
-    error = refused(["train", *small], capsys)
+    error = refused(["train", "--out", "runs/course", *small], capsys)
     assert "--data: python in the run, course now" in error
     assert "the default text was the language reference: --data python goes on with it" in error
     topics = {f"topic {i}": f"Topic {i}\n*******\n\n" + f"Line {i} of it is long enough. " * 40 for i in range(30)}
@@ -162,6 +162,17 @@ def test_the_default_text_is_the_course_and_a_run_from_before_says_how_to_go_on(
     record["text"]["fingerprint"] = Text.read(TextSettings(data=["python"])).fingerprint
     (run / "run.json").write_text(json.dumps(record))
     assert main(python) == 0 and "this run is finished" in capsys.readouterr().out
+
+
+def test_other_settings_begin_another_run_beside_the_first_and_both_can_be_gone_on_with(books: Path, capsys) -> None:
+    for flags, run in (([], "books"), (["--layers", "2"], "books-2"), ([], "books"), (["--layers", "2"], "books-2")):
+        assert main(["train", "--data", "books", *SMALL, "--steps", "2", *flags]) == 0
+        said = capsys.readouterr()
+        assert str(Path("runs", run)) in said.out
+        if flags:
+            first = Path("runs", "books")
+            assert f"{first} holds a run with other settings (--layers: 1 in the run, 2 now)" in said.err
+    assert sorted(folder.name for folder in Path("runs").iterdir()) == ["books", "books-2"]
 
 
 def test_kill_9_and_run_again_gives_the_weights_of_an_uninterrupted_run(books: Path, capsys) -> None:
