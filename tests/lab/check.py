@@ -22,6 +22,7 @@ import hashlib
 import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import moving
@@ -190,7 +191,7 @@ def look(page: Page) -> list[str]:
     return faults
 
 
-def lesson(page: Page, lab: Lab, name: str, screenshots: Path) -> list[str]:
+def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     """Run one lesson, keep its figures, move what moves, and return its faults."""
     open_notebook(page, lab.url(f"{name}.ipynb"))
     cells = nbformat.read(lab.mine / f"{name}.ipynb", as_version=4).cells
@@ -228,13 +229,15 @@ def contents_of(folder: Path) -> str:
 def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: Path) -> list[str]:
     """What is wrong with the chosen parts."""
     faults, before = [], contents_of(lab.root / "notebooks")
-    for part in (start, figures, exercise):
-        if part.__name__ in parts:
-            faults += part(page, lab, screenshots)
-    for name in names if "lessons" in parts else []:
-        faults += lesson(page, lab, name, screenshots)
+    steps = [partial(part, page, lab, screenshots) for part in (start, figures, exercise) if part.__name__ in parts]
+    steps += [partial(lesson, page, lab, screenshots, name) for name in names if "lessons" in parts]
+    for step in steps:
+        found = step()
+        print(*found, sep="\n", end="\n" if found else "", flush=True)
+        faults += found
     if contents_of(lab.root / "notebooks") != before:
         faults.append("reading and answering changed files that git knows")
+        print(faults[-1])
     return faults
 
 
@@ -273,8 +276,9 @@ def main() -> int:
             page.on("dialog", lambda dialog: dialog.accept())  # leave a notebook that was only read
             faults = check(page, lab, set(options.only), names, options.figures)
             context.close()
-    faults += [f"asked of another machine: {url}" for url in outside]
-    print(*faults, sep="\n", end="\n" if faults else "")
+    asked = [f"asked of another machine: {url}" for url in outside]
+    faults += asked
+    print(*asked, sep="\n", end="\n" if asked else "")
     print(f"{', '.join(options.only)}: {len(faults)} faults; screenshots in {options.figures}")
     return 1 if faults else 0
 
