@@ -21,6 +21,11 @@ EXAMPLES = {
     "hover": lambda: live.hover(
         QUERIES, KEYS, words=["cat", "slept", "it"], caption="Figure 2.2. Choose the word that looks."
     ),
+    "sampling": lambda: live.sampling(
+        [2.0, 1.4, 1.1, 0.3, -0.4, -1.2],
+        words=["cat", "dog", "child", "moon", "clock", "idea"],
+        caption="Figure 10.1. The small ... slept: six nouns, and three handles.",
+    ),
     "together": lambda: live.together(
         [1.0, 0.6], [0.3, 1.1], words=("bites", "dog"), caption="Figure 5.1. Two people on a carousel."
     ),

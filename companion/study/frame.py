@@ -26,13 +26,14 @@ def _variables(colors: Mapping[str, str]) -> str:
     return "".join(f"--{name}:{color};" for name, color in colors.items() if name != "black")
 
 
-# In JupyterLab its theme decides, elsewhere the reader's system. A picture of pixels is turned to the dark page: its
-# lightness, not its hues; white becomes the page.
+# In JupyterLab its theme decides, elsewhere the system; and a figure brings its own page along, since not every
+# page around it turns dark. A picture of pixels is turned: its lightness, not its hues, and white becomes the page.
 _DARK = f"{_variables(DARK | DARK_PAGE)}color-scheme:dark"
 _DARK_PICTURE = "filter:invert(1) hue-rotate(180deg);mix-blend-mode:screen"
 _SYSTEM, _LAB = "body:not([data-jp-theme-light]) .ext-figure", "[data-jp-theme-light=false] .ext-figure"
 STYLE = (
-    f".ext-figure{{{_variables(PALETTE | LIGHT_PAGE)}max-width:{WIDEST}px;margin:.6em 0 1.2em;color:var(--ink)}}"
+    f".ext-figure{{{_variables(PALETTE | LIGHT_PAGE)}max-width:{WIDEST}px;margin:.6em 0 1.2em;"
+    "color:var(--ink);background:var(--page)}"
     ".ext-figure img{max-width:100%;height:auto}"
     ".ext-figure figcaption{font-size:13px;color:var(--ink);max-width:44em}"
     ".ext-figure details{font-size:13px;margin-top:.3em}.ext-figure summary{cursor:pointer;color:var(--quiet)}"

@@ -88,11 +88,11 @@ def test_what_is_no_start_page_is_told(tmp_path):
 
 
 def test_what_the_reader_did_is_read_from_the_progress(tmp_path, monkeypatch):
-    from companion.exercises import progress
+    from companion.exercises.progress import note_check
 
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
-    progress.note_check("2.1", True)
-    progress.note_check("2.2", False)
+    note_check("2.1", True)
+    note_check("2.2", False)
     assert path.done() == Done(frozenset({"2.1"}), frozenset())
 
 

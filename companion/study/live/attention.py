@@ -32,7 +32,7 @@ def collapse(
     if len(widths) < 2 or min(widths) < 1:
         raise ValueError(f"widths: expected two or more positive numbers, got {list(widths)}")
     start = widths[1]
-    rows = {"raw scores q · k": _softmax(unit * math.sqrt(start)), "divided by √d_k": _softmax(unit)}
+    rows = {"raw scores q · k": softmax(unit * math.sqrt(start)), "divided by √d_k": softmax(unit)}
     fig, axes = figures.subplots(1, 2, width=7.6, height=3.0, sharey=True)
     for ax, (title, row), color in zip(axes, rows.items(), ("red", "blue"), strict=True):
         bars = ax.bar(range(len(unit)), row, color=figures.PALETTE[color], width=0.7)
@@ -54,7 +54,7 @@ def collapse(
 
 
 def _rows(unit: np.ndarray, width: int) -> dict[str, np.ndarray]:
-    return {"weight from raw scores": _softmax(unit * math.sqrt(width)), "weight": _softmax(unit)}
+    return {"weight from raw scores": softmax(unit * math.sqrt(width)), "weight": softmax(unit)}
 
 
 def hover(
@@ -85,7 +85,7 @@ def hover(
         raise ValueError(f"start: expected the index of one of {len(Q)} tokens, got {start}")
     start %= len(Q)
     scaled = Q @ K.T / math.sqrt(Q.shape[1])
-    weights = np.stack([_softmax(row) for row in scaled])
+    weights = np.stack([softmax(row) for row in scaled])
     fig, ax = figures.subplots(width=7.6, height=3.2)
     bars = ax.bar(range(len(words)), weights[start], color=figures.PALETTE["blue"], width=0.6)
     ax.bar_label(bars, [f"{weight:.2f}" for weight in weights[start]], padding=2)
@@ -127,6 +127,7 @@ def _matrix(name: str, values: Sequence[Sequence[float]] | torch.Tensor) -> np.n
     return array
 
 
-def _softmax(scores: np.ndarray) -> np.ndarray:
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """The softmax of one row."""
     powers = np.exp(scores - scores.max())
     return powers / powers.sum()
