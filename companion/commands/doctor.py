@@ -18,11 +18,14 @@ from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
-from packaging.requirements import Requirement
 
 from companion.commands.parser import Parser
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 NAME = "executable-transformer"
 EXTRAS = ("lab", "published", "course", "test", "bench", "dev")
@@ -168,6 +171,8 @@ def requirements() -> tuple[Requirement, ...]:
                 for extra, lines in project["optional-dependencies"].items()
                 for line in lines
             ]
+    from packaging.requirements import Requirement
+
     return tuple(Requirement(line) for line in asked or ())
 
 

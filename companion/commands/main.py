@@ -49,8 +49,9 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 
-def command_parser(task: str = TextSettings.task) -> Parser:
-    """The parser of all commands; `train` has the flags of `task`."""
+def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tuple(COMMANDS)) -> Parser:
+    """The parser of all commands; `train` has the flags of `task`, and those not among `commands` have none yet: a
+    command line needs the flags of one command."""
     parser = Parser(
         prog="companion",
         version=version("executable-transformer"),
@@ -65,9 +66,13 @@ def command_parser(task: str = TextSettings.task) -> Parser:
             "  companion translate einundzwanzig"
         ),
     )
-    parsers = {name: file.parser(task) if file is train else file.parser() for name, (file, _) in COMMANDS.items()}
+    parsers = {
+        name: Parser() if name not in commands else file.parser(task) if file is train else file.parser()
+        for name, (file, _) in COMMANDS.items()
+    }
     add_commands(parser, "command", "commands", [(name, parsers[name], help) for name, (_, help) in COMMANDS.items()])
-    course.add_actions(parsers["course"])
+    if "course" in commands:
+        course.add_actions(parsers["course"])
     return parser
 
 
@@ -76,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    parser = command_parser(train.task_asked_for(arguments))
+    parser = command_parser(train.task_asked_for(arguments), arguments[:1])
     if not arguments:
         parser.print_help()
         return 2
