@@ -69,7 +69,7 @@ def exercises(lesson: Lesson, known: Known) -> Iterator[Fault]:
         what = f"the part `## Exercises` needs the line `{PLACEHOLDER}` once, above its code; it is {found}"
         yield fault(lesson, what, first, top)
     elif PLACEHOLDER in lesson.built[first - 1].source.split("\n"):
-        yield _fault(
+        yield fault(
             lesson, f"this lesson has no exercises; they are written in {file_of(lesson.number)}", *lesson.tables[0]
         )
     cell = lesson.built[first - 1]
