@@ -7,6 +7,8 @@ LESSON ?=
 FIGURES ?= lab-figures
 ONLY ?=
 BENCH ?=
+SETTING ?=
+MACHINES ?=
 
 VENV := .venv
 PY   := $(VENV)/bin/python
@@ -23,7 +25,8 @@ NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180 --nbval-sanitize-
 IN_BUILD := COMPANION_HOME="$$PWD/build/progress"
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test quick lint types pytest test-notebooks solved verify notebooks check-notebooks lab-check bench clean FORCE
+.PHONY: help lab test quick lint types pytest test-notebooks machines solved verify notebooks check-notebooks lab-check \
+  bench clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -35,6 +38,8 @@ help:
 	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
+	@echo '  make machines          the same and the tests of numbers as on other processors, and a table of what differs (hours);'
+	@echo '                         LESSON="13 tests" and SETTING="avx2 odd-loads" choose, MACHINES=--list explains'
 	@echo '  make verify            try every exercise with all that is right and all that is wrong, and count'
 	@echo '  make solved            write the exercises with their solutions into build/solved'
 	@echo '  make lint | types | pytest     one part of make test alone'
@@ -109,7 +114,11 @@ pytest: $(VENV)/.test
 	$(PYTEST) tests
 
 test-notebooks: $(VENV)/.test solved
-	$(IN_BUILD) $(PYTEST) $(NBVAL) $(or $(foreach one,$(LESSON),notebooks/$(one)*.ipynb $(wildcard notebooks/exercises/$(one)*.ipynb build/solved/$(one)*.ipynb)),notebooks build/solved)
+	$(IN_BUILD) $(PYTEST) $(NBVAL) $(or $(foreach one,$(LESSON),notebooks/$(one)*.ipynb $(wildcard notebooks/deeper/$(one)*.ipynb notebooks/exercises/$(one)*.ipynb build/solved/$(one)*.ipynb)),notebooks build/solved)
+
+# Other kernels, threads, alignments and hash seeds, one after the other; not part of `make test`.
+machines: $(VENV)/.test solved
+	@PYTHONPATH=tests $(PY) -m machines.run $(if $(LESSON),--lesson $(LESSON)) $(if $(SETTING),--setting $(SETTING)) $(MACHINES)
 
 # The exercises' notebooks with their solutions, and with what they must print.
 solved: $(VENV)/.test

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
+from authoring import approximate
 from authoring.figures import figure_faults, shows_figure
 from authoring.imports import PACKAGE
 from authoring.lesson import Lesson, assertion_lines, comments, with_deeper
@@ -263,6 +264,29 @@ def outputs(lesson: Lesson, known: Known) -> Iterator[Fault]:
                 yield fault(lesson, f"output on stderr: {''.join(output.text).strip()[:120]!r}", number)
 
 
+def bounds(lesson: Lesson, known: Known) -> Iterator[Fault]:
+    """A number behind `≈`, which is not compared, is bounded by an assertion in its section (approximate.py)."""
+    starts = {heading.index + 1 for heading in headings(lesson.cells) if heading.level <= 2}
+    sections: list[list[tuple[int, NotebookNode]]] = [[]]
+    for number, cell in enumerate(lesson.built, 1):
+        if number in starts:
+            sections.append([])
+        if cell.cell_type == "code":
+            sections[-1].append((number, cell))
+    for cells in sections:
+        for index, (number, cell) in enumerate(cells):
+            later = [other.source for _, other in cells[index + 1 :]]
+            for line, what in approximate.faults(cell.source, later):
+                yield fault(lesson, what, number, line)
+            if approximate.shown_without_source(cell.source, [_printed(output) for output in cell.outputs]):
+                what = f"{approximate.SIGN} is printed by a function of another cell: write it here, before its number"
+                yield fault(lesson, what, number)
+
+
+def _printed(output: NotebookNode) -> str:
+    return "".join(output.get("text", "")) + "".join(output.get("data", {}).get("text/plain", ""))
+
+
 def tags(lesson: Lesson, known: Known) -> Iterator[Fault]:
     """No tags but ours; a cell that is not compared is listed with its reason; few are."""
     loose, names = [], set()
@@ -319,7 +343,7 @@ def size(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 COMMON: list[Callable[[Lesson, Known], Iterator[Fault]]] = [
-    numbered_equations, executed_equations, figures, code, outputs, tags, images, size,
+    numbered_equations, executed_equations, figures, code, outputs, bounds, tags, images, size,
 ]  # fmt: skip
 """The rules for every notebook."""
 

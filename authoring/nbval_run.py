@@ -1,11 +1,21 @@
-"""For a run of nbval over the notebooks: a progress file that is nobody's, and how long each lesson took."""
+"""For a run of nbval over the notebooks: a progress file that is nobody's, the help topics of Python emptied (they
+differ between versions, and no cell may depend on them), numbers behind `≈` left out of what is compared, and how long
+each lesson took."""
 
 import os
 import tempfile
 from collections import Counter
+from pathlib import Path
 
 _home = tempfile.TemporaryDirectory(prefix="progress-")
 os.environ.setdefault("COMPANION_HOME", _home.name)
+_without_topics = str(Path(__file__).parent.parent / "tests" / "without_topics")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_without_topics, os.environ.get("PYTHONPATH")]))
+
+
+def pytest_configure(config):
+    if config.getoption("nbval_sanitize_with", None) is None:
+        config.option.nbval_sanitize_with = str(Path(__file__).with_name("nbval.cfg"))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -31,6 +31,7 @@ CountFromZero: TypeAlias = Annotated[int, NonNegativeInt]
 CountFromTwo: TypeAlias = Annotated[int, Several]
 Positive: TypeAlias = Annotated[float, PositiveNumber]
 NonNegative: TypeAlias = Annotated[float, NonNegativeNumber]
+PartOfOne: TypeAlias = Annotated[float, Share]
 InnerShare: TypeAlias = Annotated[float, OpenUnitInterval]
 Decay: TypeAlias = Annotated[float, BelowOne]
 

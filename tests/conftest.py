@@ -1,6 +1,9 @@
 """Every test runs with the companion's shape annotations checked: a tensor of another shape or type than its signature
-says is an error here, while the package itself pays nothing for it."""
+says is an error here, while the package itself pays nothing for it. And every test, and every command and notebook that
+it starts, runs with the help topics of Python emptied: they differ between versions, and nothing may depend on them."""
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +11,10 @@ import pytest
 from jaxtyping import config, install_import_hook
 
 install_import_hook("companion", "shapes.check")
+
+WITHOUT_TOPICS = str(Path(__file__).parent / "without_topics")
+sys.path.insert(0, WITHOUT_TOPICS)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [WITHOUT_TOPICS, os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture

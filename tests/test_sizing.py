@@ -15,7 +15,7 @@ from companion import (
     Transformer,
 )
 from companion.costs.account import cache_bytes, parameters, serve_bytes, train_flops, weights_bytes
-from companion.costs.chips import CHIPS, PUBLISHED_PEAKS
+from companion.costs.chips import CHIPS
 from companion.costs.sizing import (
     LONGEST_ROW,
     device_bytes,
@@ -216,8 +216,7 @@ def test_serving_is_weights_and_cache():
     assert serve_bytes(two, dtype=half) == weights_bytes(two, half) + cache_bytes(two, 48, source=48, dtype=half)
 
 
-def test_every_chip_with_a_peak_has_a_memory():
-    assert {chip.device for chip in CHIPS.values()} == set(PUBLISHED_PEAKS)
+def test_every_chip_is_in_the_list_of_its_size_of_memory():
     assert sum(map(len, memories().values())) == len(CHIPS) and list(memories()) == sorted(memories())
     assert all(20e9 < size < 200e9 for size in memories())
 

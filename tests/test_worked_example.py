@@ -98,7 +98,7 @@ def calculated(dtype):
     parts = (block.attention.query, block.attention.key, block.attention.value)
     seen |= dict(zip(("queries", "keys", "values"), map(split, parts), strict=True))
     q, k, v = block.attention.project(seen["X"][None], torch.arange(3))
-    assert torch.equal(v[0], seen["values"])
+    torch.testing.assert_close(v[0], seen["values"])
     seen |= {"rotated queries": q[0], "rotated keys": k[0], "weights": attention_weights(q, k, causal=True)[0]}
     seen |= {"shares": out.routing[0].weights[0], "logits": out.logits[0], "p": out.logits[0].softmax(-1)}
     return seen, out.routing[0], block.feed_forward

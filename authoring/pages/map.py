@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.path import Path as Path2D
 
 from authoring.imports import PACKAGE, modules_named
-from authoring.lesson import Lesson
+from authoring.lesson import Lesson, LessonError
 from authoring.pages import drawing
 
 FILE = "map.md"
+EXERCISES = re.compile(r"exercises/lesson_\d\d")
 COURSE, HOUSE = "figures/course.svg", "figures/package.svg"
 COURSE_ALT = (
     "The lessons as boxes, from left to right. An arrow leads from each lesson to those that build on it. Lessons 00, "
@@ -28,22 +30,22 @@ PACKAGE_ALT = (
     "with the numbers of the lessons that import it."
 )
 
-# The floors of the house, from the ground up: a name, and what stands on it (folders end in a slash). A file imports
-# from its own floor and those below. A file of the package that is not named stands on the top floor.
+# The floors of the house, from the ground up: a name, and what stands on it (folders end in a slash; a file's own name
+# goes before its folder's). A file imports from its own floor and those below, and every file stands on one of them.
 FLOORS = (
-    ("files and devices", ("files/atomic", "files/lock", "device")),
+    ("numbers, files, devices", ("quantities", "files/atomic", "files/lock", "device")),
     ("what a model is", ("config",)),
-    ("one file an idea", ("layers/",)),
+    ("one idea a file", ("layers/",)),
     ("the model", ("transformer",)),
     ("numbers of models", ("presets", "costs/")),
     ("models on disk", ("files/",)),
     ("writing text", ("generation/",)),
     ("text and batches", ("data/",)),
     ("training", ("training/",)),
-    ("for the lessons", ("study/", "checking/", "exercises/")),
+    ("for the lessons", ("study/", "checking/", "exercises/", "questions/")),
     ("teaching", ("course/",)),
     ("measuring and proving", ("bench/", "selftest/")),
-    ("commands", ("commands/", "cli", "parsers", "translating", "writing")),
+    ("commands", ("commands/", "selftest/victim")),
 )
 
 
@@ -155,11 +157,12 @@ def files(package: Path = PACKAGE) -> list[str]:
 
 
 def floor(file: str) -> int:
-    """The floor that a file stands on, 0 at the bottom."""
-    for at, (_, names) in enumerate(FLOORS):
-        if any(file.startswith(name) if name.endswith("/") else file == name for name in names):
-            return at
-    return len(FLOORS) - 1
+    """The floor that a file stands on, 0 at the bottom. Raises `LessonError` for a file on none."""
+    named = {name: at for at, (_, names) in enumerate(FLOORS) for name in names}
+    places = [file, *(f"{folder}/" for folder in PurePosixPath(file).parents)]
+    if found := [named[place] for place in places if place in named]:
+        return found[0]
+    raise LessonError(f"companion/{file}.py stands on no floor of the house: name it in FLOORS, authoring/pages/map.py")
 
 
 def imports(file: str, package: Path = PACKAGE) -> set[str]:
@@ -196,17 +199,16 @@ def package_inputs(lessons: Sequence[Lesson]) -> str:
 def draw_package(lessons: Sequence[Lesson]) -> bytes:
     """The package as SVG, the ground floor at the bottom."""
     used, numbers = users(lessons), [lesson.number for lesson in lessons]
-    wide, tall, left, per_row = 1.3, 0.46, 1.55, 6
+    wide, tall, left, per_row = 1.28, 0.34, 1.35, 7
     rows: list[tuple[str, list[tuple[str, str]]]] = []  # from the bottom: the floor's name or "", its boxes
     for at, (name, _) in enumerate(FLOORS):
-        there = [file for file in used if floor(file) == at]
-        boxes = [(file, _runs(used[file], numbers)) for file in there if used[file]]
-        rest = len(there) - len(boxes)
-        if rest:
-            boxes.append((f"{'and ' if boxes else ''}{rest} file{'s' if rest > 1 else ''}", "no lesson"))
+        there = [file for file in used if floor(file) == at and not EXERCISES.fullmatch(file)]
+        boxes = [(file, _runs(used[file], numbers) if used[file] else "") for file in there]
+        if any(EXERCISES.fullmatch(file) and floor(file) == at for file in used):
+            boxes.append(("lesson_00 … lesson_14", "the exercises"))
         lines = [boxes[start : start + per_row] for start in range(0, len(boxes), per_row)]
         rows += [(name if line is lines[0] else "", line) for line in reversed(lines)]
-    step = tall + 0.13
+    step = tall + 0.1
     fig, ax = drawing.canvas(left + per_row * (wide + 0.1) + 0.1, len(rows) * step + 0.15)
     for at, (name, boxes) in enumerate(rows):
         y = 0.12 + at * step
@@ -223,7 +225,7 @@ def draw_package(lessons: Sequence[Lesson]) -> bytes:
             if at + 1 < len(rows):
                 ax.plot(
                     [0.12, left + per_row * (wide + 0.1)],
-                    [y + tall + 0.065] * 2,
+                    [y + tall + 0.05] * 2,
                     color="#dddddd",
                     linewidth=0.8,
                     marker="",
@@ -231,20 +233,20 @@ def draw_package(lessons: Sequence[Lesson]) -> bytes:
                 )
         for i, (file, lessons_of) in enumerate(boxes):
             x = left + i * (wide + 0.1)
-            mine = lessons_of != "no lesson"
+            mine = bool(used.get(file))
             drawing.box(ax, x, y, wide, tall, "blue" if mine else "grey")
             short = file.split("/")[-1]
             ax.text(
                 x + wide / 2,
-                y + tall - 0.08,
+                y + (tall - 0.05 if lessons_of else tall / 2),
                 short,
-                fontsize=8.5,
+                fontsize=7.5,
                 ha="center",
-                va="top",
+                va="top" if lessons_of else "center",
                 color=drawing.INK,
                 weight="bold" if mine else "normal",
             )
-            ax.text(x + wide / 2, y + 0.08, lessons_of, fontsize=8, ha="center", va="bottom", color="#444444")
+            ax.text(x + wide / 2, y + 0.05, lessons_of, fontsize=7, ha="center", va="bottom", color="#444444")
     return drawing.svg(fig, package_inputs(lessons))
 
 

@@ -1,13 +1,19 @@
-"""README.md: its list of lessons, written between two marks; the rest of it is by hand."""
+"""README.md: its list of lessons and the tree of the package, written between marks; the rest of it is by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from authoring.imports import PACKAGE
 from authoring.lesson import ROOT, Lesson, LessonError
+from authoring.pages import map
 
 FILE = "../README.md"
 BEGIN, END = "<!-- the lessons, by make notebooks -->", "<!-- end of the lessons -->"
+TREE, END_TREE = "<!-- the package, by make notebooks -->", "<!-- end of the package -->"
 
 
 def table(lessons: Sequence[Lesson]) -> str:
@@ -21,17 +27,64 @@ def table(lessons: Sequence[Lesson]) -> str:
     return "\n".join(lines)
 
 
-def render(lessons: Sequence[Lesson]) -> str:
-    """The README with a fresh list.
+def tree(package: Path = PACKAGE) -> str:
+    """The files of the package, each with its first sentence; of the lessons' exercises, one line for all.
 
-    Raises:
-        LessonError: one of the two marks is missing.
+    A folder's files come in the order of their floors, the ground floor first.
     """
+    entries = list(_entries(package, package))
+    width = max(len(name) for name, _ in entries)
+    lines = [f"{name:<{width}}  {sentence}".rstrip() for name, sentence in entries]
+    return "\n".join(["```text", f"{package.name}/", *lines, "```"])
+
+
+def _entries(folder: Path, package: Path) -> Iterator[tuple[str, str]]:
+    """What is in a folder, indented by its depth: a name, and the first sentence of the file or of the folder."""
+    indent = "  " * (1 + len(folder.relative_to(package).parts))
+    exercises = False
+    for path in sorted(_shown(folder), key=lambda path: (_floor(path, package), path.is_dir(), path.name)):
+        if map.EXERCISES.fullmatch(path.relative_to(package).with_suffix("").as_posix()):
+            if not exercises:
+                yield f"{indent}lesson_00.py ...", "The exercises, a file for each lesson."
+            exercises = True
+        elif path.is_dir():
+            yield f"{indent}{path.name}/", _first_sentence(path / "__init__.py")
+            yield from _entries(path, package)
+        else:
+            yield f"{indent}{path.name}", _first_sentence(path)
+
+
+def _shown(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if (path.is_dir() and (path / "__init__.py").exists()) or (path.suffix == ".py" and path.name[:2] != "__"):
+            yield path
+
+
+def _floor(path: Path, package: Path) -> int:
+    """The lowest floor that a file, or a file of a folder, stands on."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*.py") if file.name[:2] != "__"]
+    return min(map.floor(file.relative_to(package).with_suffix("").as_posix()) for file in files)
+
+
+def _first_sentence(file: Path) -> str:
+    """Raises `LessonError` for a file that does not say what it is."""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8")))
+    if not text:
+        raise LessonError(f"{file}: expected a first sentence that says what it is")
+    first = " ".join(text.split("\n\n")[0].split())
+    return re.split(r"(?<=[^.][.?!]) (?=[A-Z`])", first)[0]
+
+
+def render(lessons: Sequence[Lesson]) -> str:
+    """The README with a fresh list and a fresh tree. Raises `LessonError` if a mark is missing."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise LessonError(
-            f"README.md: the list of lessons stands between `{BEGIN}` and `{END}`; one of them is missing"
-        )
-    return f"{before}{BEGIN}\n{table(lessons)}\n{END}{after}"
+    text = _between(text, BEGIN, table(lessons), END, "the list of lessons")
+    return _between(text, TREE, tree(), END_TREE, "the tree of the package")
+
+
+def _between(text: str, begin: str, new: str, end: str, what: str) -> str:
+    before, begun, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not begun or not ended:
+        raise LessonError(f"README.md: {what} stands between `{begin}` and `{end}`; one of them is missing")
+    return f"{before}{begin}\n{new}\n{end}{after}"

@@ -26,7 +26,6 @@ from companion.costs.tables import (
     figure,
     many,
     memory_table,
-    peak_of,
 )
 from companion.files.atomic import readable_bytes
 from companion.presets import PRESETS
@@ -39,7 +38,7 @@ def device_days_table(models: Mapping[str, ModelConfig], question: Question) -> 
     """Days of one device, for each kind of chip by its peak, at the share in question."""
     by_peak: dict[float, list[str]] = {}
     for short, chip in CHIPS.items():
-        by_peak.setdefault(peak_of(chip), []).append(short)
+        by_peak.setdefault(chip.flops, []).append(short)
     peaks = sorted(by_peak)
     head = ("model", *(f"{by_peak[peak][0]} ({peak / 1e12:.0f} T)" for peak in peaks))
     rows = []
@@ -71,7 +70,7 @@ def published_table() -> Table:
     rows = []
     for run in PUBLISHED:
         cost = train_cost(PRESETS[run.name], run.tokens)
-        peak = peak_of(CHIPS[run.chip]) * run.device_hours * SECONDS_A_DAY / 24
+        peak = CHIPS[run.chip].flops * run.device_hours * SECONDS_A_DAY / 24
         hours = f"{run.device_hours:,.0f}"
         rows.append(
             (run.name, many(run.tokens), hours, f"{cost.rule / peak:.0%}", f"{cost.flops / peak:.0%}", run.source)
@@ -86,7 +85,7 @@ def render(lessons: Sequence[Lesson] = ()) -> str:
     mixtral = models["mixtral-8x7b"]
     experts = device_bytes(mixtral, "experts+shard", MOST_DEVICES).state
     by_size = [
-        f"{size / 1e9:.0f} GB: " + ", ".join(chip.device.removeprefix("NVIDIA ") for chip in chips)
+        f"{size / 1e9:.0f} GB: " + ", ".join(chip.name.removeprefix("NVIDIA ") for chip in chips)
         for size, chips in memories().items()
     ]
     return SOURCE.read_text(encoding="utf-8").format(
@@ -100,7 +99,7 @@ def render(lessons: Sequence[Lesson] = ()) -> str:
         tokens_each=TOKENS_PER_PARAMETER,
         share=f"{question.share:.0%}",
         many=question.devices,
-        device=question.named_chip.device,
+        device=question.named_chip.name,
         cost=markdown_table(cost_table(models, question)),
         days=markdown_table(device_days_table(models, question)),
         published=markdown_table(published_table()),

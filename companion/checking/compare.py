@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 
 MOST_NUMBERS = 16
+LONGEST = 1000  # characters of a described list
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
 
@@ -94,20 +96,31 @@ def _listed(value: Any) -> str:
 
 
 def describe(value: Any, most: int = MOST_NUMBERS) -> str:
-    """A value in a few words: tensors of at most `most` numbers with these, larger ones by shape and beginning."""
+    """A value in a few words: tensors of at most `most` numbers with these, larger ones by shape and beginning.
+
+    Never long: of many parts only the first are described, and of a long text only the beginning.
+    """
     if isinstance(value, torch.Tensor):
         kind = f"{_name(value.dtype)} {tuple(value.shape)}"
         if value.numel() <= most:
             return f"{kind} {numbers(value)}"
         return f"{kind}, beginning {numbers(value)}" if most == MOST_NUMBERS else kind
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key!r}: {describe(part, most)}" for key, part in value.items()) + "}"
+        return "{" + _joined(f"{key!r:.40}: {describe(value[key], most)}" for key in value) + "}"
     if isinstance(value, (list, tuple)) and not all(isinstance(part, (int, float, str)) for part in value):
-        return "(" + ", ".join(describe(part, most) for part in value) + ")"
+        return "(" + _joined(describe(part, most) for part in value) + ")"
     if isinstance(value, float):
         return f"{value:.6g}"
     text = repr(value)
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _joined(parts: Iterator[str]) -> str:
+    """The first parts with commas between them, and dots where there are more, or one of them is long."""
+    text = ", ".join(islice(parts, MOST_NUMBERS))
+    if next(parts, None) is not None:
+        text += ", ..."
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def _kind(value: Any) -> str:

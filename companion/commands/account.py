@@ -45,19 +45,19 @@ def run(flags: Namespace) -> int:
         raise ValueError(
             f"expected one model: a published name, --run or --config; got {' and '.join(names[n] for n in given)}"
         )
-    from companion.costs.chips import published_machine, this_machine
+    from companion.costs.chips import published_chip, this_chip
     from companion.costs.tables import decoding_table, table
 
-    machine = None if flags.chip is None else published_machine(flags.chip)
+    chip = None if flags.chip is None else published_chip(flags.chip)
     if flags.config is not None:
         config = read_config(flags.config)
     elif flags.name is not None:
         config = preset(flags.name)
     else:
         config = run_folder(flags.run).model().config
-    if machine is not None and config.stack != "decoder":
+    if chip is not None and config.stack != "decoder":
         raise ValueError(f"--chip {flags.chip}: expected a decoder, which writes, got stack={config.stack!r}")
     print(table(config), flush=True)
     if config.stack == "decoder":
-        print("\n" + decoding_table(config, machine or this_machine()))
+        print("\n" + decoding_table(config, chip or this_chip()))
     return 0

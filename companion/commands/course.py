@@ -47,11 +47,13 @@ def _release_parser() -> Parser:
         description=(
             "Make a problem set in a folder: source/PSET for nbgrader, release/PSET for students, PSET.md for you. "
             "What students get holds no solution. Half of an exercise's points are for public cases, half for hidden "
-            "ones, which are drawn from your seed file. A folder may hold several problem sets."
+            "ones, which are drawn from your seed file. All points of a question are for the hidden check; your seed "
+            "file decides the order of its choices. A folder may hold several problem sets."
         ),
         epilog=(
             "examples:\n"
             "  companion course release week2 --exercises 2.3 2.4 3.1 --out course/\n"
+            "  companion course release quiz --questions 2.a 2.b --out course/\n"
             "  companion course release week3 --exercises 3.2 3.3 --out course/ \\\n"
             "      --seed-file ~/secret.seed"
         ),
@@ -59,6 +61,9 @@ def _release_parser() -> Parser:
     parser.add_argument("pset", type=str, metavar="PSET", help="the name of the problem set: letters, digits, - and _")
     parser.add_argument(
         "--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises; the course's order is kept"
+    )
+    parser.add_argument(
+        "--questions", type=str, nargs="+", default=[], metavar="N.X", help="the lessons' questions, as in 2.a 2.b"
     )
     parser.add_argument(
         "--out", type=str | None, default=None, metavar="FOLDER", help="where to; made where there is none"
@@ -146,7 +151,7 @@ def _release(flags: Namespace) -> int:
 
     if flags.out is None:
         raise ValueError("--out: expected a folder to write into, got none; for example --out course/")
-    pset, out = ProblemSet.of(flags.pset, flags.exercises), Path(flags.out)
+    pset, out = ProblemSet.of(flags.pset, flags.exercises, flags.questions), Path(flags.out)
     must_be_writable(out, "--out")
     check_free(pset, out)
     made = None

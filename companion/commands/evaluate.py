@@ -42,7 +42,7 @@ def parser() -> Parser:
         nargs="+",
         default=[],
         metavar="PATH",
-        help="text: files, folders or globs to measure on instead",
+        help="text: files, folders or globs to measure on instead, or course or python (see companion train --help)",
     )
     parser.add_argument(
         "--numbers",

@@ -37,7 +37,7 @@ def parser() -> Parser:
         epilog=(
             "examples:\n"
             '  companion generate --prompt "The "\n'
-            '  companion generate --prompt "The " --prompt "If a class" --tokens 50\n'
+            '  companion generate --prompt "The " --prompt "Attention" --tokens 50\n'
             "      two at once\n"
             '  companion generate --prompt "The " --temperature 0\n'
             "      always the most probable token\n"

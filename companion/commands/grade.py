@@ -80,7 +80,7 @@ def run(flags: Namespace) -> int:
             raise ValueError(f"--seed-file {seed_file}: expected it outside {other}, which holds what students see")
     for place in (out, out / "feedback"):
         must_be_writable(place, "--out", str(out))
-    wanted = choose(flags.exercises, flags.pset, [Path(), folder, folder.parent, seed_file.parent])
+    wanted = choose(flags.exercises, flags.pset, [Path(), folder, folder.parent, seed_file.parent], secret)
     name = flags.assignment or (Path(flags.pset).stem if flags.pset else folder.resolve().name)
     handed = handed_in(folder, name)
     for file in left_out(folder):
@@ -116,24 +116,27 @@ def run(flags: Namespace) -> int:
     return 0
 
 
-def choose(ids: Sequence[str], pset: str | None, near: Sequence[Path]) -> list[Exercise]:
-    """The exercises to grade: those of these numbers, or those whose functions the problem set's notebook defines.
+def choose(ids: Sequence[str], pset: str | None, near: Sequence[Path], secret: bytes) -> list[Exercise]:
+    """What to grade: exercises and questions of these numbers, or those whose functions the problem set defines.
 
     ids:   the exercises' numbers; none where there is a problem set.
     pset:  a problem set's notebook or its folder, or its name.
+    secret:  decides the order of a question's choices.
     near:  the folders whose `release` may hold a problem set of that name.
 
     Raises `ValueError` for unknown or repeated numbers, no problem set there, and no exercise in it.
     """
     from companion.course.grading.answers import Submission, Unreadable
+    from companion.course.release.questions import as_exercise, find_gradable, function_name, is_question
     from companion.exercises.catalogue import exercises, find_exercise
+    from companion.questions.question import questions
 
     if bool(ids) == (pset is not None):
         raise ValueError(
             "--exercises: expected the exercises' numbers, or --pset with a problem set's notebook, one of them"
         )
     if pset is None:
-        chosen = [find_exercise(id) for id in ids]
+        chosen = [as_exercise(find_gradable(id), secret) if is_question(id) else find_exercise(id) for id in ids]
         twice = [id for id, count in Counter(ids).items() if count > 1]
         if twice:
             raise ValueError(f"--exercises {twice[0]}: expected each exercise once")
@@ -147,6 +150,8 @@ def choose(ids: Sequence[str], pset: str | None, near: Sequence[Path]) -> list[E
         except Unreadable as error:
             raise ValueError(f"--pset {pset}: {error}") from None
         chosen = [exercise for exercise in exercises().values() if problem_set.defines(exercise.name)]
+        asked = [question for question in questions().values() if problem_set.defines(function_name(question))]
+        chosen += [as_exercise(question, secret) for question in asked]
         if not chosen:
             raise ValueError(f"--pset {pset}: expected a notebook with exercises of the course, found none in it")
     names = Counter(exercise.name for exercise in chosen)

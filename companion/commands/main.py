@@ -20,6 +20,7 @@ from companion.commands import (
     generate,
     grade,
     progress,
+    review,
     selftest,
     sizing,
     train,
@@ -39,6 +40,7 @@ COMMANDS = {
     "selftest": (selftest, "kill a training run many times; is nothing lost?"),
     "doctor": (doctor, "what machine is this, and what differs on it?"),
     "progress": (progress, "show which exercises you have done"),
+    "review": (review, "ask the lessons' questions again, when it is time"),
     "grade": (grade, "grade a folder of submissions"),
     "course": (course, "problem sets, marks, and the proof that the checks work"),
 }

@@ -66,13 +66,15 @@ _SEVERAL = (
 _TEXT = {
     TextSettings.task: (
         "Train a decoder on text and print bits per byte on a held-out part of it, beside what xz and n-gram models "
-        f"need for the same text.\n\n{_STOPPING}\n\n"
+        "need for the same text. Unless --data names another, the text is the prose of this course itself, as it was "
+        f"in its first edition.\n\n{_STOPPING}\n\n"
         "With --task number-words, an encoder-decoder learns to translate number names instead: companion train "
         "--task number-words --help shows its flags and defaults.",
         "examples:\n"
-        "  companion train                                text that comes with Python\n"
+        "  companion train                                the prose of this course\n"
         "  companion train --minutes 5                    as many updates as fit\n"
         "  companion train --data notes/ 'books/*.txt'    your own text\n"
+        "  companion train --data python                  the language reference of this Python\n"
         "  companion train --d-model 256 --layers 6 --out runs/larger\n"
         "  companion train --experts 8                    a mixture of experts\n"
         "  companion train --config settings.yaml         the same flags from a file;\n"
@@ -297,9 +299,12 @@ def _with_its_data(folder: RunFolder, make: Callable[[], Any]) -> Any:
 
 
 def _check_same_settings(folder: RunFolder, settings: Settings) -> None:
-    changed = differences(recorded(folder.record()), settings)
+    record = folder.record()
+    changed = differences(recorded(record), settings)
     if changed:
         lines = "\n  ".join(changed)
+        if record["settings"].get("data") == []:
+            lines += "\n  (when it began, the default text was the language reference: --data python goes on with it)"
         raise ValueError(
             f"{folder.path} holds a run with other settings:\n  {lines}\nexpected the same ones to go on with it, "
             f"or another --out to begin a new run, as in --out {_unused(folder.path)}"
@@ -317,8 +322,10 @@ def _check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> N
     if record["text"]["fingerprint"] != task.fingerprint:
         # A file that is no longer text is left out without an error: here is the place to hear of it.
         notes = task.text.corpus.notes if isinstance(task, TextTask) else ()
+        then = record["text"]["title"]
+        changed = "has changed since" if then == task.title else f"is not {then}, which it began with"
         raise ValueError(
-            f"{folder.path} holds a run on other data: {task.title} has changed since; expected the same to go on, or "
+            f"{folder.path} holds a run on other data: {task.title} {changed}; expected the same to go on, or "
             f"another --out to begin a new run, as in --out {_unused(folder.path)}"
             + "".join(f"\n  as it is now: {note}" for note in notes)
         )

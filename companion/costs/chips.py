@@ -1,4 +1,4 @@
-"""What decoding can reach on a chip: the makers' figures for some, a measurement for this machine (lessons 10 and 13).
+"""What a chip can do: the makers' figures for some, a measurement for this machine (lessons 10 and 13).
 
 A decode step of one row reads every weight that takes part, and the cache, once; it cannot be faster than the memory.
 """
@@ -6,67 +6,84 @@ A decode step of one row reads every weight that takes part, and the cache, once
 from __future__ import annotations
 
 import difflib
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 
-class PublishedChip(NamedTuple):
-    """device: as `torch.cuda.get_device_name` calls it; bandwidth: bytes per second; memory: bytes."""
+@dataclass(frozen=True)
+class Chip:
+    """A processor on the roofline (Williams et al. 2009), and the memory beside it.
 
-    device: str
+    flops:      per second at most, in dense matrix products.
+    bandwidth:  bytes per second between memory and processor.
+    memory:     bytes; infinite where it is not known.
+    name:       as `torch.cuda.get_device_name` has it.
+    """
+
+    flops: float
     bandwidth: float
-    memory: float
+    memory: float = math.inf
+    name: str = ""
+
+    @property
+    def balance(self) -> float:
+        """FLOPs per byte at which both limits meet: below it the memory decides, above it the arithmetic."""
+        return self.flops / self.bandwidth
+
+    def attainable(self, intensity: float) -> float:
+        """The roof: FLOPs per second that work of this intensity can reach."""
+        return min(self.flops, intensity * self.bandwidth)
+
+    def seconds(self, flops: float, bytes: float) -> float:
+        """The least time that work can take: the longer of its arithmetic and its memory traffic."""
+        return max(flops / self.flops, bytes / self.bandwidth)
+
+    def bound(self, intensity: float) -> Literal["memory", "compute"]:
+        """Which of the two limits work of this intensity."""
+        return "memory" if intensity < self.balance else "compute"
 
 
-CHIPS: dict[str, PublishedChip] = {
-    "a100-40gb": PublishedChip("NVIDIA A100-SXM4-40GB", 1555e9, 40e9),
-    "a100-80gb": PublishedChip("NVIDIA A100-SXM4-80GB", 2039e9, 80e9),
-    "a100-pcie-40gb": PublishedChip("NVIDIA A100-PCIE-40GB", 1555e9, 40e9),
-    "a100-pcie-80gb": PublishedChip("NVIDIA A100 80GB PCIe", 1935e9, 80e9),
-    "h100": PublishedChip("NVIDIA H100 80GB HBM3", 3350e9, 80e9),
-    "h100-pcie": PublishedChip("NVIDIA H100 PCIe", 2000e9, 80e9),
-    "h200": PublishedChip("NVIDIA H200", 4800e9, 141e9),
-    "l4": PublishedChip("NVIDIA L4", 300e9, 24e9),
-    "l40s": PublishedChip("NVIDIA L40S", 864e9, 48e9),
-    "rtx-4090": PublishedChip("NVIDIA GeForce RTX 4090", 1008e9, 24e9),
+CHIPS: dict[str, Chip] = {
+    "a100-40gb": Chip(312e12, 1555e9, 40e9, "NVIDIA A100-SXM4-40GB"),
+    "a100-80gb": Chip(312e12, 2039e9, 80e9, "NVIDIA A100-SXM4-80GB"),
+    "a100-pcie-40gb": Chip(312e12, 1555e9, 40e9, "NVIDIA A100-PCIE-40GB"),
+    "a100-pcie-80gb": Chip(312e12, 1935e9, 80e9, "NVIDIA A100 80GB PCIe"),
+    "h100": Chip(989.4e12, 3350e9, 80e9, "NVIDIA H100 80GB HBM3"),
+    "h100-pcie": Chip(756e12, 2000e9, 80e9, "NVIDIA H100 PCIe"),
+    "h200": Chip(989.4e12, 4800e9, 141e9, "NVIDIA H200"),
+    "l4": Chip(121e12, 300e9, 24e9, "NVIDIA L4"),
+    "l40s": Chip(362.05e12, 864e9, 48e9, "NVIDIA L40S"),
+    "rtx-4090": Chip(165.2e12, 1008e9, 24e9, "NVIDIA GeForce RTX 4090"),
 }
-"""Makers' data sheets: the bandwidth and size of each chip's memory. Peaks of arithmetic are `PUBLISHED_PEAKS`."""
+"""Makers' data sheets, by a short name: half-precision products accumulated in fp32 (the figures printed there "with
+sparsity" are twice these), and the bandwidth and size of the memory."""
 
 
-class Machine(NamedTuple):
-    """A chip to reckon with. memory: its bytes; `None`: not known."""
-
-    name: str
-    chip: Chip
-    memory: float | None
-
-
-def published_machine(name: str) -> Machine:
+def published_chip(name: str) -> Chip:
     """A chip of the table, by its short name or by PyTorch's. Raises `ValueError` for any other."""
-    for short, known in CHIPS.items():
-        if name.lower() in (short, known.device.lower()):
-            peak = published_peak(known.device, torch.bfloat16)
-            assert peak is not None
-            return Machine(known.device, Chip(peak, known.bandwidth), known.memory)
+    for short, chip in CHIPS.items():
+        if name.lower() in (short, chip.name.lower()):
+            return chip
     near = difflib.get_close_matches(name.lower(), CHIPS, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ValueError(f"chip={name!r}: expected one of {', '.join(CHIPS)}{hint}")
 
 
-def this_machine() -> Machine:
+def this_chip() -> Chip:
     """The GPU that PyTorch would use, from the table if it is there, else measured; without a GPU the CPU, measured.
     A measurement takes one to two seconds and varies with what else is running."""
     if not torch.cuda.is_available():
-        return Machine("this CPU, measured now", measure_chip(), None)
-    device = torch.cuda.get_device_name()
-    if any(device == known.device for known in CHIPS.values()):
-        return published_machine(device)
+        return replace(measure_chip(), name="this CPU, measured now")
+    name = torch.cuda.get_device_name()
+    if any(name == chip.name for chip in CHIPS.values()):
+        return published_chip(name)
     memory = float(torch.cuda.get_device_properties(0).total_memory)
-    return Machine(f"{device}, measured now", measure_chip(torch.bfloat16, "cuda"), memory)
+    return replace(measure_chip(torch.bfloat16, "cuda"), memory=memory, name=f"{name}, measured now")
 
 
 class Peak(NamedTuple):
@@ -97,48 +114,6 @@ def training_peak(device: torch.device, precision: str, devices: int = 1) -> Pea
     return Peak(devices * measure_chip(dtype, device).flops, "measured now")
 
 
-PUBLISHED_PEAKS: dict[str, dict[torch.dtype, float]] = {
-    name: {torch.bfloat16: half, torch.float16: half}
-    for name, half in {
-        "NVIDIA A100-SXM4-40GB": 312e12,
-        "NVIDIA A100-SXM4-80GB": 312e12,
-        "NVIDIA A100-PCIE-40GB": 312e12,
-        "NVIDIA A100 80GB PCIe": 312e12,
-        "NVIDIA H100 80GB HBM3": 989.4e12,
-        "NVIDIA H100 PCIe": 756e12,
-        "NVIDIA H200": 989.4e12,
-        "NVIDIA L4": 121e12,
-        "NVIDIA L40S": 362.05e12,
-        "NVIDIA GeForce RTX 4090": 165.2e12,
-    }.items()
-}
-
-
-@dataclass(frozen=True)
-class Chip:
-    """A processor on the roofline (Williams et al. 2009): `flops` per second at most, `bandwidth` bytes per second."""
-
-    flops: float
-    bandwidth: float
-
-    @property
-    def balance(self) -> float:
-        """FLOPs per byte at which both limits meet: below it the memory decides, above it the arithmetic."""
-        return self.flops / self.bandwidth
-
-    def attainable(self, intensity: float) -> float:
-        """The roof: FLOPs per second that work of this intensity can reach."""
-        return min(self.flops, intensity * self.bandwidth)
-
-    def seconds(self, flops: float, bytes: float) -> float:
-        """The least time that work can take: the longer of its arithmetic and its memory traffic."""
-        return max(flops / self.flops, bytes / self.bandwidth)
-
-    def bound(self, intensity: float) -> Literal["memory", "compute"]:
-        """Which of the two limits work of this intensity."""
-        return "memory" if intensity < self.balance else "compute"
-
-
 def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Chip:
     """What this machine reaches: its best rate over some matrix products, and over some copies of a large tensor (each
     byte is read once and written once). Takes one to two seconds; the result varies with what else is running.
@@ -156,7 +131,9 @@ def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str 
 def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
     """The makers' dense matrix-product rate in FLOPs per second for exactly this name of `torch.cuda.get_device_name`;
     `None` for a chip or a dtype that is not in the table: a share of another chip's peak would mean nothing."""
-    return PUBLISHED_PEAKS.get(device_name, {}).get(dtype)
+    if dtype not in (torch.bfloat16, torch.float16):
+        return None
+    return next((chip.flops for chip in CHIPS.values() if chip.name == device_name), None)
 
 
 def peak_share(flops: float, seconds: float, peak: float) -> float:

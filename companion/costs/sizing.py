@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from companion.config import ModelConfig, require_whole
 from companion.costs.account import parameters, train_flops
-from companion.costs.chips import CHIPS, PublishedChip
+from companion.costs.chips import CHIPS, Chip
 from companion.layers.moe import MoE
 from companion.transformer import Transformer
 
@@ -259,9 +259,9 @@ def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | N
     return Cost(tokens, 6 * active * tokens, train_flops(config, row, source=source) * (tokens / (row + source)))
 
 
-def memories() -> dict[float, list[PublishedChip]]:
+def memories() -> dict[float, list[Chip]]:
     """The sizes of the chips' memories in bytes, ascending, each with the chips that have it."""
-    found: dict[float, list[PublishedChip]] = {}
+    found: dict[float, list[Chip]] = {}
     for chip in sorted(CHIPS.values(), key=lambda chip: chip.memory):
         found.setdefault(chip.memory, []).append(chip)
     return found

@@ -1,11 +1,11 @@
-"""The sizing of models as tables: for `companion sizing`, as JSON, and as the page `notebooks/sizing.md`."""
+"""What a model costs as tables: its account, how fast a chip lets it write, and the sizing of several, also as JSON."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, get_type_hints
 
 import torch
 
@@ -20,7 +20,7 @@ from companion.costs.account import (
     train_flops,
     weights_bytes,
 )
-from companion.costs.chips import CHIPS, Machine, PublishedChip, published_peak
+from companion.costs.chips import CHIPS, Chip
 from companion.costs.sizing import (
     USABLE,
     Cost,
@@ -32,6 +32,7 @@ from companion.costs.sizing import (
     train_cost,
 )
 from companion.files.atomic import readable_bytes
+from companion.quantities import Count, PartOfOne, Positive, check
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The headings of the columns, and the rows; the first column is a name, the others are figures."""
@@ -51,29 +52,21 @@ class Question:
     Raises `ValueError` naming the flag, what it was and what it must be.
     """
 
-    devices: int = 8
+    devices: Count = 8
     chip: str | None = None
-    share: float = 0.4
-    tokens: float | None = None
-    context: int | None = None
-    batch: int = 1
-    usable: float = USABLE
+    share: PartOfOne = 0.4
+    tokens: Positive | None = None
+    context: Count | None = None
+    batch: Count = 1
+    usable: PartOfOne = USABLE
 
     def __post_init__(self) -> None:
-        for name in ("devices", "context", "batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name} {value}: expected a whole number >= 1")
-        for name in ("share", "usable"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"--{name} {getattr(self, name):g}: expected a share above 0 and at most 1")
-        if self.tokens is not None and not 0 < self.tokens < float("inf"):
-            raise ValueError(f"--tokens {self.tokens:g}: expected a number > 0")
+        check(asdict(self), get_type_hints(Question, include_extras=True))
         if self.chip is not None and self.chip not in CHIPS:
             raise ValueError(f"--chip {self.chip}: expected one of {', '.join(CHIPS)}")
 
     @property
-    def named_chip(self) -> PublishedChip:
+    def named_chip(self) -> Chip:
         """The chip that days are reckoned for."""
         return CHIPS["h100" if self.chip is None else self.chip]
 
@@ -162,7 +155,7 @@ def cost_table(models: Mapping[str, ModelConfig], question: Question) -> Table:
     rows = []
     for name, config in models.items():
         cost = question.cost(config)
-        days = cost.days(question.devices, question.share, peak_of(chip))
+        days = cost.days(question.devices, question.share, chip.flops)
         ratio = f"{cost.flops / cost.rule:.2f}"
         rows.append((name, many(cost.tokens), f"{cost.rule:.1e}", f"{cost.flops:.1e}", ratio, _duration(days)))
     return head, rows
@@ -193,7 +186,7 @@ def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str
                 "tokens": cost.tokens,
                 "flops_6nd": cost.rule,
                 "flops": cost.flops,
-                "days": cost.days(question.devices, question.share, peak_of(question.named_chip)),
+                "days": cost.days(question.devices, question.share, question.named_chip.flops),
                 "devices": question.devices,
                 "share": question.share,
                 "fewest_devices": {
@@ -215,13 +208,13 @@ def data(models: Mapping[str, ModelConfig], question: Question) -> list[dict[str
 
 def text(models: Mapping[str, ModelConfig], question: Question) -> str:
     """What `companion sizing` prints."""
-    where = f"of {question.named_chip.device}" if question.chip is not None else "by the size of their memory"
+    where = f"of {question.named_chip.name}" if question.chip is not None else "by the size of their memory"
     parts = [
         "bytes (activations: of one device's micro-batch)",
         _plain(memory_table(models, question)),
         f"fewest devices to train on, {where}; (in brackets) only with recomputation",
         _plain(devices_table(models, question)),
-        f"FLOPs to train, and how long it takes at {question.share:.0%} of the peak of {question.named_chip.device}",
+        f"FLOPs to train, and how long it takes at {question.share:.0%} of the peak of {question.named_chip.name}",
         _plain(cost_table(models, question)),
         "What is left out, and where such figures mislead: companion sizing --help, and notebooks/sizing.md.",
     ]
@@ -246,7 +239,7 @@ def _duration(days: float) -> str:
     return f"{figure(24 * 60 * days)} minutes"
 
 
-def _short(chip: PublishedChip) -> str:
+def _short(chip: Chip) -> str:
     (name,) = [short for short, known in CHIPS.items() if known is chip]
     return name
 
@@ -288,7 +281,7 @@ def table(config: ModelConfig) -> str:
     return "\n".join(f"{name:<36}{value}".rstrip() for name, value in rows)
 
 
-def decoding_table(config: ModelConfig, machine: Machine) -> str:
+def decoding_table(config: ModelConfig, chip: Chip) -> str:
     """How many tokens a second one row can get at most, as text: the memory's limit, with an empty and a full context.
 
     In the column int8 the weights have one byte each and the cache two a number.
@@ -303,30 +296,24 @@ def decoding_table(config: ModelConfig, machine: Machine) -> str:
 
     def limit(dtype: torch.dtype, cached: int) -> str:
         moved = decode_bytes(config, cached, dtype=dtype, cache_dtype=cache_dtype(dtype))
-        return _readable(machine.chip.bandwidth / moved)
+        return _readable(chip.bandwidth / moved)
 
     rows = [("memory's limit on writing", [f"{name}" for name in columns])]
     rows += [("  tokens a second, empty context", [limit(dtype, 0) for dtype in columns.values()])]
     rows += [("  tokens a second, full context", [limit(dtype, config.context - 1) for dtype in columns.values()])]
-    if machine.memory is not None:
+    if chip.memory < math.inf:
         needed = [
             weights_bytes(config, dtype) + cache_bytes(config, config.context, dtype=cache_dtype(dtype))
             for dtype in columns.values()
         ]
-        rows += [("  chips to hold it and its cache", [f"{math.ceil(size / machine.memory)}" for size in needed])]
-    head = f"on {machine.name}: {machine.chip.bandwidth / 1e9:,.0f} GB/s"
+        rows += [("  chips to hold it and its cache", [f"{math.ceil(size / chip.memory)}" for size in needed])]
+    head = f"on {chip.name}: {chip.bandwidth / 1e9:,.0f} GB/s"
     return "\n".join([head, *(f"{name:<36}" + "".join(f"{value:>14}" for value in values) for name, values in rows)])
 
 
 def _readable(rate: float) -> str:
     """Three digits are more than the limit means."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
-
-
-def peak_of(chip: PublishedChip) -> float:
-    peak = published_peak(chip.device, torch.bfloat16)
-    assert peak is not None
-    return peak
 
 
 def figure(number: float) -> str:

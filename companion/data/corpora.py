@@ -1,4 +1,4 @@
-"""Real text to learn from: what comes with every Python, or any file, folder or glob of the reader's.
+"""Real text to learn from: what comes with this package, or any file, folder or glob of the reader's.
 
 A corpus is a list of documents. Some are held out to measure the model with, and a document is never on both sides:
 windows cut from one text at random would overlap, and a model that has seen 511 of a window's 512 tokens in training
@@ -7,13 +7,17 @@ is not being tested. Paragraphs that occur a second time are removed before the 
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
+import json
+import lzma
 import os
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 
 PARAGRAPH_BREAK = re.compile(r"(\n[ \t]*(?:\r?\n[ \t]*)*\r?\n)")
@@ -24,6 +28,9 @@ SHORTEST_REPEAT = 60
 """Paragraphs below this many characters (headings, rules, "See also") may repeat."""
 MOST_HELD_OUT = 1_000_000
 """Bytes of held-out text that are enough: they fix bits per byte to about a hundredth."""
+FIRST_EDITION = "texts/first_edition.json.xz"
+FIRST_EDITION_SHA256 = "ba2b8c03f7b0f3e5f1b31689557114aa545a329a5d6bcae9f5ac1f911e56637e"
+"""Of the text in the file; `texts/make.py` says what it was made from."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +69,47 @@ class Split:
     notes: tuple[str, ...] = ()
 
 
+def first_edition() -> Corpus:
+    """The prose of this course's first edition: 550 kB of English and LaTeX, a document for each section of a lesson.
+
+    It is frozen, comes with the package and needs nothing else, so that what is measured on it can be measured again on
+    any machine, with any Python and after any change of the lessons. Raises `ValueError` where it is missing from an
+    installation, or damaged.
+    """
+    file = resources.files("companion.data").joinpath(FIRST_EDITION)
+    try:
+        text = lzma.decompress(file.read_bytes())
+        fault = "" if hashlib.sha256(text).hexdigest() == FIRST_EDITION_SHA256 else "damaged: it holds another text"
+    except FileNotFoundError:
+        fault = "missing"
+    except OSError as error:
+        fault = f"not readable ({error.strerror})"
+    except (lzma.LZMAError, EOFError) as error:
+        fault = f"damaged ({str(error).rstrip('.')})"
+    if fault:
+        raise ValueError(
+            f"{file}: the text that comes with companion is {fault}; install companion again (in a clone of the "
+            "course: git checkout -- companion/data/texts), or name a text file or folder to use"
+        )
+    documents = tuple(Document(name, section) for name, section in json.loads(text).items())
+    return deduplicate(Corpus(documents, "the prose of this course, first edition"))
+
+
 def python_reference() -> Corpus:
-    """The language reference that every Python carries for its `help()`: half a megabyte, about 200 documents.
+    """The language reference that most Pythons carry for their `help()`: about 200 documents.
 
     A document is a section: the topics run from two lines to sixty thousand characters, and a handful of the large ones
-    would decide alone what the held-out text is like. The reference differs a little between Python versions, so a
-    number measured on it belongs to one version. Raises `ValueError` where a cut-down Python has left it out.
+    would decide alone what the held-out text is like. The reference differs between Python versions, so a number
+    measured on it belongs to one version. Raises `ValueError` where a cut-down Python has left it out.
     """
-    try:
+    topics: Mapping[str, str] = {}
+    with contextlib.suppress(ImportError):
         from pydoc_data.topics import topics
-    except ImportError:
+    if not topics:
         raise ValueError(
-            "this Python comes without its help topics (the module pydoc_data): name a text file or folder to use"
-        ) from None
+            "this Python comes without its help topics (the module pydoc_data): name a text file or folder to use, or "
+            "course, the text that comes with companion"
+        )
     documents = []
     for topic in sorted(topics):
         text = topics[topic]
@@ -86,8 +121,13 @@ def python_reference() -> Corpus:
     return deduplicate(Corpus(tuple(documents), title))
 
 
+NAMED_TEXTS: Mapping[str, Callable[[], Corpus]] = {"course": first_edition, "python": python_reference}
+"""Texts that have a name in place of a path; a file of the same name is `./course`."""
+
+
 def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> Corpus:
-    """The text of `paths`: files, folders (everything below, hidden entries excepted) and globs (`**` included).
+    """The text of `paths`: files, folders (everything below, hidden entries excepted), globs (`**` included), and names
+    of `NAMED_TEXTS`.
 
     Files are UTF-8, and are read in the order of `paths`, by name within a folder or glob, each at most once. A file
     that is named, or matched by a glob, must be text; in a folder, what is not text is left out and `notes` says so.
@@ -100,8 +140,18 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
         raise ValueError("data: expected at least one file, folder or glob, got none")
     documents: list[Document] = []
     not_text: list[str] = []
+    notes: list[str] = []
     seen: set[Path] = set()
-    for path in paths:
+    titles = [str(path) for path in paths]
+    for i, path in enumerate(paths):
+        if path in NAMED_TEXTS:
+            named = NAMED_TEXTS[str(path)]()
+            documents.extend(named.documents)
+            titles[i] = named.title
+            notes.extend(named.notes)
+            if Path(path).exists():
+                notes.append(f"{path!r} is {named.title}; the file or folder of this name here is ./{path}")
+            continue
         for file, name, from_folder in _files(str(path)):
             if (real := file.resolve()) in seen:
                 continue
@@ -118,11 +168,10 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
     if not any(document.text.strip() for document in documents):
         detail = f" (not UTF-8 text: {len(not_text)} {_plural(len(not_text), 'file')})" if not_text else ""
         raise ValueError(f"data: expected text in {', '.join(map(str, paths))}, found none{detail}")
-    notes = []
     if not_text:
         shown = ", ".join(not_text[:3]) + (", ..." if len(not_text) > 3 else "")
         notes.append(f"left out, not UTF-8 text: {len(not_text)} {_plural(len(not_text), 'file')} ({shown})")
-    title = ", ".join(str(path) for path in paths[:3]) + (", ..." if len(paths) > 3 else "")
+    title = ", ".join(titles[:3]) + (", ..." if len(titles) > 3 else "")
     corpus = Corpus(tuple(documents), title, tuple(notes))
     return corpus if keep_repeats else deduplicate(corpus)
 

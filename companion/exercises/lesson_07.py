@@ -271,8 +271,8 @@ def mean_of_real(stream, real):
         raise ValueError(f"real: expected shape {tuple(stream.shape[:2])}, got {tuple(real.shape)}")
     if not real.any(dim=1).all():
         raise ValueError("real: expected at least one real token in every sequence")
-    kept = stream.masked_fill(~real[..., None], 0.0)
-    return kept.sum(dim=1) / real.sum(dim=1, keepdim=True)
+    kept = stream.double().masked_fill(~real[..., None], 0.0)  # a sum of many may leave the range of half precision
+    return (kept.sum(dim=1) / real.sum(dim=1, keepdim=True)).to(stream.dtype)
     ### END SOLUTION
 
 
@@ -288,6 +288,8 @@ def _(draw):
     real[0, 0] = True
     yield Case("any sizes, gradients included", (draw.normal(batch, token, d_model), real), gradients=True)
     yield Case("the result has the dtype of the stream", (draw.normal(3, 5, 4, dtype=torch.float32), look))
+    large = (2e4 + draw.normal(3, 5, 4)).half()
+    yield Case("in half precision the sum of large rows is out of range, and their mean is not", (large, look))
     broken = draw.normal(3, 5, 4)
     broken[0, 0] = math.nan
     yield Case("NaN in a filler row does not reach the mean", (broken, look))
@@ -340,6 +342,13 @@ def _(stream, real):
     return (stream * real[..., None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
 
 
+@mean_of_real.mistake("your sum leaves the range of half precision, where the mean does not: add up in float32")
+def _(stream, real):
+    if real.shape != stream.shape[:2] or not real.any(dim=1).all():
+        raise ValueError("real: expected (batch, token) with a True in every row")
+    return stream.masked_fill(~real[..., None], 0.0).sum(dim=1) / real.sum(dim=1, keepdim=True)
+
+
 @mean_of_real.mistake("you wrote zeros into the caller's stream: work on a copy")
 def _(stream, real):
     mean_of_real(stream, real)
@@ -371,7 +380,8 @@ def _(stream, real):
     # one sequence after the other, over its real rows alone
     if real.shape != stream.shape[:2] or (real.sum(dim=1) == 0).any():
         raise ValueError("real: expected (batch, token) with a True in every row")
-    return torch.stack([rows[keep].mean(dim=0) for rows, keep in zip(stream, real, strict=True)])
+    means = [rows[keep].mean(dim=0, dtype=torch.float64) for rows, keep in zip(stream, real, strict=True)]
+    return torch.stack(means).to(stream.dtype)
 
 
 @mean_of_real.variant
@@ -379,9 +389,9 @@ def _(stream, real):
     # weights that add up to one
     if real.shape != stream.shape[:2] or not all(row.any() for row in real):
         raise ValueError("bad mask")
-    shares = real.to(stream.dtype)
+    shares = real.double()
     shares = shares / shares.sum(dim=1, keepdim=True)
-    return torch.einsum("bt,btd->bd", shares, torch.where(real[..., None], stream, 0.0))
+    return torch.einsum("bt,btd->bd", shares, torch.where(real[..., None], stream.double(), 0.0)).to(stream.dtype)
 
 
 @mean_of_real.variant
@@ -389,8 +399,9 @@ def _(stream, real):
     # add the real rows up where they belong
     if tuple(real.shape) != tuple(stream.shape[:2]) or int(real.sum(1).min()) < 1:
         raise ValueError("bad mask")
-    sums = stream.new_zeros(stream.shape[0], stream.shape[2]).index_add(0, real.nonzero()[:, 0], stream[real])
-    return sums / real.sum(1)[:, None]
+    wide = stream.double()
+    sums = wide.new_zeros(stream.shape[0], stream.shape[2]).index_add(0, real.nonzero()[:, 0], wide[real])
+    return (sums / real.sum(1)[:, None]).to(stream.dtype)
 
 
 # 7.4

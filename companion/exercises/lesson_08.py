@@ -394,7 +394,8 @@ def leaks(before, after):
     slot for a text of targets, shift included, so that slot $i$ is to predict target $i$. `after` is `float64` (target, slot, vocab), with
     as many targets as slots: `after[j]` are the logits of all slots when target $j + 1$, and no other, has been replaced by another token.
 
-    A slot *depends* on a target if one of its logits, up or down, changes by more than `1e-9`. An honest slot depends on targets strictly
+    A slot *depends* on a target if one of its logits, up or down, changes by more than `1e-9`. A logit may be $-\\infty$, where a token is
+    ruled out; one that stays so has not changed. An honest slot depends on targets strictly
     before its own. Return the list of all pairs `(slot, target)`, `int` and counted from 1, in which a slot depends on a target that is not
     strictly before its own; in the order of the slots, and for one slot in the order of the targets. An honest model gives `[]`.
 
@@ -404,7 +405,8 @@ def leaks(before, after):
     slots, vocab = before.shape
     if after.shape != (slots, slots, vocab):
         raise ValueError(f"after: expected shape {(slots, slots, vocab)}, got {tuple(after.shape)}")
-    change = (after - before).abs().amax(dim=-1).T  # (slot, target)
+    moved = torch.where(after == before, 0.0, (after - before).abs())  # minus infinity that stays is no change
+    change = moved.amax(dim=-1).T  # (slot, target)
     places = (change > 1e-9).triu().nonzero().tolist()
     return [(slot + 1, target + 1) for slot, target in places]
     ### END SOLUTION
@@ -441,6 +443,10 @@ def _(draw):
     yield Case("any dependencies", _moved(draw, some, draw.whole(8, 10)))
     before, after = _moved(draw, honest(4), 5)
     yield Case("a change below 1e-9 is rounding", (before, after + 1e-12))
+    ruled_out = _moved(draw, unshifted, 4)
+    for logits in ruled_out:
+        logits[..., 3] = -math.inf
+    yield Case("a token that is ruled out, with minus infinity, is no change and hides none", ruled_out)
     yield Case("fewer targets than slots are refused", (before, after[:1]), refuse=True)
     yield Case("fewer slots after than before are refused", (before, after[:, :1]), refuse=True)
 
@@ -499,6 +505,13 @@ def _(before, after):
     return _pairs(((after - before).sum(dim=-1).abs() > 1e-9).T.triu())
 
 
+@leaks.mistake("minus infinity minus minus infinity is NaN, which is above nothing: it hides the changes beside it")
+def _(before, after):
+    if after.shape != (len(before), *before.shape):
+        raise ValueError("after: expected (target, slot, vocab)")
+    return _pairs(_depends(before, after).triu())
+
+
 @leaks.mistake("a logit that falls has changed, too: take absolute values before the largest")
 def _(before, after):
     return _pairs(((after - before).amax(dim=-1) > 1e-9).T.triu())
@@ -522,7 +535,8 @@ def _(before, after):
     found = []
     for slot in range(len(before)):
         for target in range(slot, len(before)):
-            if max(abs(a - b) for a, b in zip(after[target, slot].tolist(), before[slot].tolist(), strict=True)) > 1e-9:
+            pairs = zip(after[target, slot].tolist(), before[slot].tolist(), strict=True)
+            if any(abs(a - b) > 1e-9 for a, b in pairs if a != b):
                 found.append([slot + 1, target + 1])
     return found
 

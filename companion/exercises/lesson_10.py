@@ -665,11 +665,12 @@ def temperature_top_p(logits, temperature, share):
     `temperature > 0` and `0 < share <= 1`.
     """
     ### BEGIN SOLUTION
-    if temperature <= 0 or not 0 < share <= 1:
+    if not temperature > 0 or not 0 < share <= 1:
         raise ValueError(f"temperature={temperature}, share={share}: expected above 0; above 0 and at most 1")
-    p, order = torch.softmax(logits / temperature, dim=-1).sort(descending=True)
+    z = (logits - logits.max()) / temperature  # the largest is 0: nothing overflows, however cold
+    p, order = torch.softmax(z, dim=-1).sort(descending=True)
     before = p.cumsum(0) - p
-    kept = torch.where(before < share, p, 0.0)
+    kept = torch.where((before < share) | (share == 1), p, 0.0)  # the sum may round to 1 before its end
     return torch.zeros_like(p).scatter(0, order, kept / kept.sum())
     ### END SOLUTION
 
@@ -685,6 +686,7 @@ def _(draw):
     yield Case("logits in any order", (mixed, 0.7, 0.85))
     many = draw.normal(draw.whole(10, 20))
     yield Case("any logits, any temperature", (many, 0.6 + draw.uniform(1).item(), 0.5 + 0.3 * draw.uniform(1).item()))
+    yield Case("a temperature so low that logits divided by it overflow", (logits, 1e-310, 0.9))
     yield Case("a temperature of 0 is refused", (logits, 0.0, 0.9), refuse=True)
     yield Case("a share of 0 is refused", (logits, 1.0, 0.0), refuse=True)
     yield Case("a share above 1 is refused", (logits, 1.0, 1.2), refuse=True)
@@ -755,6 +757,15 @@ def _(logits, temperature, share):
     return kept / kept.sum()
 
 
+@temperature_top_p.mistake(
+    "logits divided by a very low temperature overflow, and infinity minus infinity is NaN: subtract the largest first"
+)
+def _(logits, temperature, share):
+    if not temperature > 0 or not 0 < share <= 1:
+        raise ValueError("expected above 0; above 0 and at most 1")
+    return _cut(torch.softmax(logits / temperature, dim=-1), lambda p, before: before < share)
+
+
 @temperature_top_p.mistake("that is min-p: the share is one of the total, not of the largest probability")
 def _(logits, temperature, share):
     return _cut(torch.softmax(logits / temperature, dim=-1), lambda p, before: p >= share * p.max())
@@ -775,7 +786,7 @@ def _(logits, temperature, share):
     p = [score / sum(e) for score in e]
     out, mass = [0.0] * len(p), 0.0
     for token in sorted(range(len(p)), key=p.__getitem__, reverse=True):
-        if mass >= share:
+        if mass >= share and share < 1:
             break
         out[token] = p[token]
         mass += p[token]
@@ -785,13 +796,13 @@ def _(logits, temperature, share):
 @temperature_top_p.variant
 def _(logits, temperature, share):
     # without sorting: what is more probable than a token stands before it
-    if temperature <= 0:
+    if not temperature > 0:
         raise ValueError(f"{temperature=}")
     if share <= 0 or share > 1:
         raise ValueError(f"{share=}")
-    z = logits / temperature
+    z = (logits - logits.max()) / temperature
     before = torch.where(z[None] > z[:, None], torch.softmax(z, 0)[None], 0.0).sum(1)
-    return torch.softmax(torch.where(before < share, z, -torch.inf), dim=0)
+    return torch.softmax(torch.where((before < share) | (share == 1), z, -torch.inf), dim=0)
 
 
 # 10.6
@@ -819,7 +830,7 @@ def ragged_step(q, k, v, keys, values, lengths, base):
       several per text, fresh from the projections: **not yet rotated**.
     - `keys` (batch, head, slot, d_head) and `values` (batch, head, slot, d_v) are the cache. In row `b` its first `lengths[b]` slots are
       filled; `lengths` is `int64` (batch) and may contain 0. Kept keys are rotated already. What is in the other slots is rubbish and must have
-      no influence.
+      no influence, *not even NaN or infinity*.
     - `out` is (batch, head, token, d_v): causal attention, scaled by $\\sqrt{d_{head}}$. The tokens of the call follow those that are kept, and
       each sees itself and everything before it in its own text.
     - The returned `keys` and `values` are new tensors with the new (rotated) keys and values in the next free slots of each row, and all other
@@ -852,7 +863,9 @@ def ragged_step(q, k, v, keys, values, lengths, base):
     may_look = torch.arange(slots) <= positions[..., None]  # (batch, token, slot)
     scores = q @ keys.transpose(2, 3) / math.sqrt(d_head)
     weights = torch.softmax(scores.masked_fill(~may_look[:, None], -math.inf), dim=-1)
-    return weights @ values, keys, values, lengths + tokens
+    filled = torch.arange(slots) < (lengths + tokens)[:, None]  # (batch, slot)
+    seen = values.masked_fill(~filled[:, None, :, None], 0.0)  # zero times NaN is NaN: rubbish is replaced
+    return weights @ seen, keys, values, lengths + tokens
     ### END SOLUTION
 
 
@@ -881,6 +894,10 @@ def _(draw):
     yield Case("different lengths and several tokens", call(lengths, heads, tokens, slots, 6, 8), tolerance=_SINGLE)
     yield Case("another base", call(lengths, heads, tokens, slots, 6, 8, 300.0), tolerance=_SINGLE)
     yield Case("the last free slot is used", call([3, 5], 2, 2, 7, 4, 3), tolerance=_SINGLE)
+    broken = call([1, 3], 2, 2, 6, 4, 3)
+    for part, bad in zip(broken[3:5], (math.nan, math.inf), strict=True):
+        part[0, :, 3:], part[1, :, 5:] = bad, math.nan
+    yield Case("rubbish in the free slots may be NaN or infinity", broken, tolerance=_SINGLE)
     yield Case("no room in one of the rows is refused", call([1, 6], 2, 2, 7, 4, 3), refuse=True)
 
 
@@ -1002,6 +1019,11 @@ def _(q, k, v, keys, values, lengths, base):
 def _(q, k, v, keys, values, lengths, base):
     look = _up_to(_places(lengths, q.shape[2]) + 1, keys.shape[2])
     return _ragged(q, k, v, keys, values, lengths, base, look=look)
+
+
+@ragged_step.mistake("a weight of 0 times NaN is NaN: replace what is in the free slots before you multiply")
+def _(q, k, v, keys, values, lengths, base):
+    return _ragged(q, k, v, keys, values, lengths, base)
 
 
 @ragged_step.mistake("you rotate the kept keys again: they were rotated when they were written")

@@ -237,16 +237,18 @@ def _(gradients, tokens):
     forbidden=("clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"),
 )
 def clipped(gradients, most):
-    """Return `(gradients, norm)`: the gradients, scaled together so that the norm of all their numbers, taken as one vector, is at most `most`;
-    and that norm as it was before.
+    """Return `(gradients, norm)`: `norm` is that of all numbers of the gradients, taken as one vector. Where it is above `most`, the gradients
+    are scaled, all by the same number, so that it becomes `most`; elsewhere they stay as they are. The norm is returned as it was before.
 
     `gradients` is a list of `float64` tensors of any shapes; `most` is a `float`. The first of the pair is a list of tensors of the same
     shapes, in the same order; `norm` is a `float` or a tensor without axes. Gradients that are all zero stay zero. What came in must not be
     changed. Raise `ValueError` if `most <= 0`, or if the norm is not finite: scaled by it, every gradient would become NaN or zero.
     """
     ### BEGIN SOLUTION
-    norm = math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
-    if most <= 0 or not math.isfinite(norm):
+    norm = math.hypot(
+        *(number for gradient in gradients for number in gradient.flatten().tolist())
+    )  # no square overflows
+    if not most > 0 or not math.isfinite(norm):
         raise ValueError(f"most={most}, norm={norm}: expected a positive number and a finite norm")
     share = most / norm if norm > most else 1.0
     return [share * gradient for gradient in gradients], norm
@@ -261,6 +263,8 @@ def _(draw):
     rows, columns, length = draw.sizes(3, 2, 8)
     several = [draw.normal(rows, columns), 3 * draw.normal(length), draw.normal(columns, rows, 2)]
     yield Case("tensors of several shapes have one norm together", (several, 1.5))
+    huge = 1e200 * three_four
+    yield Case("a norm of 5e200 is finite, and its square is not", ([huge], 1.0))
     yield Case("all zeros stay zeros", ([torch.zeros(length, dtype=torch.float64)], 1.0))
     spoiled = [several[0], torch.full((length,), math.inf, dtype=torch.float64)]
     yield Case("an infinite gradient is refused", (spoiled, 1.0), refuse=True)
@@ -318,6 +322,13 @@ def _(gradients, most):
     return [g * share for g in gradients], norm
 
 
+@clipped.mistake("the square of a large number is infinite, where the norm is not: divide by the largest number first")
+def _(gradients, most):
+    norm = _norm(gradients, most)
+    share = most / norm if norm > most else 1.0
+    return [share * g for g in gradients], norm
+
+
 @clipped.mistake("the sum of the absolute values is another norm: square, add, take the root")
 def _(gradients, most):
     _norm(gradients, most)
@@ -343,7 +354,9 @@ def _(gradients, most):
 def _(gradients, most):
     if not most > 0:
         raise ValueError("most")
-    norm = torch.cat([g.flatten() for g in gradients]).norm()
+    numbers = torch.cat([g.flatten() for g in gradients])
+    largest = numbers.abs().max().clamp(min=1e-300)
+    norm = (numbers / largest).norm() * largest
     if not torch.isfinite(norm):
         raise ValueError("norm")
     return [g / torch.clamp(norm / most, min=1.0) for g in gradients], norm
@@ -353,7 +366,8 @@ def _(gradients, most):
 def _(gradients, most):
     if most <= 0:
         raise ValueError("most")
-    norm = torch.stack([torch.linalg.vector_norm(g) for g in gradients]).square().sum().sqrt()
+    numbers = [number for g in gradients for number in g.flatten().tolist()]
+    norm = torch.tensor(math.dist(numbers, [0.0] * len(numbers)), dtype=torch.float64)
     if norm.isnan() or norm.isinf():
         raise ValueError("norm")
     return tuple(g if norm <= most else g * most / norm for g in gradients), norm.item()

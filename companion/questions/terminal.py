@@ -21,13 +21,13 @@ _SIGNS = {
 
 
 def review(
-    waiting: Sequence[Question], read: Callable[[str], str] = input, write: Callable[[str], None] = print
+    waiting: Sequence[Question], read: Callable[[str], str] | None = None, write: Callable[[str], None] = print
 ) -> int:
     """Ask the questions, one after the other, and keep the answers. How many were answered.
 
     An empty line passes a question over; the end of the input, or Ctrl-C, ends the review. What was answered is kept.
     """
-    answered = 0
+    answered, read = 0, read or input
     for place, question in enumerate(waiting, 1):
         write(f"\n{place} of {len(waiting)}, lesson {question.lesson:02d}, question {question.id}")
         write(shown(question))
@@ -63,6 +63,18 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
     days = (state.due - date.today()).days if state.due else None
     write("settled: it is not asked again" if days is None else f"asked again in {days} day{'s' * (days != 1)}")
     return True
+
+
+def calendar(asked: Sequence[Question]) -> str:
+    """When each question is asked again, in a line each."""
+    known = kept.read_answers()
+    lines = []
+    for question in asked:
+        state = kept.state(known.get(question.key, []))
+        when = "settled" if state.settled else "not answered yet" if state.due is None else f"again on {state.due}"
+        times = f", answered {state.answers} time{'s' * (state.answers > 1)}" if state.answers else ""
+        lines.append(f"{question.id:<5} {question.name:<24} {when}{times}")
+    return "\n".join(lines) or "There are no questions."
 
 
 def _named(question: Question) -> str:

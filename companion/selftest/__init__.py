@@ -1,1 +1,6 @@
-"""`companion selftest`: a training run is killed again and again, and must end with the same weights, bit for bit."""
+"""The proof that a training run survives being killed.
+
+kills    the runs that are killed, and what each kill left
+plan     what a victim is to do: at which moments it dies, and how a run is told from another
+victim   the process that is killed: another program, which nobody imports
+"""

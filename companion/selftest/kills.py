@@ -8,9 +8,9 @@ result. There are two runs, killed in turn: one saves after every update, so tha
 being written; one saves when runs usually do, so that others find a log that is ahead of its checkpoint. When one comes
 to its end before its next kill, another begins. Three kills or fewer are all the first one's.
 
-This file is also what is run in place of `companion train`: `python -m companion.selftest.kills PLAN train ...` trains,
-and does what the plan says besides. A moment is counted in file operations of the run, which Python's audit hooks
-report: nothing in the training knows of it.
+What is run in place of `companion train` is `companion.selftest.victim`: it trains, and does what a plan says besides.
+A moment is counted in file operations of the run, which Python's audit hooks report: nothing in the training knows of
+it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from typing import Any, NamedTuple
 from tqdm.auto import tqdm
 
 import companion
-from companion.selftest.plan import _KILL, Plan, digest
-from companion.selftest.victim import _train
+from companion.selftest.plan import KILL, Plan, digest
 from companion.training.checkpoints import Saved
 from companion.training.folder import MACHINE_FIELDS, RunFolder
 
@@ -246,7 +245,7 @@ class _Test:
         """The same for every life of a run, but for the plan. often: save after every update."""
         several = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         return [
-            sys.executable, *(several if processes > 1 else []), "-m", "companion.selftest.kills",
+            sys.executable, *(several if processes > 1 else []), "-m", "companion.selftest.victim",
             json.dumps(asdict(plan)),
             "train", "--data", str(self.text), "--out", str(run.path), "--steps", str(self.updates),
             "--d-model", "32", "--layers", "2", "--heads", "2", "--kv-heads", "1", "--context", "32", "--vocab", "300",
@@ -347,10 +346,10 @@ class _Test:
     def differences(self, number: int, reference: Reference) -> str:
         """In what a finished run differs from the uninterrupted one."""
         run = self.folder(number)
-        one, other = _last(run), _last(reference.folder)
+        last, whole = _last(run), _last(reference.folder)
         parts = {
-            "the weights": digest(one.weights) == digest(other.weights) == reference.digests[self.updates],
-            "the optimizer": digest(one.optimizer) == digest(other.optimizer),
+            "the weights": digest(last.weights) == digest(whole.weights) == reference.digests[self.updates],
+            "the optimizer": digest(last.optimizer) == digest(whole.optimizer),
             "the log": _log(run) == _log(reference.folder),
             "the result": run.result() == reference.folder.result(),
         }
@@ -370,24 +369,17 @@ def _log(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def _largest_difference(run: RunFolder, other: RunFolder) -> float:
-    one, two = _last(run).weights, _last(other).weights
-    return max(float((one[name] - two[name]).abs().max()) for name in two)
+    these, those = _last(run).weights, _last(other).weights
+    return max(float((these[name] - those[name]).abs().max()) for name in those)
 
 
 def _kill(number: int) -> None:
     """Kill one process, which may be gone already."""
     with suppress(ProcessLookupError):
-        os.kill(number, _KILL)
+        os.kill(number, KILL)
 
 
 def _story(name: str) -> str:
     places = ("sea", "hill", "old mill", "town", "library")
     lines = [f"{name} walked {i} miles to the {place}, and {i + 1} back." for i in range(9) for place in places]
     return f"The walks of {name}\n\n" + "\n".join(lines) + "\n"
-
-
-# In place of `companion train`
-
-
-if __name__ == "__main__":
-    sys.exit(_train(Plan(**json.loads(sys.argv[1])), sys.argv[2:]))

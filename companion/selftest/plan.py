@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows one way only
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows one way only
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,27 @@
-"""The process that is killed: it trains like `companion train`, and dies when its plan says so."""
+"""The process that is killed: it trains like `companion train`, and dies when its plan says so.
+
+`python -m companion.selftest.victim PLAN train ...`, the plan in JSON. Nobody imports it.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from companion.selftest.plan import _KILL, Plan, digest
+from companion.commands.main import main
+from companion.selftest.plan import KILL, Plan, digest
 from companion.training.distributed.processes import launched
+from companion.training.trainer import Trainer, Update
 
 _OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
 
 
-def _train(plan: Plan, arguments: list[str]) -> int:
+def train(plan: Plan, arguments: list[str]) -> int:
     """Train as `companion` with these arguments does, and do what the plan says."""
-    from companion.commands.main import main
-    from companion.training.trainer import Trainer, Update
-
     rank, notes = int(os.environ.get("RANK", 0)) if launched() else 0, Path(plan.notes)
     draft = notes / f"tmp-{rank}"
     draft.write_text(str(os.getpid()))
@@ -58,7 +61,7 @@ def _watch(plan: Plan, run: Path) -> None:
             draft.write_text(f"{event.removeprefix('os.').removeprefix('shutil.')} {_shown(name)}")
             draft.rename(told)
             if not plan.wait:
-                os.kill(os.getpid(), _KILL)
+                os.kill(os.getpid(), KILL)
 
     sys.addaudithook(hook)
 
@@ -69,3 +72,7 @@ def _shown(name: str) -> str:
         part.rsplit(".", 2)[0] if part.endswith(".tmp") and part.count(".") > 3 else part for part in name.split("/")
     ]
     return "/".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(train(Plan(**json.loads(sys.argv[1])), sys.argv[2:]))

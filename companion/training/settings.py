@@ -268,9 +268,10 @@ class TextSettings(Settings):
 
     data: list[str] = _setting(
         TASK,
-        [],
-        "files, folders or globs of UTF-8 text to learn from. Default: the Python language reference, which every "
-        "Python brings along",
+        ["course"],
+        "files, folders or globs of UTF-8 text to learn from; or course, the prose of this course's first edition, "
+        "which comes with companion and is the same everywhere; or python, the language reference of this Python, "
+        "which differs between versions",
     )
     held_out: InnerShare = _setting(TASK, 0.1, "share of the text, by whole documents, that is only measured on")
     vocab: int = _setting(TASK, 1024, "most tokens the tokenizer may learn: 257 (bytes and a separator) or more")
@@ -284,12 +285,12 @@ class TextSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.data:
+            raise ValueError("--data: expected at least one file, folder, glob or name, got none")
         if self.vocab < 257:
             raise ValueError(f"--vocab {self.vocab}: expected at least 257 (256 bytes and a separator)")
 
     def _folder_name(self) -> str:
-        if not self.data:
-            return "python-reference"
         name = re.sub(r"[^\w.-]+", "-", Path(self.data[0]).expanduser().resolve().name).strip("-.")
         return name or "text"
 
@@ -342,6 +343,7 @@ def recorded(record: Mapping[str, Any]) -> Settings:
         kind = TASKS[given.pop("task", TextSettings.task)]
         if kind is TextSettings:
             given.setdefault("packing", "ring")  # the one way there was before this could be chosen
+            given["data"] = given["data"] or ["python"]  # the default text before there was one of our own
         return kind(**given)
     except (KeyError, TypeError) as error:
         raise ValueError(f"run.json: expected the settings of a run, got something else ({error})") from None
@@ -358,4 +360,7 @@ def differences(old: Settings, new: Settings) -> list[str]:
 
 
 def _said(value: Any) -> str:
+    """A value as it is written on a command line."""
+    if isinstance(value, list):
+        return " ".join(value)
     return "not given" if value is None else str(value)

@@ -1,11 +1,16 @@
 """Each rule of the contract, fed a small lesson that breaks it."""
 
+import os
 import re
+import subprocess
+import sys
 
+import nbformat
 import pytest
 from nbformat.v4 import new_output
+from nbval.plugin import get_sanitize_patterns
 
-from authoring import build, contract, first
+from authoring import approximate, build, contract, first
 from authoring.lesson import Lesson, assertion_lines
 
 EQUATION = "$$\na + b = b + a\n\\tag{2.1}\n$$\n"
@@ -105,6 +110,96 @@ def test_a_good_lesson_has_no_fault(changed):
 def test_fault_in_the_source_is_found(changed, old, new, message):
     found = texts(changed(old, new), companion_names=contract.companion_names())
     assert any(re.search(message, text) for text in found), found
+
+
+MEASURED = """
+```{code-cell}
+times = [1.25, 0.5]
+%s
+```
+
+It was short.
+"""
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'print(f"≈ {times[-1]:.2f} s")\nassert 0.1 < times[-1] < 0.9',
+        'print("seconds ≈", times[-1])\nassert times[-1] < 0.9',
+        'print(f"≈ {100 * times[-1]:.1f} %, ≈ {max(times)}")\nassert times[-1] < 0.9 and isclose(max(times), 1)',
+        'print(f"≈ {round(times[0], 1)}")\nassert_close(times[0], 1.2)',
+        'for t in times:\n    print(f"{t} is ≈ {t:.1f}")\n    assert t < 2',
+        'print(f"≈ {times[0]:.1f}")\n```\n\nA bound follows.\n\n```{code-cell}\nassert times[0] < 2',
+        'print(f"≈ {times[0]:.1f}")\n```\n\n### Under it\n\n```{code-cell}\nassert times[0] < 2',
+        'def show():\n    """Prints ≈ and a number."""  # ≈ 3',
+    ],
+)
+def test_a_number_that_is_not_compared_has_a_bound(lines, changed):
+    assert texts(changed("## Where texts differ", f"{MEASURED % lines}\n## Where texts differ")) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('print(f"≈ {times[-1]:.2f} s")', r"source line 66: `times\[-1\]` is printed behind ≈ and has no bound"),
+        ('print(f"≈ {times[-1]:.2f} s")\nassert times[0] < 2', r"`times\[-1\]` is printed behind ≈ and has no bound"),
+        ('print(f"≈ {times[-1]:.2f} s")\nassert times[-1]', r"`times\[-1\]` is printed behind ≈ and has no bound"),
+        ('print(f"≈ {max(times)} s")\nassert len([max]) < 2', r"`max\(times\)` or `times` is printed behind ≈"),
+        ('print(f"≈ {times[0]}, ≈ {times[1]}")\nassert times[0] < 2', r"`times\[1\]` is printed behind ≈"),
+        ('print("seconds ≈", times[-1])', r"`times\[-1\]` is printed behind ≈ and has no bound"),
+        ('print("≈ %.1f" % times[0])\nassert times[0] < 2', 'write a number that is not compared as f"≈ {number}"'),
+        ('print("≈ {:.1f}".format(times[0]))\nassert times[0] < 2', "write a number that is not compared as"),
+        ('print(f"{times[0]} ≈ s")\nassert times[0] < 2', "write a number that is not compared as"),
+        ('print(f"≈ {60 * 24}")', "`60 \\* 24` is the same on every machine: print it without ≈"),
+        ('print(f"≈ {times[0]}")\n```\n\n## Another part\n\n```{code-cell}\nassert times[0] < 2', "has no bound"),
+    ],
+)
+def test_a_number_without_a_bound_is_found(lines, message, changed):
+    found = texts(changed("## Where texts differ", f"{MEASURED % lines}\n## Where texts differ"))
+    assert len(found) == 1 and re.search(message, found[0]), found
+
+
+def test_a_sign_that_another_cell_writes_is_a_fault(changed):
+    made = changed()
+    book = nbformat.read(made.notebook, as_version=4)
+    at = next(at for at, cell in enumerate(book.cells) if cell.cell_type == "code")
+    book.cells[at].outputs = [new_output("stream", name="stdout", text="loss ≈ 3.1\n")]
+    nbformat.write(book, made.notebook)
+    [fault] = texts(made)
+    assert fault.startswith(f"cell {at + 1}, ") and "≈ is printed by a function of another cell: write it here" in fault
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("loss ≈ 3.10 nats", "loss ≈ 12.9 nats", True),
+        ("| ≈   3.1 | 5 |", "| ≈ 12.25 | 5 |", True),
+        ("a ≈ -1,024, b", "a ≈ 1e-05, b", True),
+        ("ends at ≈ 3.", "ends at ≈ 4.5.", True),
+        ("≈ 3.1 of 5", "≈ 3.1 of 6", False),
+        ("≈ 3.1", "≈ nan", False),
+        ("3.1", "3.2", False),
+        ("≈ 3 4", "≈ 3 5", False),
+    ],
+)
+def test_what_nbval_leaves_out_is_the_number_behind_the_sign(one, other, same):
+    pair, *_ = get_sanitize_patterns(approximate.CONFIG.read_text(encoding="utf-8"))
+    assert (re.sub(*pair, one) == re.sub(*pair, other)) == same
+
+
+def test_nbval_shows_numbers_behind_the_sign_and_compares_the_rest(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p authoring.nbval_run\n", encoding="utf-8")
+    made = nbformat.v4.new_notebook()
+    for count, text in enumerate(("loss ≈ 12.5 nats\n", "loss ≈ 0.333 bits\n"), 1):
+        printed = [new_output("stream", name="stdout", text=text)]
+        code = 'print(f"loss ≈ {1 / 3:.3f} nats")'
+        made.cells.append(nbformat.v4.new_code_cell(code, execution_count=count, outputs=printed))
+    nbformat.write(made, tmp_path / "one.ipynb")
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "--color=no", "--nbval", "--nbval-current-env", "one.ipynb"]
+    root = str(approximate.CONFIG.parents[1])
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": root})
+    assert "PASSED one.ipynb::Cell 0" in done.stdout and "FAILED one.ipynb::Cell 1" in done.stdout, done.stdout
 
 
 def output(kind, **content):

@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -10,7 +11,7 @@ import nbformat
 import pytest
 from PIL import Image
 
-from authoring.lesson import ROOT, Lesson, LessonError, built_lessons, lessons
+from authoring.lesson import ROOT, Lesson, LessonError, built_lessons
 from authoring.pages import __main__ as command
 from authoring.pages import differ, drawing, front, glossary, map, notation, readme
 
@@ -205,6 +206,40 @@ def test_arrows_keep_every_need_and_draw_none_that_follows():
         assert not any(start in reached[other] for other in others), (start, end)
 
 
+def test_every_file_stands_on_a_floor_and_one_that_is_not_named_is_refused():
+    assert all(0 <= map.floor(file) < len(map.FLOORS) for file in map.files())
+    for file in ("newcomer", "attic/newcomer", "file/atomic"):
+        with pytest.raises(LessonError, match=f"{file}.py stands on no floor of the house"):
+            map.floor(file)
+    assert map.floor("files/atomic") < map.floor("files/models") < map.floor("training/distributed/processes")
+    assert map.floor("selftest/kills") < map.floor("selftest/victim")
+
+
+def test_no_files_import_each_other_in_a_circle():
+    order = TopologicalSorter({file: map.imports(file) for file in map.files()})
+    try:
+        order.prepare()
+    except CycleError as error:
+        pytest.fail(f"these files import each other: {' -> '.join(error.args[1])}")
+
+
+def test_readme_shows_every_file_of_the_package_with_its_first_sentence():
+    shown = readme.tree()
+    lines = {line.split()[0] for line in shown.splitlines()}
+    for file in map.files():
+        assert map.EXERCISES.fullmatch(file) or f"{file.split('/')[-1]}.py" in lines, file
+    assert re.search(
+        r"^  config\.py +What a model is: frozen, validated dataclasses that travel as JSON\.$", shown, re.M
+    )
+    assert shown.count("lesson_") == 1
+
+
+def test_file_that_does_not_say_what_it_is_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "config.py").write_text("x = 1\n")
+    with pytest.raises(LessonError, match="expected a first sentence"):
+        readme.tree(tmp_path)
+
+
 def test_files_import_from_their_own_floor_and_those_below():
     above = {(file, other) for file in map.files() for other in map.imports(file) if map.floor(other) > map.floor(file)}
     assert not above, f"a file imports from a floor above its own: {sorted(above)}"
@@ -212,7 +247,7 @@ def test_files_import_from_their_own_floor_and_those_below():
 
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
 def test_picture_is_small_and_stands_on_white(path):
-    assert path.stat().st_size < 200_000
+    assert path.stat().st_size < 250_000
     if path.suffix == ".svg":
         root = ElementTree.parse(path).getroot()
         background = root.find(".//{*}g[@id='patch_1']/{*}path")
@@ -237,13 +272,10 @@ def test_same_lessons_give_the_same_picture():
 
 def test_readme_has_title_question_and_minutes_of_every_lesson():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for built in lessons():
-        source = built.source.read_text(encoding="utf-8")
-        [title] = re.findall(r"^# (.+)$", source.split("```")[3 if source.startswith("```") else 0], re.MULTILINE)
-        [minutes] = re.findall(r"\*\*Reading time:\*\* (\d+) minutes", source)
-        if built.notebook.exists():
-            [row] = [line for line in text.splitlines() if f"](notebooks/{built.name}.ipynb) |" in line]
-            assert row.startswith(f"| [{built.name[:2]} {title}](") and row.endswith(f" | {minutes} |")
+    for lesson in LESSONS:
+        [row] = [line for line in text.splitlines() if f"](notebooks/{lesson.name}.ipynb) |" in line]
+        assert row.startswith(f"| [{lesson.label} {lesson.title}](") and row.endswith(f" | {lesson.minutes} |")
+        assert f"| {lesson.question} |" in row
 
 
 def test_readme_without_its_marks_is_refused(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from companion.commands.main import main
 from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.files.models import load_model
 from companion.training.folder import MACHINE_FIELDS, RunFolder
+from companion.training.settings import TextSettings
+from companion.training.tasks.text import Text
 
 SMALL = [
     "--d-model", "16", "--layers", "1", "--heads", "2", "--context", "24", "--vocab", "280", "--batch", "3",
@@ -124,6 +127,41 @@ def test_a_finished_run_says_so_and_other_settings_are_refused(books: Path, caps
     assert f"--out {Path('runs/books-2')}" in error
     (books / "Ada.txt").write_text(story("Ada Lovelace"), "utf-8")
     assert "has changed since" in refused(["train", "--data", "books", *SMALL], capsys)
+
+
+def test_the_default_text_is_the_course_and_a_run_from_before_says_how_to_go_on(tmp_path, monkeypatch, capsys) -> None:
+    """With the help topics of Python emptied, as they are in all tests (conftest.py)."""
+    monkeypatch.chdir(tmp_path)
+    small = ["--d-model", "16", "--layers", "1", "--heads", "2", "--context", "64", "--vocab", "1024", "--steps", "2"]
+    assert main(["train", *small]) == 0
+    said = capsys.readouterr().out
+    assert "the prose of this course, first edition: 288 documents, 552,204 bytes" in said
+    run = tmp_path / "runs" / "course"
+    record = json.loads((run / "run.json").read_text())
+    assert record["data"] == ["course"] and record["settings"]["data"] == ["course"]
+    assert main(["train", "--data", "course", *small]) == 0 and "this run is finished" in capsys.readouterr().out
+    assert main(["evaluate"]) == 0
+    assert "held out of the prose of this course, first edition: 28 documents" in capsys.readouterr().out
+    assert "without its help topics" in refused(["train", "--data", "python", *small], capsys)
+
+    # As a run on the text of Python's help() was recorded when that was the default.
+    record["data"] = record["settings"]["data"] = []
+    record["text"] |= {"title": "the language reference of Python 3.11.7", "fingerprint": "0123456789abcdef"}
+    (run / "run.json").write_text(json.dumps(record))
+    error = refused(["train", *small], capsys)
+    assert "--data: python in the run, course now" in error
+    assert "the default text was the language reference: --data python goes on with it" in error
+    topics = {f"topic {i}": f"Topic {i}\n*******\n\n" + f"Line {i} of it is long enough. " * 40 for i in range(30)}
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", types.SimpleNamespace(topics=topics))
+    python = ["train", "--data", "python", "--out", "runs/course", *small]
+    monkeypatch.setattr("platform.python_version", lambda: "3.12.1")
+    error = refused(python, capsys)
+    assert "the language reference of Python 3.12.1 is not the language reference of Python 3.11.7, which" in error
+    assert main(["evaluate"]) == 2
+    assert "the text of this run has changed since it was trained" in capsys.readouterr().err
+    record["text"]["fingerprint"] = Text.read(TextSettings(data=["python"])).fingerprint
+    (run / "run.json").write_text(json.dumps(record))
+    assert main(python) == 0 and "this run is finished" in capsys.readouterr().out
 
 
 def test_kill_9_and_run_again_gives_the_weights_of_an_uninterrupted_run(books: Path, capsys) -> None:

@@ -1,8 +1,14 @@
 """Which text, and what is held out of it: by document, the same on every machine, nothing on both sides."""
 
+import fnmatch
+import hashlib
+import lzma
 import os
+import re
 import subprocess
 import sys
+import tomllib
+import types
 from pathlib import Path
 
 import pytest
@@ -10,26 +16,155 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from companion.data import corpora
-from companion.data.corpora import Corpus, Document, deduplicate, fingerprint, python_reference, read_corpus, split
+from companion.data.corpora import (
+    Corpus,
+    Document,
+    deduplicate,
+    fingerprint,
+    first_edition,
+    python_reference,
+    read_corpus,
+    split,
+)
+
+TEXTS = Path(corpora.__file__).parent / "texts"
+ROOT = Path(__file__).parents[2]
+LESSONS = ROOT / "notebooks" / "src"
 
 
 def numbered(count: int, size: int = 300) -> tuple[Document, ...]:
     return tuple(Document(f"d{i}", f"document {i} " * (size // 12 + i % 7)) for i in range(count))
 
 
-def test_the_default_text_is_there_and_large_enough() -> None:
-    corpus = python_reference()
-    assert 300_000 < corpus.bytes < 1_000_000
-    assert len(corpus.documents) > 100
-    assert max(document.bytes for document in corpus.documents) < corpus.bytes / 10
-    assert "removed repeated paragraphs" in corpus.notes[0]
-    assert python_reference() == corpus
+def test_the_default_text_is_frozen() -> None:
+    text = lzma.decompress((TEXTS / "first_edition.json.xz").read_bytes())
+    assert hashlib.sha256(text).hexdigest() == corpora.FIRST_EDITION_SHA256
+    corpus = first_edition()
+    assert fingerprint(corpus.documents) == "7d3e5ae194b95fb6"  # all that was ever measured on it was measured on this
+    assert (len(corpus.documents), corpus.bytes) == (288, 552_204)
+    assert first_edition() == corpus == read_corpus(["course"])
+
+
+def test_the_default_text_is_the_prose_of_fifteen_lessons_without_their_code() -> None:
+    corpus = first_edition()
+    names = [document.name for document in corpus.documents]
+    assert len(set(names)) == len(names)
+    assert sum(": " not in name for name in names) == 15  # their openings
+    assert (
+        sum(name.endswith(": Exercises") for name in names) == sum(name.endswith(": Summary") for name in names) == 15
+    )
+    assert max(document.bytes for document in corpus.documents) < corpus.bytes / 50
+    assert min(document.bytes for document in corpus.documents) > 200
+    for document in corpus.documents:
+        heading = document.text.partition("\n")[0]
+        assert heading.startswith("#") and document.name.endswith(heading.lstrip("# ")), document.name
+        for left_over in (
+            "{code-cell}",
+            "jupytext",
+            "{{ exercises }}",
+            "\n+++\n",
+            "\n\n\n",
+            "\nassert ",
+            "import torch",
+        ):
+            assert left_over not in document.text, (document.name, left_over)
+    text = "\n".join(document.text for document in corpus.documents)
+    assert text.count("$$") > 400 and text.count("\n|") > 100  # formulae and tables are in it
+
+
+def test_the_licence_of_the_default_text_lies_beside_it() -> None:
+    licence = (TEXTS / "LICENSE.md").read_text("utf-8")
+    assert "first_edition.json.xz" in licence and "creativecommons.org/licenses/by/4.0" in licence
+
+
+def test_the_default_text_and_its_licence_are_installed_with_the_package() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    installed = settings["tool"]["setuptools"]["package-data"]["companion.data"]
+    for file in (corpora.FIRST_EDITION, "texts/LICENSE.md"):
+        assert any(fnmatch.fnmatch(file, pattern) for pattern in installed), file
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda file: file.unlink(), "is missing;"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-100]), "is damaged (Compressed data ended before"),
+        (lambda file: file.write_bytes(b"version https://git-lfs"), "is damaged (Input format not supported"),
+        (lambda file: file.write_bytes(b""), "is damaged"),
+        (lambda file: file.write_bytes(lzma.compress(b'{"a": "b"}')), "is damaged: it holds another text;"),
+        (lambda file: (file.unlink(), file.mkdir()), "is not readable (Is a directory);"),
+    ],
+    ids=["missing", "cut short", "another format", "empty", "another text", "a folder"],
+)
+def test_a_default_text_that_is_missing_or_damaged_is_one_sentence_that_says_what_to_do(
+    tmp_path: Path, monkeypatch, damage, says: str
+) -> None:
+    file = tmp_path / corpora.FIRST_EDITION
+    file.parent.mkdir()
+    file.write_bytes((TEXTS / file.name).read_bytes())
+    monkeypatch.setattr(corpora.resources, "files", lambda package: tmp_path)
+    assert first_edition().bytes == 552_204
+    damage(file)
+    with pytest.raises(ValueError) as error:
+        first_edition()
+    message = str(error.value)
+    assert message.startswith(f"{file}: the text that comes with companion {says}") and "\n" not in message
+    assert message.endswith(
+        "install companion again (in a clone of the course: git checkout -- companion/data/texts), or name a text file "
+        "or folder to use"
+    )
+
+
+def test_the_help_topics_of_python_are_read_on_request_only(monkeypatch) -> None:
+    from pydoc_data.topics import topics
+
+    assert topics == {}, "tests/conftest.py empties them, for every test and every notebook"
+    with pytest.raises(ValueError, match=r"without its help topics .*, or course, the text that comes with companion"):
+        read_corpus(["python"])
+    some = {"if": "The if statement\n****************\n\nIt is used.\n\nAgain\n=====\n\nAnd again.\n", "empty": " \n"}
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", types.SimpleNamespace(topics=some))
+    names = [document.name for document in python_reference().documents]
+    assert names == ["if: The if statement", "if: Again"]
+    both = read_corpus(["python", "course"])
+    assert both.documents == (*python_reference().documents, *first_edition().documents)
+    assert both.title == f"{python_reference().title}, {first_edition().title}"
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    with pytest.raises(ValueError, match="without its help topics"):
+        python_reference()
+
+
+def test_every_cell_of_every_notebook_runs_with_the_help_topics_of_python_emptied() -> None:
+    """So what the lessons store, and `make test` compares with what they print, does not depend on them."""
+    program = "import runpy, subprocess, sys; runpy.run_path(sys.argv[1]); subprocess.run(sys.argv[2:], check=True)"
+    kernel = [sys.executable, "-c", "from pydoc_data.topics import topics; assert topics == {}, len(topics)"]
+    conftest = ROOT / "notebooks" / "conftest.py"
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([sys.executable, "-c", program, str(conftest), *kernel], env=clean, check=True)
+
+
+def test_no_lesson_reads_a_text_that_differs_between_pythons() -> None:
+    sources = sorted(LESSONS.glob("*.md"))
+    assert len(sources) == 15
+    for source in sources:
+        found = re.findall(r"python_reference|pydoc|[\"']python[\"']\]", source.read_text("utf-8"))
+        assert not found, (source.name, found)
+
+
+def test_a_file_whose_name_is_that_of_a_text_is_reached_by_its_path(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert all("./course" not in note for note in read_corpus(["course"]).notes)
+    Path("course").mkdir()
+    Path("course", "a.txt").write_text("mine")
+    assert [document.text for document in read_corpus(["./course"]).documents] == ["mine"]
+    named = read_corpus(["course"])
+    assert named.documents == first_edition().documents
+    assert "the file or folder of this name here is ./course" in named.notes[-1]
 
 
 def test_no_document_and_no_long_stretch_of_text_is_on_both_sides_of_the_default_split() -> None:
-    parts = split(python_reference())
+    parts = split(first_edition())
     assert not set(parts.train) & set(parts.held_out)
-    assert set(parts.train) | set(parts.held_out) == set(python_reference().documents)
+    assert set(parts.train) | set(parts.held_out) == set(first_edition().documents)
     length = 250
     text = "\0".join(document.text for document in parts.train)
     for document in parts.held_out:
@@ -53,7 +188,7 @@ def test_a_split_divides_the_documents_and_does_not_depend_on_their_order(count,
 
 
 def test_a_document_stays_on_its_side_when_others_come_and_go() -> None:
-    everything = python_reference()
+    everything = first_edition()
     parts = split(everything)
     assert parts.notes == ()
     assert 0.05 < sum(document.bytes for document in parts.held_out) / everything.bytes < 0.15

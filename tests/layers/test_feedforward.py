@@ -26,7 +26,7 @@ def test_relu_network_equals_a_sequential_of_pytorch():
     theirs[0].load_state_dict(ours.inner.state_dict())
     theirs[2].load_state_dict(ours.outer.state_dict())
     x = torch.randn(2, 3, 6)
-    assert torch.equal(ours(x), theirs(x))
+    torch.testing.assert_close(ours(x), theirs(x))
 
 
 def test_swiglu_has_three_matrices_and_no_bias():

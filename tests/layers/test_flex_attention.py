@@ -110,7 +110,7 @@ def test_the_triton_kernel_equals_sdpa(lengths, kv_head, is_causal, dtype, toler
     out = triton_attention(q, k, v, causal=is_causal, tile=(32, 16))
     torch.testing.assert_close(out.float(), expected, atol=tolerance, rtol=tolerance)
     turned = q.transpose(1, 2).contiguous().transpose(1, 2)  # as a layer hands it over: heads and tokens interleaved
-    assert torch.equal(triton_attention(turned, k, v, causal=is_causal, tile=(32, 16)), out)
+    torch.testing.assert_close(triton_attention(turned, k, v, causal=is_causal, tile=(32, 16)), out)
 
 
 @gpu

@@ -59,6 +59,7 @@ def test_a_run_from_before_there_was_a_choice_goes_on_as_it_began():
     old = TextSettings().what_matters()
     del old["packing"]
     assert recorded({"settings": old}) == TextSettings(packing="ring")
+    assert recorded({"settings": {**old, "data": []}}) == TextSettings(packing="ring", data=["python"])
     assert recorded({"settings": TextSettings().what_matters()}) == TextSettings()
 
 

@@ -1,22 +1,29 @@
 """Find answers in what a student handed in: by the names of definitions, never by cells' metadata.
 
-Stripped, duplicated, moved and deleted cells change nothing. Nothing here runs a line of what it reads.
+Stripped, duplicated, moved and deleted cells change nothing. Nothing here runs a line of what it reads; the grader
+reads in a confined process with limits all the same (`sandbox/child.py` loads this file by itself: the standard library
+alone), since a text can be made to take for ever, or all memory.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import stat
 import symtable
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 LARGEST = 200 * 2**20
 """Bytes: a notebook may hold huge outputs, and a file beyond this is told, not read."""
 
-_MAGIC = re.compile(r"^(\s*)(%|!|\?|.*\?\s*$)")
+_MOST_MAGICS = 200
+_SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # here = !pwd
+_LINES = re.compile("\r\n|\r|\n")  # where Python ends a line; str.splitlines knows more ends
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _FAULTS = (SyntaxError, ValueError, RecursionError, MemoryError)  # what Python's parser raises, depth included
@@ -62,8 +69,8 @@ class Submission:
 
     @classmethod
     def read(cls, files: Sequence[Path]) -> Submission:
-        """All of a student's files, one after the other. Raises `Unreadable`."""
-        return cls([cell for file in files for cell in read_cells(file)])
+        """All of these files, one after the other. Raises `Unreadable`."""
+        return cls([cell for file in files for cell in cells_of(file.name, contents(file, follow=True))])
 
     @property
     def empty(self) -> bool:
@@ -95,8 +102,8 @@ class Submission:
 
     def _parsed(self, number: int, cell: str) -> Iterator[_Statement]:
         try:
-            source, tree = _tree(cell)
-            texts = [(_text(source, node), node) for node in tree.body]
+            lines, tree = _tree(cell)
+            texts = [(_text(lines, node), node) for node in tree.body]
             yield from [_Statement(number, node, text, *_names(node), _reads(text)) for text, node in texts]
         except _FAULTS as error:
             self._broken[number] = _message_of(error)
@@ -148,30 +155,75 @@ class Submission:
         return before[starts[-1] :] if starts else before
 
 
-def read_cells(file: Path) -> list[str]:
-    """The code cells of a notebook, or of a Python file with `# %%` between them. Raises `Unreadable`."""
+def read_answers(
+    files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]], uses: Callable[..., Sequence[str]]
+) -> dict[str, Any]:
+    """All that a grader wants to know of a student's files, as a JSON value.
+
+    files:  names and contents.
+    asked:  functions' names, each with the names that its answer must not use.
+    uses:   `forbidden_uses`.
+
+    "unreadable" and why; or "empty", whether there is no code, and "answers": for each name whether it is "defined",
+    the fields of its `Answer`, and which forbidden names it has "used" (null: its code cannot be read as a whole).
+    """
     try:
-        if file.stat().st_size > LARGEST:
-            raise Unreadable(f"{file.name} is larger than {LARGEST // 2**20} MiB")
-        text = file.read_text("utf-8-sig")
-    except UnicodeError:
-        raise Unreadable(f"{file.name} is not text") from None
+        submission = Submission([cell for name, data in files for cell in cells_of(name, data)])
+    except Unreadable as error:
+        return {"unreadable": str(error)}
+    answers = {}
+    for name, forbidden in asked.items():
+        found = submission.find(name)
+        used: list[str] | None = []
+        if found.program is not None:
+            try:
+                used = list(uses(found.program, forbidden))
+            except _FAULTS:  # its parts can be read, and not together
+                used = None
+        told = {"program": found.program, "broken": found.broken, "notes": list(found.notes), "used": used}
+        answers[name] = {"defined": submission.defines(name), **told}
+    return {"empty": submission.empty, "answers": answers}
+
+
+def contents(file: Path, *, follow: bool = False) -> bytes:
+    """The bytes of a regular file that is not too large. Never waits, and follows no link. Raises `Unreadable`."""
+    try:
+        flags = 0 if follow else getattr(os, "O_NOFOLLOW", 0)
+        opened = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | flags)
     except OSError as error:
         raise Unreadable(f"{file.name} cannot be read ({error.strerror})") from None
-    if file.suffix == ".py":
+    try:
+        known = os.fstat(opened)
+        if not stat.S_ISREG(known.st_mode):
+            raise Unreadable(f"{file.name} is not a file")
+        if known.st_size > LARGEST:
+            raise Unreadable(f"{file.name} is larger than {LARGEST // 2**20} MiB")
+        with open(opened, "rb", closefd=False) as read:
+            return read.read(LARGEST)
+    finally:
+        os.close(opened)
+
+
+def cells_of(name: str, data: bytes) -> list[str]:
+    """The code cells of a notebook, or of a Python file with `# %%` between them. Raises `Unreadable`."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeError:
+        raise Unreadable(f"{name} is not text") from None
+    if name.endswith(".py"):
         return _PERCENT.split(text)
     if not text.strip():
-        raise Unreadable(f"{file.name} is an empty file")
+        raise Unreadable(f"{name} is an empty file")
     try:
         book = json.loads(text)
     except (ValueError, RecursionError):
-        raise Unreadable(f"{file.name} is not a notebook: its text is not JSON") from None
+        raise Unreadable(f"{name} is not a notebook: its text is not JSON") from None
     try:
         sheets = book.get("worksheets", [book])  # notebooks of format 3 had sheets
         cells = [cell for sheet in sheets for cell in sheet["cells"]]
         return [_source(cell) for cell in cells if cell.get("cell_type") == "code"]
     except (KeyError, TypeError, AttributeError):
-        raise Unreadable(f"{file.name} is not a notebook: it has no list of cells") from None
+        raise Unreadable(f"{name} is not a notebook: it has no list of cells") from None
 
 
 def _source(cell: dict[str, object]) -> str:
@@ -179,19 +231,32 @@ def _source(cell: dict[str, object]) -> str:
     return "".join(str(line) for line in source) if isinstance(source, list) else str(source)
 
 
-def _tree(cell: str) -> tuple[str, ast.Module]:
-    """A cell and its syntax tree; lines that only IPython understands stand for nothing."""
-    try:
-        return cell, ast.parse(cell)
-    except SyntaxError:
-        plain = "\n".join(_MAGIC.sub(r"\1pass #", line) if _MAGIC.match(line) else line for line in cell.splitlines())
-        if plain == cell:
-            raise
+def _tree(cell: str) -> tuple[list[str], ast.Module]:
+    """A cell's lines and its syntax tree; lines that only IPython understands stand for nothing."""
+    lines = _LINES.split(cell)
+    first: SyntaxError | None = None
+    for _ in range(_MOST_MAGICS):
         try:
-            return plain, ast.parse(plain)
-        except SyntaxError:
-            pass
-        raise
+            return lines, ast.parse("\n".join(lines))
+        except SyntaxError as error:
+            first = first or error
+            place = (error.lineno or 0) - 1
+            plain = _without_magic(lines[place]) if 0 <= place < len(lines) else None
+            if plain is None:
+                break
+            lines[place] = plain
+    assert first is not None
+    raise first
+
+
+def _without_magic(line: str) -> str | None:
+    """What Python reads instead of a line that is IPython's: %magic, !command, help?, and x = !command."""
+    code = line.strip()
+    before = line[: len(line) - len(line.lstrip())]
+    if code.startswith(("%", "!", "?")) or (code.endswith("?") and "#" not in code):
+        return f"{before}pass"
+    match = _SHELL.match(line)
+    return f"{match[0][:-1]}None" if match else None
 
 
 def _message_of(error: BaseException) -> str:
@@ -201,12 +266,16 @@ def _message_of(error: BaseException) -> str:
     return "its code is nested too deeply" if isinstance(error, (RecursionError, MemoryError)) else str(error)
 
 
-def _text(source: str, node: ast.stmt) -> str:
+def _text(lines: Sequence[str], node: ast.stmt) -> str:
+    """The statement as it is written; with its decorators, and where it has some, from the first column on."""
+    assert node.end_lineno is not None and node.end_col_offset is not None
     decorators = getattr(node, "decorator_list", [])
-    if decorators:
-        first = min(decorator.lineno for decorator in decorators)
-        return "\n".join(source.splitlines()[first - 1 : node.end_lineno])
-    return ast.get_source_segment(source, node) or ""
+    first = min((decorator.lineno for decorator in decorators), default=node.lineno)
+    taken = list(lines[first - 1 : node.end_lineno])
+    taken[-1] = taken[-1].encode()[: node.end_col_offset].decode()
+    if not decorators:
+        taken[0] = taken[0].encode()[node.col_offset :].decode()
+    return "\n".join(taken)
 
 
 def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from companion.checking.exercise import Exercise
-from companion.course.grading.answers import Submission, Unreadable
+from companion.course.grading.answers import LARGEST, Unreadable, contents
 from companion.course.grading.mark import UNREADABLE, Graded, KeyRing, Mark, mark
 from companion.course.grading.sandbox.parent import Limits, Worker
-from companion.course.grading.submissions import Handed
+from companion.course.grading.submissions import Handed, plain
 
 READ, EMPTY, OTHER, NOTHING = "read", "empty", "other notebook", "nothing handed in"
 TRIED = (READ, EMPTY)
@@ -24,14 +24,20 @@ def grade(
     *,
     jobs: int = 2,
     limits: Limits | None = None,
+    require_sandbox: bool = False,
     done: Callable[[Graded], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> list[Graded]:
     """Grade the submissions, `jobs` at once, each in processes of its own. In the order in which they are given.
 
-    `done` gets each one as it is graded; `warn` a sentence on what this system does not guard.
+    `done` gets each one as it is graded; `warn` a sentence on what this system does not guard. What a student handed in
+    can only cost that student: whatever goes wrong with it is their row.
 
-    Raises `ValueError` for jobs < 1, or a system without fork; `OSError` if the process for answers does not start.
+    require_sandbox:  refuse to begin where the kernel does not keep answers to what they may do (Landlock and seccomp:
+                      Linux 5.13 or newer, on x86-64 or 64-bit ARM).
+
+    Raises `ValueError` for jobs < 1, a system without fork, or without the sandbox that is required; `OSError` if the
+    process for answers does not start.
     """
     if jobs < 1:
         raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
@@ -44,8 +50,10 @@ def grade(
 
     def work(place: int) -> None:
         with Worker(limits, place) as worker:
-            if place == 0 and not worker.landlock:
-                warn("this system has no Landlock: which files an answer may open is guarded by Python alone")
+            if require_sandbox and not worker.is_sandboxed:
+                raise ValueError(f"--require-sandbox: expected a kernel that confines answers; {_missing(worker)}")
+            if place == 0 and not worker.is_sandboxed:
+                warn(f"{_missing(worker)}: what an answer may do is guarded by Python alone; use a container")
             while not stop.is_set():
                 try:
                     number = waiting.get_nowait()
@@ -71,15 +79,25 @@ def grade_one(worker: Worker, handed: Handed, chosen: Sequence[Exercise], keys: 
 
     if handed.fault is not None:
         return nothing(NOTHING, handed.fault)
+    asked = {exercise.name: exercise.forbidden for exercise in chosen}
     try:
-        submission = Submission.read(handed.files)
+        files = [(file.name, contents(file)) for file in handed.files]
+        if sum(len(data) for _, data in files) > LARGEST:
+            raise Unreadable(f"its files are larger than {LARGEST // 2**20} MiB together")
+        empty, found = worker.read(files, asked)
     except Unreadable as error:
-        return nothing(UNREADABLE, str(error))
+        return nothing(UNREADABLE, plain(str(error)))
     state, fault = READ, None
-    if submission.empty:
+    if empty:
         state, fault = EMPTY, "the notebook holds no code"
-    elif not any(submission.defines(exercise.name) for exercise in chosen):
+    elif not any(answer.defined for answer in found.values()):
         state = OTHER
         fault = "the notebook defines none of the functions that were asked for: is it the one of this problem set?"
-    marks = tuple(mark(worker, exercise, submission, keys, handed.student) for exercise in chosen)
+    marks = tuple(mark(worker, exercise, found[exercise.name], keys, handed.student) for exercise in chosen)
     return Graded(handed, state, fault, marks)
+
+
+def _missing(worker: Worker) -> str:
+    """Which of the kernel's means this system does not have."""
+    means = {"Landlock (files, connections, signals)": worker.landlock, "seccomp (calls)": worker.seccomp}
+    return f"this system has no {' and no '.join(name for name, there in means.items() if not there)}"

@@ -23,6 +23,8 @@ COLUMNS = (
 _NEEDED = frozenset({"assignment", "student_id", "score", "max_score"})
 _ROSTER = ("last_name", "first_name", "email")
 
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
 Row = dict[str, str]
 
 
@@ -60,8 +62,17 @@ def to_csv(rows: Iterable[Row]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(row | {"student_id": quoted(row["student_id"])} for row in rows)
     return out.getvalue()
+
+
+def quoted(student: str) -> str:
+    """A student's name as a cell that no spreadsheet takes for a formula; `unquoted` gives it back."""
+    return f"'{student}" if student.startswith(_FORMULAS) else student
+
+
+def unquoted(cell: str) -> str:
+    return cell[1:] if cell[:1] == "'" and cell[1:].startswith(_FORMULAS) else cell
 
 
 def _marks(path: Path) -> list[Row]:
@@ -77,6 +88,7 @@ def _marks(path: Path) -> list[Row]:
         if most is None or not 0 <= (score or 0) <= most:
             raise ValueError(f"{where}: expected a score from 0 to max_score, got {row['score']} of {row['max_score']}")
         mark = {name: row.get(name) or "" for name in COLUMNS}
+        mark["student_id"] = unquoted(row["student_id"])
         if score is not None:
             mark["raw_score"] = mark["raw_score"] or row["score"]
             mark["late_submission_penalty"] = mark["late_submission_penalty"] or "0.0"

@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 
 from companion.checking.examine import AnswerKey, Outcome, Result, Verdict, examine, key_of
 from companion.checking.exercise import Exercise
-from companion.checking.forbidden import forbidden_fault, forbidden_uses
-from companion.course.grading.answers import Submission
-from companion.course.grading.sandbox.parent import Program, Run, Worker
+from companion.checking.forbidden import forbidden_fault
+from companion.course.grading.sandbox.parent import Found, Program, Run, Worker
 from companion.course.grading.submissions import Handed
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, keyed, shares
 
@@ -91,9 +90,9 @@ def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
     return get
 
 
-def mark(worker: Worker, exercise: Exercise, submission: Submission, keys: KeyRing, student: str) -> Mark:
-    """Mark one exercise of one student's submission."""
-    answer = submission.find(exercise.name)
+def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str) -> Mark:
+    """Mark one exercise of one student: what was found under its name."""
+    answer = found.answer
 
     def without_running(verdict: Verdict) -> Mark:
         return Mark(exercise, verdict.result.value, 0.0, verdict, None, answer.notes)
@@ -103,13 +102,10 @@ def mark(worker: Worker, exercise: Exercise, submission: Submission, keys: KeyRi
         return without_running(Verdict(Result.CRASHED, fault=fault))
     if answer.program is None:
         return without_running(Verdict(Result.MISSING, fault=f"no cell defines a function {exercise.name}"))
-    try:
-        used = forbidden_uses(answer.program, exercise.forbidden)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # its parts can be read, and not together
-        return without_running(Verdict(Result.CRASHED, fault=f"the code cannot be read: {type(error).__name__}"))
-    if used:
-        fault = forbidden_fault(used)
-        return without_running(Verdict(Result.REFUSED, fault=fault))
+    if found.used is None:
+        return without_running(Verdict(Result.CRASHED, fault="its cells can be read, and not together"))
+    if found.used:
+        return without_running(Verdict(Result.REFUSED, fault=forbidden_fault(found.used)))
 
     program = Program(answer.program, exercise.name, exercise.forbidden)
     public_points, hidden_points = shares(exercise)
@@ -122,9 +118,9 @@ def mark(worker: Worker, exercise: Exercise, submission: Submission, keys: KeyRi
     if public.result is not Result.RIGHT:
         return Mark(exercise, public.result.value, 0.0, public, None, answer.notes)
     hidden_keys = keys.hidden(exercise)
-    found = _try(worker, program, hidden_keys, keys, student, exercise.id, "hidden")
-    earned = public_points + (hidden_points if found.result is Result.RIGHT else 0.0)
-    return Mark(exercise, found.result.value, earned, public, _discreet(found, hidden_keys, public_key), answer.notes)
+    tried = _try(worker, program, hidden_keys, keys, student, exercise.id, "hidden")
+    earned = public_points + (hidden_points if tried.result is Result.RIGHT else 0.0)
+    return Mark(exercise, tried.result.value, earned, public, _discreet(tried, hidden_keys, public_key), answer.notes)
 
 
 def _try(worker: Worker, program: Program, tried: Sequence[AnswerKey], keys: KeyRing, *what: str) -> Verdict:

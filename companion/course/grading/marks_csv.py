@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 from collections import Counter
 from collections.abc import Sequence
@@ -10,9 +11,12 @@ from pathlib import Path
 
 from companion.course.grading.feedback import page
 from companion.course.grading.grade import TRIED
-from companion.course.grading.gradebook import COLUMNS
+from companion.course.grading.gradebook import COLUMNS, quoted
 from companion.course.grading.mark import OUTCOMES, Graded
 from companion.files.atomic import write_atomic
+
+LONGEST_NAME = 150
+"""Bytes: with an ending, and what a half-written file is called, it fits into the 255 that a file system has."""
 
 
 def table(graded: Sequence[Graded], assignment: str) -> str:
@@ -29,7 +33,7 @@ def table(graded: Sequence[Graded], assignment: str) -> str:
         row: dict[str, str] = {
             "assignment": assignment,
             "timestamp": student.handed.timestamp,
-            "student_id": student.handed.student,
+            "student_id": quoted(student.handed.student),
             "max_score": f"{float(student.most)}",
             "submission": student.submission,
         }
@@ -53,5 +57,13 @@ def summary(graded: Sequence[Graded]) -> str:
 def write(graded: Sequence[Graded], assignment: str, out: Path) -> None:
     """marks.csv and feedback/STUDENT.html, each whole or not at all; the CSV last."""
     for student in graded:
-        write_atomic(out / "feedback" / f"{student.handed.student}.html", page(student, assignment))
+        write_atomic(out / "feedback" / page_name(student.handed.student), page(student, assignment))
     write_atomic(out / "marks.csv", table(graded, assignment))
+
+
+def page_name(student: str) -> str:
+    """The file of a student's page. A name that is too long for a file is cut, and told apart by letters at its end."""
+    if len(student.encode()) <= LONGEST_NAME:
+        return f"{student}.html"
+    mark = hashlib.blake2b(student.encode(), digest_size=8).hexdigest()
+    return f"{student.encode()[:LONGEST_NAME].decode('utf-8', 'ignore')}-{mark}.html"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 
+from companion.course.grading.answers import Unreadable, contents
+
 KINDS = (".ipynb", ".py")
+_SEVERAL = "several problem sets: "
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?( ?[A-Z]{3,4}|[+-]\d\d:?\d\d)?")
 
 
@@ -29,84 +33,106 @@ def handed_in(folder: Path, assignment: str | None = None) -> list[Handed]:
     folder:      holds one notebook or one folder for each student; or a folder `submitted` that does.
     assignment:  which folder to take where a student's holds one for each problem set.
 
-    Raises `ValueError` for no such folder, nobody in it, one student twice, or several problem sets and none named.
+    What is wrong with a student's files is that student's `fault`. Raises `ValueError` for no such folder, nobody in
+    it, or where everybody handed in several problem sets and none is named.
     """
     if not folder.is_dir():
         raise ValueError(
             f"{folder}: expected a folder of submissions, found {'a file' if folder.exists() else 'nothing'}"
         )
+    collected = (folder / "submitted").is_dir() or folder.name == "submitted"
     if (folder / "submitted").is_dir():
         folder = folder / "submitted"
-    found = sorted(_students(folder, assignment), key=lambda handed: handed.student)
+    found: dict[str, Handed] = {}
+    for handed in _students(folder, assignment, collected):
+        if handed.student in found:
+            twice = "a folder and a file of this name; expected one of them"
+            handed = Handed(handed.student, (), "", f"found {twice}")
+        found[handed.student] = handed
     if not found:
         raise ValueError(f"{folder}: expected STUDENT.ipynb or STUDENT/....ipynb for each student, found neither")
-    for handed, following in pairwise(found):
-        if handed.student == following.student:
-            raise ValueError(f"{folder}: expected one submission of {handed.student}, found a folder and a file")
-    return found
+    faults = [handed.fault or "" for handed in found.values()]
+    if all(fault.startswith(_SEVERAL) for fault in faults):
+        raise ValueError(f"--pset: expected which problem set to grade; {folder} {faults[0].removeprefix(_SEVERAL)}")
+    return [found[name] for name in sorted(found)]
 
 
 def left_out(folder: Path) -> list[str]:
     """Files beside the students' that are nobody's, for a word to the instructor."""
     folder = folder / "submitted" if (folder / "submitted").is_dir() else folder
-    return sorted(
-        path.name for path in folder.iterdir() if path.is_file() and path.suffix not in KINDS and _is_seen(path)
-    )
+    others = (path for path in folder.iterdir() if path.is_file() and path.suffix not in KINDS)
+    return sorted(plain(path.name) for path in others if _is_seen(path))
+
+
+def plain(name: str) -> str:
+    """A file's name as text that can be written anywhere: nothing that a terminal obeys, no bytes that are not text."""
+    text = os.fsencode(name).decode("utf-8", "backslashreplace")
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 def _is_seen(path: Path) -> bool:
     return not path.name.startswith((".", "__"))
 
 
-def _students(folder: Path, assignment: str | None) -> Iterator[Handed]:
+def _students(folder: Path, assignment: str | None, collected: bool) -> Iterator[Handed]:
     seen = [path for path in folder.iterdir() if _is_seen(path)]
-    stems = sorted({path.stem for path in seen if path.suffix in KINDS and not path.is_dir()})
+    stems = sorted({path.stem for path in seen if path.suffix in KINDS and (path.is_symlink() or not path.is_dir())})
     for stem in stems:
-        yield _handed(stem, [folder / f"{stem}{kind}" for kind in KINDS], folder)
+        yield _handed(stem, [folder / f"{stem}{kind}" for kind in KINDS], None)
     for path in seen:
-        if path.is_dir() and not path.is_symlink():
-            home = _home(path, assignment)
-            yield _handed(path.name, sorted(home.iterdir()), home)
+        if path.is_symlink():
+            if path.suffix not in KINDS:
+                yield Handed(plain(path.name), (), "", "it is a link, not a folder")
+        elif path.is_dir():
+            try:
+                home = _home(path, assignment)
+                trusted = collected and home.parent == path
+                yield _handed(path.name, sorted(home.iterdir()), home / "timestamp.txt" if trusted else None)
+            except OSError as error:
+                yield Handed(plain(path.name), (), "", f"its folder cannot be read ({error.strerror})")
+            except ValueError as error:
+                yield Handed(plain(path.name), (), "", str(error))
 
 
 def _home(folder: Path, assignment: str | None) -> Path:
-    """The folder of a student's files: theirs, or the one of the problem set in it."""
+    """The folder of a student's files: theirs, or the one of the problem set in it. A link leads to somebody else's."""
+    if assignment is not None and (folder / assignment).is_symlink():
+        raise ValueError(f"{plain(assignment)} is a link, not a folder")
     if assignment is not None and (folder / assignment).is_dir():
         return folder / assignment
-    inner = [
-        inside
-        for inside in sorted(folder.iterdir())
-        if inside.is_dir() and _is_seen(inside) and not inside.is_symlink()
-    ]
-    if any(inside.suffix in KINDS for inside in folder.iterdir()) or not inner:
+    inside = sorted(folder.iterdir())
+    inner = [path for path in inside if path.is_dir() and _is_seen(path) and not path.is_symlink()]
+    if any(path.suffix in KINDS for path in inside) or not inner:
         return folder
     with_notebooks = [path for path in inner if any(file.suffix in KINDS for file in path.iterdir())]
     if len(with_notebooks) > 1:
-        names = ", ".join(path.name for path in with_notebooks)
-        raise ValueError(f"--pset: expected which problem set to grade; {folder} holds {names}")
+        raise ValueError(f"{_SEVERAL}holds {', '.join(plain(path.name) for path in with_notebooks[:5])}")
     return with_notebooks[0] if with_notebooks else folder
 
 
-def _handed(student: str, files: list[Path], home: Path) -> Handed:
-    of_kind = {
-        kind: [file for file in files if file.suffix == kind and _is_seen(file) and file.exists()] for kind in KINDS
-    }
+def _handed(student: str, files: list[Path], timestamp: Path | None) -> Handed:
+    student = plain(student)
+    there = [file for file in files if _is_seen(file) and (file.exists() or file.is_symlink())]
+    of_kind = {kind: [file for file in there if file.suffix == kind] for kind in KINDS}
     chosen = of_kind[".ipynb"] or of_kind[".py"]  # modules beside a notebook belong to the problem set
-    links = [file.name for file in chosen if file.is_symlink() or not file.is_file()]
+    links = [plain(file.name) for file in chosen if file.is_symlink() or not file.is_file()]
     if links:
         return Handed(student, (), "", f"{links[0]} is a link or a folder, not a notebook")
     if not chosen:
-        others = [file.name for file in files if _is_seen(file) and file.is_file() and file.name != "timestamp.txt"]
+        others = [plain(file.name) for file in there if file.is_file() and file.name != "timestamp.txt"]
         what = f"only {', '.join(others[:3])}" if others else "nothing"
         return Handed(student, (), "", f"expected a notebook, found {what}")
     latest = max(file.stat().st_mtime for file in chosen)
-    return Handed(student, tuple(chosen), _timestamp(home / "timestamp.txt", latest))
+    return Handed(student, tuple(chosen), _timestamp(timestamp, latest))
 
 
-def _timestamp(file: Path, latest: float) -> str:
-    """What nbgrader or the student's form wrote, if it is a time; else when the newest file was changed, in UTC."""
-    try:
-        written = _TIME.fullmatch(file.read_text("utf-8")[:100].strip()) if not file.is_symlink() else None
-    except (OSError, UnicodeError):
-        written = None
+def _timestamp(file: Path | None, latest: float) -> str:
+    """What nbgrader wrote, if it is a time; else when the newest file was changed, in UTC.
+
+    Only where nbgrader collects (`submitted/STUDENT/PSET/timestamp.txt`) is that file not the student's own word.
+    """
+    written = None
+    if file is not None:
+        with contextlib.suppress(Unreadable, UnicodeError):
+            written = _TIME.fullmatch(contents(file)[:100].decode().strip())
     return written[0] if written else datetime.fromtimestamp(latest, UTC).strftime("%Y-%m-%d %H:%M:%S")

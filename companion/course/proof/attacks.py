@@ -105,7 +105,10 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "closes all files": ("import os\nos.closerange(0, 256)\nreturn scores", CRASHED),
     # to find out
     "reads the secret": ("return open('{secret}').read()", REFUSED),
-    "reads the references": ("return open('{references}').read()", REFUSED),
+    "reads the references": (
+        "try: return open('{references}').read()\nexcept PermissionError as error: raise type(error)('no') from None",
+        REFUSED,
+    ),
     "reads the references by way of PyTorch": (_NATIVE, CRASHED),
     "reads what the kernel tells": ("return open('/proc/self/maps').read()", REFUSED),
     "looks into folders": ("import os\nreturn str(os.listdir('/'))", REFUSED),

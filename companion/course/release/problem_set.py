@@ -1,36 +1,49 @@
-"""What a problem set is: its exercises, their points, and what its grader needs."""
+"""What a problem set is: its exercises and questions, their points, and what its grader needs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from companion.checking.exercise import Exercise
+from companion.course.release.questions import as_exercise, find_gradable
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises, find_exercise
+from companion.questions.question import Question, questions
 
 
 @dataclass(frozen=True)
 class ProblemSet:
-    """Exercises under a name, in the order of the course.
+    """Exercises and questions under a name, in the order of the course.
 
-    Raises `ValueError` for a name that cannot be a folder's, no exercise, one twice, an unknown one, or one that builds
-    on another that is not in the set.
+    Raises `ValueError` for a name that cannot be a folder's, no exercise or question, one twice, an unknown one, an
+    exercise that builds on another that is not in the set, or a question without a right answer.
     """
 
     name: str
     exercises: tuple[Exercise, ...]
+    questions: tuple[Question, ...] = ()
+
+    def dealt(self, secret: bytes) -> ProblemSet:
+        """The set with its questions as exercises, their choices in the order that follows from the secret."""
+        made = (as_exercise(question, secret) for question in self.questions)
+        return replace(self, exercises=(*self.exercises, *made), questions=())
 
     @classmethod
-    def of(cls, name: str, ids: Sequence[str]) -> ProblemSet:
+    def of(cls, name: str, ids: Sequence[str], asked: Sequence[str] = ()) -> ProblemSet:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
             raise ValueError(f"PSET {name!r}: expected letters, digits, - and _, as in week2")
-        if not ids:
-            raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4")
-        twice = sorted({id for id in ids if ids.count(id) > 1})
-        if twice:
-            raise ValueError(f"--exercises: {', '.join(twice)} is named more than once")
+        if not ids and not asked:
+            raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4, or --questions 2.a 2.b")
+        for flag, named in (("--exercises", ids), ("--questions", asked)):
+            twice = sorted({id for id in named if named.count(id) > 1})
+            if twice:
+                raise ValueError(f"{flag}: {', '.join(twice)} is named more than once")
+        try:
+            wanted = {find_gradable(id).id for id in asked}
+        except ValueError as error:
+            raise ValueError(f"--questions: {error}") from None
         try:
             chosen = {find_exercise(id).id for id in ids}
         except ValueError as error:
@@ -40,4 +53,4 @@ class ProblemSet:
             missing = [id for id in other_exercises(exercise) if id not in chosen]
             if missing:
                 raise ValueError(f"--exercises: {exercise.id} builds on {', '.join(missing)}; expected both")
-        return cls(name, in_order)
+        return cls(name, in_order, tuple(question for question in questions().values() if question.id in wanted))

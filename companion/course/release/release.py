@@ -34,6 +34,7 @@ from companion.course.release.documents import document
 from companion.course.release.instructor import page
 from companion.course.release.nbgrader import graded, locked, released, solution
 from companion.course.release.problem_set import ProblemSet
+from companion.course.release.questions import is_question
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
 from companion.files.atomic import write_atomic
 
@@ -71,8 +72,13 @@ def checks(pset: ProblemSet) -> dict[str, bytes]:
     engine = sorted(files("companion.checking").iterdir(), key=lambda file: file.name)
     made = {f"{PACKAGE}/{file.name}": file.read_bytes() for file in engine if file.name.endswith(".py")}
     for exercise in pset.exercises:
-        made[f"{PACKAGE}/keys/{exercise.id}.key"] = seal(exercise, PUBLIC_SEED, knows_answers=not is_constant(exercise))
+        made[f"{PACKAGE}/keys/{exercise.id}.key"] = _public_key(exercise)
     return made
+
+
+def _public_key(exercise: Exercise) -> bytes:
+    """What a student's check knows. Of a question it must not know the wrong choices either: the last is the answer."""
+    return seal(exercise, PUBLIC_SEED, mistakes=not is_question(exercise.id), knows_answers=not is_constant(exercise))
 
 
 def student_files(pset: ProblemSet, secret: bytes) -> dict[str, bytes]:
@@ -90,6 +96,7 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
     Raises `ValueError` if `out` has a problem set of this name already, or is not a folder.
     """
     places = check_free(pset, out)
+    pset = pset.dealt(secret)
     received = student_files(pset, secret)
     kept = received | {f"{pset.name}.ipynb": to_text(source_notebook(pset, secret)).encode()}
     out.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from companion.config import ModelConfig
 from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents, require_a_window
-from companion.data.corpora import Corpus, Document, Split, fingerprint, python_reference, read_corpus, split
+from companion.data.corpora import NAMED_TEXTS, Corpus, Document, Split, fingerprint, read_corpus, split
 from companion.data.packing import PackedBatches
 from companion.data.tokenizer import BytePairTokenizer
 from companion.data.yardsticks import yardsticks
@@ -45,7 +45,7 @@ class Text:
     @classmethod
     def read(cls, settings: TextSettings) -> Text:
         """The text of `settings`. Raises `ValueError` as `read_corpus` and `split` do."""
-        corpus = read_corpus(settings.data) if settings.data else python_reference()
+        corpus = read_corpus(settings.data)
         return cls(corpus, split(corpus, settings.held_out))
 
     @cached_property
@@ -145,7 +145,9 @@ class TextTask(Task):
         split = self.text.split
         marks = yardsticks(split.train, split.held_out)
         return {
-            "data": [str(Path(path).expanduser().absolute()) for path in self.settings.data],
+            "data": [
+                path if path in NAMED_TEXTS else str(Path(path).expanduser().absolute()) for path in self.settings.data
+            ],
             "text": {
                 "title": self.title,
                 "fingerprint": self.fingerprint,
@@ -230,7 +232,7 @@ def text_of(record: dict[str, Any]) -> Text:
     settings = recorded(record)
     if not isinstance(settings, TextSettings) or "data" not in record:
         raise ValueError("run.json: expected the settings of a run on text, got something else")
-    text = Text.read(replace(settings, data=record["data"]))
+    text = Text.read(replace(settings, data=record["data"] or settings.data))  # an old record has no name for it
     if text.fingerprint != record["text"]["fingerprint"]:
         raise ValueError(
             f"{record['text']['title']}: the text of this run has changed since it was trained; "

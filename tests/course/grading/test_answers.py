@@ -4,7 +4,12 @@ import json
 
 import pytest
 
-from companion.course.grading.answers import Submission, Unreadable, read_cells
+from companion.course.grading.answers import Submission, Unreadable, cells_of, contents
+
+
+def read_cells(file):
+    return cells_of(file.name, contents(file))
+
 
 ANSWER = "def double(x):\n    return 2 * x"
 

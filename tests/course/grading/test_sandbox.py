@@ -140,7 +140,7 @@ NATIVE = """
 import sys, torch
 confine = sys.argv[1]
 exec(open(confine).read(), names := {"__name__": "confine"})
-enforced = names["forbid_files"]([sys.argv[2], *sys.path], sys.argv[3])
+enforced = names["keep_to"](names["rules_for_files"]([sys.argv[2], *sys.path], sys.argv[3]))
 for file in sys.argv[4:]:
     try:
         print(enforced, bytes(torch.from_file(file, size=9, dtype=torch.uint8).tolist()))

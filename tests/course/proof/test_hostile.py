@@ -1,8 +1,10 @@
 """The hostile class would notice a grader that believes what it should not."""
 
+from dataclasses import replace
+
 from companion.course.grading import mark
 from companion.course.grading.grade import grade
-from companion.course.grading.sandbox import parent as workers
+from companion.course.grading.sandbox import parent
 from companion.course.grading.submissions import handed_in
 from companion.course.proof import hostile
 from companion.exercises.catalogue import find_exercise
@@ -13,23 +15,23 @@ def test_the_class_is_large():
     assert len(hostile.hostile_class()) > 120
 
 
-def faults_of(names, tmp_path):
+def faults_of(names, tmp_path, target=None):
     students = {name: hostile.hostile_class()[name] for name in names}
     for name, student in students.items():
         hostile._hand_in(student, tmp_path / name, tmp_path / "secret")
-    chosen = [find_exercise(hostile.TARGET)]
+    chosen = [target or find_exercise(hostile.TARGET)]
     graded = grade(handed_in(tmp_path), chosen, b"a secret of the tests", jobs=1, limits=hostile.LIMITS)
     return {one.handed.student: hostile._fault(one, students) for one in graded}
 
 
 def test_a_claim_to_be_right_is_refused_where_it_is_read_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "believable", lambda outcome, case: outcome)
+    monkeypatch.setattr(parent, "believable", lambda outcome, case: outcome)
     faults = faults_of(["says that it is right", "right, over a blank one"], tmp_path)
     assert faults["says that it is right"] is None and faults["right, over a blank one"] is None
 
 
 def test_the_class_notices_a_grader_without_its_list_of_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(mark, "forbidden_uses", lambda program, forbidden: [])
-    monkeypatch.setattr(mark, "Program", lambda source, name, forbidden: workers.Program(source, name, ()))
-    faults = faults_of(["spells the banned operator"], tmp_path)
+    monkeypatch.setattr(mark, "Program", lambda source, name, forbidden: parent.Program(source, name, ()))
+    target = replace(find_exercise(hostile.TARGET), forbidden=())
+    faults = faults_of(["spells the banned operator"], tmp_path, target)
     assert "should end as refused" in faults["spells the banned operator"]

@@ -20,6 +20,7 @@ import signal
 import socket
 import struct
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -40,7 +41,9 @@ def _load(name: str, file: Path) -> Any:
 def _engine(folder: Path) -> dict[str, Any]:
     """The engine's modules by name: a package of a name of its own, which afterwards cannot be imported."""
     _load("engine", folder / "__init__.py")
-    modules = {name: importlib.import_module(f"engine.{name}") for name in ("exercise", "examine", "codec")}
+    modules = {
+        name: importlib.import_module(f"engine.{name}") for name in ("exercise", "examine", "codec", "forbidden")
+    }
     for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
         del sys.modules[name]
     return modules
@@ -55,11 +58,11 @@ class Channel(Protocol):
     def sendall(self, data: bytes, /) -> None: ...
 
 
-def receive(channel: Channel) -> bytes:
+def receive(channel: Channel, most: int = LARGEST) -> bytes:
     """One message. Raises `EOFError` at the end, `ValueError` if it is too long."""
     (length,) = LENGTH.unpack(_exactly(channel, LENGTH.size))
-    if not 0 <= length <= LARGEST:
-        raise ValueError(f"expected a message of at most {LARGEST} bytes, got {length}")
+    if not 0 <= length <= most:
+        raise ValueError(f"expected a message of at most {most} bytes, got {length}")
     return _exactly(channel, length)
 
 
@@ -87,7 +90,9 @@ def main() -> None:
     from safetensors.torch import save  # noqa: F401
 
     torch.set_num_threads(1)
-    confine = _load("confine", Path(__file__).with_name("confine.py"))
+    beside = Path(__file__).parent
+    confine, seccomp = _load("confine", beside / "confine.py"), _load("seccomp", beside / "seccomp.py")
+    reading = _load("answers", beside.parent / "answers.py")
     engine = _engine(engine_folder)
     homes = {Path(module.__file__).resolve().parents[1] for module in (numpy, torch) if module.__file__}
     library = [sys.prefix, sys.base_prefix]
@@ -100,10 +105,15 @@ def main() -> None:
     engine["codec"].unpack(engine["codec"].pack(square))
     mapped = confine.address_space()
     system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
-    landlock = confine.forbid_files([*readable, *system], hidden)
+    rules = confine.rules_for_files([*readable, *system], hidden)
+    landlock = confine.keep_to(rules)
+    confine.give_up_privileges()
+    for name in ("confine", "seccomp", "answers"):
+        del sys.modules[name]
+    tools = _Tools(engine, confine, seccomp, reading, readable, hidden, rules)
     gc.collect()
     gc.freeze()
-    _tell(control, {"ready": True, "landlock": landlock})
+    _tell(control, {"ready": True, "landlock": landlock, "seccomp": seccomp.is_available()})
     children: set[int] = set()
     while True:
         try:
@@ -121,7 +131,7 @@ def main() -> None:
         if child == 0:
             control.close()
             with contextlib.suppress(BaseException):
-                _answer(descriptors[0], order, engine, confine, readable, hidden)
+                _serve_part(descriptors[0], order, tools)
             os._exit(0)
         children.add(child)
         os.close(descriptors[0])
@@ -150,21 +160,55 @@ def _is_under(path: str, folders: list[str]) -> bool:
 # In the fork
 
 
-def _answer(
-    descriptor: int, order: dict[str, Any], engine: dict[str, Any], confine: Any, readable: list[str], hidden: str
-) -> None:
+@dataclass(frozen=True)
+class _Tools:
+    """What a fork needs: the modules, and what may be read. `rules`: for files; None where there are none."""
+
+    engine: dict[str, Any]
+    confine: Any
+    seccomp: Any
+    reading: Any
+    readable: list[str]
+    hidden: str
+    rules: int | None
+
+
+def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)  # whatever it prints is nobody's
     channel = socket.socket(fileno=descriptor)
     os.environ.clear()
-    program = engine["codec"].unpack(receive(channel))
+    confine = tools.confine
+    if order["reads"]:
+        _give_up(order, tools)
+        _read(channel, tools)
+        return
+    program = tools.engine["codec"].unpack(receive(channel))
     watch = _watch(frozenset(program["forbidden"]), confine.Refused)
-    confine.become_nobody(order["user"])
-    confine.limit(order["cpu"], order["memory"])
-    confine.audit(readable, hidden)
-    _serve(channel, program, engine, watch)
+    _give_up(order, tools)
+    confine.audit(tools.readable, tools.hidden)
+    _serve(channel, program, tools.engine, watch)
+
+
+def _give_up(order: dict[str, Any], tools: _Tools) -> None:
+    """All rights that neither reading nor answering needs. The filter of calls comes last: it refuses the rest."""
+    tools.confine.become_nobody(order["user"])
+    tools.confine.limit(order["cpu"], order["memory"])
+    tools.confine.keep_to(tools.rules)
+    tools.confine.give_up_privileges()
+    if tools.rules is not None:
+        os.close(tools.rules)
+    tools.seccomp.refuse_calls()
+
+
+def _read(channel: socket.socket, tools: _Tools) -> None:
+    """Find the answers in a student's files: what is read is a stranger's, and may be made to take for ever."""
+    order = json.loads(receive(channel))
+    files = [(name, receive(channel, tools.reading.LARGEST)) for name in order["files"]]
+    found = tools.reading.read_answers(files, order["asked"], tools.engine["forbidden"].forbidden_uses)
+    send(channel, json.dumps(found).encode())
 
 
 def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, Any], watch: Any) -> None:

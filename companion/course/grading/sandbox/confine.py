@@ -1,9 +1,10 @@
 """What a process gives up before it runs a student's code. The standard library alone; loaded by `child.py`.
 
-Three layers, of which the last works everywhere: the kernel's (Linux: Landlock for files and connections; a user id
-of its own and no rights of root's, where the grader is root), limits on resources, and Python's audit hook. Together
-they keep an honest machine in order and make cheating laborious. They are no sandbox: run the grader in a container
-without network for that. No mark depends on them, since nothing that decides about marks is in this process.
+Four layers: the kernel's rules for files and connections (Linux: Landlock, one domain for each answer, so that none
+can signal or inspect the process it came from), the kernel's filter of calls (`seccomp.py`), limits on resources with
+a user id of its own where the grader is root, and Python's audit hook. The first two hold whatever the code knows of
+Python; the last works everywhere, says best what was refused, and is no boundary. Run the grader in a container without
+network all the same. No mark depends on any of them, since nothing that decides about marks is in this process.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _EXECUTE, _WRITE, _READ_FILE, _READ_FOLDER = 1, 2, 4, 8
 _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
-_NO_NEW_PRIVILEGES, _KEEP_CAPABILITIES = 38, 8
+_NO_NEW_PRIVILEGES, _KEEP_CAPABILITIES, _DUMPABLE = 38, 8, 4
 _CAPABILITIES_3, _READ_ANYTHING = 0x20080522, 1 << 2
 
 _REFUSED_EVENTS = (
@@ -58,27 +59,25 @@ def without(folder: str, hidden: str) -> tuple[list[str], list[str]]:
     return read, listed
 
 
-def forbid_files(readable: Sequence[str], hidden: str) -> bool:
-    """Let this process and its children read and run what is under these paths, write nowhere, and connect to nothing.
+def rules_for_files(readable: Sequence[str], hidden: str) -> int | None:
+    """Rules for `keep_to`, as a descriptor: read and run what is under these paths, write nowhere, connect to nothing.
 
-    What is under `hidden` is not to be read, even where it lies in one of them.
-
-    True where the kernel enforces it: Linux with Landlock.
+    What is under `hidden` is not to be read, even where it lies in one of them. None where the kernel has no Landlock.
     """
     if sys.platform != "linux":
-        return False
+        return None
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall.restype = ctypes.c_long
     version = libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     if version < 1:
-        return False
+        return None
     handled = _FILE_RIGHTS.get(version, _FILE_RIGHTS[5])
     fields = [handled, 3 if version >= 4 else 0, 3 if version >= 6 else 0]  # files; TCP; signals and abstract sockets
     size = 8 if version < 4 else 16 if version < 6 else 24
     attributes = struct.pack("=QQQ", *fields)[:size]
     rules = libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint(0))
     if rules < 0:
-        return False
+        return None
     allowed = {os.devnull: _READ_FILE | _WRITE}
     for folder in readable:
         if os.path.exists(folder):
@@ -96,11 +95,30 @@ def forbid_files(readable: Sequence[str], hidden: str) -> bool:
         os.close(opened)
         if added != 0:
             os.close(rules)
-            return False
-    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-    done = libc.syscall(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint(0))
-    os.close(rules)
-    return bool(done == 0)
+            return None
+    return int(rules)
+
+
+def keep_to(rules: int | None) -> bool:
+    """Keep this process and its children to these rules, in a domain of their own inside that of their parent.
+
+    From inside a domain no process outside it can be signalled (Landlock 6), traced, or have its memory read or
+    written. True where the kernel enforces it.
+    """
+    if rules is None:
+        return False
+    give_up_privileges()
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    return bool(libc.syscall(_RESTRICT_SELF, ctypes.c_int(rules), ctypes.c_uint(0)) == 0)
+
+
+def give_up_privileges() -> None:
+    """A program that is run from here gets no more rights than this process; nobody of the same user looks into it."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+        libc.prctl(_DUMPABLE, 0, 0, 0, 0)
 
 
 def become_nobody(user: int) -> bool:
@@ -162,38 +180,46 @@ def audit(readable: Sequence[str], hidden: str) -> None:
     sys.addaudithook(_hook(tuple(readable), hidden))
 
 
-def _hook(readable: tuple[str, ...], hidden: str) -> Callable[[str, tuple[Any, ...]], None]:
-    # Everything is bound here: the names of modules can be given another meaning by the code that is watched.
-    refused, families, lists, error = frozenset(_REFUSED_EVENTS), _REFUSED_FAMILIES, _LISTS, Refused
-    starts, parts, kind, text, whole = str.startswith, str.split, type, str, int
-    write = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-    null, inside = os.devnull, tuple(path.rstrip("/") + "/" for path in readable)
-    outside = hidden.rstrip("/") + "/"
-
-    def is_readable(path: object) -> bool:
-        if kind(path) is bytes:
-            path = path.decode("utf-8", "replace")  # type: ignore[attr-defined]
-        if kind(path) is not text:
-            return False
-        assert isinstance(path, str)
-        if ".." in parts(path, "/") or starts(path, outside) or "/companion/" in path:
-            return False
-        return path == null or path in readable or starts(path, inside)
-
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, _, flags = arguments
-            if kind(path) is whole:
+def _hook(known: tuple[str, ...], hidden: str) -> Callable[[str, tuple[Any, ...]], None]:
+    # What the hook needs are its default values, and no function of ours among them: whoever is refused holds the
+    # hook's frame in the traceback, and what can be reached from there (cells of a closure, globals) can be rewired.
+    # It calls nothing that the watched code could have written: exact types alone, no repr of a foreign object.
+    def hook(
+        event: str,
+        arguments: tuple[Any, ...],
+        known: tuple[str, ...] = known,
+        inside: tuple[str, ...] = tuple(path.rstrip("/") + "/" for path in known),
+        outside: str = hidden.rstrip("/") + "/",
+        null: str = os.devnull,
+        writing: int = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND,
+        refused: frozenset[str] = frozenset(_REFUSED_EVENTS),
+        families: tuple[str, ...] = _REFUSED_FAMILIES,
+        lists: tuple[str, ...] = _LISTS,
+        error: type[Exception] = Refused,
+        starts: Any = str.startswith,
+        parts: Any = str.split,
+        decode: Any = bytes.decode,
+        kind: Any = type,
+        text: Any = str,
+        raw: Any = bytes,
+        whole: Any = int,
+    ) -> None:
+        if event == "open" or event in lists:
+            path, flags = arguments[0], arguments[2] if event == "open" else 0
+            if event == "open" and kind(path) is whole:
                 return
-            writes = kind(flags) is whole and flags & write
-            if not is_readable(path) or (writes and path != null):
-                raise error(f"an answer may not open files: {path!r:.100}")
+            if kind(path) is raw:
+                path = decode(path, "utf-8", "replace")
+            if kind(path) is not text:
+                raise error("an answer may not open files")
+            writes = kind(flags) is whole and flags & writing and path != null
+            foreign = ".." in parts(path, "/") or starts(path, outside) or "/companion/" in path
+            if foreign or writes or not (path == null or path in known or starts(path, inside)):
+                what = "open files" if event == "open" else "look into folders"
+                raise error(f"an answer may not {what}: {path!r:.100}")
         elif event == "import":
             if parts(arguments[0], ".")[0] == "companion":
                 raise error("an answer may not import companion")
-        elif event in lists:
-            if not is_readable(arguments[0]):
-                raise error(f"an answer may not look into folders: {arguments[0]!r:.100}")
         elif event in refused or starts(event, families):
             raise error(f"an answer may not call {event}")
 

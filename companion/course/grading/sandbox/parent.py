@@ -14,10 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,12 +25,14 @@ import companion
 from companion.checking import codec
 from companion.checking.examine import Outcome, Result
 from companion.checking.exercise import Case
+from companion.course.grading.answers import Answer, Unreadable
 from companion.course.grading.sandbox import child
 
 MOST_TEXT, MOST_PARTS, MOST_DEPTH, MOST_WHOLE = 500, 100_000, 20, 2**63
 HIDDEN = Path(str(companion.__file__)).resolve().parent
 """No answer may read what is under it: the whole package, and in it every reference."""
 
+T = TypeVar("T")
 _START_SECONDS = 120.0
 _FIRST_USER = 1_900_000_000  # ids that no account has
 
@@ -61,6 +63,20 @@ class Program:
     forbidden: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a student's files hold under a function's name.
+
+    defined:  something of this name is defined or, in a cell that cannot be read, begun.
+    answer:   the program, or why there is none.
+    used:     the names in it that the exercise forbids; None where the program cannot be read as a whole.
+    """
+
+    defined: bool
+    answer: Answer
+    used: tuple[str, ...] | None = ()
+
+
 @dataclass
 class Run:
     """What a program gave: an outcome by each case's index; and why it stopped before the end, and where."""
@@ -77,7 +93,7 @@ class Worker:
         if not hasattr(os, "fork") or not hasattr(socket, "send_fds"):
             raise ValueError(f"companion grade: expected Linux or macOS, got {sys.platform}; use a container there")
         self.limits = limits
-        self.landlock = False
+        self.landlock = self.seccomp = False
         self._number = number
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="companion-grade-")
@@ -92,25 +108,72 @@ class Worker:
         os.chmod(self._folder.name, 0o755)
         self._folder.cleanup()
 
+    @property
+    def is_sandboxed(self) -> bool:
+        """Whether the kernel itself keeps answers to what they may do: files, connections, signals, processes."""
+        return self.landlock and self.seccomp
+
+    def read(
+        self, files: Sequence[tuple[str, bytes]], asked: Mapping[str, Sequence[str]]
+    ) -> tuple[bool, dict[str, Found]]:
+        """Find answers in a student's files, in a process of its own: whether there is no code, and what there is.
+
+        files:  names and contents.
+        asked:  functions' names, each with the names that its answer must not use.
+
+        Raises `Unreadable` for what is not a notebook, and for what takes more time or memory than the limits allow.
+        """
+        header = json.dumps({"files": [name for name, _ in files], "asked": {k: list(v) for k, v in asked.items()}})
+        end = time.monotonic() + self.limits.seconds
+
+        def converse(ours: socket.socket) -> bytes:
+            channel = _Timed(ours, end)
+            child.send(channel, header.encode())
+            for _, data in files:
+                child.send(channel, data)
+            return child.receive(channel)
+
+        try:
+            found = json.loads(self._in_a_fork(converse, reads=True))
+        except TimeoutError:
+            raise Unreadable(f"reading it takes more than {self.limits.seconds:g} seconds (--time)") from None
+        except (OSError, EOFError, ValueError):
+            memory = f"{self.limits.memory_gib:g} GiB (--memory)"
+            raise Unreadable(f"it cannot be read within {memory}, or holds more code than is graded") from None
+        if "unreadable" in found:
+            raise Unreadable(_plain(found["unreadable"]))
+        answers = {}
+        for name, told in found["answers"].items():
+            broken = None if told["broken"] is None else _plain(told["broken"])
+            answer = Answer(told["program"], broken, tuple(_plain(note) for note in told["notes"]))
+            used = None if told["used"] is None else tuple(_plain(word) for word in told["used"])
+            answers[name] = Found(told["defined"], answer, used)
+        return found["empty"], answers
+
     def run(self, program: Program, cases: Sequence[Case], order: Sequence[int]) -> Run:
         """Define a program's names, and call its function on the cases in this order, in a process of its own."""
         run = Run()
+        try:
+            self._in_a_fork(lambda ours: self._converse(ours, program, cases, order, run))
+        except (OSError, EOFError):
+            run.stopped = Outcome(result=Result.CRASHED)
+        return run
+
+    def _in_a_fork(self, converse: Callable[[socket.socket], T], *, reads: bool = False) -> T:
+        """What a conversation with a process of its own gives; the process is ended in any case."""
         ours, theirs = socket.socketpair()
         part = None
         try:
             with ours, theirs:
                 try:
-                    part = self._fork(theirs)
+                    part = self._fork(theirs, reads)
                 except (OSError, EOFError, ValueError):  # no student's doing: none has begun
                     self._replace()
-                    part = self._fork(theirs)
+                    part = self._fork(theirs, reads)
                 theirs.close()
-                self._converse(ours, program, cases, order, run)
-        except (OSError, EOFError):
-            run.stopped = Outcome(result=Result.CRASHED)
+                return converse(ours)
         finally:
             self._end(part)
-        return run
 
     def _converse(
         self, channel: socket.socket, program: Program, cases: Sequence[Case], order: Sequence[int], run: Run
@@ -157,7 +220,8 @@ class Worker:
         self._control = ours
         ours.settimeout(_START_SECONDS)
         try:
-            self.landlock = bool(self._hear()["landlock"])
+            ready = self._hear()
+            self.landlock, self.seccomp = bool(ready["landlock"]), bool(ready["seccomp"])
         except (OSError, EOFError, ValueError):
             self._said.seek(0)
             said = self._said.read().decode("utf-8", "replace").strip().splitlines()
@@ -176,8 +240,9 @@ class Worker:
         self._said.close()
         self._process = None
 
-    def _fork(self, channel: socket.socket) -> int:
+    def _fork(self, channel: socket.socket, reads: bool) -> int:
         order = {
+            "reads": reads,
             "cpu": 2 * int(self.limits.seconds) + 2,  # beyond the clock's limit: for what uses several processors
             "memory": int(self.limits.memory_gib * 2**30),
             "user": _FIRST_USER + (os.getpid() * 64 + self._number) % 100_000_000,

@@ -1,0 +1,123 @@
+"""Numbers that depend on the machine: a lesson prints them behind `≈`, and bounds them in an assertion.
+
+    print(f"loss ≈ {loss:.2f}")
+    assert 1.9 < loss < 2.3
+
+A number behind `≈` is shown and never compared (nbval.cfg). So `faults` demands its bound: the quantity that is printed
+must stand in a comparison that is asserted, in the same cell or in a later one before the next H2.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+SIGN = "≈"
+CONFIG = Path(__file__).with_name("nbval.cfg")
+SHOWN = re.compile(re.findall(r"^regex: (.*)$", CONFIG.read_text(encoding="utf-8"), re.MULTILINE)[0])
+"""What nbval takes out of an output before it compares."""
+_CLOSE = ("isclose", "allclose")
+
+
+def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """What is wrong with the `≈` of a code cell: (line from 0, message).
+
+    later: the code cells that follow it in its section, where its numbers may be bounded.
+    """
+    tree = _parsed(code)
+    if tree is None:
+        return
+    bounded = {ast.unparse(node) for text in [code, *later] for node in _compared(_parsed(text))}
+    printed = list(_printed(tree))
+    for line, value in printed:
+        if value is None:
+            yield line, f'write a number that is not compared as f"{SIGN} {{number}}", the braces right behind the sign'
+            continue
+        quantities = sorted({ast.unparse(node) for node in _quantities(value)})
+        if not quantities:
+            yield line, f"`{ast.unparse(value)}` is the same on every machine: print it without {SIGN}"
+        elif not bounded.intersection(quantities):
+            what = " or ".join(f"`{name}`" for name in quantities)
+            yield (
+                line,
+                f"{what} is printed behind {SIGN} and has no bound: assert a comparison of it before the next H2",
+            )
+
+
+def shown_without_source(code: str, texts: Sequence[str]) -> bool:
+    """Is there a number behind `≈` in what a cell printed, and none in its own code to be held to a bound?"""
+    tree = _parsed(code)
+    return any(SHOWN.search(text) for text in texts) and tree is not None and not list(_printed(tree))
+
+
+def _parsed(code: str) -> ast.Module | None:
+    try:
+        return ast.parse(code)
+    except SyntaxError:  # another rule says so
+        return None
+
+
+def _printed(tree: ast.Module) -> Iterator[tuple[int, ast.expr | None]]:
+    """Each `≈` in a string of the code: its line, and the expression right behind it; None where there is none."""
+    behind: dict[ast.expr, ast.expr] = {}
+    silent = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings are not printed
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            pairs = zip(node.values, node.values[1:], strict=False)
+            behind |= {part: after.value for part, after in pairs if isinstance(after, ast.FormattedValue)}
+        elif isinstance(node, ast.Call):  # print("loss ≈", loss)
+            behind |= dict(zip(node.args, node.args[1:], strict=False))
+    for node in ast.walk(tree):
+        text = _text(node).rstrip(" ")
+        if SIGN in text and node not in silent:
+            last = behind.get(node) if text.endswith(SIGN) else None
+            unbraced = text.count(SIGN) - (last is not None)
+            yield from [(node.lineno - 1, None)] * unbraced + ([(node.lineno - 1, last)] if last else [])
+
+
+def _text(node: ast.AST) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _quantities(value: ast.expr) -> Iterator[ast.expr]:
+    """What an expression is about: the names, fields, items and calls in it, the largest and those they are made of.
+
+    Of `100 * losses[-1]` it is `losses[-1]`; of `round(share.item(), 2)` the call itself, `share.item()` and `share`.
+    """
+    if isinstance(value, ast.Name | ast.Attribute | ast.Subscript):
+        yield value
+    elif isinstance(value, ast.Call):
+        yield value
+        if isinstance(value.func, ast.Attribute) and not _is_module(value.func.value):
+            yield from _quantities(value.func.value)
+        for argument in value.args:
+            yield from _quantities(argument)
+    else:
+        for child in ast.iter_child_nodes(value):
+            if isinstance(child, ast.expr):
+                yield from _quantities(child)
+
+
+def _is_module(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("math", "torch", "np", "F", "statistics")
+
+
+def _compared(tree: ast.Module | None) -> Iterator[ast.expr]:
+    """Every expression inside a comparison that is asserted, or inside a call of some `assert_...` or `isclose`."""
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Assert):
+            for part in ast.walk(node.test):
+                if isinstance(part, ast.Compare) or (isinstance(part, ast.Call) and _name(part).endswith(_CLOSE)):
+                    yield from _expressions(part)
+        elif isinstance(node, ast.Call) and _name(node).startswith("assert_"):
+            yield from _expressions(node)
+
+
+def _expressions(node: ast.AST) -> Iterator[ast.expr]:
+    return (part for part in ast.walk(node) if isinstance(part, ast.expr))
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
