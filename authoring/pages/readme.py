@@ -63,6 +63,7 @@ def _shown(folder: Path) -> Iterator[Path]:
 def _floor(path: Path, package: Path) -> int:
     """The lowest floor that a file, or a file of a folder, stands on."""
     files = [path] if path.is_file() else [file for file in path.rglob("*.py") if file.name[:2] != "__"]
+    files = files or [path / "__init__.py"]  # a folder of documents
     return min(map.floor(file.relative_to(package).with_suffix("").as_posix()) for file in files)
 
 
