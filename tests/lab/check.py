@@ -29,7 +29,19 @@ import moving
 import nbformat
 from live_examples import EXAMPLES
 from playwright.sync_api import Page, TimeoutError, sync_playwright
-from reader import IDLE, NOTEBOOKS, PROMPTS, Lab, axe, jupyterlab, open_notebook, run_all, save, wait_for_cells
+from reader import (
+    IDLE,
+    NOTEBOOKS,
+    PROMPTS,
+    Lab,
+    axe,
+    jupyterlab,
+    open_notebook,
+    run_all,
+    save,
+    wait_for_cells,
+    wait_until_drawn,
+)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_FLAGS = [
@@ -79,7 +91,7 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     page.locator(".ext-path a", has_text="02 Scaled").first.click()
     page.wait_for_selector(".jp-NotebookPanel:not(.lm-mod-hidden) h1:has-text('Scaled dot-product attention')")
     page.wait_for_selector(IDLE)
-    wait_for_cells(page, page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell").count())
+    wait_until_drawn(page)
     faults += _contents(page)
     page.screenshot(path=screenshots / "contents.png")
     return [f"start: {fault}" for fault in faults]

@@ -103,6 +103,15 @@ def wait_for_cells(page: Page, count: int) -> None:
     page.wait_for_function(f"count => {PROMPTS}.length >= count", arg=count)
 
 
+def wait_until_drawn(page: Page) -> None:
+    """Wait until the open notebook has its height: cells that JupyterLab draws later move those that are in sight."""
+    height = "[...document.querySelectorAll('.jp-Notebook .jp-Cell')].reduce((sum, cell) => sum + cell.offsetHeight, 0)"
+    before, now = -1, page.evaluate(height)
+    while now != before:
+        page.wait_for_timeout(3_000)
+        before, now = now, page.evaluate(height)
+
+
 def run_all(page: Page) -> None:
     """Restart the kernel of the open notebook, run all cells, wait until the last has run or one has failed."""
     menu(page, "Kernel", "Restart Kernel and Run All Cells…")

@@ -34,7 +34,7 @@
       kit.put(share, { y: BASE - Math.max(...tall) - 7 }, kept.has(j) ? kit.fixed(out) : "cut");
     });
     const best = order[0], few = kept.size < n ? `${kept.size} of ${n} words are left, which had ${kit.fixed(total)} of the chance; it is shared out again.` : "Every word is left.";
-    kit.say(`At temperature ${kit.fixed(temperature, 1)} “${data.words[best]}” comes with ${kit.fixed(kept.has(best) ? row[best] / total : 0)}. ${few} Dashed: before the cut.`);
+    kit.say(`At temperature ${kit.fixed(temperature, 1)}, top-k ${k} and top-p ${kit.fixed(p)} “${data.words[best]}” comes with ${kit.fixed(row[best] / total)}. ${few} Dashed: before the cut.`);
   };
   show();
 }
