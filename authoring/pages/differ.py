@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from authoring.lesson import ROOT, Lesson, LessonError
+from authoring.lesson import ROOT, Lesson, LessonError, with_deeper
 
 FILE = "where_texts_differ.md"
 SOURCE = Path(__file__).with_name("where_texts_differ.toml")
@@ -72,19 +72,23 @@ def _cells(correction: Correction, lesson: Lesson) -> list[int]:
 
 
 def shown(correction: Correction, lesson: Lesson) -> str:
-    """A link to the cell that shows it best: one under "Where texts differ" or "Break it", or else the first."""
+    """A link to the cell that shows it best: one under "Where texts differ" or "Break it", or else the first.
+
+    In the lesson, or in its deeper notebook where the lesson has none.
+    """
 
     def order(index: int) -> tuple[int, int]:
         parts = [heading.text.split(":")[0] for heading in lesson.above(index)]
         return next((at for at, name in enumerate(("Where texts differ", "Break it")) if name in parts), 2), index
 
+    lesson = lesson if _cells(correction, lesson) or lesson.deeper is None else lesson.deeper
     index = min(_cells(correction, lesson), key=order)
     return lesson.link(lesson.above(index)[-1].text, lesson.cells[index].id)
 
 
 def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
     """The links of one line: the best cell of its lesson, the test if that is what executes it, and other lessons."""
-    links = [shown(correction, at)] if _cells(correction, at) else []
+    links = [shown(correction, at)] if any(_cells(correction, part) for part in with_deeper([at])) else []
     tests = {mapped()[claim]["test"].split("::")[0] for claim in correction.claims if "test" in mapped().get(claim, {})}
     links += [f"[a test](../{path})" for path in sorted(tests)]
     others = [(lesson, _cells(correction, lesson)) for lesson in lessons if lesson != at]
