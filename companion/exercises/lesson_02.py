@@ -85,7 +85,7 @@ def _():
     difficulty=2,
     minutes=10,
     hints=(
-        "Which line of equation (2.6) is the last that uses neither of the assumptions mean zero and variance one?",
+        "Which line of equation (D2.2) is the last that uses neither of the assumptions mean zero and variance one?",
         "Put sigma_q = sigma_k = std and mu_q = mu_k = mean into it.",
         "A divisor acts on the variance with its square.",
     ),
@@ -316,8 +316,8 @@ def _(scores, may_look):
     forbidden=("grad", "backward", "vjp", "jacobian", "scaled_dot_product_attention"),
     hints=(
         "Only the weights A change: compute them with the mask.",
-        "Equations (2.16), (2.17) and (2.18) hold for any A. What does (2.18) give where a weight is 0?",
-        "Do not forget the 1 / sqrt(d_k) of equation (2.19), for queries and for keys.",
+        "Equations (D2.10), (D2.11) and (D2.12) hold for any A. What does (D2.12) give where a weight is 0?",
+        "Do not forget the 1 / sqrt(d_k) of equation (D2.13), for queries and for keys.",
     ),
 )
 def masked_gradients(q, k, v, may_look, g):

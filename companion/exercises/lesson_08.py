@@ -562,7 +562,7 @@ def _(before, after):
     forbidden=("autograd", "backward", "requires_grad_", "requires_grad", "vjp", "jvp", "jacrev", "jacobian"),
     hints=(
         "Equation (8.12), last line: you need the gradients with respect to K and V.",
-        "Lesson 02: (2.16) for V; (2.18), then (2.19), for K.",
+        "Lesson 02: (D2.10) for V; (D2.12), then (D2.13), for K.",
         "There are two paths to X, through the keys and through the values; add them.",
     ),
 )
@@ -577,9 +577,9 @@ def memory_gradient(y, x, W_q, W_k, W_v, g):
     ### BEGIN SOLUTION
     q, k, v, scale = y @ W_q, x @ W_k, x @ W_v, math.sqrt(W_q.shape[1])
     a = torch.softmax(q @ k.T / scale, dim=-1)
-    dv = a.T @ g  # (2.16)
-    dz = a * (g @ v.T - (g * (a @ v)).sum(dim=-1, keepdim=True))  # (2.18)
-    dk = dz.T @ q / scale  # (2.19)
+    dv = a.T @ g  # (D2.10)
+    dz = a * (g @ v.T - (g * (a @ v)).sum(dim=-1, keepdim=True))  # (D2.12)
+    dk = dz.T @ q / scale  # (D2.13)
     return dk @ W_k.T + dv @ W_v.T  # (8.12)
     ### END SOLUTION
 
