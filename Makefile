@@ -113,7 +113,7 @@ pytest: $(VENV)/.test
 	$(PYTEST) tests
 
 test-notebooks: $(VENV)/.test solved
-	$(IN_BUILD) $(PYTEST) $(NBVAL) $(or $(foreach one,$(LESSON),notebooks/$(one)*.ipynb $(wildcard notebooks/exercises/$(one)*.ipynb build/solved/$(one)*.ipynb)),notebooks build/solved)
+	$(IN_BUILD) $(PYTEST) $(NBVAL) $(or $(foreach one,$(LESSON),notebooks/$(one)*.ipynb $(wildcard notebooks/deeper/$(one)*.ipynb notebooks/exercises/$(one)*.ipynb build/solved/$(one)*.ipynb)),notebooks build/solved)
 
 # Other kernels, threads, alignments and hash seeds, one after the other; not part of `make test`.
 machines: $(VENV)/.test solved

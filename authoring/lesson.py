@@ -247,8 +247,8 @@ class Lesson:
 
     @cached_property
     def imports(self) -> set[str]:
-        """The modules of the companion that its code cells name, as paths: `layers/attention`, `transformer`."""
-        found: set[str] = set()
+        """The modules of the companion that its code and its deeper notebook's name: `layers/attention`."""
+        found = set(self.deeper.imports) if self.deeper else set()
         for cell in self.cells:
             if cell.cell_type == "code":
                 found |= modules_named(ast.parse(cell.source))

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from authoring.lesson import ROOT, Lesson, LessonError
+from authoring.lesson import ROOT, Lesson, LessonError, with_deeper
 
 FILE = "where_texts_differ.md"
 SOURCE = Path(__file__).with_name("where_texts_differ.toml")
@@ -67,19 +67,26 @@ def home(correction: Correction, lessons: Sequence[Lesson]) -> Lesson | None:
     return next((lesson for lesson in lessons if _cells(correction, lesson)), None)
 
 
-def _cells(correction: Correction, lesson: Lesson) -> list[int]:
-    return sorted({index for claim in correction.claims for index in lesson.claims.get(claim, [])})
+def _cells(correction: Correction, lesson: Lesson) -> list[tuple[Lesson, int]]:
+    """The cells that show it: those of the lesson, then those of its deeper notebook."""
+    found = []
+    for part in with_deeper([lesson]):
+        indices = {index for claim in correction.claims for index in part.claims.get(claim, [])}
+        found += [(part, index) for index in sorted(indices)]
+    return found
 
 
 def shown(correction: Correction, lesson: Lesson) -> str:
     """A link to the cell that shows it best: one under "Where texts differ" or "Break it", or else the first."""
 
-    def order(index: int) -> tuple[int, int]:
-        parts = [heading.text.split(":")[0] for heading in lesson.above(index)]
-        return next((at for at, name in enumerate(("Where texts differ", "Break it")) if name in parts), 2), index
+    def order(place: tuple[Lesson, int]) -> tuple[bool, int, int]:
+        part, index = place
+        names = [heading.part for heading in part.above(index)]
+        at = next((at for at, name in enumerate(("Where texts differ", "Break it")) if name in names), 2)
+        return part.is_deeper, at, index
 
-    index = min(_cells(correction, lesson), key=order)
-    return lesson.link(lesson.above(index)[-1].text, lesson.cells[index].id)
+    part, index = min(_cells(correction, lesson), key=order)
+    return part.link(part.above(index)[-1].text, part.cells[index].id)
 
 
 def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
@@ -88,7 +95,7 @@ def where(correction: Correction, at: Lesson, lessons: Iterable[Lesson]) -> str:
     tests = {mapped()[claim]["test"].split("::")[0] for claim in correction.claims if "test" in mapped().get(claim, {})}
     links += [f"[a test](../{path})" for path in sorted(tests)]
     others = [(lesson, _cells(correction, lesson)) for lesson in lessons if lesson != at]
-    also = [lesson.link(lesson.label, lesson.cells[cells[-1]].id) for lesson, cells in others if cells]
+    also = [part.link(lesson.label, part.cells[index].id) for lesson, cells in others for part, index in cells[-1:]]
     return ", ".join(links) + (f"; also {', '.join(also)}" if also else "")
 
 

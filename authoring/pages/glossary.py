@@ -22,12 +22,18 @@ def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
     found = []
     for term, line, label, heading in tomllib.loads(SOURCE.read_text(encoding="utf-8"))["terms"]:
         if label in by_label:
-            lesson = by_label[label]
+            lesson = _explaining(by_label[label], heading)
             lesson.heading(heading)
             if term.lower() not in lesson.text.lower():
                 raise LessonError(f"{SOURCE.name}: {lesson.name} never says {term!r}")
             found.append((term, line, lesson, heading))
     return sorted(found, key=lambda item: item[0].lower())
+
+
+def _explaining(lesson: Lesson, heading: str) -> Lesson:
+    """The lesson, or its deeper notebook, if that has the heading."""
+    deeper = lesson.deeper
+    return deeper if deeper and heading in [there.text for there in deeper.headings] else lesson
 
 
 def render(lessons: Sequence[Lesson]) -> str:

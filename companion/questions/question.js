@@ -106,7 +106,8 @@ const alive = (question) => {
     if (kind === "predict") ask(found.given); else settle(found.given);
   });
   question.addEventListener("keydown", (event) => event.stopPropagation());
-  answers[0]?.parentElement.remove();
+  const list = answers[0]?.parentElement;
+  if (list) list.hidden = true; // not removed: its formulas are still to be set
   question.append(form);
   if (before) {
     fill(before.given);

@@ -21,13 +21,13 @@ _SIGNS = {
 
 
 def review(
-    waiting: Sequence[Question], read: Callable[[str], str] = input, write: Callable[[str], None] = print
+    waiting: Sequence[Question], read: Callable[[str], str] | None = None, write: Callable[[str], None] = print
 ) -> int:
     """Ask the questions, one after the other, and keep the answers. How many were answered.
 
     An empty line passes a question over; the end of the input, or Ctrl-C, ends the review. What was answered is kept.
     """
-    answered = 0
+    answered, read = 0, read or input
     for place, question in enumerate(waiting, 1):
         write(f"\n{place} of {len(waiting)}, lesson {question.lesson:02d}, question {question.id}")
         write(shown(question))

@@ -126,11 +126,11 @@ CHOICE = "- [x] twice as far | The root of 4 is 2."
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("{question} four", "{question} root", "a second question named 'root'; the first is on line "),
+        ("{question} four", "{question} root", "a second question named 'root'; the first"),
         ("{question} four", "{question} Four!", "question 'Four!': expected a name of small letters"),
         (":kind: choice\nFour", ":kind: chance\nFour", "expected `:kind:` with one of choice, number, predict"),
         (":kind: choice\nFour", "Four", "question four: expected a line `:kind:`"),
-        (CHOICE, CHOICE.replace("[x]", "[ ]"), "line 65: question four: expected one right answer ... got 0"),
+        (CHOICE, CHOICE.replace("[x]", "[ ]"), "line 63: question four: expected one right answer ... got 0"),
         (CHOICE, f"{CHOICE}\n- [x] thrice | No.", "expected one right answer ... got 2"),
         (CHOICE, "- [x] twice as far", "'twice as far' has no reason"),
         (CHOICE, f"{CHOICE}\nnothing", "'nothing' is not an answer"),

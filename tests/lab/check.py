@@ -48,7 +48,7 @@ PROMPTS = "[...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(e 
 IDLE = "#jp-main-statusbar >> text=/Python 3.*Idle/"
 LONGEST_RUN = 300_000  # milliseconds
 SLIDER_SETTLES = 2_000  # milliseconds from a key press to the new picture
-EXERCISES = "exercises/02_scaled_dot_product_attention"
+EXERCISES = "exercises/02_exercises"
 ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and what its check must say
     "wrong": (
         "def weight_of_cat():\nreturn torch.softmax(torch.tensor([4.0, 4.0, 0.0]) / 4, dim=0)[0].item()",

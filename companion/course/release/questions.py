@@ -79,7 +79,7 @@ def as_exercise(question: Question, secret: bytes) -> Exercise:
     known = dict.fromkeys(answer.why for answer in answers if not answer.right)
     for why in known:
         given = next(value_of(answer.text) for answer in answers if not answer.right and answer.why == why)
-        made.mistakes.append(Mistake(why, lambda given=given: given))  # type: ignore[misc]
+        made.mistakes.append(Mistake(why, lambda given=given: given))
     return made
 
 

@@ -1,11 +1,14 @@
 """Questions in a problem set: shuffled by the seed, graded like exercises, and no answer in a student's hands."""
 
+import csv
 from dataclasses import replace
 
+import nbformat
 import pytest
 
-from companion.checking.examine import Result, examine, here, key_of
+from companion.checking.examine import Result, examine, in_this_process, key_of
 from companion.checking.sealed import unseal
+from companion.commands.main import main
 from companion.course.release.problem_set import ProblemSet
 from companion.course.release.questions import LETTERS, as_exercise
 from companion.course.release.release import checks, release, source_notebook
@@ -32,7 +35,7 @@ def course(monkeypatch):
 
 
 def verdict(exercise, given):
-    return examine(key_of(exercise), here(lambda: given))
+    return examine(key_of(exercise), in_this_process(lambda: given))
 
 
 @pytest.mark.parametrize("secret", SECRETS[:3])
@@ -93,3 +96,29 @@ def test_a_question_that_cannot_be_graded_is_refused(ids, message):
 def test_moving_a_question_keeps_its_order():
     """The order follows from the question's name: a question put in before it changes its number alone."""
     assert as_exercise(replace(SIZE, id="2.d"), SECRETS[0]).statement == as_exercise(SIZE, SECRETS[0]).statement
+
+
+def test_a_class_answers_a_quiz_and_is_graded(tmp_path):
+    """Released, answered and graded by the commands: the right letter earns its point, a wrong one its reason."""
+    (tmp_path / "seed").mkdir()
+    (tmp_path / "seed" / "secret").write_bytes(SECRETS[3])
+    seed = ["--seed-file", str(tmp_path / "seed" / "secret")]
+    assert main(["course", "release", "quiz", "--questions", "2.a", "2.b", "--out", str(tmp_path / "out"), *seed]) == 0
+    right = as_exercise(SIZE, SECRETS[3]).reference()
+    wrong = next(letter for letter in LETTERS[:4] if letter != right)
+    for student, letter in (("ada", right), ("bob", wrong)):
+        cells = [f"def question_2_a():\n    return {letter!r}", "def question_2_b():\n    return 1.41"]
+        (tmp_path / "in" / student).mkdir(parents=True)
+        nbformat.write(
+            nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]),
+            tmp_path / "in" / student / "quiz.ipynb",
+        )
+    flags = ["--pset", str(tmp_path / "out" / "release" / "quiz"), "--out", str(tmp_path / "marks"), *seed]
+    assert main(["grade", str(tmp_path / "in"), *flags]) == 0
+    with open(tmp_path / "marks" / "marks.csv", newline="") as file:
+        rows = {row["student_id"]: row for row in csv.DictReader(file)}
+    assert (rows["ada"]["2.a"], rows["ada"]["2.b"], float(rows["ada"]["score"])) == ("right", "right", 2.0)
+    assert (rows["bob"]["2.a"], float(rows["bob"]["score"])) == ("wrong", 1.0)
+    statement = as_exercise(SIZE, SECRETS[3]).statement
+    [why] = [answer.why for answer in SIZE.answers if f"**{wrong}** {answer.text}" in statement]
+    assert why in (tmp_path / "marks" / "feedback" / "bob.html").read_text(encoding="utf-8")
