@@ -1,7 +1,7 @@
-"""A task that needs the order of the tokens, and a small model that learns it, with four kinds of positions (lesson 05).
+"""A task that needs the order of the tokens, and a small model that learns it, with four kinds of positions.
 
 A text says a few symbols in random order, and then the same round again and again. Whoever has seen one round can
-predict the rest: look for the last time the present symbol occurred, and take what came after it.
+predict the rest: look for the last time the present symbol occurred, and take what came after it (lesson 05).
 
     reader = practise(Reader("rotary", start=0), start=0)
     right(reader, periods=(8, 16), length=CONTEXT)
@@ -49,9 +49,10 @@ class Reader(nn.Module):
         self.kind = kind
         self.symbols, self.table = nn.Embedding(SYMBOLS, WIDTH), Learned(512, WIDTH)
         turns = PositionConfig("rotary") if kind == "rotary" else None
-        self.layers = nn.ModuleList(Attention(WIDTH, AttentionConfig(HEADS), positions=turns) for _ in range(2))
+        layers = [Attention(WIDTH, AttentionConfig(HEADS), positions=turns) for _ in range(2)]
+        self.layers = nn.ModuleList(layers)
         self.out = nn.Linear(WIDTH, SYMBOLS, bias=False)
-        for layer in self.layers:  # scores of variance one, lesson 02
+        for layer in layers:  # scores of variance one, lesson 02
             for matrix in (layer.query, layer.key, layer.value, layer.output):
                 nn.init.normal_(matrix.weight, std=WIDTH**-0.5)
 
