@@ -457,7 +457,7 @@ def _(weight, heads):
     hints=(
         "The slowest pair is c = d_k/2 - 1; write its frequency with (5.5).",
         "In `length` tokens it turns by `length` times that; it shall be 2 pi times `turn`.",
-        "Solve for the base as in (D5.13). Does the exponent have the right sign, and is the result at least 1?",
+        "Solve for the base as in (D5.13), in the deeper notebook. Does the exponent have the right sign, and is the result at least 1?",
     ),
 )
 def smallest_base(length, d_head, turn):

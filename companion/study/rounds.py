@@ -79,10 +79,12 @@ class Reader(nn.Module):
 
 def rounds(
     generator: torch.Generator, batch: int, periods: tuple[int, int], length: int
-) -> tuple[Int[Tensor, "batch token+1"], Bool[Tensor, "batch token"]]:
+) -> tuple[Int[Tensor, "batch slot"], Bool[Tensor, "batch token"]]:
     """Texts of `length` + 1 symbols, and after which of the first `length` the next can be known.
 
     periods   the shortest and the longest round, in symbols; each text has one of its own.
+
+    The texts have one slot more than there are predictions: the last symbol is only predicted.
     """
     period = torch.randint(periods[0], periods[1] + 1, (batch,), generator=generator)
     order = torch.rand(batch, SYMBOLS, generator=generator).argsort(dim=-1)  # all symbols in random order
