@@ -154,7 +154,7 @@ def _(draw):
     yield Case("one position for two tokens is refused", (draw.normal(2, 4), [3], 10000.0), refuse=True)
 
 
-@rotary.mistake("your pairs are neighbours, 2j and 2j + 1: that is the layout interleaved")
+@rotary.mistake("your pairs are neighbours, 2c and 2c + 1: that is the layout interleaved")
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], base), "interleaved")
 
@@ -333,7 +333,7 @@ def _(x, positions, base):
 )
 def convert_layout(weight, heads):
     """`weight` is the stored weight of a query or key projection, a floating tensor (heads · d_head, d_model): the rows of head 0, then
-    those of head 1, and so on. It was trained with the layout **interleaved**, in which the components $2j$ and $2j + 1$ of a head make
+    those of head 1, and so on. It was trained with the layout **interleaved**, in which the components $2c$ and $2c + 1$ of a head make
     pair $c$. Return the weight for code with the layout **half**, in which $c$ and $c + d_k/2$ do: a new tensor of the same shape and dtype,
     such that all scores stay as they are if queries and keys are converted alike. Pair $c$ stays pair $c$, and its first component stays
     first.
@@ -894,7 +894,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
 
 
-@rotary_attention.mistake("your pairs are neighbours, 2j and 2j + 1: that is the layout interleaved")
+@rotary_attention.mistake("your pairs are neighbours, 2c and 2c + 1: that is the layout interleaved")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base, "interleaved")
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
