@@ -10,7 +10,7 @@ CLOSE = 1e-4  # angles in single precision are good enough where nothing else is
 
 
 def _angles(positions, d, base=10000.0):
-    """Equation (5.10) in float64: positions (...) -> (..., pair)."""
+    """Equation (5.5) in float64: positions (...) -> (..., pair)."""
     places = torch.as_tensor(positions, dtype=torch.float64)
     return places[..., None] * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
 
@@ -108,16 +108,16 @@ def _():
     difficulty=2,
     minutes=20,
     hints=(
-        "Frequencies: `base ** (-2 * j / d)` for j from 0 to d/2 - 1. Angles: every position times every frequency, in `float32` or wider.",
+        "Frequencies: `base ** (-2 * c / d)` for c from 0 to d/2 - 1, with d = d_head. Angles: every position times every frequency, in `float32` or wider.",
         "`x.chunk(2, dim=-1)` gives the first and the second components of all pairs. They are views: do not write into them.",
         "(a, b) becomes (a cos - b sin, a sin + b cos); put the two together with `torch.cat`, in the dtype of x.",
     ),
 )
 def rotary(x, positions, base):
     """`x` is a floating tensor (token, d_head), queries or keys of one head. `positions` is a list of `int`, one for each token, in any
-    order. Return the rotated `x`, a new tensor of the same shape and dtype: pair $j$ of the token at position $m$ turns counter-clockwise
-    by $m\\,\\theta_j$ with $\\theta_j = \\text{base}^{-2j/d}$, $d$ = d_head, equations (5.6) and (5.10). The layout is **half**: pair $j$
-    consists of the components $j$ and $j + d/2$.
+    order. Return the rotated `x`, a new tensor of the same shape and dtype: pair $c$ of the token at position $i$ turns counter-clockwise
+    by $i\\,\\theta_c$ with $\\theta_c = \\text{base}^{-2c/d_k}$, $d_k$ = d_head, equations (5.3) and (5.5). The layout is **half**: pair $c$
+    consists of the components $c$ and $c + d_k/2$.
 
     Compute angles in `float32` or wider, whatever the dtype of `x`. Raise `ValueError` if d_head is odd,
     or if there are not as many positions as tokens.
@@ -154,7 +154,7 @@ def _(draw):
     yield Case("one position for two tokens is refused", (draw.normal(2, 4), [3], 10000.0), refuse=True)
 
 
-@rotary.mistake("your pairs are neighbours, 2j and 2j + 1: that is the layout interleaved")
+@rotary.mistake("your pairs are neighbours, 2c and 2c + 1: that is the layout interleaved")
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], base), "interleaved")
 
@@ -175,7 +175,7 @@ def _(x, positions, base):
     return x * angles.cos() + torch.cat([-b, a], dim=-1) * angles.sin()
 
 
-@rotary.mistake("your exponent ends at 1: divide 2j by d, not j by d/2 - 1")
+@rotary.mistake("your exponent ends at 1: divide 2c by d_k, not c by d_k/2 - 1")
 def _(x, positions, base):
     d = x.shape[1]
     return _turn(x, _angles(positions, d, base ** (d / max(1, d - 2))))
@@ -200,7 +200,7 @@ def _(x, positions, base):
     return torch.cat([a * angles.cos() - a * angles.sin(), b * angles.sin() + b * angles.cos()], dim=-1)
 
 
-@rotary.mistake("your exponent lacks its 2: the frequency of pair j is base^(-2j/d)")
+@rotary.mistake("your exponent lacks its 2: the frequency of pair c is base^(-2c/d_k)")
 def _(x, positions, base):
     return _turn(x, _angles(positions, x.shape[1], math.sqrt(base)))
 
@@ -304,7 +304,7 @@ def _(x, positions, base):
 
 @rotary.variant
 def _(x, positions, base):
-    # x cos + h(x) sin, (5.11), with every angle written twice
+    # x cos + h(x) sin, (D5.7), with every angle written twice
     n, d = x.shape
     if d % 2 or n != len(positions):
         raise ValueError(f"{n=}, {d=}, positions={positions}")
@@ -333,9 +333,9 @@ def _(x, positions, base):
 )
 def convert_layout(weight, heads):
     """`weight` is the stored weight of a query or key projection, a floating tensor (heads · d_head, d_model): the rows of head 0, then
-    those of head 1, and so on. It was trained with the layout **interleaved**, in which the components $2j$ and $2j + 1$ of a head make
-    pair $j$. Return the weight for code with the layout **half**, in which $j$ and $j + d/2$ do: a new tensor of the same shape and dtype,
-    such that all scores stay as they are if queries and keys are converted alike. Pair $j$ stays pair $j$, and its first component stays
+    those of head 1, and so on. It was trained with the layout **interleaved**, in which the components $2c$ and $2c + 1$ of a head make
+    pair $c$. Return the weight for code with the layout **half**, in which $c$ and $c + d_k/2$ do: a new tensor of the same shape and dtype,
+    such that all scores stay as they are if queries and keys are converted alike. Pair $c$ stays pair $c$, and its first component stays
     first.
 
     `heads` is an `int` of at least 1. Raise `ValueError` if the rows cannot be divided among the heads, or if d_head is odd.
@@ -455,14 +455,14 @@ def _(weight, heads):
     difficulty=3,
     minutes=15,
     hints=(
-        "The slowest pair is j = d/2 - 1; write its frequency with (5.10).",
+        "The slowest pair is c = d_k/2 - 1; write its frequency with (5.5).",
         "In `length` tokens it turns by `length` times that; it shall be 2 pi times `turn`.",
-        "Solve for the base as in (5.19). Does the exponent have the right sign, and is the result at least 1?",
+        "Solve for the base as in (D5.13), in the deeper notebook. Does the exponent have the right sign, and is the result at least 1?",
     ),
 )
 def smallest_base(length, d_head, turn):
     """The slowest hand shall make at most the share `turn` of a full turn in a context of `length` tokens (in `length` tokens a hand turns by
-    `length` times its frequency, equation (5.10)). Return the smallest base, a `float`, for which it does; where every base above 1 will
+    `length` times its frequency, equation (5.5)). Return the smallest base, a `float`, for which it does; where every base above 1 will
     do, return 1.0.
 
     `length` and `d_head` are `int`, `length` at least 1, and `turn` is a `float`. Raise `ValueError` if `d_head` is odd or below 4, or if
@@ -488,7 +488,7 @@ def _(draw):
     yield Case("a negative turn is refused", (100, 8, -0.5), refuse=True)
 
 
-@smallest_base.mistake("your slowest pair is j = d/2; they count from 0 to d/2 - 1")
+@smallest_base.mistake("your slowest pair is c = d_k/2; they count from 0 to d_k/2 - 1")
 def _(length, d_head, turn):
     return max(1.0, length / (2 * math.pi * turn))
 
@@ -518,13 +518,13 @@ def _(length, d_head, turn):
     return (length / (2 * math.pi * turn)) ** (d_head / (d_head - 2))
 
 
-@smallest_base.mistake("your exponent lacks its 2: the frequency of pair j is base^(-2j/d)")
+@smallest_base.mistake("your exponent lacks its 2: the frequency of pair c is base^(-2c/d_k)")
 def _(length, d_head, turn):
     return max(1.0, (length / (2 * math.pi * turn)) ** (2 * d_head / (d_head - 2)))
 
 
 @smallest_base.mistake(
-    "you multiplied 10000 by the stretch s; by (5.19) it is s to the power d/(d - 2) by which the base grows"
+    "you multiplied 10000 by the stretch s; by (D5.13) it is s to the power d_k/(d_k - 2) by which the base grows"
 )
 def _(length, d_head, turn):
     return max(1.0, 10000 * (length / (2 * math.pi * turn * 10000 ** (1 - 2 / d_head))))
@@ -585,8 +585,8 @@ def next_scores(q, k, kept, base):
     they leave $W_q$ and $W_k$, not turned.
 
     Return `(scores, kept)`: the scores of the new query with all keys, its own included and last, divided by $\\sqrt{\\text{d\\_head}}$,
-    (head, key + 1); and the keys to keep for the next step, (head, key + 1, d_head). `kept` itself stays as it is. Pair $j$ turns
-    counter-clockwise by position times $\\theta_j = \\text{base}^{-2j/d}$, $d$ = d_head; the layout is half, components $j$ and $j + d/2$.
+    (head, key + 1); and the keys to keep for the next step, (head, key + 1, d_head). `kept` itself stays as it is. Pair $c$ turns
+    counter-clockwise by position times $\\theta_c = \\text{base}^{-2c/d_k}$, $d_k$ = d_head; the layout is half, components $c$ and $c + d_k/2$.
     All tensors are `float64`.
     """
     ### BEGIN SOLUTION
@@ -773,8 +773,8 @@ def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
     - `x` (batch, token, d_model); `w_q` and `w_k` (d_model, heads · d_head); `w_v` (d_model, heads · d_v), where d_v may differ from d_head.
       All are `float64`, used as `x @ w_q`, and head $h$ owns the $h$-th block of columns.
     - `positions` (batch, token), `int64`: each row of the batch has its own.
-    - In each head, pair $j$ of a query or key turns counter-clockwise by position times $\\theta_j = \\text{base}^{-2j/d}$ with $d$ = d_head;
-      the layout is half, components $j$ and $j + d/2$ of the head.
+    - In each head, pair $c$ of a query or key turns counter-clockwise by position times $\\theta_c = \\text{base}^{-2c/d_k}$ with $d_k$ = d_head;
+      the layout is half, components $c$ and $c + d_k/2$ of the head.
     - Scores are divided by $\\sqrt{\\text{d\\_head}}$, and a softmax runs over the keys of the same row of the batch.
 
     Return the heads' outputs side by side, (batch, token, heads · d_v), head 0 first. `heads` is an `int` of at least 1. Raise `ValueError`
@@ -894,7 +894,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
 
 
-@rotary_attention.mistake("your pairs are neighbours, 2j and 2j + 1: that is the layout interleaved")
+@rotary_attention.mistake("your pairs are neighbours, 2c and 2c + 1: that is the layout interleaved")
 def _(x, w_q, w_k, w_v, heads, positions, base):
     turn = _by(positions, base, "interleaved")
     return _around(x, w_q, w_k, w_v, heads, turn, turn)
@@ -996,14 +996,14 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
 
 @rotary_attention.variant
 def _(x, w_q, w_k, w_v, heads, positions, base):
-    # loops over rows of the batch and heads, each score turned by the distance alone, (5.7)
+    # loops over rows of the batch and heads, each score turned by the distance alone, (5.6)
     d = w_q.shape[1] // heads
     if d * heads != w_q.shape[1] or d % 2:
         raise ValueError(f"{w_q.shape[1]} columns for {heads} heads")
     theta = torch.tensor([base ** (-2 * j / d) for j in range(d // 2)], dtype=torch.float64)
     rows = []
     for row, places in zip(x, positions, strict=True):
-        distance = places[None, :] - places[:, None]  # (query, key): n - m
+        distance = places[None, :] - places[:, None]  # (query, key): j - i
         outputs = []
         for q, k, v in zip(*((row @ w).chunk(heads, dim=1) for w in (w_q, w_k, w_v)), strict=True):
             zq, zk = (torch.complex(y[:, : d // 2], y[:, d // 2 :]) for y in (q, k))
@@ -1045,25 +1045,25 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     difficulty=3,
     minutes=15,
     hints=(
-        "By (5.9) the score is q^T R_(n - m) k, and n - m = -distance. Take the rotation to the side of q.",
+        "By (5.6) the score is q . R_(j - i) k, and j - i = -distance. Take the rotation to the side of q.",
         "Among vectors of one length, which has the largest dot product with a given one?",
         "R_(-distance) k must be q itself. Which rotation undoes R_(-distance)?",
     ),
 )
 def key_with_peak(q, distance, base):
-    """A query `q`, a `float64` tensor (d_head), stands at some position $m$, not yet turned. Of all keys as long as `q` (in the sense of
+    """A query `q`, a `float64` tensor (d_head), stands at some position $i$, not yet turned. Of all keys as long as `q` (in the sense of
     $\\lVert k \\rVert = \\lVert q \\rVert$), find the one whose score with it is largest when the key stands `distance` places **before**
     the query, at $n = m - \\text{distance}$; both are turned to their positions. Return that key, not turned, `float64` (d_head).
 
-    `distance` is an `int`; a negative one means that the key stands after the query. Positions turn pair $j$, components $j$ and $j + d/2$
-    (layout half), counter-clockwise by position times $\\text{base}^{-2j/d}$, $d$ = d_head. `q` is not zero. Raise `ValueError` if d_head
+    `distance` is an `int`; a negative one means that the key stands after the query. Positions turn pair $c$, components $c$ and $c + d_k/2$
+    (layout half), counter-clockwise by position times $\\text{base}^{-2c/d_k}$, $d_k$ = d_head. `q` is not zero. Raise `ValueError` if d_head
     is odd.
     """
     ### BEGIN SOLUTION
     d = len(q)
     if d % 2:
         raise ValueError(f"q: expected an even width, got {d}")
-    # score = q^T R_(n - m) k = (R_distance q)^T k, largest for k = R_distance q
+    # score = q^T R_(j - i) k = (R_distance q)^T k, largest for k = R_distance q
     angle = distance * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
     a, b = q.chunk(2)
     return torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()])
@@ -1107,12 +1107,12 @@ def _(q, distance, base):
     return _peak(q, distance, base, "interleaved")
 
 
-@key_with_peak.mistake("you turned all pairs at the same speed; pair j has the frequency base^(-2j/d)")
+@key_with_peak.mistake("you turned all pairs at the same speed; pair c has the frequency base^(-2c/d_k)")
 def _(q, distance, base):
     return _peak(q, distance, 1.0)
 
 
-@key_with_peak.mistake("your exponent lacks its 2: the frequency of pair j is base^(-2j/d)")
+@key_with_peak.mistake("your exponent lacks its 2: the frequency of pair c is base^(-2c/d_k)")
 def _(q, distance, base):
     return _peak(q, distance, math.sqrt(base))
 
