@@ -39,6 +39,12 @@ _PROSE_REFERENCE = re.compile(r"[Ee]quations?\s+((?:\(D?\d+\.\d+\)(?:,?\s+(?:and
 _HTML_IMAGE = re.compile(r"<img[^>]*\bsrc\s*=\s*[\"']?([^\"'\s>]+)", re.IGNORECASE)
 
 
+BESIDE_THE_MODEL = (
+    *("checking", "commands", "course", "exercises", "make", "quantities", "questions", "selftest", "study"),
+)
+"""Rooms and files of the companion whose names a lesson may use for its own."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """One broken rule: in which cell (from 1), on which line of the source, and what is wrong."""
@@ -74,11 +80,11 @@ class Known:
 def companion_names(package: Path = PACKAGE) -> dict[str, str]:
     """Every public function and class of the companion, and the module that defines it.
 
-    Not of the exercises and the course, which are no part of what the lessons build.
+    Not of the commands, the school and the like, which are no part of what the lessons build.
     """
     names = {}
     for path in sorted(package.rglob("*.py")):
-        if {"exercises", "course"} & {*path.relative_to(package).parts}:
+        if {*BESIDE_THE_MODEL} & {*path.relative_to(package).with_suffix("").parts}:
             continue
         module = ".".join([package.name, *path.relative_to(package).with_suffix("").parts])
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
