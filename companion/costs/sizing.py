@@ -137,6 +137,7 @@ class DeviceBytes:
 
     @property
     def total(self) -> int:
+        """All of them together, in bytes."""
         return self.state + self.copies + self.gathered + self.activations
 
 
@@ -201,7 +202,7 @@ def fewest_devices(
 ) -> int | None:
     """How many devices with `memory` bytes each are enough for `device_bytes`; `None` when no number is.
 
-    usable: the share of the memory that may be filled.
+    usable: the share of the memory that may be filled. Raises `ValueError` for one that is not above 0 and at most 1.
     """
     if not 0 < usable <= 1:
         raise ValueError(f"usable={usable!r}: expected a share above 0 and at most 1")
@@ -238,7 +239,10 @@ class Cost:
     flops: float
 
     def days(self, devices: int, share: float, peak: float) -> float:
-        """On `devices` devices that reach `share` of `peak` FLOPs per second each."""
+        """On `devices` devices that reach `share` of `peak` FLOPs per second each.
+
+        Raises `ValueError` for a share that is not above 0 and at most 1, and for no device.
+        """
         require_whole("devices", devices, 1)
         if not 0 < share <= 1:
             raise ValueError(f"share={share!r}: expected a share of the peak, above 0 and at most 1")
@@ -249,6 +253,7 @@ def train_cost(config: ModelConfig, tokens: float | None = None, *, row: int | N
     """What training on so many tokens costs. `None`: `TOKENS_PER_PARAMETER` for each active parameter.
 
     row: tokens in a row; `None`: `row_tokens`. In an encoder-decoder, a source and a target of that length.
+    Raises `ValueError` for a number of tokens that is not positive.
     """
     active = parameters(config).active
     tokens = TOKENS_PER_PARAMETER * active if tokens is None else tokens
