@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.config import ModelConfig
-from companion.layers.attention import Attention, Mask, join
+from companion.layers.attention import Attention, Mask, visible_and
 from companion.layers.bert import MaskedTransform, Pooler
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache, LayerCache
@@ -104,7 +104,7 @@ class Stack(nn.Module):
             keys = x.shape[1] if cache is None else cache[0].visible
             if real.ndim != 2 or real.shape[0] not in (1, x.shape[0]) or real.shape[1] != keys:
                 raise ValueError(f"real has shape {tuple(real.shape)}: expected (batch, key), {(x.shape[0], keys)}")
-            mask = join(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
+            mask = visible_and(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
             real = real.expand(len(x), -1)
             real = real if cache is None else real.gather(1, cache[0].slots)
         turns = positions if self.rotary is None else self.rotary.at(positions, x.dtype)

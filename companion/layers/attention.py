@@ -48,12 +48,12 @@ def full_mask(
         keys = torch.arange(k.shape[2], device=q.device)
         mask = evaluate(mask, q.shape[0], q.shape[1], torch.arange(-q.shape[2], 0, device=q.device) + k.shape[2], keys)
     if causal:
-        return join(mask, materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device))
+        return visible_and(mask, materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device))
     _check_axes(mask)
     return mask
 
 
-def join(mask: Mask | None, allowed: Bool[Tensor, "*#axes"]) -> Mask:
+def visible_and(mask: Mask | None, allowed: Bool[Tensor, "*#axes"]) -> Mask:
     """What `mask` permits of what is `allowed`. Raises `ValueError` for a mask that has not four axes."""
     if mask is None:
         return allowed
@@ -213,7 +213,7 @@ class Attention(nn.Module):
             if mask is not None and not isinstance(mask, Tensor):
                 mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(k.shape[2], device=q.device))
             if cache.mask is not None:  # it says what causal would, of rows that stand at different places
-                mask, causal = join(mask, cache.mask), False
+                mask, causal = visible_and(mask, cache.mask), False
         dropout = self.dropout if self.training else 0.0
         heads = attend(q, k.to(q.dtype), v.to(q.dtype), mask=mask, causal=causal, dropout=dropout, backend=backend)
         return self.output(self._merge(heads))

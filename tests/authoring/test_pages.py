@@ -17,7 +17,7 @@ from authoring.pages import differ, drawing, front, glossary, map, notation, rea
 
 LESSONS = built_lessons()
 MARKDOWN = [page.path for page in command.PAGES if page.path.suffix == ".md"]
-PICTURES = [page.path for page in command.PAGES if page.path.suffix != ".md"]
+PICTURES = [page.path for page in command.PAGES if page.path.suffix in (".png", ".svg")]
 
 
 @pytest.fixture
@@ -94,9 +94,9 @@ def test_cells_are_found_under_their_headings_and_by_their_claims(lesson):
         OPENING + "nothing.\n\n## Where texts differ", "#%\nassert x  # claim S0-04", "### More\n\ntext\n\n## Next",
         "#%\ny = 1  # claims S0-04, S1-02\nassert y\nprint('S1-03')  # S1-03",
     )  # fmt: skip
-    assert [heading.text for heading in small.above(1)] == ["Small", "Where texts differ"]
-    assert [heading.text for heading in small.above(3)] == ["Small", "Next"]
-    assert small.claims == {"S0-04": [1, 3], "S1-02": [3]}
+    assert [heading.text for heading in small.above(2)] == ["Small", "Where texts differ"]
+    assert [heading.text for heading in small.above(4)] == ["Small", "Next"]
+    assert small.claims == {"S0-04": [2, 4], "S1-02": [4]}
     assert small.heading("More").cell == small.cells[2].id
     with pytest.raises(LessonError, match="no heading 'Less'"):
         small.heading("Less")
@@ -107,7 +107,14 @@ def test_modules_are_found_behind_every_form_of_import(lesson):
     code += "import companion.data.number_words as nw\nfrom companion.layers.moe import MoE\n"
     code += "import math\ncompanion.RMSNorm(3)"
     found = lesson("# T", "#%\n" + code).imports
-    assert found == {"layers/attention", "account", "layers/masks", "data/number_words", "layers/moe", "layers/norms"}
+    assert found == {
+        "layers/attention",
+        "costs/account",
+        "layers/masks",
+        "data/number_words",
+        "layers/moe",
+        "layers/norms",
+    }
     assert found <= set(map.files())
 
 
@@ -176,7 +183,7 @@ def test_every_symbol_of_every_table_is_on_the_page():
 def test_letter_with_two_meanings_is_named():
     clashes = notation.clashes(notation.sections(LESSONS))
     assert {len(meanings) > 1 for meanings in clashes.values()} == {True}
-    assert [m.lessons for m in clashes["$d$"]][1] == (5,)
+    assert {m.lessons for m in clashes["$v$"]} >= {(2,)}
 
 
 def test_symbol_in_no_entry_is_printed_in_the_lessons_own_words(lesson):

@@ -29,7 +29,7 @@ from companion.data.corpora import (
 
 TEXTS = Path(corpora.__file__).parent / "texts"
 ROOT = Path(__file__).parents[2]
-LESSONS = ROOT / "notebooks" / "src"
+LESSONS = ROOT / "authoring" / "lessons"
 
 
 def numbered(count: int, size: int = 300) -> tuple[Document, ...]:
@@ -137,7 +137,7 @@ def test_every_cell_of_every_notebook_runs_with_the_help_topics_of_python_emptie
     """So what the lessons store, and `make test` compares with what they print, does not depend on them."""
     program = "import runpy, subprocess, sys; runpy.run_path(sys.argv[1]); subprocess.run(sys.argv[2:], check=True)"
     kernel = [sys.executable, "-c", "from pydoc_data.topics import topics; assert topics == {}, len(topics)"]
-    conftest = ROOT / "notebooks" / "conftest.py"
+    conftest = ROOT / "authoring" / "nbval_run.py"
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([sys.executable, "-c", program, str(conftest), *kernel], env=clean, check=True)
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from companion.checking.examine import examine, key_of
+from companion.checking.examine import examine, in_this_process, key_of
 from companion.exercises.catalogue import exercises
 
 BOOK = list(exercises().values())
