@@ -161,9 +161,9 @@ def test_a_damaged_result_is_measured_again(home: Path, capsys) -> None:
 )
 def test_a_full_disk_is_said_with_the_command_that_goes_on(what, message, standing, home: Path, capsys) -> None:
     arguments = [*TRAIN[:4], "runs/new" if what == "run.json" else "runs/one", *TRAIN[5:]]
-    import companion.files.models as files
+    from companion.files import atomic, models
 
-    real = files._replacing
+    real = atomic._replacing
 
     def full(path):
         if path.name == what:
@@ -171,7 +171,8 @@ def test_a_full_disk_is_said_with_the_command_that_goes_on(what, message, standi
         return real(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_replacing", full)
+        for module in (atomic, models):
+            patch.setattr(module, "_replacing", full)
         assert main(arguments) == 1
     error = capsys.readouterr().err
     assert message in error and ": no space left on device; it takes" in error and " are free." in error

@@ -27,7 +27,7 @@ def test_only_encodings_that_are_added_notice_that_a_text_begins_elsewhere(kind)
     reader, at = Reader(kind, start=3), torch.arange(11)
     symbols = torch.randint(64, (2, 11), generator=torch.Generator().manual_seed(4))
     change = (reader(symbols, positions=at + 90) - reader(symbols, positions=at)).abs().max().item()
-    assert change < 1e-3 if kind in ("rotary", "linear biases") else change > 0.1
+    assert change < 1e-3 if kind in ("rotary", "linear biases") else change > 0.01
 
 
 def test_practice_makes_better_and_is_the_same_each_time():
