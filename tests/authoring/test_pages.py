@@ -97,7 +97,7 @@ def test_cells_are_found_under_their_headings_and_by_their_claims(lesson):
     assert [heading.text for heading in small.above(2)] == ["Small", "Where texts differ"]
     assert [heading.text for heading in small.above(4)] == ["Small", "Next"]
     assert small.claims == {"S0-04": [2, 4], "S1-02": [4]}
-    assert small.heading("More").cell == small.cells[2].id
+    assert small.heading("More").cell == small.cells[3].id
     with pytest.raises(LessonError, match="no heading 'Less'"):
         small.heading("Less")
 
