@@ -20,7 +20,7 @@ export OMP_NUM_THREADS
 
 # A file's tests stay in one process; what takes long starts first (tests/conftest.py), so that both end together.
 PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
-NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180 --nbval-sanitize-with authoring/nbval.cfg
+NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180
 # A reader's progress is not for tests to write.
 IN_BUILD := COMPANION_HOME="$$PWD/build/progress"
 

@@ -28,10 +28,10 @@ def unchecked() -> Iterator[None]:
 SLOW = (
     "training/test_distributed.py",
     "test_selftest.py",
-    "test_cli_survive.py",
+    "commands/test_train.py",
     "test_bench.py",
     "training/test_survive.py",
-    "course/test_leaks.py",
+    "course/release/test_leaks.py",
     "test_published.py",
     "data/test_published_tokenizers.py",
 )

@@ -45,8 +45,6 @@ COMMANDS = {
     "course": (course, "problem sets, marks, and the proof that the checks work"),
 }
 """Each command's file, with `parser` and `run`, and what it does in a line."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
 
 
 def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tuple(COMMANDS)) -> Parser:
@@ -104,4 +102,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print(f"\ncompanion {command}: stopped", file=sys.stderr)
-        return INTERRUPTED
+        return train.INTERRUPTED

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any, TypeVar
 
 from companion.checking.exercise import DIFFICULTIES
 from companion.exercises.catalogue import exercises
 from companion.files.atomic import write_atomic
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,17 @@ def progress_file() -> Path:
 
 def read_progress() -> dict[str, Record]:
     """What is known, by exercise. Raises `ValueError` naming the file if it cannot be understood."""
-    file = progress_file()
+    return read_kept(progress_file(), "the progress that the course wrote", lambda value: Record(**value))
+
+
+def read_kept(file: Path, what: str, made: Callable[[Any], Kept]) -> dict[str, Kept]:
+    """What a file of the reader's keeps, by key; nothing if it is not there.
+
+    what:  what is expected in it, for the message.
+    made:  makes an entry of its JSON value; raises `ValueError`, `TypeError` or `AttributeError` for anything else.
+
+    Raises `ValueError` naming the file if it cannot be read or understood.
+    """
     try:
         text = file.read_text("utf-8")
     except FileNotFoundError:
@@ -41,12 +55,9 @@ def read_progress() -> dict[str, Record]:
     except (OSError, UnicodeError) as error:
         raise ValueError(f"{file}: cannot be read ({error})") from None
     try:
-        read = json.loads(text)
-        return {str(key): Record(**value) for key, value in read.items()}
+        return {str(key): made(value) for key, value in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):
-        raise ValueError(
-            f"{file}: expected the progress that the course wrote; move the file away to begin again"
-        ) from None
+        raise ValueError(f"{file}: expected {what}; move the file away to begin again") from None
 
 
 def _write(known: dict[str, Record]) -> None:

@@ -13,7 +13,8 @@ from typing import Literal
 import torch
 
 from companion.config import require_whole
-from companion.generation.decoding import Rules, check_request, decode, evaluating, prefill, wide
+from companion.generation.decoding import Rules, check_request, decode, evaluating, prefill
+from companion.layers.wide import wide
 from companion.transformer import Transformer
 
 
@@ -84,7 +85,7 @@ def beam_search(
         logits, cache, memory = prefill(model, prompts, source, max(map(len, prompts)) + steps - 1)
         everyone, owners = memory, list(range(len(prompts)))  # owners: whose candidate each row of the cache is
         for step in range(steps):
-            scores = rules.apply(logits.to(wide(logits)).log_softmax(-1), step, steps, ends)
+            scores = rules.apply(wide(logits).log_softmax(-1), step, steps, ends)
             # A row's share of its prompt's best `considered` is among its own best.
             best = scores.topk(min(considered, scores.shape[1]), dim=-1)
             values, ids = best.values.tolist(), best.indices.tolist()

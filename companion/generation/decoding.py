@@ -20,11 +20,6 @@ from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
 
-def wide(x: Tensor) -> torch.dtype:
-    """What probabilities are computed in: half precision is too coarse for them."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
 def check_ids(name: str, ids: Collection[int], vocab: int) -> None:
     """Raises `ValueError` for an id that no token of the vocabulary has."""
     for token in ids:

@@ -10,9 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from companion.config import require_whole
-from companion.generation.decoding import (
-    wide,
-)
+from companion.layers.wide import wide, wide_dtype
 
 
 def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor, "*batch vocab"]:
@@ -50,7 +48,7 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     if p == 1:
         return logits  # rounding in the running sum could cut the tail
     descending, order = logits.sort(dim=-1, descending=True, stable=True)
-    probabilities = descending.softmax(-1, dtype=wide(logits))
+    probabilities = descending.softmax(-1, dtype=wide_dtype(logits.dtype))
     before = probabilities.cumsum(-1) - probabilities  # what the more probable tokens already add up to
     return torch.full_like(logits, -math.inf).scatter(-1, order, descending.masked_fill(before >= p, -math.inf))
 
@@ -74,7 +72,7 @@ class Sampling:
 
     def probabilities(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
         """What is drawn from; each row sums to one. Half-precision logits are taken to float32 first."""
-        logits = temperature(logits.to(wide(logits)), self.temperature)
+        logits = temperature(wide(logits), self.temperature)
         if self.top_k is not None:
             logits = top_k(logits, self.top_k)
         if self.top_p is not None:

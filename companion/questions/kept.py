@@ -10,8 +10,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from pathlib import Path
 
-from companion.exercises.progress import progress_file
+from companion.exercises.progress import progress_file, read_kept
 from companion.files.atomic import write_atomic
 from companion.questions.question import Question
 
@@ -56,21 +57,15 @@ def state(given: Sequence[Given]) -> State:
 
 def read_answers() -> dict[str, list[Given]]:
     """All answers by the question's key. Raises `ValueError` naming the file if it cannot be understood."""
-    file = progress_file().with_name("questions.json")
-    try:
-        text = file.read_text("utf-8")
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"{file}: cannot be read ({error})") from None
-    try:
-        read = json.loads(text)
-        return {
-            str(key): [(date.fromisoformat(day), bool(right)) for day, right in given] for key, given in read.items()
-        }
-    except (ValueError, TypeError, AttributeError):
-        what = "expected the answers that the course kept; move the file away to begin again"
-        raise ValueError(f"{file}: {what}") from None
+    return read_kept(
+        _answers_file(),
+        "the answers that the course kept",
+        lambda given: [(date.fromisoformat(day), bool(right)) for day, right in given],
+    )
+
+
+def _answers_file() -> Path:
+    return progress_file().with_name("questions.json")
 
 
 def note_answer(question: Question, right: bool, day: date | None = None) -> None:
@@ -78,7 +73,7 @@ def note_answer(question: Question, right: bool, day: date | None = None) -> Non
     known = read_answers()
     known.setdefault(question.key, []).append((day or date.today(), right))
     rows = {key: [(when.isoformat(), well) for when, well in given] for key, given in known.items()}
-    write_atomic(progress_file().with_name("questions.json"), json.dumps(rows, indent=1, sort_keys=True))
+    write_atomic(_answers_file(), json.dumps(rows, indent=1, sort_keys=True))
 
 
 def due(asked: Iterable[Question], day: date | None = None) -> list[Question]:
