@@ -56,7 +56,7 @@ class Outcome:
 
 
 def rows(root: Path = ROOT) -> dict[str, tuple[str, ...]]:
-    """Each lesson with its notebooks (itself, deeper, exercises, and their solutions from `make solved`), and `TESTS`."""
+    """Each lesson with its notebooks (itself, deeper, exercises, and `make solved`'s solutions), and `TESTS`."""
     found = {}
     for lesson in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         number = lesson.name[:2]
