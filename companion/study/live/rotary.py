@@ -106,7 +106,7 @@ def dials(
     speeds = base ** (-np.arange(pairs) / pairs)
     hands = [v[0::2] + 1j * v[1::2] for v in (q, k)]
     longest = max(abs(hand).max() for hand in hands)
-    fig, axes = figures.subplots(2, pairs, width=5.4, height=2.9, height_ratios=[3, 2])
+    fig, axes = figures.subplots(2, pairs, width=5.0, height=2.7, height_ratios=[3, 2])
     for j, ax in enumerate(axes[0]):
         angles = [
             float(np.angle(hand[j])) + m * speeds[j] for hand, m in zip(hands, (start, start - apart), strict=True)
@@ -121,7 +121,9 @@ def dials(
         ax.remove()
     below = fig.add_subplot(axes[1, 0].get_gridspec()[1, :])
     below.plot(finely, curve.sum(axis=1), color=figures.PALETTE["green"], marker="")
-    below.plot([apart], [parts[apart].sum()], color=figures.PALETTE["green"], marker="o", markersize=8)
+    here = float(parts[apart].sum())
+    below.plot([apart], [here], color=figures.PALETTE["green"], marker="o", markersize=8)
+    below.text(apart + 0.6, here, f"D = {apart}: {here:.2f}".replace("-", "−"), va="bottom")
     below.set(xlabel="distance D from the query back to the key", ylabel="score", xticks=every[::5], yticks=[0])
     below.grid(False)
     looks = [Line2D([], [], label=name, **_look(color)) for name, color in (("query", "blue"), ("key", "red"))]
