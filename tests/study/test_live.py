@@ -87,6 +87,7 @@ def test_the_still_figure_is_checked_like_every_other(shown):
             r"scores: expected a list of numbers, got shape \(1, 1\)",
         ),
         (lambda: live.collapse([1.0, 2.0], words=["a", "b"], widths=[4, 0]), r"widths: expected .* positive"),
+        (lambda: live.collapse([1.0, 2.0], words=["a", "b"], start=5), r"start: expected one of the widths .*, got 5"),
         (
             lambda: live.hover(QUERIES, KEYS[:2], words=["a"] * 3),
             r"queries, keys: expected one shape .*\(3, 4\) and \(2, 4\)",
