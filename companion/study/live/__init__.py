@@ -9,6 +9,7 @@ Each of them shows one output that holds everything it needs; `moving` is the me
 
 from companion.study.live.attention import collapse, hover
 from companion.study.live.generation import sampling
+from companion.study.live.heads import bricks, switchboard
 from companion.study.live.rotary import dials, together
 
-__all__ = ["collapse", "dials", "hover", "sampling", "together"]
+__all__ = ["bricks", "collapse", "dials", "hover", "sampling", "switchboard", "together"]
