@@ -11,5 +11,6 @@ from companion.study.live.attention import collapse, hover
 from companion.study.live.generation import sampling
 from companion.study.live.heads import bricks, switchboard
 from companion.study.live.rotary import dials, together
+from companion.study.live.waves import clocks
 
-__all__ = ["bricks", "collapse", "dials", "hover", "sampling", "switchboard", "together"]
+__all__ = ["bricks", "clocks", "collapse", "dials", "hover", "sampling", "switchboard", "together"]

@@ -2,7 +2,7 @@
 (box, data, kit) => {
   const n = data.tokens, h = data.heads, all = n * h, LEFT = 84, TOP = 46, ROW = 36, wide = Math.min(96, 760 / all - 5, 660 / Math.max(n, h) - 8);
   const steps = ["1: from the product", "2: in memory", "3: for attention"], ways = ["view, then transpose", "direct view"];
-  const colours = ["blue", "orange", "green", "purple"], range = (count) => Array.from({ length: count }, (_, i) => i);
+  const colours = ["blue", "orange", "purple", "green"], range = (count) => Array.from({ length: count }, (_, i) => i);
   let way = 0, step = 0;
   kit.choice("The way:", ways, way, (at) => { way = at; show(); });
   kit.nextRow();

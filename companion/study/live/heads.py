@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from companion.study import figures
 from companion.study.live import moving
 
-COLORS = ("blue", "orange", "green", "purple")
+COLORS = ("blue", "orange", "purple", "green")
 
 
 def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
@@ -54,7 +54,7 @@ def _wall(ax: Axes, lies: np.ndarray, heads: int, title: str) -> None:
         wrong = (head, token) != (row, slot)
         look = {"edgecolor": figures.PALETTE["red"], "linestyle": "--", "linewidth": 2} if wrong else {"edgecolor": "0.4"}
         color = figures.PALETTE[COLORS[head]]
-        ax.add_patch(Rectangle((slot - 0.45, row - 0.4), 0.9, 0.8, facecolor=(*_rgb(color), 0.3), **look))
+        ax.add_patch(Rectangle((slot - 0.45, row - 0.4), 0.9, 0.8, facecolor=(*_rgb(color), 0.45), **look))
         ax.text(slot, row, f"t{token} h{head}", ha="center", va="center", fontsize=10)
     ax.set(xlim=(-0.6, lies.shape[1] - 0.4), ylim=(lies.shape[0] - 0.5, -0.5), title=title)
     ax.set(xlabel="slot of the token axis", ylabel="head", xticks=range(lies.shape[1]), yticks=range(lies.shape[0]))
@@ -93,9 +93,9 @@ def switchboard(
         raise ValueError(f"right: expected {2**count} shares from 0 to 1, one for each set of heads; got {shares.shape}")
     single = ["all on", *(f"layer {at // heads}, head {at % heads} off" for at in range(count))]
     alone = [shares[0], *(shares[1 << at] for at in range(count))]
-    fig, ax = figures.subplots(width=7.6, height=0.9 + 0.3 * len(single))
+    fig, ax = figures.subplots(width=5.8, height=0.8 + 0.24 * len(single))
     bars = ax.barh(range(len(single)), [100 * share for share in alone], color=figures.PALETTE["blue"], height=0.7)
-    ax.bar_label(bars, [f"{100 * share:.0f} %" for share in alone], padding=3)
+    ax.bar_label(bars, [f"{100 * share:.0f} %" for share in alone], padding=3, fontsize=9)
     for name, share in marks:
         ax.axvline(100 * share, color="0.35", linestyle="--", linewidth=1.2)
         ax.text(100 * share + 1, -0.75, name, fontsize=9, va="center")
@@ -104,7 +104,7 @@ def switchboard(
     ax.grid(False)
     moving.show(
         "switchboard",
-        {"right": np.round(shares, 3), "does": names, "marks": [[name, share] for name, share in marks]},
+        {"right": np.round(shares, 2), "does": names, "marks": [[name, share] for name, share in marks]},
         fig,
         alt="A box for each head of each layer, with what it does, and a bar of how often the model is right. Each head "
         "can be switched off, alone or with others, and the bar follows.",

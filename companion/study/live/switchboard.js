@@ -2,9 +2,9 @@
 (box, data, kit) => {
   const layers = data.does.length, heads = data.does[0].length, BOX = 172, HIGH = 62, GAP = 10, LEFT = 66;
   let off = 0;
-  data.does.forEach((row, layer) => {
-    if (layer) kit.nextRow();
-    row.forEach((_, head) => kit.toggle(`layer ${layer}, head ${head}`, true, (on) => {
+  [...data.does.keys()].reverse().forEach((layer, at) => { // the first layer is the lowest, as in the picture
+    if (at) kit.nextRow();
+    data.does[layer].forEach((_, head) => kit.toggle(`layer ${layer}, head ${head}`, true, (on) => {
       const bit = 1 << (layer * heads + head);
       off = on ? off & ~bit : off | bit;
       show();
