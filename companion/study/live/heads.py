@@ -93,7 +93,7 @@ def switchboard(
         raise ValueError(f"right: expected {2**count} shares from 0 to 1, one for each set of heads; got {shares.shape}")
     single = ["all on", *(f"layer {at // heads}, head {at % heads} off" for at in range(count))]
     alone = [shares[0], *(shares[1 << at] for at in range(count))]
-    fig, ax = figures.subplots(width=5.8, height=0.8 + 0.24 * len(single))
+    fig, ax = figures.subplots(width=5.0, height=0.7 + 0.22 * len(single))
     bars = ax.barh(range(len(single)), [100 * share for share in alone], color=figures.PALETTE["blue"], height=0.7)
     ax.bar_label(bars, [f"{100 * share:.0f} %" for share in alone], padding=3, fontsize=9)
     for name, share in marks:
@@ -104,7 +104,7 @@ def switchboard(
     ax.grid(False)
     moving.show(
         "switchboard",
-        {"right": np.round(shares, 2), "does": names, "marks": [[name, share] for name, share in marks]},
+        {"percent": np.rint(100 * shares).astype(int), "does": names, "marks": [[name, share] for name, share in marks]},
         fig,
         alt="A box for each head of each layer, with what it does, and a bar of how often the model is right. Each head "
         "can be switched off, alone or with others, and the bar follows.",

@@ -32,7 +32,7 @@
     kit.svg(draw, "text", { x: X(value), y: BASE + 34 + 15 * (i % 2), "text-anchor": "middle", class: "small quiet" }, name);
   });
   const show = () => {
-    const right = data.right[off], dead = [];
+    const right = data.percent[off] / 100, dead = [];
     boxes.forEach(({ back, strike }, at) => {
       const gone = (off >> at) & 1;
       if (gone) dead.push(`head ${at % heads} of layer ${Math.floor(at / heads)}`);
