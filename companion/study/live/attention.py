@@ -124,7 +124,8 @@ def hover(
 def _score(query: np.ndarray, key: np.ndarray, parts: bool) -> str:
     """The products of two vectors, if asked for, and their sum over the root: each on a line."""
     each = [f"{_factor(x)} · {_factor(y)} = {x * y + 0:.4g}" for x, y in zip(query, key, strict=True) if parts]
-    return "\n".join([*each, f"{query @ key:.4g} / √{len(query)}"]).replace("-", "−")
+    score = query @ key
+    return "\n".join([*each, f"{score:.4g} / √{len(query)} = {score / len(query) ** 0.5 + 0:.4g}"]).replace("-", "−")
 
 
 def _factor(x: float) -> str:
