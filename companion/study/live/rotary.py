@@ -123,8 +123,14 @@ def dials(
     below.plot(finely, curve.sum(axis=1), color=figures.PALETTE["green"], marker="")
     here = float(parts[apart].sum())
     below.plot([apart], [here], color=figures.PALETTE["green"], marker="o", markersize=8)
-    below.text(apart + 0.6, here, f"D = {apart}: {here:.2f}".replace("-", "−"), va="bottom")
-    below.set(xlabel="distance D from the query back to the key", ylabel="score", xticks=every[::5], yticks=[0])
+    label = f"D = {apart}: {here:.2f}".replace("-", "−")
+    below.annotate(label, (apart, here), xytext=(6, 10), textcoords="offset points")
+    below.set(
+        xlabel="distance D from the query back to the key",
+        ylabel="score",
+        xticks=every[::5],
+        yticks=[-round(top), 0, round(top)] if (top := float(abs(curve.sum(axis=1)).max())) >= 0.5 else [0],
+    )
     below.grid(False)
     looks = [Line2D([], [], label=name, **_look(color)) for name, color in (("query", "blue"), ("key", "red"))]
     fig.legend(handles=looks, loc="outside upper center", ncols=2)
