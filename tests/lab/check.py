@@ -4,13 +4,18 @@
   place and do not select a row of cells. Whatever is done, nothing that git knows has changed afterwards.
 - **figures**: every handle of every moving figure is moved, by keyboard and mouse, in JupyterLab after its cell has
   run, when the saved notebook is opened again, and in a page opened from a folder, there in a light and a dark theme.
+- **questions**: every question of a lesson is answered, by mouse and keyboard, in JupyterLab and in a page opened from
+  a folder: each choice, right and wrong numbers, guesses; the reason is said, the answer kept, and there when the
+  notebook is opened again. In that page the lesson's figures move too.
 - **exercise**: a wrong answer and a right one are typed into an exercise, and the check says so.
-- **lessons**: each lesson is run from top to bottom. It fails when a cell fails or is not run, something is written to
-  stderr, a formula does not render, a picture does not load or has no words, LaTeX is left in the text, or a figure
-  does not move.
+- **lessons**: each lesson, and its deeper notebook, is run from top to bottom. It fails when a cell fails or is not
+  run, something is written to stderr, a formula does not render, a picture does not load or has no words, LaTeX is
+  left in the text, or a figure does not move; in the second edition also when an equation or a printed line is too wide
+  in a window of 1280 or 900 pixels.
 
-It fails as well when axe finds what a reader with a screen reader cannot use, and when anything is asked of another
-machine. Every figure is kept as a screenshot, to be looked at. Needs Chromium and the extra `dev`.
+It fails as well when axe finds what a reader with a screen reader cannot use, or something can hardly be seen, in the
+light or in the dark theme, and when anything is asked of another machine. Figures, and each notebook in both themes,
+are kept as screenshots, to be looked at. Needs Chromium and the extra `dev`.
 
     make lab-check ONLY="start figures" FIGURES=FOLDER LESSON=02
 """
@@ -25,6 +30,8 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+import answering
+import looking
 import moving
 import nbformat
 from live_examples import EXAMPLES
@@ -39,6 +46,7 @@ from reader import (
     open_notebook,
     run_all,
     save,
+    static_page,
     wait_for_cells,
     wait_until_drawn,
 )
@@ -53,7 +61,7 @@ BROWSER_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PARTS = ("start", "figures", "exercise", "lessons")
+PARTS = ("start", "figures", "exercise", "questions", "lessons")
 FIGURES = "moving.ipynb"  # the notebook of all moving figures
 EXERCISES = "exercises/02_exercises.ipynb"
 ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and what its check must say
@@ -66,6 +74,7 @@ ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and wha
         "2.1 One weight with a pencil: right. 1 point.",
     ),
 }
+FOLDED = "folded"  # the tag that only the second edition has
 CLICKED = 6  # headings of the contents that are clicked
 SELECTED = "document.querySelectorAll('.jp-Notebook .jp-Cell.jp-mod-selected').length"
 # Whether a heading of this text is in sight, in the open notebook.
@@ -79,8 +88,8 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     page.goto(lab.url())
     page.wait_for_selector(".ext-path")
     page.wait_for_selector(IDLE)
-    page.screenshot(path=screenshots / "start.png")
-    faults = axe(page, ".jp-Notebook .jp-RenderedMarkdown, .jp-Notebook .ext-path")
+    faults = _in_both_themes(page, screenshots, "start", ".jp-Notebook .jp-RenderedMarkdown, .jp-Notebook .ext-path")
+    faults += looking.measure(page)
     if page.locator(".jp-Notification, .Toastify__toast").count():
         faults.append("a notice covers a part of the first screen")
     page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
@@ -123,10 +132,7 @@ def figures(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     run_all(page)
     shown = page.locator("figure[data-live]")
     count, faults = moving.move_all(page, shown, "after running")
-    faults += axe(page, ".jp-Notebook .jp-OutputArea")
-    for number, figure in enumerate(shown.all()):
-        figure.scroll_into_view_if_needed()
-        figure.screenshot(path=screenshots / f"moving-{number}-light.png")
+    faults += _in_both_themes(page, screenshots, "moving", ".jp-Notebook .jp-OutputArea")
     save(page)
     open_notebook(page, lab.url(FIGURES))
     page.wait_for_function(f"count => document.querySelectorAll('{moving.ALIVE}').length === count", arg=len(EXAMPLES))
@@ -143,14 +149,61 @@ def figures(page: Page, lab: Lab, screenshots: Path) -> list[str]:
         page.wait_for_selector(moving.ALIVE)
         if theme == "light":
             alone, found = moving.move_all(page, shown, "from a folder")
-            faults += [*found, *axe(page, "body")]
-        faults += axe(page, "body")
+            faults += found
+        faults += [*axe(page, "body"), *looking.contrast(shown)]
         page.screenshot(path=screenshots / f"folder-{theme}.png", full_page=True)
     page.emulate_media(color_scheme="light")
     print(f"{len(bodies)} moving figures: {count} handles after running, {again} opened again, {alone} from a folder")
     if not count == again == alone:
         faults.append(f"not the same handles everywhere: {count}, {again}, {alone}")
     return [f"figures: {fault}" for fault in faults]
+
+
+def questions(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
+    """Answer every question of a lesson, in JupyterLab, where the answers reach the reader's progress, and alone."""
+    cells = nbformat.read(lab.mine / f"{name}.ipynb", as_version=4).cells
+    asked = sum(cell.source.startswith("# question ") for cell in cells)
+    if not asked:
+        return []
+    alive = f"count => document.querySelectorAll('{answering.ALIVE}').length === count"
+    open_notebook(page, lab.url(f"{name}.ipynb"))
+    page.wait_for_function(alive, arg=asked)
+    wait_until_drawn(page)
+    count, given, faults = answering.answer_all(page, "JupyterLab", answering.PROGRESS)
+    faults += answering.not_kept(lab.progress, given)
+    if page.locator(".jp-Notebook .jp-Cell").count() != len(cells):
+        faults.append("answering with the keyboard has changed the notebook's cells")
+    page.locator(answering.ALIVE).first.scroll_into_view_if_needed()
+    faults += _in_both_themes(page, screenshots, f"{name}-questions", ".jp-Notebook .ext-question")
+    save(page)
+    open_notebook(page, lab.url(f"{name}.ipynb"))
+    page.wait_for_function(alive, arg=asked)
+    faults += answering.forgotten(page, "opened again")
+    alone = 0
+    for theme in ("light", "dark"):
+        page.goto(static_page(lab, name, theme).as_uri())
+        page.wait_for_function(alive, arg=asked)
+        if theme == "light":
+            handles, found = moving.move_all(page, page.locator("figure[data-live]"), "from a folder")
+            faults += found
+            alone, _, found = answering.answer_all(page, "from a folder", answering.BROWSER)
+            faults += found
+        page.locator(answering.ALIVE).first.scroll_into_view_if_needed()
+        page.screenshot(path=screenshots / f"{name}-folder-{theme}.png")
+        faults += [*axe(page, ".ext-question, .ext-figure"), *looking.contrast(page.locator("figure[data-live]"))]
+    print(f"{name}: {asked} questions, {count} answers in JupyterLab, {alone} and {handles} handles from a folder")
+    return [f"{name}: {fault}" for fault in faults]
+
+
+def _in_both_themes(page: Page, screenshots: Path, name: str, selector: str) -> list[str]:
+    """What axe finds in a part of the open notebook, and what can hardly be seen, in the light and the dark theme."""
+    faults = []
+    for theme in ("Dark", "Light"):
+        looking.theme(page, theme)
+        found = [*axe(page, selector), *looking.contrast(page.locator("figure[data-live]"))]
+        faults += [f"{theme.lower()} theme: {fault}" for fault in found]
+        page.screenshot(path=screenshots / f"{name}-{theme.lower()}.png")
+    return faults
 
 
 def exercise(page: Page, lab: Lab, screenshots: Path) -> list[str]:
@@ -209,15 +262,19 @@ def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     cells = nbformat.read(lab.mine / f"{name}.ipynb", as_version=4).cells
     wait_for_cells(page, sum(cell.cell_type == "code" for cell in cells))
     run_all(page)
+    shot = name.replace("/", "-")
     pictures = page.locator(".jp-OutputArea .ext-figure").all()
     for number, picture in enumerate(pictures, 1):
         picture.scroll_into_view_if_needed()
-        picture.screenshot(path=screenshots / f"{name}-{number:02}.png")
+        picture.screenshot(path=screenshots / f"{shot}-{number:02}.png")
     formulas = page.locator("mjx-container").count()
     handles, faults = moving.move_all(page, page.locator("figure[data-live]"), "after running")
     counts = f"{formulas} formulas, {len(pictures)} figures, {handles} handles"
     print(f"{name}: {len(page.evaluate(PROMPTS))} code cells, {counts}", flush=True)
-    faults += look(page) + axe(page, ".jp-Notebook .jp-OutputArea") + ([] if formulas else ["no formula was rendered"])
+    faults += look(page) + ([] if formulas else ["no formula was rendered"])
+    if any(FOLDED in cell.metadata.get("tags", []) for cell in cells):  # the second edition
+        faults += looking.measure(page)
+    faults += _in_both_themes(page, screenshots, shot, ".jp-Notebook .jp-OutputArea")
     return [f"{name}: {fault}" for fault in faults]
 
 
@@ -242,7 +299,12 @@ def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: 
     """What is wrong with the chosen parts."""
     faults, before = [], contents_of(lab.root / "notebooks")
     steps = [partial(part, page, lab, screenshots) for part in (start, figures, exercise) if part.__name__ in parts]
-    steps += [partial(lesson, page, lab, screenshots, name) for name in names if "lessons" in parts]
+    for name in names:
+        steps += [partial(questions, page, lab, screenshots, name)] if "questions" in parts else []
+        steps += [partial(lesson, page, lab, screenshots, name)] if "lessons" in parts else []
+        deeper = f"deeper/{name[:2]}_deeper"
+        if "lessons" in parts and (lab.mine / f"{deeper}.ipynb").exists():
+            steps.append(partial(lesson, page, lab, screenshots, deeper))
     for step in steps:
         found = step()
         print(*found, sep="\n", end="\n" if found else "", flush=True)

@@ -37,6 +37,11 @@ class Lab:
     def mine(self) -> Path:
         return self.root / lab.MINE
 
+    @property
+    def progress(self) -> Path:
+        """Where the reader's progress is kept."""
+        return self.root.parent / "progress"
+
     def url(self, name: str = "") -> str:
         """Of a notebook, from the reader's folder; without a name, where the course begins."""
         return f"{self.address}/{f'lab/tree/{lab.MINE}/{name}?reset&' if name else '?'}token={self.token}"
@@ -119,6 +124,18 @@ def run_all(page: Page) -> None:
     page.wait_for_function(f"{PROMPTS}.some(t => t == '[*]:')")
     page.wait_for_function(f"{PROMPTS}.every(t => t != '[*]:')", timeout=LONGEST_RUN)
     page.wait_for_selector(IDLE)
+
+
+def static_page(lab: Lab, name: str, theme: str) -> Path:
+    """A notebook of the reader as an HTML file, in a folder of its own: no kernel, and nothing asked of the network."""
+    from nbconvert import HTMLExporter
+
+    elsewhere = {f"{what}_url": "" for what in ("mathjax", "require_js", "jquery", "mermaid_js")}
+    text, _ = HTMLExporter(template_name="lab", theme=theme, **elsewhere).from_filename(str(lab.mine / f"{name}.ipynb"))
+    file = lab.root.parent / "static" / theme / f"{Path(name).name}.html"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 def save(page: Page) -> None:
