@@ -125,9 +125,10 @@ def _submit(page: Page, section: Locator, how: str) -> str:
 
 
 def _choose(page: Page, section: Locator, letter: str, how: str) -> str:
-    wanted = section.locator(f"input[type=radio][value={letter}]")
+    radio = f"input[type=radio][value={letter}]"
+    wanted = section.locator(radio)
     if how == "mouse":
-        section.locator("label").filter(has=wanted).click()
+        section.locator("label").filter(has=page.locator(radio)).click()
         return _submit(page, section, how)
     checked = section.locator("input[type=radio]:checked")
     (checked if checked.count() else section.locator("input[type=radio]")).first.focus()
@@ -167,7 +168,7 @@ def _judge(page: Page, section: Locator, expected: bool, how: str) -> str:
     if how == "mouse":
         button.click()
         return ""
-    for _ in range(2):
+    for _ in range(6):  # what is said may hold links
         page.keyboard.press("Tab")
         if button.evaluate(FOCUSED):
             page.keyboard.press("Space")
