@@ -43,5 +43,5 @@ def contrast(figures: Locator) -> list[str]:
 def theme(page: Page, name: str) -> None:
     """JupyterLab's theme: "Light" or "Dark"."""
     page.evaluate(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {name}'}})")
-    page.wait_for_selector(f"body[data-jp-theme-light={str(name == 'Light').lower()}]")
+    page.wait_for_selector(f"body[data-jp-theme-light={str(name == 'Light').lower()}]", state="attached")
     page.wait_for_timeout(1_000)
