@@ -76,11 +76,12 @@ ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and wha
 }
 FOLDED = "folded"  # the tag that only the second edition has
 CLICKED = 6  # headings of the contents that are clicked
+OPEN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SELECTED = "document.querySelectorAll('.jp-Notebook .jp-Cell.jp-mod-selected').length"
 # Whether a heading of this text is in sight, in the open notebook.
-IN_SIGHT = """text => [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) :is(h1, h2, h3, h4)')]
+IN_SIGHT = f"""text => [...document.querySelectorAll('{OPEN} :is(h1, h2, h3, h4)')]
   .filter(heading => heading.innerText.trim().startsWith(text))
-  .some(heading => { const box = heading.getBoundingClientRect(); return box.top > 0 && box.bottom < innerHeight; })"""
+  .map(heading => heading.getBoundingClientRect()).some(box => box.top > 0 && box.bottom < innerHeight)"""
 
 
 def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
@@ -103,6 +104,7 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     wait_until_drawn(page)
     faults += _contents(page)
     page.screenshot(path=screenshots / "contents.png")
+    faults += _link_to_a_cell(page, lab)
     return [f"start: {fault}" for fault in faults]
 
 
@@ -124,6 +126,23 @@ def _contents(page: Page) -> list[str]:
         if (selected := page.evaluate(SELECTED)) > 2:
             faults.append(f"a click on {text!r} in the contents selects {selected} cells")
     return faults if total >= CLICKED else [*faults, f"the contents have {total} headings"]
+
+
+def _link_to_a_cell(page: Page, lab: Lab) -> list[str]:
+    """Click the first link of the open lesson to a deeper section: it must come in sight, and alone be selected."""
+    link = page.locator(f"{OPEN} a[href*='deeper'][href*='cell-id=']").first
+    id = (link.get_attribute("href") or "").split("cell-id=")[-1]
+    deeper = next((lab.mine / "deeper").glob("02_*.ipynb"))
+    [cell] = [cell for cell in nbformat.read(deeper, as_version=4).cells if cell.id == id]
+    heading = cell.source.split("\n")[0].lstrip("# ").split("$")[0].strip()
+    link.scroll_into_view_if_needed()
+    link.click()
+    try:
+        page.wait_for_function(IN_SIGHT, arg=heading[:30], timeout=60_000)
+    except TimeoutError:
+        return [f"the link to the deeper section {heading!r} does not lead there"]
+    selected = page.locator(f"{OPEN} .jp-Cell.jp-mod-selected").count()
+    return [f"the link to the deeper section {heading!r} selects {selected} cells"] if selected > 1 else []
 
 
 def figures(page: Page, lab: Lab, screenshots: Path) -> list[str]:
