@@ -129,7 +129,7 @@ def _contents(page: Page) -> list[str]:
 
 
 def _link_to_a_cell(page: Page, lab: Lab) -> list[str]:
-    """Click the last link of the open lesson to a deeper section: it must come in sight, no row of cells be selected."""
+    """Click the last link of the open lesson to a deeper section: it must come in sight, and select no row of cells."""
     link = page.locator(f"{OPEN} a[href*='deeper'][href*='cell-id=']").last
     id = (link.get_attribute("href") or "").split("cell-id=")[-1]
     deeper = next((lab.mine / "deeper").glob("02_*.ipynb"))
