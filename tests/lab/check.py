@@ -192,7 +192,6 @@ def questions(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     faults += answering.not_kept(lab.progress, given)
     if page.locator(".jp-Notebook .jp-Cell").count() != len(cells):
         faults.append("answering with the keyboard has changed the notebook's cells")
-    page.locator(answering.ALIVE).first.scroll_into_view_if_needed()
     faults += _in_both_themes(page, screenshots, f"{name}-questions", ".jp-Notebook .ext-question")
     save(page)
     open_notebook(page, lab.url(f"{name}.ipynb"))
@@ -207,9 +206,9 @@ def questions(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
             faults += found
             alone, _, found = answering.answer_all(page, "from a folder", answering.BROWSER)
             faults += found
+        faults += [*axe(page, ".ext-question, .ext-figure"), *looking.contrast(page.locator("figure[data-live]"))]
         page.locator(answering.ALIVE).first.scroll_into_view_if_needed()
         page.screenshot(path=screenshots / f"{name}-folder-{theme}.png")
-        faults += [*axe(page, ".ext-question, .ext-figure"), *looking.contrast(page.locator("figure[data-live]"))]
     print(f"{name}: {asked} questions, {count} answers in JupyterLab, {alone} and {handles} handles from a folder")
     return [f"{name}: {fault}" for fault in faults]
 
@@ -221,6 +220,7 @@ def _in_both_themes(page: Page, screenshots: Path, name: str, selector: str) -> 
         looking.theme(page, theme)
         found = [*axe(page, selector), *looking.contrast(page.locator("figure[data-live]"))]
         faults += [f"{theme.lower()} theme: {fault}" for fault in found]
+        page.locator(selector).first.scroll_into_view_if_needed()
         page.screenshot(path=screenshots / f"{name}-{theme.lower()}.png")
     return faults
 
