@@ -27,6 +27,7 @@ PATIENCE = 20_000  # milliseconds until an answer is kept
 READABLE = (
     """question => [...question.querySelectorAll('.ext-why')].filter(why => why.getClientRects().length).length"""
 )
+LETTERED = "list => getComputedStyle(list).listStyleType === 'lower-alpha'"
 FOCUSED = "button => button === document.activeElement"
 
 
@@ -80,6 +81,8 @@ def answer_all(page: Page, name: str, kept: str) -> tuple[int, dict[str, list[bo
         section.locator("button[type=submit]").click()
         if "Answer first" not in section.locator("[role=status]").inner_text():
             faults.append(f"{name}: question {id} takes nothing for an answer")
+        if question.kind == "choice" and not section.locator("ol").last.evaluate(LETTERED):
+            faults.append(f"{name}: question {id}: its choices are not a, b, c, as everywhere else")
         if question.kind == "number":
             _give_number(page, section, NO_NUMBER, "keyboard")
             if "A number, please" not in section.locator("[role=status]").inner_text():
