@@ -55,6 +55,7 @@ const alive = (question) => {
     const list = make("ol", { type: "a", class: "ext-choices" }), group = "q" + Math.random().toString(36).slice(2);
     answers.forEach((item, at) => {
       const radio = make("input", { type: "radio", name: group, value: "abcdefghijklmnopqrstuvwxyz"[at] });
+      if (item.dataset.words) radio.setAttribute("aria-label", item.dataset.words);
       const label = make("label", {}, radio, " ");
       label.append(...item.querySelector("summary").childNodes);
       list.append(make("li", item.hasAttribute("data-right") ? { "data-right": "" } : {}, label));

@@ -37,6 +37,7 @@ import nbformat
 from live_examples import EXAMPLES
 from playwright.sync_api import Page, TimeoutError, sync_playwright
 from reader import (
+    COUNTS,
     IDLE,
     NOTEBOOKS,
     PROMPTS,
@@ -258,11 +259,11 @@ def look(page: Page) -> list[str]:
     for kind in ("error", "stderr"):
         texts = page.locator(f"[data-mime-type='application/vnd.jupyter.{kind}']").all_inner_texts()
         faults += [f"{kind}: {text.strip()[:300]}" for text in texts]
-    prompts = page.evaluate(PROMPTS)
-    expected = [f"[{number}]:" for number in range(1, len(prompts) + 1)]
-    if prompts != expected:
-        wrong = next(index for index, pair in enumerate(zip(prompts, expected, strict=True), 1) if pair[0] != pair[1])
-        faults.append(f"code cell {wrong} of {len(prompts)} was not run in order: {prompts[wrong - 1]!r}")
+    counts = page.evaluate(COUNTS)
+    for number, count in enumerate(counts, 1):
+        if count != number:
+            faults.append(f"code cell {number} of {len(counts)} was not run in order: {count}")
+            break
     bad = page.locator("[data-mml-node='merror']").all_inner_texts()
     faults += [f"formula does not render: {text.strip()[:120]}" for text in bad]
     rendered = page.locator(".jp-RenderedMarkdown").all_inner_texts()
@@ -289,7 +290,7 @@ def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     formulas = page.locator("mjx-container").count()
     handles, faults = moving.move_all(page, page.locator("figure[data-live]"), "after running")
     counts = f"{formulas} formulas, {len(pictures)} figures, {handles} handles"
-    print(f"{name}: {len(page.evaluate(PROMPTS))} code cells, {counts}", flush=True)
+    print(f"{name}: {len(page.evaluate(COUNTS))} code cells, {counts}", flush=True)
     faults += look(page) + ([] if formulas else ["no formula was rendered"])
     if any(FOLDED in cell.metadata.get("tags", []) for cell in cells):  # the second edition
         faults += looking.measure(page)

@@ -22,6 +22,9 @@ from companion.study import lab
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 IDLE = f"#jp-main-statusbar >> text=/{lab.KERNEL}.*Idle/"
 PROMPTS = "[...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent.trim())"
+# The execution counts of the open notebook's code cells; a folded cell has no prompt to read it from.
+COUNTS = """window.jupyterapp.shell.currentWidget.content.widgets
+  .filter(cell => cell.model.type === 'code').map(cell => cell.model.executionCount)"""
 LONGEST_RUN = 300_000  # milliseconds
 
 
@@ -123,6 +126,9 @@ def run_all(page: Page) -> None:
     page.click(".jp-Dialog .jp-mod-accept")
     page.wait_for_function(f"{PROMPTS}.some(t => t == '[*]:')")
     page.wait_for_function(f"{PROMPTS}.every(t => t != '[*]:')", timeout=LONGEST_RUN)
+    for _ in range(2):  # between two cells it is idle for a moment
+        page.wait_for_selector(IDLE)
+        page.wait_for_timeout(1_500)
     page.wait_for_selector(IDLE)
 
 
