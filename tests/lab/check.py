@@ -91,7 +91,7 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     page.wait_for_selector(".ext-path")
     page.wait_for_selector(IDLE)
     faults = _in_both_themes(page, screenshots, "start", ".jp-Notebook .jp-RenderedMarkdown, .jp-Notebook .ext-path")
-    faults += looking.measure(page)
+    faults += looking.measure(page, screenshots, "start")
     if page.locator(".jp-Notification, .Toastify__toast").count():
         faults.append("a notice covers a part of the first screen")
     page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
@@ -293,7 +293,7 @@ def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     print(f"{name}: {len(page.evaluate(COUNTS))} code cells, {counts}", flush=True)
     faults += look(page) + ([] if formulas else ["no formula was rendered"])
     if any(FOLDED in cell.metadata.get("tags", []) for cell in cells):  # the second edition
-        faults += looking.measure(page)
+        faults += looking.measure(page, screenshots, shot)
     faults += _in_both_themes(page, screenshots, shot, ".jp-Notebook .jp-OutputArea")
     return [f"{name}: {fault}" for fault in faults]
 

@@ -14,13 +14,14 @@ _MEASURE, _CONTRAST = (
 )
 
 
-def measure(page: Page) -> list[str]:
-    """What is too wide in the open notebook, in a window of each width."""
+def measure(page: Page, screenshots: Path, name: str) -> list[str]:
+    """What is too wide in the open notebook, in a window of each width; each is kept as a screenshot."""
     faults, before = [], page.viewport_size
     for width in WINDOWS:
         page.set_viewport_size({"width": width, "height": 900})
         page.evaluate(f"window.jupyterapp.shell.{'collapseLeft' if width == min(WINDOWS) else 'expandLeft'}()")
         page.wait_for_timeout(1_500)  # the panels settle
+        page.screenshot(path=screenshots / f"{name}-{width}.png")
         found, letters = page.evaluate(_MEASURE, EQUATION)
         faults += [f"at {width} pixels: {fault}" for fault in found]
         if letters > LINE:
