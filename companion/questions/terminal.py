@@ -15,6 +15,7 @@ _SIGNS = {
     "cdot": "·", "times": "×", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "approx": "≈", "ne": "≠", "neq": "≠",
     "to": "→", "infty": "∞", "sum": "Σ", "dots": "...", "ldots": "...", "pm": "±", "in": "∈", "top": "T",
     "alpha": "α", "beta": "β", "gamma": "γ", "theta": "θ", "lambda": "λ", "mu": "μ", "pi": "π", "phi": "φ",
+    "varphi": "φ",
     "sigma": "σ",
     "left": "", "right": "", "log": "log", "exp": "exp", "cos": "cos", "sin": "sin", "max": "max", "min": "min",
 }  # fmt: skip

@@ -140,7 +140,8 @@ def command(root: Path) -> list[str]:
         f"--LabApp.default_url=/lab/tree/{MINE}/{START}",
         "--LabApp.custom_css=True",
         "--LabApp.expose_app_in_browser=True",  # so that an answer to a question reaches the reader's progress
-        f"--ServerApp.static_custom_path={root / 'notebooks' / '.lab' / 'custom'}",
+        # the page's own style; `static_custom_path` is no setting of the server, so it goes where the server keeps it
+        f"--ServerApp.tornado_settings={ {'static_custom_path': [str(root / 'notebooks' / '.lab' / 'custom')]}!r}",
         "--log-level=WARN",
         # jupytext, where the test extra has brought it, stays out of a reader's JupyterLab
         '--ServerApp.jpserver_extensions={"jupyterlab_jupytext": False}',

@@ -26,12 +26,13 @@ FILE = "start.ipynb"
 CELL = "path"  # the name of the cell that shows the table
 
 _COLORS = "--bar:{green};--back:{faint};--edge:{edge}"
+_HERE = ".ext-path.ext-path"  # twice: more than JupyterLab's own rules for tables in an output
 _STYLE = (
     f".ext-path{{{_COLORS.format_map(PALETTE | LIGHT_PAGE)};max-width:{WIDEST}px}}"
     f"[data-jp-theme-light=false] .ext-path{{{_COLORS.format_map(DARK | DARK_PAGE)}}}"
-    ".ext-path table{width:100%;font-size:14px;border-collapse:collapse}"
-    ".ext-path table :is(td,th){text-align:left;vertical-align:top;padding:.4em .7em}"
-    ".ext-path table :is(td,th):not(:first-child){white-space:nowrap;width:1%}"
+    f"{_HERE} table{{width:100%;table-layout:auto;margin:0 0 1em;font-size:14px;border-collapse:collapse}}"
+    f"{_HERE} :is(td,th){{text-align:left;vertical-align:top;padding:.4em .7em}}"
+    f"{_HERE} :is(td,th):not(:first-child){{white-space:nowrap;width:1%}}"
     ".ext-path i{display:inline-block;width:5em;height:.6em;border-radius:3px;background:var(--back);"
     "box-shadow:0 0 0 1px var(--edge);margin-right:.6em;overflow:hidden}"
     ".ext-path i b{display:block;height:100%;background:var(--bar)}"

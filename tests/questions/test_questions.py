@@ -55,6 +55,8 @@ def test_every_question_is_html_that_answers_without_script():
         assert question.html.count("<details><summary>") == reasons
         assert question.html.count('class="ext-why"') == reasons
         assert question.html.count(" data-right") == (question.kind != "predict")
+        formulas = sum("$" in answer.text for answer in question.answers) if question.kind == "choice" else 0
+        assert question.html.count(' data-words="') == formulas  # a formula alone would leave the choice without a name
         assert "{ref}" not in question.html and "{deeper}" not in question.html
 
 
