@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -83,8 +84,9 @@ class Parser(ArgumentParser):
             sentence = parser.wrong_value(name, message)
         else:
             sentence, parser = self.wrong_usage(message)
-        print(f"{parser.prog}: error: {sentence}", file=sys.stderr)
-        print(f"Flags and examples: {parser.prog} --help", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":  # of several processes that torchrun started, one says it
+            print(f"{parser.prog}: error: {sentence}", file=sys.stderr)
+            print(f"Flags and examples: {parser.prog} --help", file=sys.stderr)
         self.exit(2)
 
     def inner(self, commands: Iterable[str]) -> Parser:
