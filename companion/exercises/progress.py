@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 from companion.checking.exercise import DIFFICULTIES
 from companion.exercises.catalogue import exercises
 from companion.files.atomic import write_atomic
+from companion.readable import count
+from companion.readable import table as aligned
 
 Kept = TypeVar("Kept")
 
@@ -90,26 +92,29 @@ def note_solution(id: str) -> None:
 def table() -> str:
     """All exercises by lesson, with what was done of each; and the points that are reached."""
     known = read_progress()
-    lines, reached, possible = [], 0, 0
-    lesson = None
+    rows, reached, possible = [], 0, 0
     for id, exercise in exercises().items():
         record = known.get(id, Record())
         possible += exercise.points
         reached += exercise.points if record.passed else 0
-        if exercise.lesson != lesson:
-            lesson = exercise.lesson
-            lines += ["", f"lesson {lesson:02d}"]
         if record.passed:
             state = f"passed on {record.passed}"
         elif record.checks:
-            state = f"tried {record.checks} time{'s' * (record.checks > 1)}"
+            state = f"tried {count(record.checks, 'time')}"
         else:
             state = "open"
-        used = [f"{record.hints} hint{'s' * (record.hints > 1)}"] * bool(record.hints)
+        used = [count(record.hints, "hint")] * bool(record.hints)
         used += ["solution read"] * record.solution
-        points = f"{exercise.points} point{'s' if exercise.points > 1 else ' '}"
-        about = f"{id:<5} {exercise.title:<38} {points}  {exercise.minutes:>2} min  "
-        lines.append(f"  {about}{DIFFICULTIES[exercise.difficulty]:<8}  {', '.join([state, *used])}")
+        about = (id, exercise.title, count(exercise.points, "point"), f"{exercise.minutes} min")
+        rows.append((*about, DIFFICULTIES[exercise.difficulty], ", ".join([state, *used])))
+    lines: list[str] = []
+    lesson = None
+    drawn = aligned(rows, left=(0, 1, 2, 4, 5), width=None).splitlines()
+    for exercise, line in zip(exercises().values(), drawn, strict=True):
+        if exercise.lesson != lesson:
+            lesson = exercise.lesson
+            lines += ["", f"lesson {lesson:02d}"]
+        lines.append(line)
     done = sum(1 for id in exercises() if known.get(id, Record()).passed)
     lines.append(f"\n{done} of {len(exercises())} exercises, {reached} of {possible} points")
     return "\n".join(lines).strip("\n")

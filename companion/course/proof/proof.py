@@ -11,8 +11,8 @@ from multiprocessing import get_context
 from tqdm.auto import tqdm
 
 from companion.course.proof.verify import SEEDS, Trial, counts, trials
-from companion.course.release.cells import count
 from companion.exercises.catalogue import exercises, find_exercise
+from companion.readable import count, table
 
 PLURALS = {
     "reference": "references",
@@ -98,9 +98,11 @@ def as_text(proof: Proof) -> str:
     """The counts in a line each, and every fault."""
     lines = [f"{count(proof.exercises, 'exercise')}, each on {len(SEEDS)} seeds"]
     tallies = counts(proof.trials)
+    rows = []
     for kind in proof.kinds:
         row = tallies.get(kind, {"tried": 0, "as expected": 0})
-        lines.append(f"  {row['as expected']:>4} of {row['tried']:>4} {PLURALS[kind]:<21} {MUST[kind]}")
+        rows.append((f"{row['as expected']}", "of", f"{row['tried']}", PLURALS[kind], MUST[kind]))
+    lines.append(table(rows, left=(3, 4)))
     for trial in proof.faults:
         lines.append(f"\n{trial.exercise}, {trial.kind} {trial.name!r}, seed {trial.seed}: {trial.fault}")
     wrong = len(proof.faults)

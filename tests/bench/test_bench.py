@@ -56,6 +56,8 @@ def test_one_run_says_prints_and_writes_the_same(tmp_path, capsys):
     assert list(dict.fromkeys(c["part"] for c in comparisons)) == list(PARTS)
     for c in comparisons:
         assert c["title"] in printed
+        rows = [line for line in printed.splitlines() if line.startswith(tuple(row["name"] for row in c["rows"]))]
+        assert len(rows) >= len(c["rows"]) and max(map(len, rows)) <= 80
         ours = next(row for row in c["rows"] if row["name"] == OURS)
         for row in c["rows"]:
             assert row["name"] in printed
