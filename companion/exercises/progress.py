@@ -1,25 +1,17 @@
-"""What a reader has done so far, kept from day to day in one small file.
-
-The file is `progress.json` in the folder that `COMPANION_HOME` names, or in `.companion` of the home folder.
-"""
+"""What a reader has done so far, kept from day to day in `progress.json`."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import date
-from pathlib import Path
-from typing import Any, TypeVar
 
 from companion.checking.exercise import DIFFICULTIES
 from companion.exercises.catalogue import exercises
-from companion.files.atomic import write_atomic
+from companion.files.kept import read_kept, write_kept
 from companion.readable import count
 from companion.readable import table as aligned
 
-Kept = TypeVar("Kept")
+FILE = "progress.json"
 
 
 @dataclass(frozen=True)
@@ -32,38 +24,13 @@ class Record:
     passed: str | None = None
 
 
-def progress_file() -> Path:
-    home = os.environ.get("COMPANION_HOME")
-    return (Path(home) if home else Path.home() / ".companion") / "progress.json"
-
-
 def read_progress() -> dict[str, Record]:
     """What is known, by exercise. Raises `ValueError` naming the file if it cannot be understood."""
-    return read_kept(progress_file(), "the progress that the course wrote", lambda value: Record(**value))
-
-
-def read_kept(file: Path, what: str, made: Callable[[Any], Kept]) -> dict[str, Kept]:
-    """What a file of the reader's keeps, by key; nothing if it is not there.
-
-    what:  what is expected in it, for the message.
-    made:  makes an entry of its JSON value; raises `ValueError`, `TypeError` or `AttributeError` for anything else.
-
-    Raises `ValueError` naming the file if it cannot be read or understood.
-    """
-    try:
-        text = file.read_text("utf-8")
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"{file}: cannot be read ({error})") from None
-    try:
-        return {str(key): made(value) for key, value in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):
-        raise ValueError(f"{file}: expected {what}; move the file away to begin again") from None
+    return read_kept(FILE, "the progress that the course wrote", lambda value: Record(**value))
 
 
 def _write(known: dict[str, Record]) -> None:
-    write_atomic(progress_file(), json.dumps({key: asdict(record) for key, record in known.items()}, indent=1))
+    write_kept(FILE, {key: asdict(record) for key, record in known.items()})
 
 
 def note_check(id: str, passed: bool) -> None:
