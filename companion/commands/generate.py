@@ -283,6 +283,7 @@ def read_ids(text: str) -> list[int]:
 
 
 def shortened(text: str) -> str:
+    """A text in quotes, for a message: at most 40 of its characters."""
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 

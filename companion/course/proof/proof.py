@@ -43,6 +43,7 @@ class Proof:
 
     @property
     def faults(self) -> list[Trial]:
+        """The trials that came out otherwise than they must."""
         return [trial for trial in self.trials if trial.fault is not None]
 
     @property
@@ -111,6 +112,7 @@ def as_text(proof: Proof) -> str:
 
 
 def as_json(proof: Proof) -> str:
+    """The same counts and faults, as JSON."""
     faults = [
         {"exercise": trial.exercise, "kind": trial.kind, "name": trial.name, "seed": trial.seed, "fault": trial.fault}
         for trial in proof.faults

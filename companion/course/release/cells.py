@@ -26,6 +26,7 @@ KERNEL = {
 
 
 def markdown(source: str, **metadata: Any) -> Cell:
+    """A cell of text."""
     return nbformat.v4.new_markdown_cell(source, metadata=metadata)
 
 
