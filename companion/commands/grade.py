@@ -61,7 +61,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    from companion.course.grading.chosen import choose
+    from companion.course.grading.choose import choose
     from companion.course.grading.sandbox.parent import Limits
     from companion.course.grading.submissions import handed_in, left_out
     from companion.course.seeds import read_secret
