@@ -37,7 +37,8 @@ ALT = (
 def picture(lesson: Lesson, begins: str) -> bytes:
     """The PNG of the figure whose alternative text begins so, from the lesson's notebook.
 
-    Raises `LessonError` if the notebook has no such figure.
+    Raises:
+        LessonError: the notebook has no such figure.
     """
     notebook = nbformat.read(NOTEBOOKS / f"{lesson.name}.ipynb", as_version=4)
     for cell in notebook.cells:
