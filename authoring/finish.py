@@ -175,8 +175,12 @@ def _link_lessons(prose: str, path: Path) -> str:
 
 def lesson_minutes(counted: list[Part]) -> int:
     """The minutes of a lesson: of its sittings, as they are printed, and of what stands beside them."""
-    rest = sum(part.exact for part in counted if not part.is_sitting)
-    return sum(part.minutes for part in counted if part.is_sitting) + round(rest)
+    return sum(part.minutes for part in counted if part.is_sitting) + _rest(counted)
+
+
+def _rest(counted: list[Part]) -> int:
+    """The minutes of what is no sitting: exercises, summary, what to read next."""
+    return round(sum(part.exact for part in counted if not part.is_sitting))
 
 
 def _head(source: Source, counted: list[Part]) -> str:
@@ -189,7 +193,8 @@ def _head(source: Source, counted: list[Part]) -> str:
     able, needs = (" ".join(str(source.front[key]).split()) for key in HEAD_KEYS)
     sittings = [str(part.minutes) for part in counted if part.is_sitting]
     count = {2: "two", 3: "three", 4: "four"}.get(len(sittings), str(len(sittings)))
-    split = f" in {count} sittings: {', '.join(sittings[:-1])} and {sittings[-1]}" if len(sittings) > 1 else ""
+    rest = f", and {_rest(counted)} for the rest" if _rest(counted) else ""
+    split = f": {count} sittings of {', '.join(sittings[:-1])} and {sittings[-1]}{rest}" if len(sittings) > 1 else ""
     return (
         f"**You will be able to** {able}\n\n"
         f"**Reading time:** {lesson_minutes(counted)} minutes{split}. **You need:** {needs}"

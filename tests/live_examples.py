@@ -34,4 +34,12 @@ EXAMPLES = {
         pairs((-0.1, 0.4, 1.9), (0.9, 1, 0.7)),
         caption="Figure 5.2. A head has dials.",
     ),
+    "clocks": lambda: live.clocks(6, start=44, caption="Figure 4.1. The clocks of place 44."),
+    "bricks": lambda: live.bricks(4, 3, caption="Figure 3.4. Four tokens, three heads."),
+    "switchboard": lambda: live.switchboard(
+        [1 - 0.05 * off.bit_count() ** 2 for off in range(16)],
+        [["previous 0.8", "previous 0.4"], ["induction 0.9", "induction 0.8"]],
+        marks=[("one layer", 0.16)],
+        caption="Figure 3.3. Four heads, and what is left without some.",
+    ),
 }

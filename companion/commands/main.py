@@ -85,7 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without the character shows "?" and goes on
-    chosen = parser.parse_args(arguments)
+    try:
+        chosen = parser.parse_args(arguments)
+    except SystemExit as exit:  # --help, --version, or a refused flag, already answered
+        return int(exit.code or 0)
     command: str = chosen.command
     flags = chosen[command]
     try:

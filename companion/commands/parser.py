@@ -84,7 +84,7 @@ class Parser(ArgumentParser):
             sentence = parser.wrong_value(name, message)
         else:
             sentence, parser = self.wrong_usage(message)
-        if os.environ.get("RANK", "0") == "0":  # of several processes that torchrun started, one says it
+        if os.environ.get("RANK", "0") == "0" or "MASTER_ADDR" not in os.environ:  # of several processes, the first
             print(f"{parser.prog}: error: {sentence}", file=sys.stderr)
             print(f"Flags and examples: {parser.prog} --help", file=sys.stderr)
         self.exit(2)

@@ -23,7 +23,7 @@ from companion.checking.exercise import Case, exercise
     ),
 )
 def five_dogs():
-    """*Five dogs chase one cat*, with the matrices of "The idea by hand". The head that looks for the subject gives "chase" the scores $(3, 0, 0)$
+    """*Five dogs chase one cat*, with the matrices at the beginning of lesson 03. The head that looks for the subject gives "chase" the scores $(3, 0, 0)$
     for "dogs", "chase" and "cat"; here $d_k = 1$. What is its output for "chase"? Return a `float`, right to three decimals.
     """
     ### BEGIN SOLUTION
@@ -97,7 +97,7 @@ def _():
     difficulty=2,
     minutes=10,
     hints=(
-        "Equation (3.13) counts the matrices.",
+        "A head has a query matrix and its rows of the output matrix; a key head has a key matrix and a value matrix.",
         "A projection has one bias for each of its outputs.",
         "Queries have `heads * d_k` outputs, keys `kv_heads * d_k`, values `kv_heads * d_v`, and the last projection `d_model`.",
     ),
@@ -507,15 +507,15 @@ def _(x):
     minutes=20,
     forbidden=("repeat", "repeat_interleave", "tile", "scaled_dot_product_attention"),
     hints=(
-        "View `q` as (batch, kv_head, group, query, d_k): by (3.12) the heads of one group are neighbours, so the group axis is the inner one.",
+        "View `q` as (batch, kv_head, group, query, d_k): the heads of one group are neighbours, so the group axis is the inner one.",
         "`k[:, :, None]` has a group axis of length one, which broadcasts without a copy; transpose its last two axes, and divide by the root of d_k.",
         "Softmax over the keys, times `v[:, :, None]`; at the end `flatten(1, 2)` makes one head axis of two.",
     ),
 )
 def grouped(q, k, v):
     """Attention with grouped heads, without a mask: `q` (batch, head, query, d_k), `k` (batch, kv_head, key, d_k), `v` (batch, kv_head, key, d_v), all
-    of one floating dtype. Query head $i$, counted from 0, uses key and value head $\\lfloor i / g \\rfloor$ with $g$ = head / kv_head, equation
-    (3.12). Return (batch, head, query, d_v), of the same dtype. Gradients must flow to all three.
+    of one floating dtype. Query head $i$, counted from 0, uses key and value head $\\lfloor i / g \\rfloor$ with $g$ = head / kv_head.
+    Return (batch, head, query, d_v), of the same dtype. Gradients must flow to all three.
 
     Raise `ValueError` if kv_head does not divide head. Do not repeat keys or values (no `repeat`, `repeat_interleave`, `tile`): the point of
     grouping is that there is only one copy of each. Do without `scaled_dot_product_attention`, too.
@@ -921,7 +921,7 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     ),
 )
 def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
-    """Multi-head attention, equations (3.2) and (3.3): `x` (batch, query, d_model) looks at `source` (batch, key, d_model). The matrices are packed, head
+    """Multi-head attention, equations (3.2) and (3.3): `x` (batch, query, d_model) looks at `source` (batch, key, d_model), from which keys and values are made. The matrices are packed, head
     after head, and multiply rows: `w_q` and `w_k` (d_model, head · d_k), `w_v` (d_model, head · d_v), `w_o` (head · d_v, d_model).
     `may_look` is a boolean tensor (batch, query, key), True = may look, the same for all heads, with no empty row; hidden keys get weight
     exactly 0. `heads` is an `int`; everything else is `float64`.

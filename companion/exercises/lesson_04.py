@@ -17,7 +17,7 @@ def _waves(positions, d, base=10000.0):
 
 
 def _shift(k, d, base=10000.0):
-    """M_k of equation (4.9)."""
+    """The matrix that moves every place by k: a block (4.5) for each pair."""
     blocks = []
     for i in range(d // 2):
         c, s = math.cos(k * base ** (-2 * i / d)), math.sin(k * base ** (-2 * i / d))
@@ -42,7 +42,7 @@ def _shift(k, d, base=10000.0):
     ),
 )
 def entry_of_place_two():
-    """Take $d = 4$, the base 10,000 and position $t = 2$. What is the entry of $p_t$, equation (4.2), in column 3 (counted from 0)?
+    """Take $d = 4$, the base 10,000 and position $t = 2$. What is the entry of the wave, equation (4.2), in column 3 (counted from 0)?
 
     Return a `float`, right to four decimals. You need no machine: for a small angle $\\cos a \\approx 1 - a^2/2$.
     """
@@ -125,13 +125,13 @@ def _():
     minutes=10,
     hints=(
         "By which angle does pair i turn in k steps?",
-        "Equation (4.8) is one block. Where does the minus stand?",
+        "Equation (4.5) is one block. Where does the minus stand?",
         "`torch.block_diag(*blocks)` puts the blocks along the diagonal; what is left is the check of d.",
     ),
 )
 def shift_matrix(k, d, base):
-    """Return $M_k$, a `float64` tensor (d_model, d_model), such that $M_k\\, p_t = p_{t+k}$ for every position $t$, with $p_t$ written as a
-    column and made with the base `base` instead of 10,000: pair $i$ has the frequency $\\omega_i = \\text{base}^{-2i/d}$, its sine in column
+    """Write $p_t$ for the wave of position $t$ as a column. Return $M_k$, a `float64` tensor (d_model, d_model), such that $M_k\\, p_t = p_{t+k}$
+    for every position $t$, with $p_t$ made with the base `base` instead of 10,000: pair $i$ has the frequency $\\omega_i = \\text{base}^{-2i/d}$, its sine in column
     $2i$ and its cosine in column $2i + 1$.
 
     `k` is an `int` and may be negative, `d` an `int`, the width d_model, and `base` a `float`. Raise `ValueError` if `d` is odd or less
@@ -276,7 +276,7 @@ def _(k, d, base):
     ),
 )
 def offset_between(p, q):
-    """You are given two position vectors and not their positions: `p` is $p_s$ and `q` is $p_t$, both `float64` tensors (d_model) as in
+    """You are given the waves of two positions and not the positions: `p` is that of $s$, $p_s$, and `q` is $p_t$, both `float64` tensors (d_model) as in
     equation (4.2), with the base 10,000. Return $t - s$ with its sign, an `int`.
 
     $s$ and $t$ are whole and may be in the thousands, but $-100 \\le t - s \\le 100$. The width is even, and may be as small as 2. Raise
@@ -291,7 +291,7 @@ def offset_between(p, q):
     distances = {}
     for k in range(-100, 101):
         c, s = (omega * k).cos(), (omega * k).sin()
-        moved = torch.stack([c * sine + s * cosine, c * cosine - s * sine], dim=1).flatten()  # M_k p, (4.8)
+        moved = torch.stack([c * sine + s * cosine, c * cosine - s * sine], dim=1).flatten()  # M_k p, (4.5)
         distances[k] = (moved - q).norm().item()
     return min(distances, key=distances.get)
     ### END SOLUTION
@@ -415,7 +415,7 @@ def _(p, q):
     ),
 )
 def look_back(j, w_k, sharpness):
-    """A head sees bare positions: the rows of $P$ (token, d_model), equation (4.2) with the base 10,000. Its key matrix $W_k$ is frozen; it is
+    """A head sees bare positions: the rows of $P$ (token, d_model), row $t$ being $p_t$, equation (4.2) with the base 10,000. Its key matrix $W_k$ is frozen; it is
     `w_k`, a `float64` tensor (d_model, d_model) that has an inverse. Return the query matrix $W_q$, `float64` (d_model, d_model), which
     makes the head look `j` places back: for all positions $m$ and $n$, the score
 
@@ -433,7 +433,7 @@ def look_back(j, w_k, sharpness):
         angle = j * 10000 ** (-2 * i / d)
         c, s = math.cos(angle), math.sin(angle)
         blocks.append(torch.tensor([[c, s], [-s, c]], dtype=torch.float64))
-    shift = torch.block_diag(*blocks)  # M_j, (4.9)
+    shift = torch.block_diag(*blocks)  # M_j, a block (4.5) for each pair
     return sharpness * math.sqrt(d) * shift @ torch.linalg.inv(w_k).T
     ### END SOLUTION
 
@@ -570,7 +570,7 @@ def add_positions(x, lengths):
     $n$ tokens and an even d_model; `lengths` is an `int64` tensor (batch): how many of a row's tokens are real.
 
     Return `x` with positions added, of the same shape and dtype: $p_0$ to the first *real* token of each row, $p_1$ to the next, and so on
-    ($p_t$ is equation (4.2) with the base 10,000). Padding stays as it is, and so does the tensor `x` that was passed in. In `bfloat16`,
+    ($p_t$ is the wave of place $t$, equation (4.2), with the base 10,000). Padding stays as it is, and so does the tensor `x` that was passed in. In `bfloat16`,
     too, positions beyond 256 must stay apart.
 
     Raise `ValueError` if a length is below 1 or above $n$.
@@ -969,7 +969,7 @@ def _(positions, d, base, dtype):
     ),
 )
 def shift_from_data(before, after):
-    """Somebody has a table of positions of which you know no formula. `before` and `after` are `float64` tensors (row, d_model): row $r$ of
+    """Somebody has a table of positions of which you know no formula. (Lesson 04's deeper notebook does this for waves.) `before` and `after` are `float64` tensors (row, d_model): row $r$ of
     `before` is the vector of some position, and row $r$ of `after` that of the position a fixed number of places further on. Both were
     made without error, and one matrix $M$ does the shift: as columns, $\\text{after}_r = M\\, \\text{before}_r$ for every $r$.
 

@@ -170,6 +170,21 @@ def test_a_sign_that_another_cell_writes_is_a_fault(changed):
     assert fault.startswith(f"cell {at + 1}, ") and "≈ is printed by a function of another cell: write it here" in fault
 
 
+def test_every_pattern_that_is_not_compared_is_read_and_leaves_out_what_it_says():
+    text = approximate.CONFIG.read_text(encoding="utf-8")
+    patterns = get_sanitize_patterns(text)
+    assert len(patterns) == text.count("regex: ") == 3
+    picture = 'src="data:image/png;base64,iVBOR+/w0KGgo=" alt="Loss against steps"'
+    fold = (
+        '<details class="ext-numbers"><summary>The numbers behind it</summary><table><td>2.026</td></table></details>'
+    )
+    shown = f"<figure>{picture}<figcaption>Figure 2</figcaption>{fold}</figure>"
+    for regex, replace in patterns:
+        shown = re.sub(regex, replace, shown)
+    alone = '<figure>src="PICTURE" alt="Loss against steps"<figcaption>Figure 2</figcaption>NUMBERS</figure>'
+    assert shown == alone
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [

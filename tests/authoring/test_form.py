@@ -169,7 +169,16 @@ def test_minutes_are_counted(second):
     assert first.exact == pytest.approx(first.words / 100 + 6 / 10 + 1 / 2 + 3)
     longer = second("It is 14.", "It is 14. " + "word " * 300, built=False)
     assert longer.sittings[1].words == lesson.sittings[1].words + 300
-    assert f"**Reading time:** {lesson.minutes} minutes in two sittings:" in lesson.cells[1].source
+    [head] = re.findall(
+        r"\*\*Reading time:\*\* (\d+) minutes: two sittings of (\d+) and (\d+)\. ", lesson.cells[1].source
+    )
+    total, *named = map(int, head)
+    assert total == sum(named) == lesson.minutes and named == [part.minutes for part in lesson.sittings]
+    summed = second("The next lesson, and", "word " * 150, built=False)
+    assert (
+        f"{total + 2} minutes: two sittings of {named[0]} and {named[1]}, and 2 for the rest. "
+        in summed.cells[1].source
+    )
     assert f"*{first.minutes} minutes*" in lesson.cells[1].source
     listed = [part for part in lesson.parts if part.title == "Exercises"]
     assert listed[0].words < 10 and minutes.LONGEST_LESSON == 60  # the table is not read from end to end

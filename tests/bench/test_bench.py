@@ -315,10 +315,7 @@ def test_bad_arguments_exit_2_before_anything_runs(arguments, message, tmp_path,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
-    try:
-        code = main(["bench", *arguments])
-    except SystemExit as exit:
-        code = exit.code
+    code = main(["bench", *arguments])
     assert code == 2
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error

@@ -75,10 +75,7 @@ def test_a_model_of_ones_own(tmp_path, capsys):
 )
 def test_bad_flags_are_named_and_nothing_is_written(flags, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    try:
-        code = main(["sizing", *flags])
-    except SystemExit as exit:
-        code = exit.code
+    code = main(["sizing", *flags])
     assert code == 2
     said = capsys.readouterr()
     assert message in said.err and said.out == "" and not list(tmp_path.iterdir())

@@ -38,7 +38,7 @@ TESTS = {
         "tests/training/test_schedule.py", "tests/training/test_fit.py", "tests/training/test_loop.py",
         "tests/training/test_translation.py", "tests/training/test_text.py",
     ),
-    "tests: exercises": ("tests/study/exercises",),
+    "tests: exercises": ("tests/exercises",),
 }  # fmt: skip
 
 
@@ -56,10 +56,15 @@ class Outcome:
 
 
 def rows(root: Path = ROOT) -> dict[str, tuple[str, ...]]:
-    """Each lesson with its notebooks (itself, its exercises, and their solutions from `make solved`), and `TESTS`."""
+    """Each lesson with its notebooks (itself, deeper, exercises, and `make solved`'s solutions), and `TESTS`."""
     found = {}
     for lesson in sorted((root / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        beside = [root / "notebooks" / "exercises" / lesson.name, root / "build" / "solved" / lesson.name]
+        number = lesson.name[:2]
+        beside = [
+            root / "notebooks" / "deeper" / f"{number}_deeper.ipynb",
+            root / "notebooks" / "exercises" / f"{number}_exercises.ipynb",
+            root / "build" / "solved" / f"{number}_exercises.ipynb",
+        ]
         paths = [lesson, *(path for path in beside if path.is_file())]
         found[lesson.stem] = tuple(path.relative_to(root).as_posix() for path in paths)
     return found | TESTS

@@ -189,6 +189,7 @@ def test_the_table_says_where(capsys, monkeypatch, tmp_path):
 def test_every_lesson_is_a_row_with_its_exercises_and_the_tests_are_rows():
     rows = run.rows()
     lessons = [name for name in rows if name not in run.TESTS]
-    assert len(lessons) == len(list((ROOT / "notebooks" / "src").glob("[0-9]*.md")))
-    assert all(f"notebooks/exercises/{name}.ipynb" in rows[name] for name in lessons)
+    assert len(lessons) == len(list((ROOT / "authoring" / "lessons").glob("[0-9]*.md")))
+    assert all(f"notebooks/exercises/{name[:2]}_exercises.ipynb" in rows[name] for name in lessons)
+    assert "notebooks/deeper/02_deeper.ipynb" in rows["02_scaled_dot_product_attention"]
     assert all((ROOT / path).exists() for paths in rows.values() for path in paths)

@@ -87,6 +87,7 @@ def test_the_still_figure_is_checked_like_every_other(shown):
             r"scores: expected a list of numbers, got shape \(1, 1\)",
         ),
         (lambda: live.collapse([1.0, 2.0], words=["a", "b"], widths=[4, 0]), r"widths: expected .* positive"),
+        (lambda: live.collapse([1.0, 2.0], words=["a", "b"], start=5), r"start: expected one of the widths .*, got 5"),
         (
             lambda: live.hover(QUERIES, KEYS[:2], words=["a"] * 3),
             r"queries, keys: expected one shape .*\(3, 4\) and \(2, 4\)",
@@ -104,7 +105,7 @@ def test_the_still_figure_is_checked_like_every_other(shown):
         (lambda: live.together([1, 0], [0, 1], words=("a", "b"), start=5), r"start: expected 10 to 40"),
         (lambda: live.together([1, 0], [0, 1], words=("a", "b"), places=11), "expected 2 <= distances < places"),
         (lambda: live.sampling([1.0], words=["a"]), "logits, words: expected two to ten, as many of each, got 1 and 1"),
-        (lambda: live.dials([1, 0, 1], [1, 0, 1]), "query, key: expected one even width from 4 to 10, got 3 and 3"),
+        (lambda: live.dials([1, 0, 1], [1, 0, 1]), "query, key: expected one even width from 4 to 8, got 3 and 3"),
         (lambda: live.dials([1, 0, 1, 0], [1, 0, 1, 0], base=1), "base: expected a number above 1, got 1"),
     ],
 )

@@ -9,6 +9,8 @@ Each of them shows one output that holds everything it needs; `moving` is the me
 
 from companion.study.live.attention import collapse, hover
 from companion.study.live.generation import sampling
+from companion.study.live.heads import bricks, switchboard
 from companion.study.live.rotary import dials, together
+from companion.study.live.waves import clocks
 
-__all__ = ["collapse", "dials", "hover", "sampling", "together"]
+__all__ = ["bricks", "clocks", "collapse", "dials", "hover", "sampling", "switchboard", "together"]

@@ -1,7 +1,7 @@
 // Two rows of weights from the same scores: grown by the root of d_k, and divided by it again.
 (box, data, kit) => {
   const W = 760, H = 300, BASE = 248, TALL = 190, n = data.scores.length, step = 350 / n, wide = Math.min(step - 8, 40);
-  let width = data.widths[Math.min(1, data.widths.length - 1)];
+  let width = data.start;
   kit.handle("components of a query and a key, dₖ", data.widths, width, (d) => String(d), (d) => { width = d; show(); });
   const draw = kit.picture(W, H);
   const sides = ["raw scores q · k", "divided by √dₖ"].map((title, side) => {

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Wedge
 
 from companion.study import figures
@@ -48,12 +50,14 @@ def together(
     angles = [math.atan2(q[1], q[0]) + start * step, math.atan2(k[1], k[0]) + (start - apart) * step]
     sizes = np.array([np.hypot(*q), np.hypot(*k)])
     scaled = (sizes / sizes.max()).tolist()
-    _dial(axes[0], angles[:1], scaled[:1], ["blue"], f"query of “{words[0]}”, at {start}")
-    _dial(axes[1], angles[1:], scaled[1:], ["red"], f"key of “{words[1]}”, at {start - apart}")
-    between = math.remainder(angles[0] - angles[1], 2 * math.pi)
-    _dial(axes[2], angles, scaled, ["blue", "red"], f"{math.degrees(between):.0f}° between".replace("-", "−"), between)
-    every = np.arange(distances)
-    gaps = [math.remainder(math.atan2(q[1], q[0]) - math.atan2(k[1], k[0]) + d * step, 2 * math.pi) for d in every]
+    # Counted on from the angle at distance 0, and never wrapped: (5.4).
+    unturned = math.remainder(math.atan2(q[1], q[0]) - math.atan2(k[1], k[0]), 2 * math.pi)
+    gaps = [unturned + d * step for d in range(distances)]
+    scores = [float(sizes.prod() * math.cos(gap)) for gap in gaps]
+    both = f"{math.degrees(gaps[apart]):.0f}° between: score {scores[apart]:.2f}".replace("-", "−")
+    _dial(axes[0], angles[:1], scaled[:1], ["blue"], f"query of “{words[0]}”, at {start}", ticks=12)
+    _dial(axes[1], angles[1:], scaled[1:], ["red"], f"key of “{words[1]}”, at {start - apart}", ticks=12)
+    _dial(axes[2], angles, scaled, ["blue", "red"], both, gaps[apart], ticks=12)
     moving.show(
         "together",
         {"query": q, "key": k, "words": list(words), "step": step, "places": places, "distances": distances}
@@ -64,9 +68,9 @@ def together(
         "changes.",
         caption=caption,
         numbers={
-            "distance": every.tolist(),
+            "distance": list(range(distances)),
             "angle between, degrees": [round(math.degrees(gap)) for gap in gaps],
-            "score": [float(f"{sizes.prod() * math.cos(gap):.3f}") for gap in gaps],
+            "score": [float(f"{score:.3f}") for score in scores],
         },
     )
 
@@ -84,17 +88,17 @@ def dials(
 ) -> None:
     """A head as dials, one for each pair of components, and its score against the distance of query and key.
 
-    query, key:  before they are turned, pair after pair (interleaved), (d_head), of two to five pairs.
-    base:        of the frequencies: pair j turns by base**(-2 j / d_head) radians per place.
+    query, key:  before they are turned, pair after pair (interleaved), (d_head), of two to four pairs.
+    base:        of the frequencies: clock c turns by base**(-2 c / d_head) radians per place.
     places, distances, start, apart:  as in `together`.
     caption:     the sentence under the figure, with its number.
 
-    Raises `ValueError` if query and key are not equally wide and of two to five pairs, the base is not above 1, or the
+    Raises `ValueError` if query and key are not equally wide and of two to four pairs, the base is not above 1, or the
     start is not on the way.
     """
     q, k = vector("query", query), vector("key", key)
-    if q.shape != k.shape or len(q) not in (4, 6, 8, 10):
-        raise ValueError(f"query, key: expected one even width from 4 to 10, got {len(q)} and {len(k)} components")
+    if q.shape != k.shape or len(q) not in (4, 6, 8):
+        raise ValueError(f"query, key: expected one even width from 4 to 8, got {len(q)} and {len(k)} components")
     if not base > 1:
         raise ValueError(f"base: expected a number above 1, got {base}")
     _on_the_way(places, distances, start, apart)
@@ -102,17 +106,28 @@ def dials(
     speeds = base ** (-np.arange(pairs) / pairs)
     hands = [v[0::2] + 1j * v[1::2] for v in (q, k)]
     longest = max(abs(hand).max() for hand in hands)
-    fig, axes = figures.subplots(1, pairs, width=7.6, height=2.5 if pairs < 5 else 2.1)
-    for j, ax in enumerate(axes):
+    fig, axes = figures.subplots(2, pairs, width=5.0, height=2.7, height_ratios=[3, 2])
+    for j, ax in enumerate(axes[0]):
         angles = [
             float(np.angle(hand[j])) + m * speeds[j] for hand, m in zip(hands, (start, start - apart), strict=True)
         ]
         between = math.remainder(angles[0] - angles[1], 2 * math.pi)
         sizes = [float(abs(hand[j]) / longest) for hand in hands]
-        _dial(ax, angles, sizes, ["blue", "red"], f"pair {j}: {speeds[j]:.2f} rad a place", between)
-    turns = np.exp(1j * np.outer(np.arange(distances), speeds))
-    parts = (hands[0] * hands[1].conj() * turns).real
-    columns = {f"pair {j} adds": [float(f"{x:.3f}") for x in parts[:, j]] for j in range(pairs)}
+        _dial(ax, angles, sizes, ["blue", "red"], f"clock {j}\n{speeds[j]:.2f} rad", between)
+    every, finely = np.arange(distances), np.linspace(0, distances - 1, 8 * (distances - 1) + 1)
+    parts, curve = ((hands[0] * hands[1].conj() * np.exp(1j * np.outer(at, speeds))).real for at in (every, finely))
+    columns = {f"clock {j} adds": [float(f"{x:.3f}") for x in parts[:, j]] for j in range(pairs)}
+    for ax in axes[1]:
+        ax.remove()
+    below = fig.add_subplot(axes[1, 0].get_gridspec()[1, :])
+    below.plot(finely, curve.sum(axis=1), color=figures.PALETTE["green"], marker="")
+    here = float(parts[apart].sum())
+    below.plot([apart], [here], color=figures.PALETTE["green"], marker="o", markersize=8)
+    below.text(apart + 0.6, here, f"D = {apart}: {here:.2f}".replace("-", "−"), va="bottom")
+    below.set(xlabel="distance D from the query back to the key", ylabel="score", xticks=every[::5], yticks=[0])
+    below.grid(False)
+    looks = [Line2D([], [], label=name, **_look(color)) for name, color in (("query", "blue"), ("key", "red"))]
+    fig.legend(handles=looks, loc="outside upper center", ncols=2)
     moving.show(
         "dials",
         {
@@ -129,10 +144,13 @@ def dials(
         "score against the distance. Moved along the text, all hands turn and no angle changes; another distance moves "
         "along the curve.",
         caption=caption,
-        numbers={"distance D": list(range(distances))}
-        | columns
-        | {"score": [float(f"{x:.3f}") for x in parts.sum(axis=1)]},
+        numbers={"distance D": every.tolist()} | columns | {"score": [float(f"{x:.3f}") for x in parts.sum(axis=1)]},
     )
+
+
+def _look(color: str) -> dict[str, Any]:
+    """The line of a query's hand, blue, or of a key's: told apart without the colour."""
+    return {"color": figures.PALETTE[color], "linestyle": "-" if color == "blue" else "--", "linewidth": 2.4}
 
 
 def _on_the_way(places: int, distances: int, start: int, apart: int) -> None:
@@ -150,14 +168,17 @@ def _dial(
     colors: Sequence[str],
     title: str,
     between: float | None = None,
+    ticks: int = 0,
 ) -> None:
     ax.add_patch(Circle((0, 0), 1.06, fill=False, edgecolor="#7A7A7A"))
+    for tick in range(ticks):
+        x, y = math.cos(2 * math.pi * tick / ticks), math.sin(2 * math.pi * tick / ticks)
+        ax.plot([0.98 * x, 1.06 * x], [0.98 * y, 1.06 * y], color="#7A7A7A", linestyle="-", marker="", linewidth=1)
     if between is not None:
-        low, high = sorted((math.degrees(angles[1]), math.degrees(angles[1] + between)))
+        low, high = sorted((math.degrees(angles[1]), math.degrees(angles[1] + math.fmod(between, 2 * math.pi))))
         ax.add_patch(Wedge((0, 0), 0.5, low, high, facecolor=figures.PALETTE["green"], alpha=0.35))
     for angle, size, color in zip(angles, sizes, colors, strict=True):
-        look = {"color": figures.PALETTE[color], "linestyle": "-" if color == "blue" else "--", "linewidth": 2.4}
-        arrow = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0} | look
+        arrow = {"arrowstyle": "-|>", "shrinkA": 0, "shrinkB": 0} | _look(color)
         ax.annotate("", (size * math.cos(angle), size * math.sin(angle)), (0, 0), arrowprops=arrow)
     ax.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal")
     ax.set_title(title, fontsize=10.5)

@@ -4,6 +4,7 @@
   const length = ([x, y]) => Math.hypot(x, y), angle = ([x, y]) => Math.atan2(y, x) * deg;
   const longest = Math.max(length(data.query), length(data.key));
   const at0 = [angle(data.query), angle(data.key)], names = data.words, colours = ["var(--blue)", "var(--red)"];
+  const unturned = ((((at0[0] - at0[1] + 180) % 360) + 360) % 360) - 180;
   const range = (from, to) => Array.from({ length: to - from + 1 }, (_, i) => from + i);
   let place = data.start, apart = data.apart, timer;
   const along = kit.handle("where the two words stand", range(near, far), place, (m) => `${m - apart} and ${m}`, (m) => { place = m; show(); });
@@ -52,7 +53,8 @@
   const score = kit.svg(draw, "text", { x: 630, y: Y + R + 40, "text-anchor": "middle", class: "strong" });
   const show = () => {
     const places = [place, place - apart], angles = places.map((m, i) => at0[i] + m * data.step * deg);
-    const gap = angles[0] - angles[1], small = ((((gap + 180) % 360) + 360) % 360) - 180, end = (small / deg), r = R * 0.55;
+    // Counted on from the angle at distance 0: 153, 183, ... and not 153, -177.
+    const gap = unturned + apart * data.step * deg, sweep = gap % 360, end = sweep / deg, r = R * 0.55;
     places.forEach((m, i) => {
       marks[i].dot.setAttribute("cx", spot(m));
       kit.put(marks[i].name, { x: spot(m) + (i ? 5 : -5) });
@@ -62,12 +64,12 @@
       own[i].sum.textContent = `turned ${m} × ${kit.fixed(data.step * deg, 0)}° = ${kit.fixed(m * data.step * deg, 0)}°`;
     });
     // Drawn from the key's hand to the query's, and turned with the key: moved together, it turns as one piece.
-    sector.setAttribute("d", `M0 0 L${r} 0 A${r} ${r} 0 0 ${small > 0 ? 0 : 1} ${r * Math.cos(end)} ${-r * Math.sin(end)} Z`);
+    sector.setAttribute("d", `M0 0 L${r} 0 A${r} ${r} 0 ${Math.abs(sweep) > 180 ? 1 : 0} ${sweep > 0 ? 0 : 1} ${r * Math.cos(end)} ${-r * Math.sin(end)} Z`);
     turn(sector, angles[1]);
     const dot = length(data.query) * length(data.key) * Math.cos(end);
-    between.textContent = `between them: ${kit.fixed(small, 0)}°`;
+    between.textContent = `between them: ${kit.fixed(gap, 0)}°`;
     score.textContent = `score q · k = ${kit.fixed(dot)}`;
-    kit.say(`“${names[0]}” at ${places[0]} and “${names[1]}” at ${places[1]}: ${kit.fixed(small, 0)}° between the hands, a score of ${kit.fixed(dot)}. Both depend on the distance, ${apart}, and on nothing else about the places.`);
+    kit.say(`“${names[0]}” at ${places[0]} and “${names[1]}” at ${places[1]}: ${kit.fixed(gap, 0)}° between the hands, a score of ${kit.fixed(dot)}. Both depend on the distance, ${apart}, and on nothing else about the places.`);
   };
   show();
 }

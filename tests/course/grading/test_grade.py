@@ -178,7 +178,6 @@ def test_bad_flags_get_a_message_and_nothing_is_written(flags, message, tmp_path
 
 
 def test_help_says_what_the_grader_is_not(capsys):
-    with pytest.raises(SystemExit):
-        main(["grade", "--help"])
+    assert main(["grade", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "That is no sandbox" in shown and "--network none" in shown

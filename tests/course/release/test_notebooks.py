@@ -73,7 +73,10 @@ def test_a_reader_gets_stub_check_and_help_for_every_exercise(name):
     codes = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
     sources = [cell["source"] for cell in codes]
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in codes)
-    assert f"(../{name}.ipynb)" in made["cells"][0]["source"] and (FOLDER / "src" / f"{name}.md").exists()
+    assert (
+        f"(../{name}.ipynb)" in made["cells"][0]["source"]
+        and (FOLDER.parent / "authoring" / "lessons" / f"{name}.md").exists()
+    )
     for one in book:
         at = sources.index(one.stub)
         assert sources[at + 1] == f'check("{one.id}")' and codes[at + 1]["metadata"]["tags"] == ["raises-exception"]

@@ -1,0 +1,113 @@
+"""Moving figures of many heads: the bricks that view and transpose sort, and a switchboard of a trained model's heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from companion.study import figures
+from companion.study.live import moving
+
+COLORS = ("blue", "orange", "purple", "green")
+
+
+def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
+    """The heads' parts of all tokens as bricks: from the product's rows into memory, and out to the heads.
+
+    tokens    how many, from 2 to 6
+    heads     how many, from 2 to 4
+    caption   the sentence under the figure, with its number
+
+    The right way is `view` and then `transpose`; the wrong one a `view` as (head, token) in one step.
+
+    Raises ValueError if there are other numbers of tokens or heads.
+    """
+    if not (2 <= tokens <= 6 and 2 <= heads <= 4):
+        raise ValueError(f"tokens, heads: expected 2 to 6 and 2 to 4, got {tokens} and {heads}")
+    fig, axes = figures.subplots(1, 2, width=7.6, height=0.6 + 0.62 * heads)
+    slots = np.arange(tokens * heads).reshape(heads, tokens)  # what the direct view believes
+    right = np.arange(tokens * heads).reshape(tokens, heads).T
+    for ax, lies, title in zip(axes, (right, slots), ("view, then transpose", "direct view"), strict=True):
+        _wall(ax, lies, heads, title)
+    numbers = {"head": list(range(heads))}
+    for name, lies in (("right", right), ("direct view", slots)):
+        numbers |= {f"slot {s}, {name}": [f"t{b // heads} h{b % heads}" for b in lies[:, s]] for s in range(tokens)}
+    moving.show(
+        "bricks",
+        {"tokens": tokens, "heads": heads},
+        fig,
+        alt="Bricks, one for each token and head, coloured by head. They stand in the rows of the tokens, lie down in one "
+        "long row in memory, and are sorted into the rows of the heads. View and transpose bring each to its head; the "
+        "direct view cuts the row into pieces, and most bricks lie in a wrong place.",
+        caption=caption,
+        numbers=numbers,
+    )
+
+
+def _wall(ax: Axes, lies: np.ndarray, heads: int, title: str) -> None:
+    for (row, slot), brick in np.ndenumerate(lies):
+        token, head = divmod(int(brick), heads)
+        wrong = (head, token) != (row, slot)
+        look = {"edgecolor": figures.PALETTE["red"], "linestyle": "--", "linewidth": 2} if wrong else {"edgecolor": "0.4"}
+        color = figures.PALETTE[COLORS[head]]
+        ax.add_patch(Rectangle((slot - 0.45, row - 0.4), 0.9, 0.8, facecolor=(*_rgb(color), 0.45), **look))
+        ax.text(slot, row, f"t{token} h{head}", ha="center", va="center", fontsize=10)
+    ax.set(xlim=(-0.6, lies.shape[1] - 0.4), ylim=(lies.shape[0] - 0.5, -0.5), title=title)
+    ax.set(xlabel="slot of the token axis", ylabel="head", xticks=range(lies.shape[1]), yticks=range(lies.shape[0]))
+    ax.grid(False)
+
+
+def _rgb(color: str) -> tuple[float, ...]:
+    return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+
+
+def switchboard(
+    right: Sequence[float] | torch.Tensor,
+    does: Sequence[Sequence[str]],
+    *,
+    marks: Sequence[tuple[str, float]] = (),
+    caption: str = "",
+) -> None:
+    """The heads of a trained model as switches, and how often the model is right with those that are on.
+
+    right     a share for each set of heads that are off: of 2^(layer · head) sets, number b has the head u of layer l
+              off where bit l · heads + u of b is one; so the first entry is the whole model
+    does      a word or two on what each head does, (layer, head)
+    marks     names and shares to compare with, drawn as lines
+    caption   the sentence under the figure, with its number
+
+    Raises ValueError if the layers have not equally many heads, there are more than ten heads, or the shares are not
+    as many as the sets or not from 0 to 1.
+    """
+    names = [list(row) for row in does]
+    heads = len(names[0]) if names else 0
+    count = len(names) * heads
+    if not 1 <= count <= 10 or any(len(row) != heads for row in names):
+        raise ValueError(f"does: expected rows of one length, of ten heads at most, got {[len(row) for row in names]}")
+    shares = np.asarray(right, dtype=float)
+    if shares.shape != (2**count,) or not ((shares >= 0) & (shares <= 1)).all():
+        raise ValueError(f"right: expected {2**count} shares from 0 to 1, one for each set of heads; got {shares.shape}")
+    single = ["all on", *(f"layer {at // heads}, head {at % heads} off" for at in range(count))]
+    alone = [shares[0], *(shares[1 << at] for at in range(count))]
+    fig, ax = figures.subplots(width=5.0, height=0.7 + 0.22 * len(single))
+    bars = ax.barh(range(len(single)), [100 * share for share in alone], color=figures.PALETTE["blue"], height=0.7)
+    ax.bar_label(bars, [f"{100 * share:.0f} %" for share in alone], padding=3, fontsize=9)
+    for name, share in marks:
+        ax.axvline(100 * share, color="0.35", linestyle="--", linewidth=1.2)
+        ax.text(100 * share + 1, -0.75, name, fontsize=9, va="center")
+    ax.set_yticks(range(len(single)), single)
+    ax.set(xlabel="right answers (%)", ylabel="switched off", xlim=(0, 112), ylim=(len(single) - 0.4, -1.2))
+    ax.grid(False)
+    moving.show(
+        "switchboard",
+        {"percent": np.rint(100 * shares).astype(int), "does": names, "marks": [[name, share] for name, share in marks]},
+        fig,
+        alt="A box for each head of each layer, with what it does, and a bar of how often the model is right. Each head "
+        "can be switched off, alone or with others, and the bar follows.",
+        caption=caption,
+        numbers={"heads": single, "right": [f"{share:.3f}" for share in alone]},
+    )
