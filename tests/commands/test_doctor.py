@@ -140,10 +140,9 @@ def test_outside_an_installation_it_reads_the_checkout_and_says_how_to_install(c
         assert doctor.course().startswith("companion, not installed")
         [sentence] = doctor.missing_requirements()[-1:]
         assert "is not installed" in sentence and "make lab" in sentence
-        with pytest.raises(SystemExit) as exit:
-            main(["--version"])
+        assert main(["--version"]) == 0
         said = " ".join(capsys.readouterr().out.split())
-        assert exit.value.code == 0 and said.startswith("companion from its folder and is not installed: `make lab`")
+        assert said.startswith("companion from its folder and is not installed: `make lab`")
         doctor.requirements.cache_clear()
         monkeypatch.setattr("companion.commands.doctor.CHECKOUT", tmp_path)
         assert doctor.requirements() == () and "executable-transformer[lab]" in doctor.install_line("lab")

@@ -249,9 +249,8 @@ def test_processes_need_a_device_each(as_launched, monkeypatch: pytest.MonkeyPat
 
 def test_the_same_bad_input_is_said_once(as_launched, capsys) -> None:
     """By the flag's type, and by what the settings say of each other."""
-    with pytest.raises(SystemExit) as exit:
-        main(["train", "--batch", "0"])
-    assert exit.value.code == 2 and capsys.readouterr() == ("", "")  # this is process 1; process 0 says it
+    assert main(["train", "--batch", "0"]) == 2
+    assert capsys.readouterr() == ("", "")  # this is process 1; process 0 says it
     assert main(["train", "--steps", "5", "--minutes", "1"]) == 2
     assert capsys.readouterr() == ("", "")
 
