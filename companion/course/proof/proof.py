@@ -102,8 +102,8 @@ def as_text(proof: Proof) -> str:
     rows = []
     for kind in proof.kinds:
         row = tallies.get(kind, {"tried": 0, "as expected": 0})
-        rows.append((f"{row['as expected']}", "of", f"{row['tried']}", PLURALS[kind], MUST[kind]))
-    lines.append(table(rows, left=(3, 4)))
+        rows.append((f"{row['as expected']} of {row['tried']}", PLURALS[kind], MUST[kind]))
+    lines.append(table(rows, left=(1, 2)))
     for trial in proof.faults:
         lines.append(f"\n{trial.exercise}, {trial.kind} {trial.name!r}, seed {trial.seed}: {trial.fault}")
     wrong = len(proof.faults)
