@@ -172,7 +172,9 @@ def _left_out(entries: Sequence[LeftOut]) -> list[str]:
 
 def _wrapped(line: str, indent: int) -> str:
     """A line as several that a terminal has room for, `indent` spaces before those that follow."""
-    return textwrap.fill(line, readable.WIDTH, subsequent_indent=" " * indent, break_long_words=False)
+    return textwrap.fill(
+        line, readable.WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _time(seconds: float) -> str:
