@@ -223,8 +223,7 @@ def _handle_faults(lesson: Lesson, cells: Sequence[NotebookNode]) -> list[Fault]
 def execute(lesson: Lesson) -> list[NotebookNode]:
     """The cells, executed in order in a fresh kernel whose folder is the notebook's.
 
-    Raises:
-        BuildError: a cell failed, took more than 300 seconds, or took the kernel with it.
+    Raises `BuildError` if a cell failed, took more than `CELL_TIMEOUT` seconds, or took the kernel with it.
     """
     notebook = nbformat.v4.new_notebook(cells=lesson.cells, metadata=KERNEL)
     at = [-1]
@@ -255,9 +254,8 @@ def execute(lesson: Lesson) -> list[NotebookNode]:
 def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE, known: Known | None = None) -> str:
     """Bring one notebook up to date and say what was done. The old notebook stays until the new one is complete.
 
-    Raises:
-        BuildError: there is no source, it breaks a rule that the builder holds it to (`refused`; a handle without a
-            still figure), or a cell failed; the notebook is as it was.
+    Raises `BuildError` if there is no source, it breaks a rule that the builder holds it to (`refused`; a handle
+    without a still figure), or a cell failed; the notebook is as it was.
     """
     if not lesson.source.exists():
         raise BuildError(f"{lesson.name}: {difference(lesson)}; delete the notebook or bring its source back")

@@ -31,12 +31,12 @@ SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__")
 def refresh(course: Path, mine: Path) -> list[str]:
     """Copy what is new in the course's notebooks into the reader's own folder.
 
-    course   the folder of the course's notebooks
-    mine     the reader's folder; made where it is missing
+    course:  the folder of the course's notebooks.
+    mine:    the reader's folder; made where it is missing.
 
     Returns a line for each file of which both the course and the reader have a new version.
 
-    Raises ValueError if `course` is not there, or the record of what was copied cannot be understood.
+    Raises `ValueError` if `course` is not there, or the record of what was copied cannot be understood.
     """
     if not course.is_dir():
         raise ValueError(f"{course}: expected the folder of the course's notebooks")
@@ -101,7 +101,7 @@ def _sign(notebook: Path) -> None:
 def show_progress(mine: Path) -> None:
     """Bring the start page up to date with what the reader has done; a page that is the reader's own is left alone.
 
-    Raises ValueError if the progress cannot be understood.
+    Raises `ValueError` if the progress cannot be understood.
     """
     page = mine / START
     try:
@@ -154,6 +154,7 @@ def command(root: Path) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Open the course, with what `arguments` tell JupyterLab besides; the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m companion.study.lab",
         description="Open the course in JupyterLab, in your own copy of its notebooks: the folder my/.",

@@ -59,14 +59,14 @@ def done() -> Done:
 def show() -> None:
     """Show the path, from the start page in this folder, with what the reader has done by now.
 
-    Raises ValueError if there is no start page here.
+    Raises `ValueError` if there is no start page here.
     """
     path = read(Path(FILE))
     display(HTML(table(path, done())))
 
 
 def read(page: Path) -> list[dict[str, Any]]:
-    """The lessons, as the start page has them in its metadata. Raises ValueError if it has none."""
+    """The lessons, as the start page has them in its metadata. Raises `ValueError` if it has none."""
     try:
         return list(nbformat.read(page, as_version=4).metadata["path"])
     except (OSError, KeyError, ValueError) as error:
@@ -86,9 +86,9 @@ def fill(page: Path) -> None:
 def table(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
     """The lessons as a table in HTML.
 
-    path     of each lesson: number, title, file, question, minutes, sittings (title, minutes and questions of each),
-             exercises (their ids) and the file of the exercises
-    reader   what is done
+    path:    of each lesson: number, title, file, question, minutes, sittings (title, minutes and questions of each),
+             exercises (their ids) and the file of the exercises.
+    reader:  what is done.
     """
     rows = "".join(_row(lesson, reader) for lesson in path)
     head = "".join(f'<th scope="col">{name}</th>' for name in ("lesson", "minutes", "what you have done"))

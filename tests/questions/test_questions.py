@@ -218,7 +218,7 @@ def test_the_command_asks_what_waits(course, monkeypatch, capsys):
     kept.note_answer(SIZE, True, DAY)
     assert main(["review", "--list", "2"]) == 0
     listed = capsys.readouterr().out
-    assert "2.a   size                     again on 2026-01-02, answered 1 time" in listed and "5.a" not in listed
+    assert "2.a  size  again on 2026-01-02, answered 1 time" in listed and "5.a" not in listed
     assert main(["review", "2"]) == 0
     assert "Right. The root of 256." in capsys.readouterr().out
     assert main(["review", "3"]) == 2

@@ -16,7 +16,6 @@ from companion.course.release.cells import (
     Cell,
     Notebook,
     code,
-    count,
     heading,
     markdown,
     notebook,
@@ -26,6 +25,7 @@ from companion.course.release.documents import document
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises
 from companion.files.atomic import write_atomic
+from companion.readable import count
 
 _HOW = (
     "Write each answer into the cell that has its first line, run it, and run the check under it: it says at once how\n"
