@@ -26,6 +26,7 @@ EXAMPLES = {
         words=["cat", "dog", "child", "moon", "clock", "idea"],
         caption="Figure 10.1. The small ... slept: six nouns, and three handles.",
     ),
+    "home": lambda: live.home(caption="Figure 6.2. Two ways home."),
     "together": lambda: live.together(
         [1.0, 0.6], [0.3, 1.1], words=("bites", "dog"), caption="Figure 5.1. Two people on a carousel."
     ),
