@@ -108,6 +108,18 @@ def test_the_still_figure_is_checked_like_every_other(shown):
         (lambda: live.home(writes=[0.0, 1.0]), r"writes: expected sizes above 0, got \[0.0, 1.0\]"),
         (lambda: live.home(start=3), r"start, write: expected one of .* and one of .*, got 3 and 1.0"),
         (lambda: live.home(write=3), r"start, write: expected one of .* and one of .*, got 2 and 3"),
+        (lambda: live.hearing(words=["a", "b"]), "words: expected three to ten, got 2"),
+        (lambda: live.hearing(words=["a", "b", "c"], start=4), "start, who: expected at most 3 rounds .* got 4 and 0"),
+        (
+            lambda: live.hearing(words=["a", "b", "c"], who=3),
+            "start, who: expected .* the index of a word, got 0 and 3",
+        ),
+        (lambda: live.filler([[0] * 3] * 3, [[1, 2]] * 2, words=["a", "b"]), r"got \(3, 3\) and \(2, 2\) for 2"),
+        (lambda: live.filler([[0] * 3] * 3, [[1, -2]] * 3, words=["a", "b"]), "from 0 upwards"),
+        (
+            lambda: live.filler([[0] * 3] * 3, [[1, 2]] * 3, words=["a", "b"], counts=[1, 2]),
+            r"counts: expected numbers that rise from 0, got \[1, 2\]",
+        ),
         (lambda: live.sampling([1.0], words=["a"]), "logits, words: expected two to ten, as many of each, got 1 and 1"),
         (lambda: live.dials([1, 0, 1], [1, 0, 1]), "query, key: expected one even width from 4 to 10, got 3 and 3"),
         (lambda: live.dials([1, 0, 1, 0], [1, 0, 1, 0], base=1), "base: expected a number above 1, got 1"),

@@ -9,7 +9,8 @@ Each of them shows one output that holds everything it needs; `moving` is the me
 
 from companion.study.live.attention import collapse, hover
 from companion.study.live.depth import home
+from companion.study.live.encoder import filler, hearing
 from companion.study.live.generation import sampling
 from companion.study.live.rotary import dials, together
 
-__all__ = ["collapse", "dials", "home", "hover", "sampling", "together"]
+__all__ = ["collapse", "dials", "filler", "hearing", "home", "hover", "sampling", "together"]
