@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def home(
     Raises ValueError if depths or writes are not such numbers, or what is shown first is not one of them.
     """
     counts, sizes = list(depths), [float(size) for size in writes]
-    rising = all(a < b for a, b in zip(counts, counts[1:], strict=False))
+    rising = all(a < b for a, b in pairwise(counts))
     if not counts or not rising or counts[0] < 1 or counts[-1] > 64:
         raise ValueError(f"depths: expected rising numbers from 1 to 64, got {counts}")
     if not sizes or min(sizes) <= 0:

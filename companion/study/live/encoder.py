@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -86,7 +87,7 @@ def filler(
         what = "scores, values: expected (word + 1, word + 1) and (word + 1, 2) from 0 upwards, for two to four words"
         raise ValueError(f"{what}; got {table.shape} and {points.shape} for {n}")
     offered = list(counts)
-    if offered[:1] != [0] or any(a >= b for a, b in zip(offered, offered[1:], strict=False)):
+    if offered[:1] != [0] or any(a >= b for a, b in pairwise(offered)):
         raise ValueError(f"counts: expected numbers that rise from 0, got {offered}")
 
     def shares(count: int) -> np.ndarray:
