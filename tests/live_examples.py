@@ -2,7 +2,8 @@
 
 import math
 
-from companion.study import live
+from companion.data.tokenizer import BytePairTokenizer
+from companion.study import live, micro_example
 
 SENTENCE = ["The", "cat", "slept", ".", "It", "snored", "all", "night"]
 QUERIES, KEYS = [[0, 2, 1, 0], [2, 0, 0, 0], [1, 0, 2, -1]], [[2, 0, 1, 0], [0, 2, 0, 0], [1, 0, 0, 1]]
@@ -33,5 +34,16 @@ EXAMPLES = {
         pairs((2.4, 1.2, 0.8), (1, 0.8, 0.9)),
         pairs((-0.1, 0.4, 1.9), (0.9, 1, 0.7)),
         caption="Figure 5.2. A head has dials.",
+    ),
+    "cut": lambda: live.cut(
+        BytePairTokenizer.train(["the cat sat on the mat, the cat sat"] * 3, 300),
+        "the naïve cat",
+        caption="Figure 1.1. A text, cut into tokens.",
+    ),
+    "walk": lambda: live.walk(
+        {"made up": micro_example.one_network()._asdict(), "trained": micro_example.trained()._asdict()},
+        vocabulary=micro_example.VOCABULARY,
+        start=("the", "boss", "is"),
+        caption="Figure 0.1. A whole model.",
     ),
 }

@@ -10,6 +10,7 @@ Each of them shows one output that holds everything it needs; `moving` is the me
 from companion.study.live.attention import collapse, hover
 from companion.study.live.generation import sampling
 from companion.study.live.rotary import dials, together
+from companion.study.live.tokens import cut
 from companion.study.live.walk import walk
 
-__all__ = ["collapse", "dials", "hover", "sampling", "together", "walk"]
+__all__ = ["collapse", "cut", "dials", "hover", "sampling", "together", "walk"]
