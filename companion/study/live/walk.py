@@ -37,7 +37,7 @@ def walk(
     words = list(vocabulary)
     if len(start) != 3 or not set(start) <= set(words[1:]):
         raise ValueError(f"start: expected three words of {words[1:]}, got {list(start)}")
-    packed = []
+    checked: dict[str, dict[str, np.ndarray]] = {}
     for name, parts in models.items():
         arrays = {part: np.asarray(parts[part], dtype=float) for part in PARTS if part in parts}
         if set(arrays) != set(PARTS):
@@ -47,12 +47,13 @@ def walk(
         for part, shape in zip(PARTS, shapes, strict=True):
             if arrays[part].shape != shape:
                 raise ValueError(f"{name}: expected {part} of shape {shape}, got {arrays[part].shape}")
-        packed.append({"name": name} | arrays)
-    if not packed:
+        checked[name] = arrays
+    if not checked:
         raise ValueError("models: expected at least one, got none")
     ids = [words.index(word) for word in start]
-    p = {model["name"]: next_word(model, ids, eps) for model in packed}
-    shown = p[packed[-1]["name"]]
+    p = {name: next_word(arrays, ids, eps) for name, arrays in checked.items()}
+    shown = list(p.values())[-1]
+    packed = [{"name": name} | arrays for name, arrays in checked.items()]
     fig, ax = figures.subplots(width=7.6, height=2.6)
     bars = ax.bar(words, shown, color=figures.PALETTE["blue"], width=0.65)
     ax.bar_label(bars, [f"{chance:.2f}" for chance in shown], padding=2)
