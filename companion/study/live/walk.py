@@ -53,7 +53,7 @@ def walk(
     ids = [words.index(word) for word in start]
     p = {name: next_word(arrays, ids, eps) for name, arrays in checked.items()}
     shown = list(p.values())[-1]
-    packed = [{"name": name} | arrays for name, arrays in checked.items()]
+    packed = [{"name": name, **arrays} for name, arrays in checked.items()]
     fig, ax = figures.subplots(width=7.6, height=2.6)
     bars = ax.bar(words, shown, color=figures.PALETTE["blue"], width=0.65)
     ax.bar_label(bars, [f"{chance:.2f}" for chance in shown], padding=2)
