@@ -2,7 +2,8 @@
 
 import math
 
-from companion.study import live
+from companion.data.tokenizer import BytePairTokenizer
+from companion.study import live, micro_example
 
 SENTENCE = ["The", "cat", "slept", ".", "It", "snored", "all", "night"]
 QUERIES, KEYS = [[0, 2, 1, 0], [2, 0, 0, 0], [1, 0, 2, -1]], [[2, 0, 1, 0], [0, 2, 0, 0], [1, 0, 0, 1]]
@@ -51,5 +52,16 @@ EXAMPLES = {
         [["previous 0.8", "previous 0.4"], ["induction 0.9", "induction 0.8"]],
         marks=[("one layer", 0.16)],
         caption="Figure 3.3. Four heads, and what is left without some.",
+    ),
+    "cut": lambda: live.cut(
+        BytePairTokenizer.train(["the cat sat on the mat, the cat sat"] * 3, 300),
+        "the naïve cat",
+        caption="Figure 1.1. A text, cut into tokens.",
+    ),
+    "walk": lambda: live.walk(
+        {"made up": micro_example.one_network()._asdict(), "trained": micro_example.trained()._asdict()},
+        vocabulary=micro_example.VOCABULARY,
+        start=("the", "boss", "is"),
+        caption="Figure 0.1. A whole model.",
     ),
 }

@@ -2,6 +2,7 @@
 independently with 40-digit arithmetic, and the claims of its source that need more than a notebook cell."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -222,3 +223,27 @@ def test_rotating_values_would_break_the_shift():
 
     assert torch.allclose(look(0, False), look(137, False), atol=1e-12)
     assert (look(0, True) - look(137, True)).abs().max() > 0.5
+
+
+def test_the_trained_twin_has_learned_its_sentences_and_answers_what_they_leave_open():
+    """With two decimals: sure where the ten sentences are, and a share for each word where they go on differently."""
+    w, ids = micro_example.trained(), micro_example.sentences()
+    model = Transformer(replace(micro_example.config(), moe=None)).double().eval()
+    single = micro_example.weights()._replace(**{name: part for name, part in w._asdict().items() if name[0] != "W"})
+    state = micro_example.state(single._replace(Wq=w.Wq, Wk=w.Wk, Wv=w.Wv, Wo=w.Wo))
+    named = {name: part for name, part in state.items() if "feed_forward." not in name}
+    inner, outer = "decoder.blocks.0.feed_forward.inner.weight", "decoder.blocks.0.feed_forward.outer.weight"
+    model.load_state_dict(named | {inner: w.W1.T, outer: w.W2.T})
+    logits = model(ids[:, :-1]).logits
+    loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=0)
+    assert 0.3229 < loss < 0.33  # the least there is: four words are one of two, six one of three, of 29
+
+    def say(text):
+        return model(torch.tensor([[micro_example.VOCABULARY.index(x) for x in text.split()]])).logits[0, -1]
+
+    for text, word in (
+        ("hello world the world is", "good"),
+        ("hello boss the boss is", "happy"),
+        ("hello ai is", "new"),
+    ):
+        assert micro_example.VOCABULARY[say(text).argmax()] == word  # never read

@@ -245,7 +245,7 @@ def _(q, K, t):
     ),
 )
 def normalise_rows(y, gain, eps):
-    """Return the RMSNorm of each row of `y` (token, d_model), equation (0.10), with `gain` (d_model) and the number `eps`, as a tensor
+    """Return the RMSNorm of each row of `y` (token, d_model), equation (0.8), with `gain` (d_model) and the number `eps`, as a tensor
     (token, d_model). Everything is `float64`. Gradients must flow to `y` and to `gain`, and `y` itself must stay as it is.
 
     Raise `ValueError` if `gain` has not the shape (d_model). Do not use PyTorch's own RMSNorm.
@@ -376,7 +376,7 @@ def _(y, gain, eps):
     ),
 )
 def mix_experts(x, k, w_r, w_1, w_2):
-    """Return what the mixture of experts makes of one word `x` (d_model) when it visits its best `k` experts, equations (0.11) to (0.14), as a
+    """Return what the mixture of experts makes of one word `x` (d_model) when it visits its best `k` experts, as in sitting 3 of lesson 00, as a
     tensor (d_model). The router is `w_r` (d_model, expert); the experts' matrices are `w_1` (expert, d_model, d_ff) and `w_2`
     (expert, d_ff, d_model). Everything is `float64`, and no two experts get the same score. Gradients must flow to `x` and to all matrices.
 
@@ -507,7 +507,7 @@ def _(x, k, w_r, w_1, w_2):
 
 @mix_experts.variant
 def _(x, k, w_r, w_1, w_2):
-    # softmax over all, keep the best, divide by their sum: equation (0.18)
+    # softmax over all, keep the best, divide by their sum: as in deeper (D0.1)
     if k not in range(1, w_r.shape[-1] + 1):
         raise ValueError("no such number of experts")
     everyone = torch.softmax(x @ w_r, dim=0)

@@ -422,7 +422,7 @@ def _(ids, G, vocab):
 
 @embedding_gradient.variant
 def _(ids, G, vocab):
-    # the matrix product of (1.7), with P by comparison
+    # the matrix product of (D1.5), with P by comparison
     if ids.min().item() < 0 or ids.max().item() > vocab - 1:
         raise ValueError("bad ids")
     return (torch.arange(vocab)[:, None] == ids[None, :]).to(G.dtype) @ G
@@ -440,9 +440,9 @@ def _(ids, G, vocab):
     minutes=20,
     forbidden=("backward", "autograd", "requires_grad", "requires_grad_", "vjp"),
     hints=(
-        "The states are the rows that were read, times the square root of d. Compute D of equation (1.14): probabilities minus 1 at the right answer.",
+        "The states are the rows that were read, times the square root of d. Compute D, equation (D1.9) of the deeper notebook: probabilities minus 1 at the right answer.",
         "The head adds D^T H. What arrives at the input end is G = sqrt(d) D E.",
-        "Add both sums of equation (1.17): row i of G goes to row `ids[i]`, added, not written.",
+        "Add both sums of equation (D1.10) of the deeper notebook: row i of G goes to row `ids[i]`, added, not written.",
     ),
 )
 def tied_gradient(E, ids, answers):
@@ -822,15 +822,15 @@ def _(word, merges):
     minutes=15,
     hints=(
         "A factor acts on a variance with its square. By which factor does a standard deviation become one?",
-        "Equation (1.10): given a state of mean square one, a score has variance d_model times the variance of an entry.",
-        "Equation (1.11) bounds the mean loss by ln N plus half the variance of a score.",
+        "Equation (1.4): given a state of mean square one, a score has variance d_model times the variance of an entry.",
+        "Equation (D1.6) of the deeper notebook bounds the mean loss by ln N plus half the variance of a score.",
     ),
 )
 def start_of_table(vocab, d_model, std):
     """A table (vocab, d_model) starts with independent normal entries of mean zero and standard deviation `std`. It serves both ends of a model (tied). On the
     way in, the rows are multiplied by a factor; on the way out they are not, and the states there have mean square one.
 
-    Return `(factor, bound)`, two `float`: the factor with which the entries going in have variance one; and the bound of equation (1.11) on the
+    Return `(factor, bound)`, two `float`: the factor with which the entries going in have variance one; and the bound of equation (D1.6), deeper, on the
     mean loss for one place, in nats, before anything was learnt. `vocab` and `d_model` are `int`, `std` is a `float`.
 
     Raise `ValueError` if `vocab < 1`, `d_model < 1` or `std <= 0`.
@@ -960,7 +960,7 @@ def _(vocab, d_model, std):
 def learn_merges(words, most):
     """Learn byte-pair merges from a text that is cut into words already. `words` is a dict: each different word (a `str`, at least one character) and how
     often it occurs in the text (an `int`, 1 or more). Begin with single characters. Again and again, count the pairs of neighbouring tokens within
-    the words, equation (1.4), and join the most frequent pair in all words, from left to right.
+    the words, and join the most frequent pair in all words, from left to right.
 
     In a tie the smallest pair is joined, as Python compares tuples of two `str`. A pair that occurs only once is not joined, and no more than
     `most` merges are learnt. Return the list of the pairs that were joined, in order, each a tuple of two `str`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from companion.config import (
@@ -52,6 +52,31 @@ class Weights(NamedTuple):
     W2: Float[Tensor, "expert d_ff d_model"]
 
 
+class OneNetwork(NamedTuple):
+    """The matrices of a block with one feed-forward network in place of the experts, as in `Weights`.
+
+    E, Wq, Wk, Wv, Wo, g1, g2:  as there.
+    W1, W2:                     the two matrices of the network, (d_model, d_ff) and (d_ff, d_model).
+    """
+
+    E: Float[Tensor, "vocab d_model"]
+    Wq: Float[Tensor, "head d_model d_head"]
+    Wk: Float[Tensor, "head d_model d_head"]
+    Wv: Float[Tensor, "head d_model d_head"]
+    Wo: Float[Tensor, "wide d_model"]
+    g1: Float[Tensor, "d_model"]
+    W1: Float[Tensor, "d_model d_ff"]
+    W2: Float[Tensor, "d_ff d_model"]
+    g2: Float[Tensor, "d_model"]
+
+
+SENTENCES = (
+    *("the boss is happy", "the world is good", "the ai is new"),
+    *("is the boss happy", "is the world good", "is the ai new"),
+    *("hello boss", "hello world", "hello world ai is new", "hello boss the ai is new"),
+)
+"""The ten sentences that the trained twin has read."""
+
 # fmt: off
 _NUMBERS: dict[str, list] = {
     "E": [[0, 0, 0, 0], [0.8, -0.4, 0.2, 0.1], [0.1, 0.8, 0.3, 0.9], [0.9, 0.2, 0.7, 0.1], [0.3, 0.3, 0.2, 0.5],
@@ -74,11 +99,48 @@ _NUMBERS: dict[str, list] = {
            [[0, 0, -1, 1], [0.5, -1, 0, 0], [0.5, 1, -1, 0.5]]],
 }
 # fmt: on
+# fmt: off
+_TRAINED: dict[str, list] = {
+    "E": [[0.81, -0.49, 0.02, 0.29], [0.72, -0.73, -0.02, -0.06], [-0.95, 0.71, 0.82, 0.72], [2.5, -2.74, -0.32,
+          2.2], [0.67, -0.73, 2.34, 0.82], [-0.09, 1.48, 0.91, 1.57], [0.96, 0.94, -1.37, -0.42], [0.04, -0.52,
+          -1.54, 1.55], [-0.81, -1.34, -0.31, -1.39], [0.68, 1.17, 0.98, -0.94]],
+    "Wq": [[[0.18, 0.65], [0.75, 0.3], [-0.54, 1.14], [1.02, 0.44]], [[-1.28, 0.07], [0.21, -1.17], [0.62, 0.21],
+          [0.04, -1.27]]],
+    "Wk": [[[0.98, 0.55], [-0.84, 1.2], [1.45, -0.49], [1.06, -0.95]], [[-0.06, 1.36], [-0.7, 0.31], [0.72, 2.06],
+          [-0.5, 0.72]]],
+    "Wv": [[[-0.53, -0.63], [1.06, 0.54], [-0.48, 0.55], [1.64, -0.07]], [[0.56, -1.03], [1.22, 0.26], [-0.14,
+          1.24], [-0.38, -0.91]]],
+    "Wo": [[0.97, -0.96, 0.21, -0.31], [0.72, -1.17, 0.08, -1.11], [0.22, -1.38, 0.99, -0.82], [1.49, 0.03, -1.23,
+          0.89]],
+    "g1": [1.07, 0.4, 1.54, 1.11],
+    "W1": [[0.63, 1.8, 0.1], [-0.33, 0.14, -0.87], [-0.47, 0.72, -0.41], [-1.26, 0.89, 1.24]],
+    "W2": [[0.03, -0.31, -1.43, 1.28], [-0.96, 1.22, 0.18, -1.11], [0.28, -1.34, 0.09, 0.6]],
+    "g2": [1.99, 3.57, 4.27, 2.73],
+}
+# fmt: on
 
 
 def weights(dtype: torch.dtype = torch.float64) -> Weights:
     """The 224 numbers as fresh tensors."""
     return Weights(*(torch.tensor(_NUMBERS[name], dtype=dtype) for name in Weights._fields))
+
+
+def one_network(dtype: torch.dtype = torch.float64) -> OneNetwork:
+    """The 136 numbers of the walk: those of `weights` without the router, and of the experts only number 1."""
+    w = weights(dtype)
+    return OneNetwork(w.E, w.Wq, w.Wk, w.Wv, w.Wo, w.g1, w.W1[1], w.W2[1], w.g2)
+
+
+def trained(dtype: torch.dtype = torch.float64) -> OneNetwork:
+    """What became of `one_network` after 601 updates on `SENTENCES`, with two decimals; the lesson does the updates."""
+    return OneNetwork(*(torch.tensor(_TRAINED[name], dtype=dtype) for name in OneNetwork._fields))
+
+
+def sentences() -> Int[Tensor, "sentence token"]:
+    """The ids of `SENTENCES`, filled up to one length with the filler, id 0."""
+    ids = [[VOCABULARY.index(word) for word in sentence.split()] for sentence in SENTENCES]
+    longest = max(map(len, ids))
+    return torch.tensor([row + [0] * (longest - len(row)) for row in ids])
 
 
 def config(placement: Literal["post", "pre"] = "post") -> ModelConfig:

@@ -16,7 +16,7 @@ PATH = (
     (5.75, "scores, mask, softmax, weighted average", "02", "orange"),
     (5.05, "join the heads", "03", "orange"),
     (4.15, "add to the state, normalise", "06", "green"),
-    (3.25, "router: two of four experts for each word", "11", "purple"),
+    (3.25, "a network for each word alone, or experts", "06, 11", "purple"),
     (2.35, "add to the state, normalise", "06", "green"),
     (0.85, "score for every word in the vocabulary", "01", "sky"),
     (0.15, "choose the next word", "10", "sky"),

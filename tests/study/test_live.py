@@ -15,9 +15,14 @@ import torch
 from live_examples import EXAMPLES, KEYS, QUERIES, SENTENCE
 
 from authoring.figures import faults, figures_in, words
-from companion.study import figures, live
+from companion.data.tokenizer import BytePairTokenizer
+from companion.study import figures, live, micro_example
 from companion.study.live import moving
+from companion.study.live.walk import next_word
 
+TOKENIZER = BytePairTokenizer.train(["the cat sat on the mat"], 300)
+BYTES = BytePairTokenizer.train(["a"], 257)
+SMALL = micro_example.trained()._asdict()
 ALT = "A bar that grows when the handle is moved to the right."
 
 
@@ -44,6 +49,10 @@ def data(output):
     return json.loads(re.search(r'<script type="application/json">(.*?)</script>', page(output))[1])
 
 
+def walk(models=None, start=("the", "boss", "is")):
+    live.walk({"trained": SMALL} if models is None else models, vocabulary=micro_example.VOCABULARY, start=start)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_figure_keeps_the_contract_and_is_the_same_each_time(shown, name):
     for _ in range(2):
@@ -64,6 +73,22 @@ def test_data_are_rounded_to_what_every_machine_computes_alike(shown):
     moving.show("collapse", {"scores": [1 / 3, 2.0, -0.0], "words": ["</script>"]}, bar(), alt=ALT)
     assert data(shown[0]) == {"scores": [0.3333, 2, 0], "words": ["</script>"]}
     assert page(shown[0]).count("</script>") == 2  # of the data and of the script: a word closes neither
+
+
+def test_the_walk_shows_what_the_model_of_the_lesson_says():
+    w = {name: part.numpy() for name, part in micro_example.one_network()._asdict().items()}
+    p = next_word(w, [1, 5, 9], micro_example.EPS)
+    assert round(float(p[7]), 4) == 0.3379 and p.argmax() == 7
+
+
+def test_the_merges_travel_with_the_figure_in_their_order(shown):
+    live.cut(TOKENIZER, "the cat")
+    merges = json.loads(TOKENIZER.to_json())["model"]["merges"]
+    packed = data(shown[0])["merges"]
+    pairs = [(int(packed[at : at + 3], 36), int(packed[at + 3 : at + 6], 36)) for at in range(0, len(packed), 6)]
+    assert [[TOKENIZER.bytes_of(a), TOKENIZER.bytes_of(b)] for a, b in pairs] == [
+        [half.replace("Ġ", " ").encode() for half in pair] for pair in merges
+    ]
 
 
 def test_the_still_figure_is_checked_like_every_other(shown):
@@ -124,6 +149,19 @@ def test_the_still_figure_is_checked_like_every_other(shown):
         (lambda: live.sampling([1.0], words=["a"]), "logits, words: expected two to ten, as many of each, got 1 and 1"),
         (lambda: live.dials([1, 0, 1], [1, 0, 1]), "query, key: expected one even width from 4 to 8, got 3 and 3"),
         (lambda: live.dials([1, 0, 1, 0], [1, 0, 1, 0], base=1), "base: expected a number above 1, got 1"),
+        (lambda: live.cut(TOKENIZER, ""), "text: expected 1 to 60 characters, got 0"),
+        (lambda: live.cut(BYTES, "cat"), "tokenizer: expected one with merges, got the 256 bytes alone"),
+        (
+            lambda: walk(start=("the", "<pad>", "is")),
+            r"start: expected three words of .*, got \['the', '<pad>', 'is'\]",
+        ),
+        (lambda: walk(start=("the", "boss")), "start: expected three words"),
+        (lambda: walk(models={}), "models: expected at least one, got none"),
+        (lambda: walk(models={"a": {"E": torch.ones(10, 4)}}), "a: expected the matrices E, Wq, .*, got E"),
+        (
+            lambda: walk(models={"a": SMALL | {"W1": torch.ones(3, 4)}}),
+            r"a: expected W1 of shape \(4, 4\), got \(3, 4\)",
+        ),
     ],
 )
 def test_what_cannot_be_shown_is_told(shown, call, message):

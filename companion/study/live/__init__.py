@@ -13,6 +13,19 @@ from companion.study.live.encoder import filler, hearing
 from companion.study.live.generation import sampling
 from companion.study.live.heads import bricks, switchboard
 from companion.study.live.rotary import dials, together
-from companion.study.live.waves import clocks
 
-__all__ = ["bricks", "clocks", "collapse", "dials", "filler", "hearing", "home", "hover", "sampling", "switchboard", "together"]
+__all__ = [
+    "bricks",
+    "clocks",
+    "collapse",
+    "cut",
+    "dials",
+    "filler",
+    "hearing",
+    "home",
+    "hover",
+    "sampling",
+    "switchboard",
+    "together",
+    "walk",
+]

@@ -1,4 +1,4 @@
-"""Moving figures of many heads: the bricks that view and transpose sort, and a switchboard of a trained model's heads."""
+"""Moving figures of many heads: bricks that view and transpose sort, and a switchboard of a trained model's heads."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
     right = np.arange(tokens * heads).reshape(tokens, heads).T
     for ax, lies, title in zip(axes, (right, slots), ("view, then transpose", "direct view"), strict=True):
         _wall(ax, lies, heads, title)
-    numbers = {"head": list(range(heads))}
+    numbers: dict[str, list[int] | list[str]] = {"head": list(range(heads))}
     for name, lies in (("right", right), ("direct view", slots)):
         numbers |= {f"slot {s}, {name}": [f"t{b // heads} h{b % heads}" for b in lies[:, s]] for s in range(tokens)}
     moving.show(
         "bricks",
         {"tokens": tokens, "heads": heads},
         fig,
-        alt="Bricks, one for each token and head, coloured by head. They stand in the rows of the tokens, lie down in one "
-        "long row in memory, and are sorted into the rows of the heads. View and transpose bring each to its head; the "
+        alt="Bricks, one for each token and head, coloured by head. They stand in the rows of the tokens, lie down in "
+        "one long row in memory, and are sorted into the rows of the heads. View and transpose bring each to its head; the "
         "direct view cuts the row into pieces, and most bricks lie in a wrong place.",
         caption=caption,
         numbers=numbers,
@@ -114,8 +114,8 @@ def switchboard(
             "marks": [[name, share] for name, share in marks],
         },
         fig,
-        alt="A box for each head of each layer, with what it does, and a bar of how often the model is right. Each head "
-        "can be switched off, alone or with others, and the bar follows.",
+        alt="A box for each head of each layer, with what it does, and a bar of how often the model is right. Each "
+        "head can be switched off, alone or with others, and the bar follows.",
         caption=caption,
         numbers={"heads": single, "right": [f"{share:.3f}" for share in alone]},
     )
