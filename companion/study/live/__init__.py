@@ -13,6 +13,9 @@ from companion.study.live.encoder import filler, hearing
 from companion.study.live.generation import sampling
 from companion.study.live.heads import bricks, switchboard
 from companion.study.live.rotary import dials, together
+from companion.study.live.tokens import cut
+from companion.study.live.walk import walk
+from companion.study.live.waves import clocks
 
 __all__ = [
     "bricks",

@@ -41,8 +41,8 @@ def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
         {"tokens": tokens, "heads": heads},
         fig,
         alt="Bricks, one for each token and head, coloured by head. They stand in the rows of the tokens, lie down in "
-        "one long row in memory, and are sorted into the rows of the heads. View and transpose bring each to its head; the "
-        "direct view cuts the row into pieces, and most bricks lie in a wrong place.",
+        "one long row in memory, and are sorted into the rows of the heads. View and transpose bring each to its head; "
+        "the direct view cuts the row into pieces, and most bricks lie in a wrong place.",
         caption=caption,
         numbers=numbers,
     )
