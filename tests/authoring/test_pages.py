@@ -183,7 +183,7 @@ def test_every_symbol_of_every_table_is_on_the_page():
 def test_letter_with_two_meanings_is_named():
     clashes = notation.clashes(notation.sections(LESSONS))
     assert {len(meanings) > 1 for meanings in clashes.values()} == {True}
-    assert {m.lessons for m in clashes["$v$"]} >= {(2,)}
+    assert any(2 in meaning.lessons for meaning in clashes["$v$"])
 
 
 def test_symbol_in_no_entry_is_printed_in_the_lessons_own_words(lesson):

@@ -91,6 +91,12 @@ def test_the_merges_travel_with_the_figure_in_their_order(shown):
     ]
 
 
+def test_a_switch_is_a_bit_of_the_set_of_heads_that_are_off(shown):
+    live.switchboard([1.0, 0.5, 0.25, 0.125], [["a", "b"]], caption="Figure 3.1. Two heads.")
+    assert data(shown[0])["percent"] == [100, 50, 25, 12]
+    assert "<td>layer 0, head 1 off</td><td>0.250</td>" in page(shown[0]).replace("\n", "")
+
+
 def test_the_still_figure_is_checked_like_every_other(shown):
     fig, _ = figures.subplots()
     with pytest.raises(ValueError, match="no label on the x axis"):
@@ -162,6 +168,13 @@ def test_the_still_figure_is_checked_like_every_other(shown):
             lambda: walk(models={"a": SMALL | {"W1": torch.ones(3, 4)}}),
             r"a: expected W1 of shape \(4, 4\), got \(3, 4\)",
         ),
+        (lambda: live.bricks(7, 3), "tokens, heads: expected 2 to 6 and 2 to 4, got 7 and 3"),
+        (lambda: live.switchboard([1.0] * 4, [["a", "b"], ["c"]]), r"does: expected rows of one length, .*\[2, 1\]"),
+        (lambda: live.switchboard([1.0] * 3, [["a", "b"]]), r"right: expected 4 shares from 0 to 1, .*\(3,\)"),
+        (lambda: live.switchboard([1.0, 2.0], [["a"]]), "right: expected 2 shares from 0 to 1"),
+        (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
+        (lambda: live.clocks(base=7), r"base, bases: expected numbers above 1, with the base among them; got 7"),
+        (lambda: live.clocks(start=201), "places, start: expected .* got 201 and 201"),
     ],
 )
 def test_what_cannot_be_shown_is_told(shown, call, message):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
 from companion.study import figures
@@ -52,19 +53,15 @@ def _wall(ax: Axes, lies: np.ndarray, heads: int, title: str) -> None:
     for (row, slot), brick in np.ndenumerate(lies):
         token, head = divmod(int(brick), heads)
         wrong = (head, token) != (row, slot)
-        look = (
-            {"edgecolor": figures.PALETTE["red"], "linestyle": "--", "linewidth": 2} if wrong else {"edgecolor": "0.4"}
-        )
-        color = figures.PALETTE[COLORS[head]]
-        ax.add_patch(Rectangle((slot - 0.45, row - 0.4), 0.9, 0.8, facecolor=(*_rgb(color), 0.45), **look))
+        red, edge = figures.PALETTE["red"], ("--", 2.0) if wrong else ("-", 1.0)
+        brick_at = Rectangle((slot - 0.45, row - 0.4), 0.9, 0.8, linestyle=edge[0], linewidth=edge[1])
+        brick_at.set_facecolor((*to_rgb(figures.PALETTE[COLORS[head]]), 0.45))
+        brick_at.set_edgecolor(red if wrong else "0.4")
+        ax.add_patch(brick_at)
         ax.text(slot, row, f"t{token} h{head}", ha="center", va="center", fontsize=10)
     ax.set(xlim=(-0.6, lies.shape[1] - 0.4), ylim=(lies.shape[0] - 0.5, -0.5), title=title)
     ax.set(xlabel="slot of the token axis", ylabel="head", xticks=range(lies.shape[1]), yticks=range(lies.shape[0]))
     ax.grid(False)
-
-
-def _rgb(color: str) -> tuple[float, ...]:
-    return tuple(int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
 
 
 def switchboard(
@@ -92,27 +89,22 @@ def switchboard(
         raise ValueError(f"does: expected rows of one length, of ten heads at most, got {[len(row) for row in names]}")
     shares = np.asarray(right, dtype=float)
     if shares.shape != (2**count,) or not ((shares >= 0) & (shares <= 1)).all():
-        raise ValueError(
-            f"right: expected {2**count} shares from 0 to 1, one for each set of heads; got {shares.shape}"
-        )
+        raise ValueError(f"right: expected {2**count} shares from 0 to 1, one a set of heads, got {shares.shape}")
     single = ["all on", *(f"layer {at // heads}, head {at % heads} off" for at in range(count))]
     alone = [shares[0], *(shares[1 << at] for at in range(count))]
     fig, ax = figures.subplots(width=5.0, height=0.7 + 0.22 * len(single))
+    ticks = ["none", *(f"{at // heads}, {at % heads}" for at in range(count))]
     bars = ax.barh(range(len(single)), [100 * share for share in alone], color=figures.PALETTE["blue"], height=0.7)
-    ax.bar_label(bars, [f"{100 * share:.0f} %" for share in alone], padding=3, fontsize=9)
+    ax.bar_label(bars, [f"{100 * share:.0f}" for share in alone], padding=3, fontsize=9)
     for name, share in marks:
         ax.axvline(100 * share, color="0.35", linestyle="--", linewidth=1.2)
         ax.text(100 * share + 1, -0.75, name, fontsize=9, va="center")
-    ax.set_yticks(range(len(single)), single)
-    ax.set(xlabel="right answers (%)", ylabel="switched off", xlim=(0, 112), ylim=(len(single) - 0.4, -1.2))
+    ax.set_yticks(range(len(single)), ticks)
+    ax.set(xlabel="right answers (%)", ylabel="off (layer, head)", xlim=(0, 112), ylim=(len(single) - 0.4, -1.2))
     ax.grid(False)
     moving.show(
         "switchboard",
-        {
-            "percent": np.rint(100 * shares).astype(int),
-            "does": names,
-            "marks": [[name, share] for name, share in marks],
-        },
+        {"percent": np.rint(100 * shares).astype(int), "does": names, "marks": [list(mark) for mark in marks]},
         fig,
         alt="A box for each head of each layer, with what it does, and a bar of how often the model is right. Each "
         "head can be switched off, alone or with others, and the bar follows.",

@@ -1,4 +1,4 @@
-"""A moving figure of sinusoidal positions: a place as a row of clocks, the waves their hands draw, and the base."""
+"""A moving figure of sinusoidal positions: a place as a row of clocks, the waves of their hands, and the base."""
 
 from __future__ import annotations
 
