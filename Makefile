@@ -43,7 +43,8 @@ help:
 	@echo '  make verify            try every exercise with all that is right and all that is wrong, and count'
 	@echo '  make solved            write the exercises with their solutions into build/solved'
 	@echo '  make lint | types | pytest     one part of make test alone'
-	@echo '  make lab-check         open every notebook in a real browser and run it (needs Chromium; ONLY="start figures")'
+	@echo '  make lab-check         open every notebook in a real browser, run it, move and answer everything (needs Chromium);'
+	@echo '                         ONLY="start figures exercise questions lessons" and LESSON=02 choose'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make clean             remove the environment and all caches'
 	@echo

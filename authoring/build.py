@@ -31,9 +31,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from authoring import exercises
+from authoring import exercises, figures, form
+from authoring.contract import Fault, Known, fault
 from authoring.imports import PACKAGE, files_behind, parsed
 from authoring.lesson import Lesson, lessons, with_deeper
+from authoring.notation import meanings
 from authoring.question import SourceError
 from companion.course.release.cells import KERNEL
 from companion.files.atomic import write_atomic
@@ -195,11 +197,33 @@ def _with_outputs(cells: list[NotebookNode], stored: list[NotebookNode]) -> list
 # --- doing it
 
 
+def refused(lesson: Lesson, known: Known) -> list[Fault]:
+    """What the builder does not build, as far as the source alone says it: too many minutes, a second meaning."""
+    if lesson.edition == 1:
+        return []
+    rules = [form.second_meaning] if lesson.is_deeper else form.BEFORE_BUILDING
+    return [found for rule in rules for found in rule(lesson, known)]
+
+
+def _refuse(lesson: Lesson, faults: Sequence[Fault]) -> None:
+    if faults:
+        raise BuildError("\n".join(f"{lesson.name}: {lesson.source.name}, {found}" for found in faults))
+
+
+def _handle_faults(lesson: Lesson, cells: Sequence[NotebookNode]) -> list[Fault]:
+    """What is wrong with the handles of executed cells (figures.py): above all, no still figure."""
+    return [
+        fault(lesson, what, number)
+        for number, cell in enumerate(cells, 1)
+        for output in cell.get("outputs", [])
+        for what in figures.faults("".join(output.get("data", {}).get("text/html", "")))
+    ]
+
+
 def execute(lesson: Lesson) -> list[NotebookNode]:
     """The cells, executed in order in a fresh kernel whose folder is the notebook's.
 
-    Raises:
-        BuildError: a cell failed, took more than 300 seconds, or took the kernel with it.
+    Raises `BuildError` if a cell failed, took more than `CELL_TIMEOUT` seconds, or took the kernel with it.
     """
     notebook = nbformat.v4.new_notebook(cells=lesson.cells, metadata=KERNEL)
     at = [-1]
@@ -227,15 +251,16 @@ def execute(lesson: Lesson) -> list[NotebookNode]:
     return notebook.cells
 
 
-def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE) -> str:
+def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE, known: Known | None = None) -> str:
     """Bring one notebook up to date and say what was done. The old notebook stays until the new one is complete.
 
-    Raises:
-        BuildError: there is no source, or a cell failed; the notebook is as it was.
+    Raises `BuildError` if there is no source, it breaks a rule that the builder holds it to (`refused`; a handle
+    without a still figure), or a cell failed; the notebook is as it was.
     """
     if not lesson.source.exists():
         raise BuildError(f"{lesson.name}: {difference(lesson)}; delete the notebook or bring its source back")
     start, lesson = time.monotonic(), lesson.again()
+    _refuse(lesson, refused(lesson, known or Known()))
     lesson.notebook.parent.mkdir(exist_ok=True)
     companion = companion_digest(lesson.cells, package, lesson.questions)
     stale = difference(lesson)
@@ -244,6 +269,7 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE) -> st
         stored = nbformat.read(lesson.notebook, as_version=4)
     if rerun or stored is None or stored.metadata["build"]["companion"] != companion:
         cells, how = execute(lesson), "executed"
+        _refuse(lesson, _handle_faults(lesson, cells))
     elif stale:
         cells, how = _with_outputs(lesson.cells, stored.cells), "outputs kept"
     else:
@@ -293,10 +319,10 @@ def _check_all(chosen: list[Lesson]) -> bool:
     return fine
 
 
-def _build_all(chosen: list[Lesson], rerun: bool, jobs: int) -> bool:
+def _build_all(chosen: list[Lesson], rerun: bool, jobs: int, known: Known) -> bool:
     def attempt(lesson: Lesson) -> bool:
         try:
-            line, fine = build(lesson, rerun=rerun), True
+            line, fine = build(lesson, rerun=rerun, known=known), True
         except SourceError as error:
             line, fine = f"{lesson.name}: {error}\n{lesson.name}: FAILED; the notebook is as it was", False
         except BuildError as error:
@@ -322,12 +348,17 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen:
         parser.error(f"no lesson begins with {' or '.join(options.lessons) or 'a number'}")
     try:
+        second = frozenset(lesson.number for lesson in there if lesson.source.exists() and lesson.edition == 2)
+        known = Known(symbols=meanings(), second_edition=second)
+        chosen = with_deeper(chosen)
+        for lesson in chosen if not options.check else []:
+            if lesson.source.exists():
+                _refuse(lesson, refused(lesson, known))
         fine = _collect(there, options.check)
-    except SourceError as error:
+    except (SourceError, BuildError) as error:
         print(f"{error}\nnothing was built")
         return 1
-    chosen = with_deeper(chosen)
-    fine &= _check_all(chosen) if options.check else _build_all(chosen, options.all, options.jobs)
+    fine &= _check_all(chosen) if options.check else _build_all(chosen, options.all, options.jobs, known)
     return 0 if fine else 1
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from authoring.contract import Fault, Known, fault, numbered, title
-from authoring.form import bound, claims, folded_code, notation, widths
+from authoring.form import bound, claims, folded_code, notation, second_meaning, widths
 from authoring.lesson import Lesson
 from authoring.markdown import PARSER, headings
 
@@ -46,4 +46,4 @@ def alone(lesson: Lesson, known: Known) -> Iterator[Fault]:
                 yield fault(lesson, what, number, node.lineno - 1)
 
 
-RULES = [title, sections, alone, folded_code, claims, widths, notation]
+RULES = [title, sections, alone, folded_code, claims, widths, notation, second_meaning]

@@ -28,6 +28,7 @@ _NAMESPACE = "http://www.w3.org/2000/svg"
 _CHANCE = re.compile(r"Math\.random|Date\b|performance\.now|crypto\.")
 _GLOBAL = re.compile(r"\bwindow\.|globalThis|localStorage|getElementById|\bid=")
 _HANDLE = re.compile(r"kit\.(?:handle|choice|toggle)\(")
+_LOOSE_HANDLE = re.compile(r"<(?:input|button|select|textarea)\b")
 FEWEST_WORDS = 8  # of alternative text: what is there, and what moves
 
 
@@ -80,7 +81,9 @@ def figure_faults(cells: Sequence[NotebookNode], prefix: str) -> Iterator[tuple[
 
 
 def faults(page: str) -> Iterator[str]:
-    """What is wrong with the output of a figure that moves."""
+    """What is wrong with the output of a figure that moves, and with a handle that belongs to none."""
+    if _LOOSE_HANDLE.search(_FIGURE.sub("", page)):
+        yield "a handle without a still figure: what moves is shown with companion.study.live"
     for attributes, inside in figures_in(page):
         if name := attributes.get("data-live"):
             yield from (f"moving figure {name!r}: {fault}" for fault in _faults(page, attributes, inside))

@@ -22,12 +22,12 @@ from authoring.markdown import headings, in_prose
 from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.source import Source, read_source
+from companion.course.release import way
 from companion.course.release.cells import IN_ANOTHER_KERNEL
 from companion.questions.question import Question
 
 HEAD = "{{ head }}"
 NAVIGATION = "navigation"
-START, GLOSSARY = "start.ipynb", "glossary.md"
 HEAD_KEYS = ("able", "needs")
 
 _ROLE = re.compile(r"\{(\w+)\}`(?:([^`<]*?)\s*<([^`>]+)>|([^`<>]+))`")
@@ -58,12 +58,7 @@ def is_deeper(source: Path) -> bool:
 
 def notebook_of(source: Path) -> str:
     """Where the notebook of a source is, from the folder of the lessons' notebooks."""
-    return f"deeper/{source.stem[:2]}_deeper.ipynb" if is_deeper(source) else f"{source.stem}.ipynb"
-
-
-def exercises_of(number: int) -> str:
-    """Where the notebook of a lesson's exercises is, from the folder of the lessons' notebooks."""
-    return f"exercises/{number:02}_exercises.ipynb"
+    return way.deeper_of(int(source.stem[:2])) if is_deeper(source) else f"{source.stem}.ipynb"
 
 
 def deeper_source(lesson: Path) -> Path:
@@ -135,20 +130,8 @@ def navigation(source: Path) -> str:
     """The line at both ends of a lesson, or of its deeper notebook, in Markdown."""
     deeper = is_deeper(source)
     lesson = lesson_source(source) if deeper else source
-    known, number, up = titles(lesson.parent), int(source.name[:2]), "../" * deeper
-    links = []
-    if deeper and number in known:
-        links.append(f"[← lesson {number:02}: {known[number][1]}]({up}{known[number][0]}.ipynb)")
-    elif number - 1 in known:
-        links.append(f"[← {number - 1:02} {known[number - 1][1]}]({known[number - 1][0]}.ipynb)")
-    links.append(f"[Start]({up}{START})")
-    if number + 1 in known and not deeper:
-        links.append(f"[{number + 1:02} {known[number + 1][1]} →]({known[number + 1][0]}.ipynb)")
-    links.append(f"[Exercises]({up}{exercises_of(number)})")
-    if not deeper and deeper_source(source).exists():
-        links.append(f"[Deeper]({notebook_of(deeper_source(source))})")
-    links.append(f"[Glossary]({up}{GLOSSARY})")
-    return " · ".join(links)
+    known, number = titles(lesson.parent), int(source.name[:2])
+    return way.navigation("deeper" if deeper else "lesson", number, known, deeper=deeper_source(lesson).exists())
 
 
 def _link_lessons(prose: str, path: Path) -> str:

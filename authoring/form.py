@@ -14,15 +14,16 @@ from authoring.finish import HEAD
 from authoring.lesson import Lesson, assertion_lines
 from authoring.markdown import PARSER, formulas
 from authoring.minutes import LONGEST_LESSON, LONGEST_SITTING, Part
-from authoring.notation import second_meanings, unknown_letters
+from authoring.notation import second_meanings, symbols, unknown_letters
 from authoring.source import FOLDED
 
 SITTINGS = range(2, 5)
 CHECKPOINT_QUESTIONS = range(2, 4)
 FEWEST_QUESTIONS = 8
 MOST_MISCONCEPTIONS = 3
-LONGEST_VISIBLE, LONGEST_FOLDED = 15, 40
+LONGEST_VISIBLE = 15  # of a folded cell as of every other: contract.LONGEST_CELL
 CODE_WIDTH, PRINTED_WIDTH = 88, 80
+TITLE = 2  # its cell; the line at both ends stands above
 LAST_PARTS = ("Exercises", "Summary", "What to read next")
 FIRST_LINES = ("# draws ", "# checks ", "# question ", "# sets up ", "# is this ")
 _PLOTTING = re.compile(r"\b(?:plt|matplotlib|pyplot|figures|live)\b|\bax(?:es)?\.")
@@ -85,7 +86,7 @@ def minutes(lesson: Lesson, known: Known) -> Iterator[Fault]:
     """At most 60 counted minutes a lesson, and 20 a sitting."""
     if lesson.minutes > LONGEST_LESSON:
         counted = "; ".join(f"{part.title}: {part}" for part in lesson.parts)
-        yield Fault(f"a lesson of {lesson.minutes} minutes; at most {LONGEST_LESSON}. {counted}", 1)
+        yield fault(lesson, f"a lesson of {lesson.minutes} minutes; at most {LONGEST_LESSON}. {counted}", TITLE)
     for part in lesson.sittings:
         if part.minutes > LONGEST_SITTING:
             what = f"{part.title!r} takes {part}; at most {LONGEST_SITTING} minutes"
@@ -133,7 +134,9 @@ def visible_code(lesson: Lesson, known: Known) -> Iterator[Fault]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Try):
                 yield fault(lesson, "`try` in a visible cell: fold it", number, node.lineno - 1)
-        if not cell.outputs and not bound(tree) & {name for _, later in code[at + 1 : at + 3] for name in _used(later)}:
+        if not cell.outputs and not _defined(tree) & {
+            name for _, later in code[at + 1 : at + 3] for name in _used(later)
+        }:
             what = "a visible cell that shows nothing, and defines nothing that one of the next two cells uses"
             yield fault(lesson, what, number)
 
@@ -160,8 +163,24 @@ def bound(tree: ast.AST) -> set[str]:
     return found
 
 
+def _defined(tree: ast.Module) -> set[str]:
+    """The names that a cell leaves to the next ones: not those inside its functions and classes."""
+    found: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        else:
+            found |= bound(node)
+    return found
+
+
 def _used(cell: NotebookNode) -> set[str]:
-    return {node.id for node in ast.walk(_tree(cell)) if isinstance(node, ast.Name)}
+    """The names that a cell reads."""
+    nodes = list(ast.walk(_tree(cell)))
+    added_to = [node.target for node in nodes if isinstance(node, ast.AugAssign)]
+    return {
+        node.id for node in nodes if isinstance(node, ast.Name) and (isinstance(node.ctx, ast.Load) or node in added_to)
+    }
 
 
 def folded_code(lesson: Lesson, known: Known) -> Iterator[Fault]:
@@ -229,13 +248,25 @@ def misconceptions(lesson: Lesson, known: Known) -> Iterator[Fault]:
         yield fault(lesson, what, *found[MOST_MISCONCEPTIONS])
 
 
-def notation(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """Every letter is in the notation's table for this lesson, and means the same in every lesson of the edition."""
-    clashes = second_meanings(known.symbols, set(known.second_edition))
-    for symbol, words in clashes.items():
+def second_meaning(lesson: Lesson, known: Known) -> Iterator[Fault]:
+    """A letter of the notation's table means the same in every lesson of the edition."""
+    for symbol, words in second_meanings(known.symbols, set(known.second_edition)).items():
         if lesson.number in words:
             said = "; ".join(f"lesson {number:02}: {meaning}" for number, meaning in sorted(words.items()))
-            yield Fault(f"${symbol}$ has a second meaning in pages/notation.toml: {said}", 1)
+            place = next(_uses(lesson, symbol), (TITLE, 0))
+            yield fault(lesson, f"${symbol}$ has a second meaning in pages/notation.toml: {said}", *place)
+
+
+def _uses(lesson: Lesson, symbol: str) -> Iterator[tuple[int, int]]:
+    """Where a lesson uses a symbol: cell from 1, line of the cell from 0."""
+    for number, cell in enumerate(lesson.written, TITLE):
+        for line, formula in formulas(cell.source) if cell.cell_type == "markdown" else []:
+            if any(symbol in (whole, letter) for whole, letter, _ in symbols(formula)):
+                yield number, line
+
+
+def notation(lesson: Lesson, known: Known) -> Iterator[Fault]:
+    """Every letter is in the notation's table for this lesson."""
     letters = {symbol for symbol, by_lesson in known.symbols.items() if lesson.number in by_lesson} | lesson.borrowed
     told: set[str] = set()
     for number, cell in numbered(lesson, "markdown"):
@@ -247,6 +278,9 @@ def notation(lesson: Lesson, known: Known) -> Iterator[Fault]:
                     yield fault(lesson, what, number, line)
 
 
+BEFORE_BUILDING = [minutes, second_meaning]
+"""The rules whose faults the builder itself refuses: they need no notebook."""
 RULES = [
-    title, parts, minutes, questions, exercises, visible_code, folded_code, claims, widths, misconceptions, notation,
+    title, parts, questions, exercises, visible_code, folded_code, claims, widths, misconceptions, notation,
+    *BEFORE_BUILDING,
 ]  # fmt: skip

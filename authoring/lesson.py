@@ -131,7 +131,7 @@ class Lesson:
         return self._finished.questions
 
     @property
-    def _written(self) -> list[NotebookNode]:
+    def written(self) -> list[NotebookNode]:
         """The cells as they are written: without links, head and line at both ends."""
         return self._finished.source.cells
 
@@ -173,7 +173,7 @@ class Lesson:
     @cached_property
     def opening(self) -> list[str]:
         """The paragraphs before the first H2, each in one line."""
-        text = "\n\n".join(cell.source for cell in self._written if cell.cell_type == "markdown").partition("\n## ")[0]
+        text = "\n\n".join(cell.source for cell in self.written if cell.cell_type == "markdown").partition("\n## ")[0]
         return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
     def _opening_line(self, start: str) -> str:
@@ -242,7 +242,7 @@ class Lesson:
     @cached_property
     def text(self) -> str:
         """All Markdown of the lesson, emphasis marks removed, each run of white space one space."""
-        whole = "\n".join(cell.source for cell in self._written if cell.cell_type == "markdown")
+        whole = "\n".join(cell.source for cell in self.written if cell.cell_type == "markdown")
         return " ".join(whole.replace("*", "").replace("`", "").split())
 
     @cached_property

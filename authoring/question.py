@@ -22,6 +22,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 from companion.questions.question import KINDS, LETTERS, Answer, Question, read_number
+from companion.questions.terminal import readable
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 _MATHS = re.compile(r"\$[^$\n]+\$")
@@ -158,7 +159,10 @@ def as_html(question: Question) -> str:
     if question.kind == "choice":
         for answer in question.answers:
             word = "Yes." if answer.right else "Not quite."
-            items.append(_item("data-right" * answer.right, _inline(answer.text), word, answer.why))
+            data = ["data-right"] * answer.right
+            if "$" in answer.text:  # a formula has no name that a screen reader could say of the choice
+                data.append(f'data-words="{html.escape(readable(answer.text))}"')
+            items.append(_item(" ".join(data), _inline(answer.text), word, answer.why))
         tag, kind = "ol", ' type="a"'
     elif question.kind == "number":
         for answer in question.answers:

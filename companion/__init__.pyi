@@ -31,4 +31,4 @@ from .costs import account as account, chips as chips, sizing as sizing
 from .generation.generate import Sampling as Sampling, complete as complete, generate as generate
 from .generation.beam import Beam as Beam, beam_search as beam_search
 from .files.models import load_model as load_model, save_model as save_model
-from .files.published import load_pretrained as load_pretrained
+from .files.published.pretrained import load_pretrained as load_pretrained

@@ -27,12 +27,12 @@ def unchecked() -> Iterator[None]:
 
 SLOW = (
     "training/test_distributed.py",
-    "test_selftest.py",
+    "selftest/test_selftest.py",
     "commands/test_train.py",
-    "test_bench.py",
+    "bench/test_bench.py",
     "training/test_survive.py",
     "course/release/test_leaks.py",
-    "test_published.py",
+    "files/test_published.py",
     "data/test_published_tokenizers.py",
 )
 """The files that take longest, longest first: they train, start processes or hold another library beside ours."""

@@ -26,6 +26,16 @@ EXAMPLES = {
         words=["cat", "dog", "child", "moon", "clock", "idea"],
         caption="Figure 10.1. The small ... slept: six nouns, and three handles.",
     ),
+    "home": lambda: live.home(caption="Figure 6.2. Two ways home."),
+    "hearing": lambda: live.hearing(
+        words=["the", "bank", "by", "the", "old", "river"], who=1, caption="Figure 7.2. Who has heard of whom."
+    ),
+    "filler": lambda: live.filler(
+        [[0, 1, 0.5, 0.3], [1, 0, 0, 0.3], [0, 1, 0, 0.3], [0, 0, 0, 0]],
+        [[1, 5], [4, 4], [2, 1], [6, 0.5]],
+        words=["he", "slept", "well"],
+        caption="Figure 7.3. Filler.",
+    ),
     "together": lambda: live.together(
         [1.0, 0.6], [0.3, 1.1], words=("bites", "dog"), caption="Figure 5.1. Two people on a carousel."
     ),

@@ -30,7 +30,9 @@ from companion.config import (
 )
 from companion.data.batches import TrainingBatches
 from companion.files.models import load_tensors, save_tensors
-from companion.training.distributed.processes import Elsewhere, Lost, Parallel, Processes, start_processes
+from companion.training.distributed.launch import start_processes
+from companion.training.distributed.parallel import Elsewhere, Lost, Parallel
+from companion.training.distributed.processes import Processes
 from companion.training.evaluation import Evaluation
 from companion.training.folder import RunFolder
 from companion.training.loop import fit

@@ -54,7 +54,7 @@ def cell_fault(key, lesson, cells):
     return None
 
 
-def test_fault(key, node, root=ROOT):
+def fault_of_test(key, node, root=ROOT):
     """Why the test that is to execute the claim does not, or None."""
     path, *names = node.split("::")
     if not names or not (root / path).is_file():
@@ -72,9 +72,6 @@ def test_fault(key, node, root=ROOT):
     if not assertion_lines(code) and "raises(" not in code and "gradcheck(" not in code:
         return f"{key}: {node} contains no assertion"
     return None
-
-
-test_fault.__test__ = False
 
 
 @cache
@@ -106,7 +103,7 @@ def test_what_is_mapped_exists_is_executed_and_asserts():
         if not fault and "cell" in entry:
             fault = cell_fault(key, entry["cell"], cells_of(entry["cell"]))
         if not fault and "test" in entry:
-            fault = test_fault(key, entry["test"])
+            fault = fault_of_test(key, entry["test"])
         faults += [fault] if fault else []
     assert not faults, "\n".join(["tests/claims.toml:", *faults])
 
@@ -181,5 +178,5 @@ def test_test_that_does_not_execute_its_claim_is_found(tmp_path, node, message):
         "def test_empty():\n    print('assert')\n"
         "@pytest.mark.skip\ndef test_skipped():\n    assert True\n"
     )
-    fault = test_fault("S0-04", node, tmp_path)
+    fault = fault_of_test("S0-04", node, tmp_path)
     assert fault is None if message is None else message in fault

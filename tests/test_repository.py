@@ -139,3 +139,11 @@ def test_licences_are_named():
     assert (ROOT / "LICENSE").read_text(encoding="utf-8").startswith("MIT License")
     assert PROJECT["license"] == "MIT"
     assert "CC BY 4.0" in README and "MIT" in README
+
+
+def test_no_file_of_code_has_more_than_400_lines():
+    """The lessons' exercises aside, which are texts in the form of code."""
+    files = [path for folder in ("companion", "authoring") for path in (ROOT / folder).rglob("*.py")]
+    code = [path for path in files if not re.fullmatch(r"lesson_\d\d\.py", path.name)]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in code}
+    assert len(lengths) > 150 and not {name: lines for name, lines in lengths.items() if lines > 400}

@@ -15,8 +15,7 @@ SOURCE = Path(__file__).with_name("glossary.toml")
 def terms(lessons: Sequence[Lesson]) -> list[tuple[str, str, Lesson, str]]:
     """(term, its line, the lesson, the heading), by alphabet; those of lessons that are not there are left out.
 
-    Raises:
-        LessonError: a lesson has no such heading, or its text never uses the term.
+    Raises `LessonError` if a lesson has no such heading, or its text never uses the term.
     """
     by_label = {lesson.label: lesson for lesson in lessons}
     found = []

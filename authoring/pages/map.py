@@ -33,7 +33,7 @@ PACKAGE_ALT = (
 # The floors of the house, from the ground up: a name, and what stands on it (folders end in a slash; a file's own name
 # goes before its folder's). A file imports from its own floor and those below, and every file stands on one of them.
 FLOORS = (
-    ("numbers, files, devices", ("quantities", "files/atomic", "files/lock", "device")),
+    ("numbers, files, devices", ("quantities", "readable", "files/atomic", "files/lock", "files/kept", "device")),
     ("what a model is", ("config",)),
     ("one idea a file", ("layers/",)),
     ("the model", ("transformer",)),

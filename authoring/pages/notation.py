@@ -45,8 +45,8 @@ def of_lessons(lessons: Sequence[Lesson]) -> dict[tuple[str, int], dict[str, str
 def sections(lessons: Sequence[Lesson]) -> list[tuple[str, list[Meaning]]]:
     """The page's sections: those of the TOML source, and one of all symbols that stand in no entry of it.
 
-    Raises:
-        LessonError: an entry names a lesson whose table has no such symbol, or two entries explain one of its symbols.
+    Raises `LessonError` if an entry names a lesson whose table has no such symbol, or two entries explain one of its
+    symbols.
     """
     rows, there = of_lessons(lessons), {lesson.number for lesson in lessons}
     without_tables = {lesson.number for lesson in lessons if lesson.edition == 2}

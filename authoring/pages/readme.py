@@ -10,6 +10,7 @@ from pathlib import Path
 from authoring.imports import PACKAGE
 from authoring.lesson import ROOT, Lesson, LessonError
 from authoring.pages import map
+from companion import readable
 
 FILE = "../README.md"
 BEGIN, END = "<!-- the lessons, by make notebooks -->", "<!-- end of the lessons -->"
@@ -32,10 +33,8 @@ def tree(package: Path = PACKAGE) -> str:
 
     A folder's files come in the order of their floors, the ground floor first.
     """
-    entries = list(_entries(package, package))
-    width = max(len(name) for name, _ in entries)
-    lines = [f"{name:<{width}}  {sentence}".rstrip() for name, sentence in entries]
-    return "\n".join(["```text", f"{package.name}/", *lines, "```"])
+    lines = readable.table(list(_entries(package, package)), left=(0, 1), indent=0, width=None)
+    return "\n".join(["```text", f"{package.name}/", lines, "```"])
 
 
 def _entries(folder: Path, package: Path) -> Iterator[tuple[str, str]]:

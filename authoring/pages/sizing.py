@@ -20,15 +20,12 @@ from companion.costs.sizing import (
 )
 from companion.costs.tables import (
     Question,
-    Table,
     cost_table,
     devices_table,
-    figure,
-    many,
     memory_table,
 )
-from companion.files.atomic import readable_bytes
 from companion.presets import PRESETS
+from companion.readable import Table, figure, many, readable_bytes
 
 FILE = "sizing.md"
 SOURCE = Path(__file__).with_name("sizing.md")

@@ -4,82 +4,77 @@ from __future__ import annotations
 
 import io
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from companion.bench.compare import OURS, Comparison, LeftOut
+from companion import readable
+from companion.bench.compare import OURS, Comparison, LeftOut, Row
 from companion.files.atomic import write_atomic
 
-COLUMNS = "  {:<28}{:>10}  {:<20}{:>14}  {:<13}{:>10}{:>9}"
-HEAD = COLUMNS.format("", "median", "quartiles", "time, ours = 1", "quartiles", "tokens/s", "ceiling")
+HEAD = ("", "median", "quartiles", "ratio", "quartiles", "tokens/s", "share")
 
 
 def preamble(record: dict[str, Any]) -> str:
     """The machine, and what it can reach at best."""
     machine, ceiling = record["machine"], record["ceiling"]
     lines = [
-        f"machine   {machine['device']}, {machine['threads']} thread{'' if machine['threads'] == 1 else 's'}, "
+        f"machine   {machine['device']}, {readable.count(machine['threads'], 'thread')}, "
         f"{machine['precision']}, {'compiled' if machine['compile'] else 'not compiled'}",
         f"ceiling   {_si(ceiling['flops'])}FLOP/s in matrix products, {_si(ceiling['bandwidth'])}B/s of memory, both "
         "measured" + (f" (published: {_si(ceiling['published_flops'])}FLOP/s)" if ceiling["published_flops"] else ""),
         f"rounds    {machine['rounds']}, everybody once in each, in a new order each time",
         "versions  " + ", ".join(f"{name} {number}" for name, number in record["versions"].items()),
         "",
-        "time, ours = 1: 2.00 takes twice as long as ours",
-        "ceiling: the share of what this machine could reach at best",
+        "ratio: of times; 2.00 takes twice as long as ours",
+        "share: of what this machine could reach at best, its ceiling",
     ]
-    return "\n".join(lines)
+    return "\n".join(_wrapped(line, 10) for line in lines)
 
 
 def table(comparison: Comparison) -> str:
     """One comparison, quickest first."""
-    lines = [f"{comparison.title}; {comparison.size}", HEAD]
+    rows = []
     for row in sorted(comparison.rows, key=lambda row: row.seconds.median):
         t, r = row.seconds, row.ratio
-        lines.append(
-            COLUMNS.format(
-                row.name,
-                _time(t.median),
-                f"{_time(t.lower)} to {_time(t.upper)}",
-                f"{r.median:.2f}",
-                f"{r.lower:.2f} to {r.upper:.2f}",
-                f"{row.rate:,.0f}",
-                f"{row.share:.0%}",
-            )
-        )
+        unit, scale = _unit(t.median)
+        times = (f"{t.median / scale:.3g} {unit}", f"{t.lower / scale:.3g}–{t.upper / scale:.3g}")
+        ratios = (_ratio(r.median), f"{_ratio(r.lower)}–{_ratio(r.upper)}")
+        rows.append((row.name, *times, *ratios, f"{row.rate:,.0f}", f"{row.share:.0%}"))
+    lines = [f"{comparison.title}; {comparison.size}", readable.table(rows, HEAD, indent=0)]
     beyond = max(row.share for row in comparison.rows) > 1
     if comparison.bound == "memory":
         lines.append(
-            "  the ceiling here is the memory's" + (", and the weights stay in a cache before it" if beyond else "")
+            "the ceiling here is the memory's" + (", and the weights stay in a cache before it" if beyond else "")
         )
     elif beyond:
-        lines.append("  more than the ceiling: something else kept the machine busy while that was measured")
+        lines.append("more than the ceiling: something else kept the machine busy while that was measured")
     return "\n".join(lines + _left_out(comparison.left_out))
 
 
 def attention_table(comparisons: Sequence[Comparison]) -> str:
     """One pass of attention: backends by lengths."""
     names = list(dict.fromkeys(row.name for c in comparisons for row in c.rows))
-    lines = [f"{comparisons[0].title}; {comparisons[0].size}; median (time, ours = 1) at each length"]
-    lines.append(f"  {'tokens':<14}" + "".join(f"{c.length:>20,}" for c in comparisons))
-    for name in names:
-        cells = []
-        for comparison in comparisons:
-            found = [row for row in comparison.rows if row.name == name]
-            cells.append(f"{_time(found[0].seconds.median)} ({found[0].ratio.median:.2f})" if found else "-")
-        lines.append(f"  {name:<14}" + "".join(f"{cell:>20}" for cell in cells))
-    shares = [next(row.share for row in c.rows if row.name == OURS) for c in comparisons]
-    lines.append(f"  {'ours, ceiling':<14}" + "".join(f"{share:>20.0%}" for share in shares))
-    if any(row.kept is not None for c in comparisons for row in c.rows):
-        lines.append("  bytes kept for the backward pass")
-        for name in names:
-            cells = []
-            for comparison in comparisons:
-                found_bytes = [row.kept for row in comparison.rows if row.name == name and row.kept]
-                cells.append(f"{_si(found_bytes[0])}B" if found_bytes else "-")
-            lines.append(f"  {name:<14}" + "".join(f"{cell:>20}" for cell in cells))
+    found = [{row.name: row for row in comparison.rows} for comparison in comparisons]
+    head = ("tokens", *(f"{comparison.length:,}" for comparison in comparisons))
+
+    def timed(row: Row) -> str:
+        return f"{_time(row.seconds.median)} ({_ratio(row.ratio.median)})"
+
+    rows = [(name, *(timed(at[name]) if name in at else "-" for at in found)) for name in names]
+    rows.append(("ours, share", *(f"{at[OURS].share:.0%}" for at in found)))
+    lines = [
+        f"{comparisons[0].title}; {comparisons[0].size}; median (ratio) at each length",
+        readable.table(rows, head, indent=0),
+    ]
+    if any(row.kept is not None for at in found for row in at.values()):
+        kept = [
+            (name, *(f"{_si(at[name].kept or 0)}B" if name in at and at[name].kept else "-" for at in found))
+            for name in names
+        ]
+        lines += ["bytes kept for the backward pass", readable.table(kept, head, indent=0)]
     seen: dict[tuple[str, str], LeftOut] = {}
     for comparison in comparisons:
         for out in comparison.left_out:
@@ -163,7 +158,7 @@ def write_plot(path: Path, record: dict[str, Any], comparisons: Sequence[Compari
         axes.tick_params(labelsize=7)
         axes.legend(fontsize=7)
     machine = record["machine"]
-    threads = f"{machine['threads']} thread{'' if machine['threads'] == 1 else 's'}"
+    threads = readable.count(machine["threads"], "thread")
     figure.suptitle(f"{machine['device']}, {threads}, {machine['precision']}", fontsize=9)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
@@ -172,14 +167,29 @@ def write_plot(path: Path, record: dict[str, Any], comparisons: Sequence[Compari
 
 
 def _left_out(entries: Sequence[LeftOut]) -> list[str]:
-    return [f"  not timed: {entry.name}: {entry.why}" for entry in entries]
+    return [_wrapped(f"not timed: {entry.name}: {entry.why}", 2) for entry in entries]
+
+
+def _wrapped(line: str, indent: int) -> str:
+    """A line as several that a terminal has room for, `indent` spaces before those that follow."""
+    return textwrap.fill(
+        line, readable.WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-6:.3g} us"
+    unit, scale = _unit(seconds)
+    return f"{seconds / scale:.3g} {unit}"
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    """The unit that suits a time, and its length in seconds."""
+    return next(((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3)) if seconds >= scale), ("us", 1e-6))
+
+
+def _ratio(value: float) -> str:
+    """Three digits: 0.98, 12.3."""
+    return f"{value:.2f}" if value < 9.995 else f"{value:.3g}"
 
 
 def _si(value: float) -> str:

@@ -96,7 +96,7 @@ def outcome_value(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_of(value: Any) -> Outcome:
-    """The outcome of which `outcome_value` made this value. Raises `ValueError` for another one."""
+    """The outcome of which `outcome_value` made this value. Raises `ValueError` for any other value."""
     try:
         error = None if value["error"] is None else (str(value["error"][0]), str(value["error"][1]))
         gradients = None if value["gradients"] is None else tuple(value["gradients"])

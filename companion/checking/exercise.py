@@ -144,6 +144,7 @@ class Exercise:
 
     @property
     def lesson(self) -> int:
+        """The number of its lesson."""
         return int(self.id.split(".")[0])
 
     def __call__(self, *arguments: Value) -> Value:

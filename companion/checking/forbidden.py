@@ -10,8 +10,8 @@ def forbidden_uses(source: str, forbidden: Collection[str]) -> list[str]:
     """Which of the forbidden names the code uses, and `companion` if it imports that; sorted.
 
     Counts a name, an attribute (`x.softmax`), what is imported under any name, and a text that is exactly the name
-    (`getattr(torch, "softmax")`); not a name that the code itself gives to something. Raises `SyntaxError` for code
-    that is none.
+    (`getattr(torch, "softmax")`); not a name that the code itself gives to something. Raises `SyntaxError` for what
+    is not Python.
     """
     tree = ast.parse(source)
     wanted, found = {*forbidden}, set()

@@ -46,7 +46,7 @@ def run(flags: Namespace) -> int:
             f"expected one model: a published name, --run or --config; got {' and '.join(names[n] for n in given)}"
         )
     from companion.costs.chips import published_chip, this_chip
-    from companion.costs.tables import decoding_table, table
+    from companion.costs.tables import account_table, decoding_table
 
     chip = None if flags.chip is None else published_chip(flags.chip)
     if flags.config is not None:
@@ -57,7 +57,7 @@ def run(flags: Namespace) -> int:
         config = run_folder(flags.run).model().config
     if chip is not None and config.stack != "decoder":
         raise ValueError(f"--chip {flags.chip}: expected a decoder, which writes, got stack={config.stack!r}")
-    print(table(config), flush=True)
+    print(account_table(config), flush=True)
     if config.stack == "decoder":
         print("\n" + decoding_table(config, chip or this_chip()))
     return 0

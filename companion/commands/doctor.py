@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
+from companion.readable import count
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -205,11 +206,14 @@ def missing_requirements() -> list[str]:
         got = f"{asked.name} {number} is too old or too new" if number else f"{asked.name} is not installed"
         sentences.append(f"{got}: run pip install '{asked}'")
     if version(NAME) is None:
-        how = (
-            f"run pip install -e .  in {_short(CHECKOUT)}" if (CHECKOUT / "pyproject.toml").is_file() else "install it"
-        )
-        sentences.append(f"The course runs from its folder and is not installed: `make lab` there does it, or {how}")
+        sentences.append(f"The course runs {course_version()}")
     return sentences
+
+
+def course_version() -> str:
+    """The version that is installed; without an installation, what to do."""
+    how = f"run pip install -e .  in {_short(CHECKOUT)}" if (CHECKOUT / "pyproject.toml").is_file() else "install it"
+    return version(NAME) or f"from its folder and is not installed: `make lab` there does it, or {how}"
 
 
 def install_line(extra: str) -> str:
@@ -239,7 +243,7 @@ def hardware() -> list[str]:
     if (precision := torch.get_float32_matmul_precision()) != "highest":
         kernels.append(f"float32 products: {precision}")
     chosen = [f"{name}={os.environ[name]}" for name in NOTED if name in os.environ]
-    how_many = f"{_count(processors(), 'processor')}, {_count(torch.get_num_threads(), 'thread')}"
+    how_many = f"{count(processors(), 'processor')}, {count(torch.get_num_threads(), 'thread')}"
     return [
         _line("machine", f"{platform.system()} {platform.machine()}, {processor()}"),
         _line("memory", f"{memory()}; {how_many}"),
@@ -363,10 +367,6 @@ def comparisons() -> bool:
 
 def _line(name: str, value: str) -> str:
     return textwrap.fill(f"{name:<9} {value}", WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _short(path: Path) -> str:

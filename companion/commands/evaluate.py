@@ -9,6 +9,7 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.quantities import PositiveInt
+from companion.readable import count
 from companion.training import report
 from companion.training.settings import NumberWordsSettings
 
@@ -101,7 +102,7 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, *, best
         split = None
     documents = given.documents if given is not None else split.held_out  # type: ignore[union-attr]
     title = given.title if given is not None else f"held out of {record['text']['title']}"
-    print(f"text      {title}: {report.count(documents, 'document')}, {total_bytes(documents):,} bytes")
+    print(f"text      {title}: {count(len(documents), 'document')}, {total_bytes(documents):,} bytes")
     if given is not None and split is not None and (share := repeated_share(split.train, documents)):
         print(f"          {share:.1%} of it, by whole paragraphs, is in the text the model learned from")
     if split is None:

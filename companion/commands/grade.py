@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
 from companion.commands.runs import must_be_writable
 from companion.quantities import PositiveInt, PositiveNumber
-
-if TYPE_CHECKING:
-    from companion.checking.exercise import Exercise
 
 
 def parser() -> Parser:
@@ -67,6 +61,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
+    from companion.course.grading.choose import choose
     from companion.course.grading.sandbox.parent import Limits
     from companion.course.grading.submissions import handed_in, left_out
     from companion.course.seeds import read_secret
@@ -120,56 +115,3 @@ def run(flags: Namespace) -> int:
         print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most} points on average")
     print(f"{out / 'marks.csv'}: the marks; {out / 'feedback'}: a page for each student")
     return 0
-
-
-def choose(ids: Sequence[str], pset: str | None, near: Sequence[Path], secret: bytes) -> list[Exercise]:
-    """What to grade: exercises and questions of these numbers, or those whose functions the problem set defines.
-
-    ids:   the exercises' numbers; none where there is a problem set.
-    pset:  a problem set's notebook or its folder, or its name.
-    secret:  decides the order of a question's choices.
-    near:  the folders whose `release` may hold a problem set of that name.
-
-    Raises `ValueError` for unknown or repeated numbers, no problem set there, and no exercise in it.
-    """
-    from companion.course.grading.answers import Submission, Unreadable
-    from companion.course.release.questions import as_exercise, find_gradable, function_name, is_question
-    from companion.exercises.catalogue import exercises, find_exercise
-    from companion.questions.question import questions
-
-    if bool(ids) == (pset is not None):
-        raise ValueError(
-            "--exercises: expected the exercises' numbers, or --pset with a problem set's notebook, one of them"
-        )
-    if pset is None:
-        chosen = [as_exercise(find_gradable(id), secret) if is_question(id) else find_exercise(id) for id in ids]
-        twice = [id for id, count in Counter(ids).items() if count > 1]
-        if twice:
-            raise ValueError(f"--exercises {twice[0]}: expected each exercise once")
-    else:
-        places = [Path(pset), *(folder / "release" / pset for folder in near)]
-        files = next((files for place in places if (files := _notebooks(place))), None)
-        if files is None:
-            raise ValueError(f"--pset {pset}: expected a problem set's notebook, its folder, or its name; found none")
-        try:
-            problem_set = Submission.read(files)
-        except Unreadable as error:
-            raise ValueError(f"--pset {pset}: {error}") from None
-        chosen = [exercise for exercise in exercises().values() if problem_set.defines(exercise.name)]
-        asked = [question for question in questions().values() if problem_set.defines(function_name(question))]
-        chosen += [as_exercise(question, secret) for question in asked]
-        if not chosen:
-            raise ValueError(f"--pset {pset}: expected a notebook with exercises of the course, found none in it")
-    names = Counter(exercise.name for exercise in chosen)
-    for exercise in chosen:
-        if names[exercise.name] > 1:
-            raise ValueError(
-                f"--exercises: {exercise.id} and another exercise ask for a function {exercise.name}; grade them apart"
-            )
-    return chosen
-
-
-def _notebooks(place: Path) -> list[Path]:
-    if place.is_dir():
-        return sorted(place.glob("*.ipynb"))
-    return [place] if place.is_file() else []

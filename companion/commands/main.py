@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from companion.commands import (
     account,
@@ -52,7 +51,7 @@ def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tupl
     command line needs the flags of one command."""
     parser = Parser(
         prog="companion",
-        version=version("executable-transformer"),
+        version=doctor.course_version(),
         description=(
             "Train a transformer on real text from this machine, watch it write, and account for every parameter.\n\n"
             "  companion train                     about five minutes on a laptop\n"

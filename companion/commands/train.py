@@ -32,7 +32,7 @@ from companion.training.settings import (
 if TYPE_CHECKING:
     import torch
 
-    from companion.training.distributed.processes import Parallel
+    from companion.training.distributed.parallel import Parallel
     from companion.training.folder import RunFolder
     from companion.training.tasks.task import Measured, Task
     from companion.training.trainer import Trainer
@@ -147,7 +147,8 @@ def run(flags: Namespace, arguments: list[str]) -> int:
 
     Raises `ValueError` for bad input, with nothing written.
     """
-    from companion.training.distributed.processes import Elsewhere, only_main_speaks
+    from companion.training.distributed.launch import only_main_speaks
+    from companion.training.distributed.parallel import Elsewhere
 
     try:
         with only_main_speaks():
@@ -160,7 +161,8 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
     kind = TASKS[flags.task]
     settings = kind(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(kind)})
     from companion.device import find_device
-    from companion.training.distributed import processes as distributed
+    from companion.training.distributed.launch import command, start_processes
+    from companion.training.distributed.parallel import Lost
     from companion.training.folder import RunFolder
     from companion.training.tensorboard import require_tensorboard
 
@@ -171,15 +173,15 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
     must_be_writable(place, "--out")
     folder = RunFolder(place)
     folder.check_ours()
-    again = distributed.command(arguments)
+    again = command(arguments)
     device = find_device(settings.device)
-    processes = distributed.start_processes(
+    processes = start_processes(
         device, shard=settings.shard, expert_parallel=settings.expert_parallel, arguments=arguments
     )
     try:
         with processes as parallel, ExitStack() as held:
             return _train_into(folder, settings, again, held, parallel.device or device, parallel)
-    except distributed.Lost as error:
+    except Lost as error:
         if error.speaks:
             print(
                 f"companion train: error: {error}.\n{_standing(folder)} Go on with the same command:\n  {again}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, get_type_hints
 
@@ -31,11 +31,8 @@ from companion.costs.sizing import (
     row_tokens,
     train_cost,
 )
-from companion.files.atomic import readable_bytes
 from companion.quantities import Count, PartOfOne, Positive, check
-
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""The headings of the columns, and the rows; the first column is a name, the others are figures."""
+from companion.readable import Table, figure, many, readable_bytes, table
 
 
 @dataclass(frozen=True)
@@ -211,25 +208,19 @@ def text(models: Mapping[str, ModelConfig], question: Question) -> str:
     where = f"of {question.named_chip.name}" if question.chip is not None else "by the size of their memory"
     parts = [
         "bytes (activations: of one device's micro-batch)",
-        _plain(memory_table(models, question)),
-        f"fewest devices to train on, {where}; (in brackets) only with recomputation",
-        _plain(devices_table(models, question)),
-        f"FLOPs to train, and how long it takes at {question.share:.0%} of the peak of {question.named_chip.name}",
-        _plain(cost_table(models, question)),
-        "What is left out, and where such figures mislead: companion sizing --help, and notebooks/sizing.md.",
+        _text(memory_table(models, question)),
+        f"fewest devices to train on, {where}\n(in brackets: only with recomputation)",
+        _text(devices_table(models, question)),
+        f"FLOPs to train, and how long it takes\nat {question.share:.0%} of the peak of {question.named_chip.name}",
+        _text(cost_table(models, question)),
+        "What is left out, and where such figures mislead:\n  companion sizing --help, and notebooks/sizing.md",
     ]
     return "\n\n".join(parts)
 
 
-def _plain(table: Table) -> str:
-    head, rows = table
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        return "  " + "  ".join(cells).rstrip()
-
-    return "\n".join(line(row) for row in (head, *rows))
+def _text(made: Table) -> str:
+    head, rows = made
+    return table(rows, head)
 
 
 def _duration(days: float) -> str:
@@ -244,30 +235,30 @@ def _short(chip: Chip) -> str:
     return name
 
 
-def table(config: ModelConfig) -> str:
+def account_table(config: ModelConfig) -> str:
     """The account of a model as text: parameters by part, FLOPs a token, and memory to hold, train and serve it.
 
     In the column int8 the weights have one byte each; what serves them keeps a bf16 cache.
     """
-    count, context = parameters(config), config.context
+    counted, context = parameters(config), config.context
     source = context if config.stack == "encoder_decoder" else 0
-    rows = [("parameters", "")]
-    rows += [(f"  {name.replace('_', ' ')}", f"{value:>18,}") for name, value in count.parts.items() if value]
-    rows += [("  total", f"{count.total:>18,}")]
+    rows: list[tuple[str, ...]] = [("parameters",)]
+    rows += [(f"  {name.replace('_', ' ')}", f"{value:,}") for name, value in counted.parts.items() if value]
+    rows += [("  total", f"{counted.total:,}")]
     if config.moe is not None:
-        rows += [("  active for one token", f"{count.active:>18,}")]
-    rows += [("FLOPs", "")]
+        rows += [("  active for one token", f"{counted.active:,}")]
+    rows += [("FLOPs",)]
     if config.stack == "decoder":
         for place in (1, context):
             flops = forward_flops(config, 1, cached=place - 1).total
-            rows += [(f"  to write token {place:,}", f"{flops:>18,}")]
+            rows += [(f"  to write token {place:,}", f"{flops:,}")]
     flops = train_flops(config, context, source=source) // (context + source)
-    rows += [("  to train on a token, full context", f"{flops:>18,}")]
+    rows += [("  to train on a token, full context", f"{flops:,}")]
     single, half, byte = torch.float32, torch.bfloat16, torch.int8
-    rows += [("memory", f"{'fp32':>14}{'bf16':>14}{'int8':>14}")]
+    rows += [("memory", "fp32", "bf16", "int8")]
 
-    def cells(name: str, *sizes: int) -> tuple[str, str]:
-        return name, "".join(f"{readable_bytes(size):>14}" for size in sizes)
+    def cells(name: str, *sizes: int) -> tuple[str, ...]:
+        return name, *(readable_bytes(size) for size in sizes)
 
     rows += [cells("  to hold: weights", *(weights_bytes(config, dtype) for dtype in (single, half, byte)))]
     rows += [cells("  to train, without activations", *(train_bytes(config, dtype) for dtype in (single, half)))]
@@ -278,7 +269,7 @@ def table(config: ModelConfig) -> str:
         served = [serve_bytes(config, dtype=single), serve_bytes(config, dtype=half)]
         served += [serve_bytes(config, dtype=byte, cache_dtype=half)]
         rows += [cells("  to serve: weights and full cache", *served)]
-    return "\n".join(f"{name:<36}{value}".rstrip() for name, value in rows)
+    return table(rows, indent=0)
 
 
 def decoding_table(config: ModelConfig, chip: Chip) -> str:
@@ -298,35 +289,18 @@ def decoding_table(config: ModelConfig, chip: Chip) -> str:
         moved = decode_bytes(config, cached, dtype=dtype, cache_dtype=cache_dtype(dtype))
         return _readable(chip.bandwidth / moved)
 
-    rows = [("memory's limit on writing", [f"{name}" for name in columns])]
-    rows += [("  tokens a second, empty context", [limit(dtype, 0) for dtype in columns.values()])]
-    rows += [("  tokens a second, full context", [limit(dtype, config.context - 1) for dtype in columns.values()])]
+    rows = [("  tokens a second, empty context", *(limit(dtype, 0) for dtype in columns.values()))]
+    rows += [("  tokens a second, full context", *(limit(dtype, config.context - 1) for dtype in columns.values()))]
     if chip.memory < math.inf:
         needed = [
             weights_bytes(config, dtype) + cache_bytes(config, config.context, dtype=cache_dtype(dtype))
             for dtype in columns.values()
         ]
-        rows += [("  chips to hold it and its cache", [f"{math.ceil(size / chip.memory)}" for size in needed])]
-    head = f"on {chip.name}: {chip.bandwidth / 1e9:,.0f} GB/s"
-    return "\n".join([head, *(f"{name:<36}" + "".join(f"{value:>14}" for value in values) for name, values in rows)])
+        rows += [("  chips to hold it and its cache", *(f"{math.ceil(size / chip.memory)}" for size in needed))]
+    limits = table(rows, ("memory's limit on writing", *columns), indent=0)
+    return f"on {chip.name}: {chip.bandwidth / 1e9:,.0f} GB/s\n{limits}"
 
 
 def _readable(rate: float) -> str:
     """Three digits are more than the limit means."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
-
-
-def figure(number: float) -> str:
-    """Three digits, the zeros of large numbers included: more than an allowance is worth would be too many."""
-    if number >= 100:
-        digits = len(str(int(number))) - 3
-        return f"{round(number, -digits):,.0f}"
-    return f"{number:.1f}" if number >= 10 else f"{number:.2f}" if number >= 0.1 else f"{number:.1g}"
-
-
-def many(number: float) -> str:
-    """Three digits of a count: 124 M, 46.7 B."""
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= 0.9995 * size:
-            return f"{figure(number / size)} {unit}"
-    return f"{number:.0f}"

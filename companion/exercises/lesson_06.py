@@ -95,7 +95,7 @@ def _():
     difficulty=2,
     minutes=10,
     hints=(
-        "Put 2 d (ratio d) equal to 3 d d_ff, as in (6.11), and solve for d_ff.",
+        "Put 2 d (ratio d) equal to 3 d d_ff, as in (6.10), and solve for d_ff.",
         "Divide by `multiple`, round up with `math.ceil`, multiply again.",
         "For 4,096, a ratio of 4 and multiples of 256 you should get 11,008; check the three arguments before anything else.",
     ),
@@ -207,13 +207,13 @@ def _(d_model, ratio, multiple):
     minutes=25,
     forbidden=("autograd", "backward", "func", "functorch", "requires_grad_", "vjp", "jacobian"),
     hints=(
-        "Equation (6.16) is the model. Which of its terms came from the mean?",
-        "With h = g times gain, multiply h by (6.18). Over which axis is the mean taken?",
+        "Equation (D6.10) is the model. Which of its terms came from the mean?",
+        "With h = g times gain, multiply h by (D6.11). Over which axis is the mean taken?",
         "`gain` was used by every token: add up g times the normalised x over batch and token.",
     ),
 )
 def rms_backward(x, gain, eps, g):
-    """Return `(dx, dgain)`, the gradients of a loss $\\mathcal L$ with respect to `x` and `gain`, through RMSNorm, equation (6.17), without
+    """Return `(dx, dgain)`, the gradients of a loss $\\mathcal L$ with respect to `x` and `gain`, through RMSNorm, equation (6.13), without
     autograd (`torch.autograd`, `torch.func`, `backward`).
 
     `x` and `g` are `float64` tensors (batch, token, d_model), `gain` is `float64` (d_model), `eps` a `float`, and `g` is
@@ -271,7 +271,7 @@ def _(x, gain, eps, g):
     return (h - _mean(h) - hat * _mean(h * hat)) / r, (g * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("you took the sum of h times the normalised x where (6.18) has its mean: the 1/d is missing")
+@rms_backward.mistake("you took the sum of h times the normalised x where (D6.11) has its mean: the 1/d is missing")
 def _(x, gain, eps, g):
     r, hat, h = _rms_parts(x, gain, eps, g)
     return (h - hat * (h * hat).sum(dim=-1, keepdim=True)) / r, (g * hat).sum(dim=(0, 1))
@@ -285,7 +285,7 @@ def _(x, gain, eps, g):
     return (h - hat * _mean(g * hat)) / r, (g * hat).sum(dim=(0, 1))
 
 
-@rms_backward.mistake("(6.18) has the normalised x in it, twice; you put x itself")
+@rms_backward.mistake("(D6.11) has the normalised x in it, twice; you put x itself")
 def _(x, gain, eps, g):
     r, hat, h = _rms_parts(x, gain, eps, g)
     return (h - x * _mean(h * x)) / r, (g * hat).sum(dim=(0, 1))
@@ -348,7 +348,7 @@ def _(x, gain, eps, g):
 
 @rms_backward.variant
 def _(x, gain, eps, g):
-    # token by token, with the Jacobian (6.18) written out
+    # token by token, with the Jacobian (D6.11) written out
     if g.shape != x.shape:
         raise ValueError("x and g must have the same shape")
     d = len(gain)
@@ -391,12 +391,12 @@ def _(x, gain, eps, g):
     ),
 )
 def pre_norm_stack(x, branches, gains, last_gain, eps):
-    """Return the output of a pre-norm stack, equation (6.21), the last norm included, for `x` (batch, token, d_model); of the same shape.
+    """Return the output of a pre-norm stack, equation (6.2), the last norm included, for `x` (batch, token, d_model); of the same shape.
 
     - `branches` is a list of $K$ pairs `(w_1, w_2)` of shapes (d_model, d_ff) and (d_ff, d_model): branch $k$ is
       $F_k(h) = \\operatorname{ReLU}(h\\, W_1)\\, W_2$. Each may have a $d_{ff}$ of its own.
     - `gains` is a list of $K$ tensors (d_model): the gain of the norm on branch $k$. `last_gain` (d_model) is the last norm's.
-    - Every norm is RMSNorm, (6.17), with the same `eps`, a `float`.
+    - Every norm is RMSNorm, (6.13), with the same `eps`, a `float`.
 
     All tensors are `float64`. With no branches the result is the last norm of `x`. Raise `ValueError` if the two lists differ in length.
     """
@@ -581,7 +581,7 @@ def _(x, branches, gains, last_gain, eps):
 
 @pre_norm_stack.variant
 def _(x, branches, gains, last_gain, eps):
-    # one token at a time, the writes kept in a list and added up as in (6.22)
+    # one token at a time, the writes kept in a list and added up as in (6.5)
     if not len(gains) == len(branches):
         raise ValueError(f"{len(gains)} gains, {len(branches)} branches")
     tokens = []
@@ -608,13 +608,13 @@ def _(x, branches, gains, last_gain, eps):
     minutes=15,
     hints=(
         "A factor c on the writing matrices turns v into c^2 v.",
-        "Put c^2 v for v in (6.29), put it equal to keep, and solve for c.",
-        "Compare with (6.31): for keep = e^-v and a large count your answer should be close to 1 / sqrt(count).",
+        "Put c^2 v for v in (D6.19), put it equal to keep, and solve for c.",
+        "Compare with (D6.21): for keep = e^-v and a large count your answer should be close to 1 / sqrt(count).",
     ),
 )
 def write_scale(count, v, keep):
     """A post-norm stack has `count` sub-layers, each of which would write with mean square `v`. Return the positive number by which all
-    writing matrices $W_2$ must be multiplied so that the mean square along the identity path, (6.29), is exactly `keep` at the bottom.
+    writing matrices $W_2$ must be multiplied so that the mean square along the identity path, (D6.19), is exactly `keep` at the bottom.
 
     `count` is an `int`, `v` and `keep` are `float`; the result is a `float`. Raise `ValueError` unless `count >= 1`, `v > 0` and
     `0 < keep < 1`.
@@ -910,7 +910,7 @@ def _(x, gate, inner, outer):
     ),
 )
 def careful_layer_norm(x, gain, bias, eps):
-    """Return the LayerNorm (6.12) of `x`, a tensor (..., d_model) with any number of leading axes, which may be none: of the same shape and
+    """Return the LayerNorm (6.11) of `x`, a tensor (..., d_model) with any number of leading axes, which may be none: of the same shape and
     dtype as `x`. `gain` and `bias` are (d_model) and have the dtype of `x`, which is `float16`, `float32` or `float64`. `eps` is a `float`
     above 0.
 

@@ -1,23 +1,17 @@
-"""What a reader has done so far, kept from day to day in one small file.
-
-The file is `progress.json` in the folder that `COMPANION_HOME` names, or in `.companion` of the home folder.
-"""
+"""What a reader has done so far, kept from day to day in `progress.json`."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import date
-from pathlib import Path
-from typing import Any, TypeVar
 
 from companion.checking.exercise import DIFFICULTIES
 from companion.exercises.catalogue import exercises
-from companion.files.atomic import write_atomic
+from companion.files.kept import read_kept, write_kept
+from companion.readable import count
+from companion.readable import table as aligned
 
-Kept = TypeVar("Kept")
+FILE = "progress.json"
 
 
 @dataclass(frozen=True)
@@ -30,38 +24,13 @@ class Record:
     passed: str | None = None
 
 
-def progress_file() -> Path:
-    home = os.environ.get("COMPANION_HOME")
-    return (Path(home) if home else Path.home() / ".companion") / "progress.json"
-
-
 def read_progress() -> dict[str, Record]:
     """What is known, by exercise. Raises `ValueError` naming the file if it cannot be understood."""
-    return read_kept(progress_file(), "the progress that the course wrote", lambda value: Record(**value))
-
-
-def read_kept(file: Path, what: str, made: Callable[[Any], Kept]) -> dict[str, Kept]:
-    """What a file of the reader's keeps, by key; nothing if it is not there.
-
-    what:  what is expected in it, for the message.
-    made:  makes an entry of its JSON value; raises `ValueError`, `TypeError` or `AttributeError` for anything else.
-
-    Raises `ValueError` naming the file if it cannot be read or understood.
-    """
-    try:
-        text = file.read_text("utf-8")
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"{file}: cannot be read ({error})") from None
-    try:
-        return {str(key): made(value) for key, value in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):
-        raise ValueError(f"{file}: expected {what}; move the file away to begin again") from None
+    return read_kept(FILE, "the progress that the course wrote", lambda value: Record(**value))
 
 
 def _write(known: dict[str, Record]) -> None:
-    write_atomic(progress_file(), json.dumps({key: asdict(record) for key, record in known.items()}, indent=1))
+    write_kept(FILE, {key: asdict(record) for key, record in known.items()})
 
 
 def note_check(id: str, passed: bool) -> None:
@@ -90,26 +59,29 @@ def note_solution(id: str) -> None:
 def table() -> str:
     """All exercises by lesson, with what was done of each; and the points that are reached."""
     known = read_progress()
-    lines, reached, possible = [], 0, 0
-    lesson = None
+    rows, reached, possible = [], 0, 0
     for id, exercise in exercises().items():
         record = known.get(id, Record())
         possible += exercise.points
         reached += exercise.points if record.passed else 0
-        if exercise.lesson != lesson:
-            lesson = exercise.lesson
-            lines += ["", f"lesson {lesson:02d}"]
         if record.passed:
             state = f"passed on {record.passed}"
         elif record.checks:
-            state = f"tried {record.checks} time{'s' * (record.checks > 1)}"
+            state = f"tried {count(record.checks, 'time')}"
         else:
             state = "open"
-        used = [f"{record.hints} hint{'s' * (record.hints > 1)}"] * bool(record.hints)
+        used = [count(record.hints, "hint")] * bool(record.hints)
         used += ["solution read"] * record.solution
-        points = f"{exercise.points} point{'s' if exercise.points > 1 else ' '}"
-        about = f"{id:<5} {exercise.title:<38} {points}  {exercise.minutes:>2} min  "
-        lines.append(f"  {about}{DIFFICULTIES[exercise.difficulty]:<8}  {', '.join([state, *used])}")
+        about = (id, exercise.title, count(exercise.points, "point"), f"{exercise.minutes} min")
+        rows.append((*about, DIFFICULTIES[exercise.difficulty], ", ".join([state, *used])))
+    lines: list[str] = []
+    lesson = None
+    drawn = aligned(rows, left=(0, 1, 2, 4, 5), width=None).splitlines()
+    for exercise, line in zip(exercises().values(), drawn, strict=True):
+        if exercise.lesson != lesson:
+            lesson = exercise.lesson
+            lines += ["", f"lesson {lesson:02d}"]
+        lines.append(line)
     done = sum(1 for id in exercises() if known.get(id, Record()).passed)
     lines.append(f"\n{done} of {len(exercises())} exercises, {reached} of {possible} points")
     return "\n".join(lines).strip("\n")

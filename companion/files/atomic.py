@@ -10,15 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-
-def readable_bytes(size: float) -> str:
-    """Bytes in decimal units: 1 kB is 1000 bytes."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
+from companion.readable import readable_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -92,7 +92,7 @@ def load_model(
     if "model_type" in data:
         raise ValueError(
             f"{folder / CONFIG}: expected a configuration of companion, got model_type={data['model_type']!r}, "
-            "a Hugging Face one; read it with companion.files.published.load_pretrained"
+            "a Hugging Face one; read it with companion.load_pretrained"
         )
     try:
         config = ModelConfig.from_json(json.dumps(data))

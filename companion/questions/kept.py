@@ -1,21 +1,19 @@
 """When the reader answered which question, and when it is to be asked again.
 
-The file is `questions.json` beside the progress in the exercises: in the folder that `COMPANION_HOME` names, or in
-`.companion` of the home folder. It holds each answer's day and whether it was right, and nothing of what was written.
+The file is `questions.json` beside the progress in the exercises. It holds each answer's day and whether it was right,
+and nothing of what was written.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from pathlib import Path
 
-from companion.exercises.progress import progress_file, read_kept
-from companion.files.atomic import write_atomic
+from companion.files.kept import read_kept, write_kept
 from companion.questions.question import Question
 
+FILE = "questions.json"
 INTERVALS = (1, 3, 7, 21)
 """Days until a question is asked again: after the first answer, and after each right one. A wrong one begins anew."""
 
@@ -58,14 +56,10 @@ def state(given: Sequence[Given]) -> State:
 def read_answers() -> dict[str, list[Given]]:
     """All answers by the question's key. Raises `ValueError` naming the file if it cannot be understood."""
     return read_kept(
-        _answers_file(),
+        FILE,
         "the answers that the course kept",
         lambda given: [(date.fromisoformat(day), bool(right)) for day, right in given],
     )
-
-
-def _answers_file() -> Path:
-    return progress_file().with_name("questions.json")
 
 
 def note_answer(question: Question, right: bool, day: date | None = None) -> None:
@@ -73,7 +67,7 @@ def note_answer(question: Question, right: bool, day: date | None = None) -> Non
     known = read_answers()
     known.setdefault(question.key, []).append((day or date.today(), right))
     rows = {key: [(when.isoformat(), well) for when, well in given] for key, given in known.items()}
-    write_atomic(_answers_file(), json.dumps(rows, indent=1, sort_keys=True))
+    write_kept(FILE, dict(sorted(rows.items())))
 
 
 def due(asked: Iterable[Question], day: date | None = None) -> list[Question]:

@@ -39,6 +39,7 @@ const alive = (question) => {
   legend.append(...question.querySelector(".ext-ask").childNodes);
   field.append(legend);
   const where = make("small", { class: "ext-kept" });
+  said.append(where);
   const show = (right, head, nodes) => {
     question.dataset.answered = right === null ? "own" : right ? "right" : "wrong";
     said.replaceChildren(make("strong", {}, head), " ", ...nodes.map((node) => node.cloneNode(true)), where);
@@ -54,6 +55,7 @@ const alive = (question) => {
     const list = make("ol", { type: "a", class: "ext-choices" }), group = "q" + Math.random().toString(36).slice(2);
     answers.forEach((item, at) => {
       const radio = make("input", { type: "radio", name: group, value: "abcdefghijklmnopqrstuvwxyz"[at] });
+      if (item.dataset.words) radio.setAttribute("aria-label", item.dataset.words);
       const label = make("label", {}, radio, " ");
       label.append(...item.querySelector("summary").childNodes);
       list.append(make("li", item.hasAttribute("data-right") ? { "data-right": "" } : {}, label));
@@ -89,10 +91,14 @@ const alive = (question) => {
   field.append(button);
   form.append(field, said);
   const ask = (given) => {
-    const row = make("span", { class: "ext-own" }, " Did you expect that? ");
+    const row = make("span", { class: "ext-own", tabindex: "-1" }, " Did you expect that? ");
     for (const [word, own] of [["Yes", true], ["No", false]]) {
       const choice = make("button", { type: "button" }, word);
-      choice.addEventListener("click", () => { row.replaceChildren(own ? " As you expected." : " Good to know."); settle(given, own) });
+      choice.addEventListener("click", () => {
+        row.focus(); // the button goes; whoever works with the keyboard stays here
+        row.replaceChildren(own ? " As you expected." : " Good to know.");
+        settle(given, own);
+      });
       row.append(choice, " ");
     }
     said.append(row);
@@ -111,7 +117,7 @@ const alive = (question) => {
   question.append(form);
   if (before) {
     fill(before.given);
-    where.textContent = " You answered this before.";
+    where.textContent = "You answered this before.";
     if (!before.kept) hand(question, before.given, before.own).then((kept) => kept && keep.write(key, { ...before, kept }));
   }
 };

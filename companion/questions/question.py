@@ -66,6 +66,7 @@ class Question:
 
     @property
     def lesson(self) -> int:
+        """The number of its lesson."""
         return int(self.id.split(".")[0])
 
     @property

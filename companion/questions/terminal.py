@@ -9,12 +9,14 @@ from datetime import date
 
 from companion.questions import kept
 from companion.questions.question import LETTERS, Question
+from companion.readable import count, table
 
 WIDTH = 80
 _SIGNS = {
     "cdot": "·", "times": "×", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "approx": "≈", "ne": "≠", "neq": "≠",
     "to": "→", "infty": "∞", "sum": "Σ", "dots": "...", "ldots": "...", "pm": "±", "in": "∈", "top": "T",
     "alpha": "α", "beta": "β", "gamma": "γ", "theta": "θ", "lambda": "λ", "mu": "μ", "pi": "π", "phi": "φ",
+    "varphi": "φ",
     "sigma": "σ",
     "left": "", "right": "", "log": "log", "exp": "exp", "cos": "cos", "sin": "sin", "max": "max", "min": "min",
 }  # fmt: skip
@@ -61,20 +63,20 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
     kept.note_answer(question, right)
     state = kept.state(kept.read_answers()[question.key])
     days = (state.due - date.today()).days if state.due else None
-    write("settled: it is not asked again" if days is None else f"asked again in {days} day{'s' * (days != 1)}")
+    write("settled: it is not asked again" if days is None else f"asked again in {count(days, 'day')}")
     return True
 
 
 def calendar(asked: Sequence[Question]) -> str:
     """When each question is asked again, in a line each."""
     known = kept.read_answers()
-    lines = []
+    rows = []
     for question in asked:
         state = kept.state(known.get(question.key, []))
         when = "settled" if state.settled else "not answered yet" if state.due is None else f"again on {state.due}"
-        times = f", answered {state.answers} time{'s' * (state.answers > 1)}" if state.answers else ""
-        lines.append(f"{question.id:<5} {question.name:<24} {when}{times}")
-    return "\n".join(lines) or "There are no questions."
+        times = f", answered {count(state.answers, 'time')}" if state.answers else ""
+        rows.append((question.id, question.name, when + times))
+    return table(rows, left=(0, 1, 2), indent=0) or "There are no questions."
 
 
 def _named(question: Question) -> str:

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from tqdm.auto import tqdm
 
 import companion
+from companion.readable import table
 from companion.selftest.plan import KILL, Plan, digest
 from companion.training.checkpoints import Saved
 from companion.training.folder import MACHINE_FIELDS, RunFolder
@@ -92,12 +93,14 @@ class Outcome:
 
     def table(self) -> str:
         """A line for each kill, and a verdict."""
-        lines = [f"{'kill':>4} {'run':>4}  {'killed':<64} {'who':<6} {'left':>6}  same weights"]
+        rows = []
         for i, kill in enumerate(self.kills, 1):
             when = f"{1000 * kill.delay:.0f} ms after " if kill.delay else "before "
             left = "none" if kill.checkpoint is None else f"{kill.checkpoint:,}"
             verdict = kill.fault or ("-" if kill.checkpoint is None else "yes")
-            lines.append(f"{i:>4} {kill.run:>4}  {when + kill.moment:<64} {kill.victim:<6} {left:>6}  {verdict}")
+            rows.append((f"{i}", f"{kill.run}", when + kill.moment, kill.victim, left, verdict))
+        head = ("kill", "run", "killed", "who", "left", "same weights")
+        lines = [table(rows, head, left=(2, 3, 5), indent=0, width=None)]
         good = sum(not kill.fault for kill in self.kills)
         lines += ["", f"{good} of {len(self.kills)} kills left a state to go on from, with the weights of its update."]
         same = sum(not fault for fault in self.runs.values())

@@ -14,7 +14,7 @@ from typing import Any
 
 from companion.commands.main import main
 from companion.selftest.plan import KILL, Plan, digest
-from companion.training.distributed.processes import launched
+from companion.training.distributed.launch import launched
 from companion.training.trainer import Trainer, Update
 
 _OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}

@@ -82,13 +82,11 @@ def subplots(
 ) -> tuple[Figure, Any]:
     """`plt.subplots` in the course's style.
 
-    Args:
-        rows, columns: how many axes, as in `plt.subplots`.
-        width, height: of the whole figure, in inches; one inch is 100 pixels. Wider than 10 does not fit a notebook.
-        options: anything else `plt.subplots` takes (`sharex`, `squeeze`, `width_ratios`, ...).
+    rows, columns:  how many axes, as in `plt.subplots`.
+    width, height:  of the whole figure, in inches; one inch is 100 pixels. Wider than 10 does not fit a notebook.
+    options:        anything else `plt.subplots` takes (`sharex`, `squeeze`, `width_ratios`, ...).
 
-    Returns:
-        the figure, and one `Axes` or an array of them.
+    Returns the figure, and an `Axes` or an array of them.
     """
     use_style()
     return plt.subplots(rows, columns, figsize=(width, height), **options)
@@ -110,16 +108,16 @@ class _Picture:
 def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = None) -> None:
     """Check a figure, show it under the cell with alternative text, caption and numbers, and close it.
 
-    fig       the figure; nothing can be drawn on it afterwards
-    alt       one or two sentences that tell someone who cannot see the figure what it shows: what is on the axes and
+    fig:      the figure; nothing can be drawn on it afterwards.
+    alt:      one or two sentences that tell someone who cannot see the figure what it shows: what is on the axes and
               what the eye would notice, not "a plot of ...". It is compared between machines: no measured number.
-    caption   the sentence under it, with its number: "Figure 2.3. What to see here."
-    numbers   the numbers behind it, a column for each name; by default they are read off the labelled curves, the bars
-              and the maps, as far as they are few
+    caption:  the sentence under it, with its number: "Figure 2.3. What to see here."
+    numbers:  the numbers behind it, a column for each name; by default they are read off the labelled curves, the bars
+              and the maps, as far as they are few.
 
-    Raises ValueError for an axis without a name, labelled curves without a legend, curves that differ by colour alone,
-    a curve of a contrast below 3 to 1 or print below 4.5 to 1, text smaller than 8 points, or an empty `alt`. An axis
-    that is switched off (`ax.axis("off")`, for diagrams) needs no names.
+    Raises `ValueError` for an axis without a name, labelled curves without a legend, curves that differ by colour
+    alone, a curve of a contrast below 3 to 1 or print below 4.5 to 1, text smaller than 8 points, or an empty `alt`. An
+    axis that is switched off (`ax.axis("off")`, for diagrams) needs no names.
     """
     size = f"{_pixels(fig)[0]} x {_pixels(fig)[1]} pixels, {len(fig.axes)} {'axis' if len(fig.axes) == 1 else 'axes'}"
     found = read_off(fig) if numbers is None else numbers
@@ -131,7 +129,7 @@ def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = N
 def finished(fig: Figure, alt: str, colors: int = COLORS) -> tuple[bytes, int]:
     """The pixels of a figure that is checked as `show` does, and its width on the page; the figure is closed.
 
-    Raises ValueError as `show` does.
+    Raises `ValueError` as `show` does.
     """
     faults = _faults(fig, alt)
     if faults:
@@ -211,10 +209,10 @@ def _axis_faults(fig: Figure, ax: Axes) -> list[str]:
         if (ratio := contrast(line.get_color(), "white")) < LINE_CONTRAST:
             what = f"curve {line.get_label()!r} in {line.get_color()!r} has a contrast of {ratio:.1f}"
             faults.append(f"{what}; a line needs {LINE_CONTRAST:g}")
-    for one, other in combinations(lines, 2):
-        if (one.get_linestyle(), str(one.get_marker())) == (other.get_linestyle(), str(other.get_marker())):
+    for line, other in combinations(lines, 2):
+        if (line.get_linestyle(), str(line.get_marker())) == (other.get_linestyle(), str(other.get_marker())):
             faults.append(
-                f"curves {one.get_label()!r} and {other.get_label()!r} differ by colour alone: "
+                f"curves {line.get_label()!r} and {other.get_label()!r} differ by colour alone: "
                 "give one another linestyle or marker"
             )
     return faults
@@ -236,23 +234,19 @@ def heatmap(
 ) -> AxesImage:
     """Draw a matrix as coloured cells, its first index downwards, as it is printed.
 
-    Args:
-        ax: where to draw.
-        matrix: (row, column). Entries that are `-inf` (masked) or NaN are hatched and named, never coloured.
-        rows, columns: a name for each row and column (tokens, as text); numbers from 0 if left out.
-        row_label, column_label: what the two axes are, as in "query (the token that looks)".
-        title: over the axes.
-        bar_label: what the colour means, with its unit. Draws a colour bar; without it there is none.
-        limits: (lowest, highest) value of the colour scale. Give the same to every map that is to be compared.
-            By default the range of the data: from 0 if nothing is negative, otherwise symmetric about 0.
-        values: write the value into each cell. By default where there are at most 12 rows and 12 columns.
-        digits: decimals of these values.
+    ax:             where to draw.
+    matrix:         (row, column). Entries that are `-inf` (masked) or NaN are hatched and named, never coloured.
+    rows, columns:  a name for each row and column (tokens, as text); numbers from 0 if left out.
+    row_label, column_label:  what the two axes are, as in "query (the token that looks)".
+    title:          over the axes.
+    bar_label:      what the colour means, with its unit. Without it there is no colour bar.
+    limits:         (lowest, highest) value of the colour scale. Give the same to every map that is to be compared. By
+                    default the range of the data: from 0 if nothing is negative, otherwise symmetric about 0.
+    values:         write the value into each cell. By default where there are at most 12 rows and 12 columns.
+    digits:         decimals of these values.
 
-    Returns:
-        the image, for a colour bar of your own.
-
-    Raises:
-        ValueError: the matrix is not two-dimensional, or the names are not as many as the rows or columns.
+    Returns the image, for a colour bar of your own. Raises `ValueError` if the matrix is not two-dimensional, or the
+    names are not as many as the rows or columns.
     """
     array = _as_array(matrix)
     if array.ndim != 2:
@@ -308,15 +302,13 @@ def attention_map(
 
     The colour scale always runs from 0 to 1, so that maps of different heads can be compared.
 
-    Args:
-        ax: where to draw.
-        weights: (query, key), each row a distribution (or zeros, for a query that sees nothing).
-        queries, keys: the tokens of the two sides, as text, in order. In self-attention they are the same.
-        title, bar_label, values: as in `heatmap`.
+    ax:             where to draw.
+    weights:        (query, key), each row a distribution (or zeros, for a query that sees nothing).
+    queries, keys:  the tokens of the two sides, as text, in order. In self-attention they are the same.
+    title, bar_label, values:  as in `heatmap`.
 
-    Raises:
-        ValueError: the weights are not one such matrix (a swapped axis is caught here whenever the rows do not sum
-            to 1), or the tokens are not as many as its rows or columns.
+    Raises `ValueError` if the weights are not such a matrix (a swapped axis is caught here whenever the rows do not sum
+    to 1), or the tokens are not as many as its rows or columns.
     """
     array = _as_array(weights)
     if array.ndim != 2:

@@ -56,14 +56,14 @@ def frame(
 ) -> str:
     """The HTML of a figure, on one line.
 
-    png       the still picture, with twice the pixels of its width on the page
-    alt       what the picture shows, for those who cannot see it
-    width     of the picture on the page, in pixels
-    caption   the sentence under it: "Figure 2.1. ..."
-    numbers   the numbers behind it: a column for each name, or several such tables with a title each
-    live      the name of the script that moves it; empty for a figure that stands still
-    more      what a moving figure carries along: data and script
-    style     further style sheets
+    png:      the still picture, with twice the pixels of its width on the page.
+    alt:      what the picture shows, for those who cannot see it.
+    width:    of the picture on the page, in pixels.
+    caption:  the sentence under it: "Figure 2.1. ..."
+    numbers:  the numbers behind it: a column for each name, or several such tables with a title each.
+    live:     the name of the script that moves it; empty for a figure that stands still.
+    more:     what a moving figure carries along: data and script.
+    style:    further style sheets.
     """
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     picture = f'<img alt="{html.escape(alt)}" width="{width}" src="{source}">'
@@ -88,10 +88,10 @@ def _caption(text: str) -> str:
 def fold(numbers: Tables, title: str = "The numbers behind it") -> str:
     """Tables in a fold, on one line.
 
-    numbers   a column for each name, or several such tables with a title each
-    title     of the fold
+    numbers:  a column for each name, or several such tables with a title each.
+    title:    of the fold.
 
-    Raises ValueError if the columns of a table are not equally long.
+    Raises `ValueError` if the columns of a table are not equally long.
     """
     tables = [("", numbers)] if isinstance(numbers, Mapping) else numbers
     content = "".join(_table(*titled) for titled in tables)

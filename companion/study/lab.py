@@ -31,12 +31,12 @@ SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__")
 def refresh(course: Path, mine: Path) -> list[str]:
     """Copy what is new in the course's notebooks into the reader's own folder.
 
-    course   the folder of the course's notebooks
-    mine     the reader's folder; made where it is missing
+    course:  the folder of the course's notebooks.
+    mine:    the reader's folder; made where it is missing.
 
     Returns a line for each file of which both the course and the reader have a new version.
 
-    Raises ValueError if `course` is not there, or the record of what was copied cannot be understood.
+    Raises `ValueError` if `course` is not there, or the record of what was copied cannot be understood.
     """
     if not course.is_dir():
         raise ValueError(f"{course}: expected the folder of the course's notebooks")
@@ -101,7 +101,7 @@ def _sign(notebook: Path) -> None:
 def show_progress(mine: Path) -> None:
     """Bring the start page up to date with what the reader has done; a page that is the reader's own is left alone.
 
-    Raises ValueError if the progress cannot be understood.
+    Raises `ValueError` if the progress cannot be understood.
     """
     page = mine / START
     try:
@@ -140,7 +140,8 @@ def command(root: Path) -> list[str]:
         f"--LabApp.default_url=/lab/tree/{MINE}/{START}",
         "--LabApp.custom_css=True",
         "--LabApp.expose_app_in_browser=True",  # so that an answer to a question reaches the reader's progress
-        f"--ServerApp.static_custom_path={root / 'notebooks' / '.lab' / 'custom'}",
+        # the page's own style; `static_custom_path` is no setting of the server, so it goes where the server keeps it
+        f"--ServerApp.tornado_settings={ {'static_custom_path': [str(root / 'notebooks' / '.lab' / 'custom')]}!r}",
         "--log-level=WARN",
         # jupytext, where the test extra has brought it, stays out of a reader's JupyterLab
         '--ServerApp.jpserver_extensions={"jupyterlab_jupytext": False}',
@@ -153,6 +154,7 @@ def command(root: Path) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Open the course, with what `arguments` tell JupyterLab besides; the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m companion.study.lab",
         description="Open the course in JupyterLab, in your own copy of its notebooks: the folder my/.",

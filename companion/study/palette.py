@@ -35,14 +35,14 @@ LIGHT_PAGE = {"ink": "#1A1A1A", "quiet": "#5C5C5C", "edge": "#7A7A7A", "faint": 
 DARK_PAGE = {"ink": "#ECECEC", "quiet": "#B4B4B4", "edge": "#8C8C8C", "faint": "#2E2E2E", "page": "#111111"}
 
 
-def contrast(one: object, other: object) -> float:
+def contrast(color: object, other: object) -> float:
     """The contrast of two colours as WCAG 2.2 defines it, from 1 to 21.
 
-    one, other   colours as Matplotlib takes them; an alpha is ignored
+    color, other:  colours as Matplotlib takes them; an alpha is ignored.
 
-    Raises ValueError for what is not a colour.
+    Raises `ValueError` for what is not a colour.
     """
-    darker, lighter = sorted(map(_luminance, (one, other)))
+    darker, lighter = sorted(map(_luminance, (color, other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 

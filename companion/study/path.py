@@ -26,12 +26,13 @@ FILE = "start.ipynb"
 CELL = "path"  # the name of the cell that shows the table
 
 _COLORS = "--bar:{green};--back:{faint};--edge:{edge}"
+_HERE = ".ext-path.ext-path"  # twice: more than JupyterLab's own rules for tables in an output
 _STYLE = (
     f".ext-path{{{_COLORS.format_map(PALETTE | LIGHT_PAGE)};max-width:{WIDEST}px}}"
     f"[data-jp-theme-light=false] .ext-path{{{_COLORS.format_map(DARK | DARK_PAGE)}}}"
-    ".ext-path table{width:100%;font-size:14px;border-collapse:collapse}"
-    ".ext-path table :is(td,th){text-align:left;vertical-align:top;padding:.4em .7em}"
-    ".ext-path table :is(td,th):not(:first-child){white-space:nowrap;width:1%}"
+    f"{_HERE} table{{width:100%;table-layout:auto;margin:0 0 1em;font-size:14px;border-collapse:collapse}}"
+    f"{_HERE} :is(td,th){{text-align:left;vertical-align:top;padding:.4em .7em}}"
+    f"{_HERE} :is(td,th):not(:first-child){{white-space:nowrap;width:1%}}"
     ".ext-path i{display:inline-block;width:5em;height:.6em;border-radius:3px;background:var(--back);"
     "box-shadow:0 0 0 1px var(--edge);margin-right:.6em;overflow:hidden}"
     ".ext-path i b{display:block;height:100%;background:var(--bar)}"
@@ -58,14 +59,14 @@ def done() -> Done:
 def show() -> None:
     """Show the path, from the start page in this folder, with what the reader has done by now.
 
-    Raises ValueError if there is no start page here.
+    Raises `ValueError` if there is no start page here.
     """
     path = read(Path(FILE))
     display(HTML(table(path, done())))
 
 
 def read(page: Path) -> list[dict[str, Any]]:
-    """The lessons, as the start page has them in its metadata. Raises ValueError if it has none."""
+    """The lessons, as the start page has them in its metadata. Raises `ValueError` if it has none."""
     try:
         return list(nbformat.read(page, as_version=4).metadata["path"])
     except (OSError, KeyError, ValueError) as error:
@@ -85,9 +86,9 @@ def fill(page: Path) -> None:
 def table(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
     """The lessons as a table in HTML.
 
-    path     of each lesson: number, title, file, question, minutes, sittings (title, minutes and questions of each),
-             exercises (their ids) and the file of the exercises
-    reader   what is done
+    path:    of each lesson: number, title, file, question, minutes, sittings (title, minutes and questions of each),
+             exercises (their ids) and the file of the exercises.
+    reader:  what is done.
     """
     rows = "".join(_row(lesson, reader) for lesson in path)
     head = "".join(f'<th scope="col">{name}</th>' for name in ("lesson", "minutes", "what you have done"))

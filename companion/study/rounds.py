@@ -82,7 +82,7 @@ def rounds(
 ) -> tuple[Int[Tensor, "batch slot"], Bool[Tensor, "batch token"]]:
     """Texts of `length` + 1 symbols, and after which of the first `length` the next can be known.
 
-    periods   the shortest and the longest round, in symbols; each text has one of its own.
+    periods:  the shortest and the longest round, in symbols; each text has one of its own.
 
     The texts have one slot more than there are predictions: the last symbol is only predicted.
     """

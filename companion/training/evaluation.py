@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from companion.training.distributed.processes import Batch
-from companion.training.losses import IGNORE, Loss, bits_per_byte, next_token_loss
+from companion.training.losses import IGNORE, Batch, Loss, bits_per_byte, next_token_loss
 from companion.training.precision import autocast
 
 

@@ -18,6 +18,9 @@ from companion.layers.masks import documents, materialize
 from companion.layers.moe import RoutingStats
 from companion.layers.wide import wide
 
+Batch = tuple[Tensor, ...]
+"""What a loss takes besides the model: ids, targets, lengths ..., each with one entry for each row."""
+
 
 class Scored(NamedTuple):
     """What a loss says of one batch: the sum of nats over its scored tokens, their number, and where the model's

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from companion.readable import count, table
 
 if TYPE_CHECKING:
     from companion.costs.chips import Peak
@@ -39,23 +41,16 @@ def _device_name(trainer: Trainer) -> str:
     if trainer.device.type == "cuda":
         name = torch.cuda.get_device_name(trainer.device)
     else:
-        name = f"{trainer.device.type}, {count(range(torch.get_num_threads()), 'thread')}"
+        name = f"{trainer.device.type}, {count(torch.get_num_threads(), 'thread')}"
     return name if trainer.parallel.world == 1 else f"{trainer.parallel}, each on {name}"
-
-
-def count(items: Sequence[Any], noun: str) -> str:
-    """`3 documents`."""
-    return f"{len(items):,} {noun}{'' if len(items) == 1 else 's'}"
 
 
 def yardstick_table(marks: Mapping[str, float], own: float | None = None) -> str:
     """The yardsticks as a table, with the model's own bits per byte under them when it is known."""
-    lines = ["bits per byte of the text it is measured on (lower is better)"]
     rows = list(marks.items()) + ([("this model", own)] if own is not None else [])
     best = min(value for _, value in rows)
-    for name, value in rows:
-        lines.append(f"  {name:<40} {value:.3f}{'   the best' if own is not None and value == best else ''}")
-    return "\n".join(lines) + "\n"
+    cells = [(name, f"{value:.3f}", "the best" if own is not None and value == best else "") for name, value in rows]
+    return f"bits per byte of the text it is measured on (lower is better)\n{table(cells, left=(0, 2))}\n"
 
 
 def text_verdict(marks: Mapping[str, float], result: Mapping[str, Any]) -> str:

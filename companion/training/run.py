@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from companion.device import versions
-from companion.training.distributed.processes import Parallel
+from companion.training.distributed.parallel import Parallel
 from companion.training.folder import RunFolder
 from companion.training.loop import seconds_per_update
 from companion.training.settings import NumberWordsSettings, Settings, TextSettings

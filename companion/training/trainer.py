@@ -18,9 +18,9 @@ from torch import Tensor
 from companion.config import require_whole
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE, RoutingStats, load_entropy
-from companion.training.distributed.processes import Batch, Parallel
+from companion.training.distributed.parallel import Parallel
 from companion.training.evaluation import Evaluation, evaluate
-from companion.training.losses import IGNORE, Loss, Scored, next_token_loss, routing_loss
+from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
 from companion.training.precision import autocast, derived_seed
 from companion.training.schedule import Schedule, learning_rate

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from nbformat.v4 import new_output
 
 from authoring import build, contract, minutes
 from authoring.lesson import with_deeper
@@ -10,8 +11,11 @@ from authoring.question import SourceError
 
 SYMBOLS = {symbol: {2: "a letter of the small lesson"} for symbol in ("n", "v", "a", "i", "s")}
 LONG = "\n".join(f"print({i})" for i in range(16))
+TALL = "\n".join(f"x{i} = {i}" for i in range(41))
 VISIBLE = "\n```{code-cell}\n%s\n```\n\nIt is 14.\n"
 FOLDED = "\n```{code-cell}\n:tags: [folded]\n%s\n```\n\nIt is 14.\n"
+USED = "\n```{code-cell}\nprint(%s)\n```\n\nIt is 14.\n"
+SILENT = "a visible cell that shows nothing, and defines nothing that one of the next two cells uses"
 EIGHTH = "```{question} eight\n:kind: number\nAnd how far is that, typically?\n= 20 | $\\sqrt{400}$.\n```\n"
 MORE = "(more)=\n## More\n\nFor whoever wants some more.\n\n"
 MIND = "You may think that the longest step decides alone. It does not: 9 of 14.\n\n"
@@ -43,9 +47,6 @@ def test_a_good_lesson_and_its_deeper_notebook_have_no_fault(second):
         ("You can stop here.", "Go on.", "'Sitting 1: .*' must say at its end: You can stop here"),
         ("### Checkpoint\n\n```{question} longest", "```{question} longest", "Sitting 2: .*must end with one"),
         ("### Checkpoint\n\n```{question} four", "```{question} four", "Sitting 1: .*must end with one"),
-        # minutes
-        ("It is 14.", "It is 14. " + "word " * 1500, "Sitting 2: .* takes 20|takes 21 minutes"),
-        ("It is 14.", "It is 14. " + "word " * 5000, "a lesson of 6\\d minutes; at most 60"),
         # questions and exercises
         (EIGHTH, "", "7 questions; expected at least 8"),
         ("{{ exercises }}\n", "", "needs the line `{{ exercises }}` once"),
@@ -55,10 +56,19 @@ def test_a_good_lesson_and_its_deeper_notebook_have_no_fault(second):
         ("\nIt is 14.\n", VISIBLE % "import math\nprint(math.isclose(1, 1))", "a visible line that has a tolerance"),
         ("\nIt is 14.\n", VISIBLE % "figures = [1]\nprint(figures)", "source line \\d+: a visible line that draws"),
         ("\nIt is 14.\n", VISIBLE % "try:\n    print(1)\nexcept ValueError:\n    pass", "`try` in a visible cell"),
-        ("\nIt is 14.\n", VISIBLE % "unused = 3", "a visible cell that shows nothing, and defines nothing"),
+        ("\nIt is 14.\n", VISIBLE % "unused = 3", SILENT),
+        ("\nIt is 14.\n", VISIBLE % "assert 1 + 1 == 2", SILENT),
+        ("\nIt is 14.\n", VISIBLE % "def sure(steps):\n    a = 3\n    return a", SILENT),  # names of its own
+        ("\nIt is 14.\n", VISIBLE % "late = 3" + USED % "late", None),
+        ("\nIt is 14.\n", VISIBLE % "late = 3" + USED % 1 + USED % "late", None),
+        ("\nIt is 14.\n", VISIBLE % "late = 3" + USED % 1 + USED % 2 + USED % "late", SILENT),
+        ("\nIt is 14.\n", VISIBLE % "late = 3" + VISIBLE % "late = 4\nprint(4)", SILENT),  # written over, not used
+        ("\nIt is 14.\n", VISIBLE % "late = 3" + VISIBLE % "late += 1\nprint(4)", None),
         ("\nIt is 14.\n", VISIBLE % f"print('{'x' * 81}')", "a printed line of 81 columns; at most 80"),
         ("\nIt is 14.\n", VISIBLE % f"print(1)  # {'x' * 80}", "a line of code of \\d+ columns; at most 88"),
         # folded cells
+        ("\nIt is 14.\n", FOLDED % f"# sets up it\n{LONG}", None),
+        ("\nIt is 14.\n", FOLDED % f"# sets up it\n{TALL}", "a code cell of 42 lines; at most 40"),
         ("\nIt is 14.\n", FOLDED % "print(1)", "the first line of a folded cell begins with one of"),
         ("\nIt is 14.\n", FOLDED % "# checks nothing\nprint('checked: 1')", "a cell of checks asserts nothing"),
         ("\nIt is 14.\n", FOLDED % "# checks it\nassert True", "prints what it checked"),
@@ -105,8 +115,10 @@ def test_a_fault_in_a_deeper_notebook_is_found(second, old, new, message):
 def test_a_letter_with_a_second_meaning_is_named_with_both(second):
     symbols = SYMBOLS | {"n": {2: "number of steps", 5: "length of a vector"}}
     [fault] = texts(second(), symbols, frozenset({2, 5}))
-    assert "$n$ has a second meaning in pages/notation.toml" in fault
-    assert fault.endswith("lesson 02: number of steps; lesson 05: length of a vector")
+    assert fault == (
+        "cell 2, source line 18: $n$ has a second meaning in pages/notation.toml: "
+        "lesson 02: number of steps; lesson 05: length of a vector"
+    )
     assert texts(second(), symbols, frozenset({2})) == []  # lesson 05 is not of this edition yet
 
 
@@ -156,6 +168,66 @@ def test_what_cannot_be_built_is_refused_with_its_place(second, old, new, messag
         build.build(broken)
     assert re.match(r"02_second\.md, line \d+: ", str(caught.value))
     assert all(part in str(caught.value) for part in message.split(" ... ")), caught.value
+    assert lesson.notebook.read_bytes() == before
+
+
+TWO_MEANINGS = {"v": {2: "the mean square", 5: "a velocity"}}
+
+
+@pytest.mark.parametrize(
+    "old, new, symbols, message",
+    [
+        (
+            "It is 14.", "It is 14. " + "word " * 5000, {},
+            r"line 10: a lesson of 6\d minutes; at most 60\. .*Sitting 2: What if .* 5\d minutes: 5\d\d\d words",
+        ),
+        ("It is 14.", "It is 14. " + "word " * 1500, {}, r"line 81: 'Sitting 2: .*' takes 2\d minutes.*; at most 20"),
+        ("", "", TWO_MEANINGS, r"line 29: \$v\$ has a second meaning .* lesson 02: the mean square; lesson 05: a vel"),
+    ],
+)  # fmt: skip
+def test_a_lesson_that_breaks_the_edition_is_refused_with_its_place(second, capsys, old, new, symbols, message):
+    before = second().notebook.read_bytes()
+    broken = second(old, new, built=False)
+    known = contract.Known(symbols=symbols, second_edition=frozenset({2, 5}))
+    with pytest.raises(build.BuildError) as caught:
+        build.build(broken, known=known)
+    assert re.search(rf"02_second: 02_second\.md, cell \d+, source {message}", str(caught.value)), caught.value
+    assert broken.notebook.read_bytes() == before
+
+
+def test_nothing_at_all_is_built_where_one_lesson_is_refused(second, monkeypatch, capsys):
+    lesson = second("It is 14.", "It is 14. " + "word " * 5000, built=False)
+    monkeypatch.setattr(build, "lessons", lambda: [lesson])
+    monkeypatch.setattr(build, "QUESTIONS", lesson.source.with_name("questions.json"))
+    assert build.main([]) == 1
+    assert re.search(r"(?s)a lesson of 6\d minutes.*\nnothing was built\n$", capsys.readouterr().out)
+    assert not build.QUESTIONS.exists() and not lesson.notebook.exists()
+
+
+SLIDER = '<label>d_k <input type="range" min="1" max="64"></label>'
+
+
+@pytest.mark.parametrize(
+    "shown, message",
+    [
+        (SLIDER, "a handle without a still figure: what moves is shown with companion.study.live"),
+        (f'<figure class="ext-figure" data-live="bars" role="group" aria-label="Bars.">{SLIDER}</figure>',
+         "moving figure 'bars': it has no still figure, which is all that remains where no script runs"),
+    ],
+)  # fmt: skip
+def test_a_handle_without_a_still_figure_is_refused_with_its_place(second, monkeypatch, shown, message):
+    lesson, run = second(), build.execute
+    before = lesson.notebook.read_bytes()
+
+    def with_handle(lesson):
+        cells = run(lesson)
+        unequal = next(cell for cell in cells if cell.metadata.get("name") == "unequal")
+        unequal.outputs.append(new_output("display_data", data={"text/html": shown}))
+        return cells
+
+    monkeypatch.setattr(build, "execute", with_handle)
+    with pytest.raises(build.BuildError, match=rf"02_second\.md, cell \d+, source line 93: {re.escape(message)}"):
+        build.build(lesson, rerun=True)
     assert lesson.notebook.read_bytes() == before
 
 

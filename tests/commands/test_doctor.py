@@ -89,7 +89,10 @@ def test_kernels_that_the_processor_has_are_taken() -> None:
         "ONEDNN_MAX_CPU_ISA": "sse41",
     }
     doctor.refuse_unknown_settings(given, {"sse4_1", "sse4_2", "avx", "avx2"})
-    doctor.refuse_unknown_settings({"ATEN_CPU_CAPABILITY": "avx512"}, None)
+    doctor.refuse_unknown_settings({"ATEN_CPU_CAPABILITY": "avx512"}, None)  # nobody knows what this one has
+    for name, value in given.items():  # and each only because this one has them
+        with pytest.raises(ValueError, match=f"^{name}={value}: this processor does not have it"):
+            doctor.refuse_unknown_settings({name: value}, {"avx512f"})
 
 
 def _asked(monkeypatch, *lines: str) -> None:
@@ -137,6 +140,9 @@ def test_outside_an_installation_it_reads_the_checkout_and_says_how_to_install(c
         assert doctor.course().startswith("companion, not installed")
         [sentence] = doctor.missing_requirements()[-1:]
         assert "is not installed" in sentence and "make lab" in sentence
+        assert main(["--version"]) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert said.startswith("companion from its folder and is not installed: `make lab`")
         doctor.requirements.cache_clear()
         monkeypatch.setattr("companion.commands.doctor.CHECKOUT", tmp_path)
         assert doctor.requirements() == () and "executable-transformer[lab]" in doctor.install_line("lab")

@@ -133,3 +133,12 @@ def test_a_place_that_cannot_be_written_to_is_found_before_any_work(arguments, f
         in capsys.readouterr().err
     )
     assert os.listdir() == ["file"]
+
+
+def test_without_what_it_needs_the_package_says_so_in_a_sentence():
+    code = "import sys\nsys.modules['lazy_loader'] = None\nimport companion"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("ModuleNotFoundError: companion is here, but what it needs is not")
+    assert "`make lab` in the course's folder" in last and "Kernel > Change Kernel" in last
+    assert "During handling" not in done.stderr

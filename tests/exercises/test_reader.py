@@ -10,7 +10,8 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from companion.checking.forbidden import forbidden_uses
 from companion.exercises import NotYet, check, hint, progress, solution
-from companion.exercises.progress import progress_file, read_progress
+from companion.exercises.progress import FILE, read_progress
+from companion.files.kept import kept_file
 
 
 @pytest.fixture(autouse=True)
@@ -136,10 +137,10 @@ def test_trying_somebody_elses_answer_is_not_progress():
 def test_progress_that_cannot_be_understood_is_not_overwritten(home):
     home.mkdir()
     for text in ("{", "[1]", json.dumps({"2.5": {"colour": 1}})):
-        progress_file().write_text(text)
+        kept_file(FILE).write_text(text)
         with pytest.raises(ValueError, match=r"progress\.json: expected the progress"):
             hint("2.5")
-        assert progress_file().read_text() == text
+        assert kept_file(FILE).read_text() == text
 
 
 def test_an_exercise_that_is_none_is_told_with_those_there_are():

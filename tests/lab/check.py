@@ -4,13 +4,18 @@
   place and do not select a row of cells. Whatever is done, nothing that git knows has changed afterwards.
 - **figures**: every handle of every moving figure is moved, by keyboard and mouse, in JupyterLab after its cell has
   run, when the saved notebook is opened again, and in a page opened from a folder, there in a light and a dark theme.
+- **questions**: every question of a lesson is answered, by mouse and keyboard, in JupyterLab and in a page opened from
+  a folder: each choice, right and wrong numbers, guesses; the reason is said, the answer kept, and there when the
+  notebook is opened again. In that page the lesson's figures move too.
 - **exercise**: a wrong answer and a right one are typed into an exercise, and the check says so.
-- **lessons**: each lesson is run from top to bottom. It fails when a cell fails or is not run, something is written to
-  stderr, a formula does not render, a picture does not load or has no words, LaTeX is left in the text, or a figure
-  does not move.
+- **lessons**: each lesson, and its deeper notebook, is run from top to bottom. It fails when a cell fails or is not
+  run, something is written to stderr, a formula does not render, a picture does not load or has no words, LaTeX is
+  left in the text, or a figure does not move; in the second edition also when an equation or a printed line is too wide
+  in a window of 1280 or 900 pixels.
 
-It fails as well when axe finds what a reader with a screen reader cannot use, and when anything is asked of another
-machine. Every figure is kept as a screenshot, to be looked at. Needs Chromium and the extra `dev`.
+It fails as well when axe finds what a reader with a screen reader cannot use, or something can hardly be seen, in the
+light or in the dark theme, and when anything is asked of another machine. Figures, and each notebook in both themes,
+are kept as screenshots, to be looked at. Needs Chromium and the extra `dev`.
 
     make lab-check ONLY="start figures" FIGURES=FOLDER LESSON=02
 """
@@ -25,11 +30,14 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+import answering
+import looking
 import moving
 import nbformat
 from live_examples import EXAMPLES
 from playwright.sync_api import Page, TimeoutError, sync_playwright
 from reader import (
+    COUNTS,
     IDLE,
     NOTEBOOKS,
     PROMPTS,
@@ -39,6 +47,7 @@ from reader import (
     open_notebook,
     run_all,
     save,
+    static_page,
     wait_for_cells,
     wait_until_drawn,
 )
@@ -53,7 +62,7 @@ BROWSER_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PARTS = ("start", "figures", "exercise", "lessons")
+PARTS = ("start", "figures", "exercise", "questions", "lessons")
 FIGURES = "moving.ipynb"  # the notebook of all moving figures
 EXERCISES = "exercises/02_exercises.ipynb"
 ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and what its check must say
@@ -66,12 +75,14 @@ ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and wha
         "2.1 One weight with a pencil: right. 1 point.",
     ),
 }
+FOLDED = "folded"  # the tag that only the second edition has
 CLICKED = 6  # headings of the contents that are clicked
+OPEN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SELECTED = "document.querySelectorAll('.jp-Notebook .jp-Cell.jp-mod-selected').length"
 # Whether a heading of this text is in sight, in the open notebook.
-IN_SIGHT = """text => [...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) :is(h1, h2, h3, h4)')]
+IN_SIGHT = f"""text => [...document.querySelectorAll('{OPEN} :is(h1, h2, h3, h4)')]
   .filter(heading => heading.innerText.trim().startsWith(text))
-  .some(heading => { const box = heading.getBoundingClientRect(); return box.top > 0 && box.bottom < innerHeight; })"""
+  .map(heading => heading.getBoundingClientRect()).some(box => box.top > 0 && box.bottom < innerHeight)"""
 
 
 def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
@@ -79,8 +90,8 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     page.goto(lab.url())
     page.wait_for_selector(".ext-path")
     page.wait_for_selector(IDLE)
-    page.screenshot(path=screenshots / "start.png")
-    faults = axe(page, ".jp-Notebook .jp-RenderedMarkdown, .jp-Notebook .ext-path")
+    faults = _in_both_themes(page, screenshots, "start", ".jp-Notebook .jp-RenderedMarkdown, .jp-Notebook .ext-path")
+    faults += looking.measure(page, screenshots, "start")
     if page.locator(".jp-Notification, .Toastify__toast").count():
         faults.append("a notice covers a part of the first screen")
     page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
@@ -94,6 +105,7 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     wait_until_drawn(page)
     faults += _contents(page)
     page.screenshot(path=screenshots / "contents.png")
+    faults += _link_to_a_cell(page, lab)
     return [f"start: {fault}" for fault in faults]
 
 
@@ -117,16 +129,30 @@ def _contents(page: Page) -> list[str]:
     return faults if total >= CLICKED else [*faults, f"the contents have {total} headings"]
 
 
+def _link_to_a_cell(page: Page, lab: Lab) -> list[str]:
+    """Click the last link of the open lesson to a deeper section: it must come in sight, and select no row of cells."""
+    link = page.locator(f"{OPEN} a[href*='deeper'][href*='cell-id=']").last
+    id = (link.get_attribute("href") or "").split("cell-id=")[-1]
+    deeper = next((lab.mine / "deeper").glob("02_*.ipynb"))
+    [cell] = [cell for cell in nbformat.read(deeper, as_version=4).cells if cell.id == id]
+    heading = cell.source.split("\n")[0].lstrip("# ").split("$")[0].strip()
+    link.scroll_into_view_if_needed()
+    link.click()
+    try:
+        page.wait_for_function(IN_SIGHT, arg=heading[:30], timeout=60_000)
+    except TimeoutError:
+        return [f"the link to the deeper section {heading!r} does not lead there"]
+    selected = page.locator(f"{OPEN} .jp-Cell.jp-mod-selected").count()
+    return [f"the link to the deeper section {heading!r} selects {selected} cells"] if selected > 2 else []
+
+
 def figures(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     """Move every handle of every figure that moves, in each place where it must move."""
     open_notebook(page, lab.url(FIGURES))
     run_all(page)
     shown = page.locator("figure[data-live]")
     count, faults = moving.move_all(page, shown, "after running")
-    faults += axe(page, ".jp-Notebook .jp-OutputArea")
-    for number, figure in enumerate(shown.all()):
-        figure.scroll_into_view_if_needed()
-        figure.screenshot(path=screenshots / f"moving-{number}-light.png")
+    faults += _in_both_themes(page, screenshots, "moving", ".jp-Notebook .jp-OutputArea")
     save(page)
     open_notebook(page, lab.url(FIGURES))
     page.wait_for_function(f"count => document.querySelectorAll('{moving.ALIVE}').length === count", arg=len(EXAMPLES))
@@ -143,14 +169,61 @@ def figures(page: Page, lab: Lab, screenshots: Path) -> list[str]:
         page.wait_for_selector(moving.ALIVE)
         if theme == "light":
             alone, found = moving.move_all(page, shown, "from a folder")
-            faults += [*found, *axe(page, "body")]
-        faults += axe(page, "body")
+            faults += found
+        faults += [*axe(page, "body"), *looking.contrast(shown)]
         page.screenshot(path=screenshots / f"folder-{theme}.png", full_page=True)
     page.emulate_media(color_scheme="light")
     print(f"{len(bodies)} moving figures: {count} handles after running, {again} opened again, {alone} from a folder")
     if not count == again == alone:
         faults.append(f"not the same handles everywhere: {count}, {again}, {alone}")
     return [f"figures: {fault}" for fault in faults]
+
+
+def questions(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
+    """Answer every question of a lesson, in JupyterLab, where the answers reach the reader's progress, and alone."""
+    cells = nbformat.read(lab.mine / f"{name}.ipynb", as_version=4).cells
+    asked = sum(cell.source.startswith("# question ") for cell in cells)
+    if not asked:
+        return []
+    alive = f"count => document.querySelectorAll('{answering.ALIVE}').length === count"
+    open_notebook(page, lab.url(f"{name}.ipynb"))
+    page.wait_for_function(alive, arg=asked)
+    wait_until_drawn(page)
+    count, given, faults = answering.answer_all(page, "JupyterLab", answering.PROGRESS)
+    faults += answering.not_kept(lab.progress, given)
+    if page.locator(".jp-Notebook .jp-Cell").count() != len(cells):
+        faults.append("answering with the keyboard has changed the notebook's cells")
+    faults += _in_both_themes(page, screenshots, f"{name}-questions", ".jp-Notebook .ext-question")
+    save(page)
+    open_notebook(page, lab.url(f"{name}.ipynb"))
+    page.wait_for_function(alive, arg=asked)
+    faults += answering.forgotten(page, "opened again")
+    alone = 0
+    for theme in ("light", "dark"):
+        page.goto(static_page(lab, name, theme).as_uri())
+        page.wait_for_function(alive, arg=asked)
+        if theme == "light":
+            handles, found = moving.move_all(page, page.locator("figure[data-live]"), "from a folder")
+            faults += found
+            alone, _, found = answering.answer_all(page, "from a folder", answering.BROWSER)
+            faults += found
+        faults += [*axe(page, ".ext-question, .ext-figure"), *looking.contrast(page.locator("figure[data-live]"))]
+        page.locator(answering.ALIVE).first.scroll_into_view_if_needed()
+        page.screenshot(path=screenshots / f"{name}-folder-{theme}.png")
+    print(f"{name}: {asked} questions, {count} answers in JupyterLab, {alone} and {handles} handles from a folder")
+    return [f"{name}: {fault}" for fault in faults]
+
+
+def _in_both_themes(page: Page, screenshots: Path, name: str, selector: str) -> list[str]:
+    """What axe finds in a part of the open notebook, and what can hardly be seen, in the light and the dark theme."""
+    faults = []
+    for theme in ("Dark", "Light"):
+        looking.theme(page, theme)
+        found = [*axe(page, selector), *looking.contrast(page.locator("figure[data-live]"))]
+        faults += [f"{theme.lower()} theme: {fault}" for fault in found]
+        page.locator(selector).first.scroll_into_view_if_needed()
+        page.screenshot(path=screenshots / f"{name}-{theme.lower()}.png")
+    return faults
 
 
 def exercise(page: Page, lab: Lab, screenshots: Path) -> list[str]:
@@ -186,11 +259,11 @@ def look(page: Page) -> list[str]:
     for kind in ("error", "stderr"):
         texts = page.locator(f"[data-mime-type='application/vnd.jupyter.{kind}']").all_inner_texts()
         faults += [f"{kind}: {text.strip()[:300]}" for text in texts]
-    prompts = page.evaluate(PROMPTS)
-    expected = [f"[{number}]:" for number in range(1, len(prompts) + 1)]
-    if prompts != expected:
-        wrong = next(index for index, pair in enumerate(zip(prompts, expected, strict=True), 1) if pair[0] != pair[1])
-        faults.append(f"code cell {wrong} of {len(prompts)} was not run in order: {prompts[wrong - 1]!r}")
+    counts = page.evaluate(COUNTS)
+    for number, count in enumerate(counts, 1):
+        if count != number:
+            faults.append(f"code cell {number} of {len(counts)} was not run in order: {count}")
+            break
     bad = page.locator("[data-mml-node='merror']").all_inner_texts()
     faults += [f"formula does not render: {text.strip()[:120]}" for text in bad]
     rendered = page.locator(".jp-RenderedMarkdown").all_inner_texts()
@@ -209,15 +282,19 @@ def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     cells = nbformat.read(lab.mine / f"{name}.ipynb", as_version=4).cells
     wait_for_cells(page, sum(cell.cell_type == "code" for cell in cells))
     run_all(page)
+    shot = name.replace("/", "-")
     pictures = page.locator(".jp-OutputArea .ext-figure").all()
     for number, picture in enumerate(pictures, 1):
         picture.scroll_into_view_if_needed()
-        picture.screenshot(path=screenshots / f"{name}-{number:02}.png")
+        picture.screenshot(path=screenshots / f"{shot}-{number:02}.png")
     formulas = page.locator("mjx-container").count()
     handles, faults = moving.move_all(page, page.locator("figure[data-live]"), "after running")
     counts = f"{formulas} formulas, {len(pictures)} figures, {handles} handles"
-    print(f"{name}: {len(page.evaluate(PROMPTS))} code cells, {counts}", flush=True)
-    faults += look(page) + axe(page, ".jp-Notebook .jp-OutputArea") + ([] if formulas else ["no formula was rendered"])
+    print(f"{name}: {len(page.evaluate(COUNTS))} code cells, {counts}", flush=True)
+    faults += look(page) + ([] if formulas else ["no formula was rendered"])
+    if any(FOLDED in cell.metadata.get("tags", []) for cell in cells):  # the second edition
+        faults += looking.measure(page, screenshots, shot)
+    faults += _in_both_themes(page, screenshots, shot, ".jp-Notebook .jp-OutputArea")
     return [f"{name}: {fault}" for fault in faults]
 
 
@@ -242,9 +319,17 @@ def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: 
     """What is wrong with the chosen parts."""
     faults, before = [], contents_of(lab.root / "notebooks")
     steps = [partial(part, page, lab, screenshots) for part in (start, figures, exercise) if part.__name__ in parts]
-    steps += [partial(lesson, page, lab, screenshots, name) for name in names if "lessons" in parts]
+    for name in names:
+        steps += [partial(questions, page, lab, screenshots, name)] if "questions" in parts else []
+        steps += [partial(lesson, page, lab, screenshots, name)] if "lessons" in parts else []
+        deeper = f"deeper/{name[:2]}_deeper"
+        if "lessons" in parts and (lab.mine / f"{deeper}.ipynb").exists():
+            steps.append(partial(lesson, page, lab, screenshots, deeper))
     for step in steps:
-        found = step()
+        try:
+            found = step()
+        except TimeoutError as error:  # the other steps are looked at all the same
+            found = [f"{' '.join([step.func.__name__, *step.args[3:]])}: {' '.join(str(error).split())[:400]}"]
         print(*found, sep="\n", end="\n" if found else "", flush=True)
         faults += found
     if contents_of(lab.root / "notebooks") != before:

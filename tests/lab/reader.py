@@ -22,6 +22,9 @@ from companion.study import lab
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 IDLE = f"#jp-main-statusbar >> text=/{lab.KERNEL}.*Idle/"
 PROMPTS = "[...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent.trim())"
+# The execution counts of the open notebook's code cells; a folded cell has no prompt to read it from.
+COUNTS = """window.jupyterapp.shell.currentWidget.content.widgets
+  .filter(cell => cell.model.type === 'code').map(cell => cell.model.executionCount)"""
 LONGEST_RUN = 300_000  # milliseconds
 
 
@@ -36,6 +39,11 @@ class Lab:
     @property
     def mine(self) -> Path:
         return self.root / lab.MINE
+
+    @property
+    def progress(self) -> Path:
+        """Where the reader's progress is kept."""
+        return self.root.parent / "progress"
 
     def url(self, name: str = "") -> str:
         """Of a notebook, from the reader's folder; without a name, where the course begins."""
@@ -118,7 +126,22 @@ def run_all(page: Page) -> None:
     page.click(".jp-Dialog .jp-mod-accept")
     page.wait_for_function(f"{PROMPTS}.some(t => t == '[*]:')")
     page.wait_for_function(f"{PROMPTS}.every(t => t != '[*]:')", timeout=LONGEST_RUN)
+    for _ in range(2):  # between two cells it is idle for a moment
+        page.wait_for_selector(IDLE)
+        page.wait_for_timeout(1_500)
     page.wait_for_selector(IDLE)
+
+
+def static_page(lab: Lab, name: str, theme: str) -> Path:
+    """A notebook of the reader as an HTML file, in a folder of its own: no kernel, and nothing asked of the network."""
+    from nbconvert import HTMLExporter
+
+    elsewhere = {f"{what}_url": "" for what in ("mathjax", "require_js", "jquery", "mermaid_js")}
+    text, _ = HTMLExporter(template_name="lab", theme=theme, **elsewhere).from_filename(str(lab.mine / f"{name}.ipynb"))
+    file = lab.root.parent / "static" / theme / f"{Path(name).name}.html"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 def save(page: Page) -> None:

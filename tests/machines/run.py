@@ -30,8 +30,8 @@ NBVAL = ("--nbval", "--nbval-current-env", "--nbval-cell-timeout=600")
 TESTS = {
     "tests: layers": ("tests/layers",),
     "tests: models": (
-        "tests/test_worked_example.py", "tests/test_transformer.py", "tests/test_generation.py", "tests/test_beam.py",
-        "tests/test_published.py", "tests/test_parity.py", "tests/test_checkpoints.py",
+        "tests/test_worked_example.py", "tests/test_transformer.py", "tests/test_parity.py", "tests/generation",
+        "tests/files/test_published.py", "tests/files/test_checkpoints.py",
     ),
     "tests: training": (
         "tests/data/test_batches.py", "tests/data/test_packing.py", "tests/training/test_losses.py",

@@ -55,6 +55,8 @@ def test_every_question_is_html_that_answers_without_script():
         assert question.html.count("<details><summary>") == reasons
         assert question.html.count('class="ext-why"') == reasons
         assert question.html.count(" data-right") == (question.kind != "predict")
+        formulas = sum("$" in answer.text for answer in question.answers) if question.kind == "choice" else 0
+        assert question.html.count(' data-words="') == formulas  # a formula alone would leave the choice without a name
         assert "{ref}" not in question.html and "{deeper}" not in question.html
 
 
@@ -216,7 +218,7 @@ def test_the_command_asks_what_waits(course, monkeypatch, capsys):
     kept.note_answer(SIZE, True, DAY)
     assert main(["review", "--list", "2"]) == 0
     listed = capsys.readouterr().out
-    assert "2.a   size                     again on 2026-01-02, answered 1 time" in listed and "5.a" not in listed
+    assert "2.a  size  again on 2026-01-02, answered 1 time" in listed and "5.a" not in listed
     assert main(["review", "2"]) == 0
     assert "Right. The root of 256." in capsys.readouterr().out
     assert main(["review", "3"]) == 2

@@ -16,8 +16,9 @@ from processes import HALF, KINDS, Kind, environment, evaluated, everything, lau
 from companion.commands.main import main
 from companion.files.models import load_tensors
 from companion.layers.moe import MoE
-from companion.training.distributed import processes as distributed
-from companion.training.distributed.processes import Parallel, Processes, _WholeDraws, command, is_lost, start_processes
+from companion.training.distributed.launch import _own_device, command, is_lost, start_processes
+from companion.training.distributed.parallel import Parallel
+from companion.training.distributed.processes import Processes, _WholeDraws
 from companion.training.settings import TextSettings, recorded
 
 LOSSES = 1e-5
@@ -237,18 +238,21 @@ def test_how_many_processes_is_no_part_of_what_a_run_is() -> None:
 def test_processes_need_a_device_each(as_launched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ValueError, match="expected a GPU for each of the 4 processes on this machine, found 2"):
-        distributed._own_device(torch.device("cuda"))
+        _own_device(torch.device("cuda"))
     with pytest.raises(ValueError, match="--device cuda:1: expected cpu, cuda or auto with several processes"):
-        distributed._own_device(torch.device("cuda:1"))
+        _own_device(torch.device("cuda:1"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert distributed._own_device(torch.device("cuda")) == torch.device("cuda:1")
-    assert distributed._own_device(torch.device("cpu")) == torch.device("cpu")
+    assert _own_device(torch.device("cuda")) == torch.device("cuda:1")
+    assert _own_device(torch.device("cpu")) == torch.device("cpu")
     assert command(["train", "--shard"]) == "torchrun --nproc-per-node 4 -m companion train --shard"
 
 
 def test_the_same_bad_input_is_said_once(as_launched, capsys) -> None:
+    """By the flag's type, and by what the settings say of each other."""
     assert main(["train", "--batch", "0"]) == 2
     assert capsys.readouterr() == ("", "")  # this is process 1; process 0 says it
+    assert main(["train", "--steps", "5", "--minutes", "1"]) == 2
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_lost_process_is_told_from_other_errors() -> None:

@@ -74,6 +74,7 @@ class Submission:
 
     @property
     def empty(self) -> bool:
+        """Whether there is no code in it."""
         return not any(cell.strip() for cell in self.cells)
 
     def defines(self, name: str) -> bool:
@@ -81,7 +82,7 @@ class Submission:
         return any(name in statement.binds for statement in self._statements) or self._unfinished(name) is not None
 
     def find(self, name: str) -> Answer:
-        """The answer that has this name: the last one that is written, since a blank one is none."""
+        """The answer that has this name: the last one that is written, blank ones aside."""
         found = [
             statement
             for statement in self._statements

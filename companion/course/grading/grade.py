@@ -28,11 +28,15 @@ def grade(
     done: Callable[[Graded], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> list[Graded]:
-    """Grade the submissions, `jobs` at once, each in processes of its own. In the order in which they are given.
+    """The submissions graded, each in processes of its own, in the order in which they are given.
 
-    `done` gets each one as it is graded; `warn` a sentence on what this system does not guard. What a student handed in
-    can only cost that student: whatever goes wrong with it is their row.
+    What a student handed in can only cost that student: whatever goes wrong with it is their row.
 
+    chosen:           the exercises to grade.
+    secret:           decides the hidden cases.
+    jobs:             processes at once.
+    done:             gets each student's marks as they are made.
+    warn:             gets a sentence on what this system does not guard.
     require_sandbox:  refuse to begin where the kernel does not keep answers to what they may do (Landlock and seccomp:
                       Linux 5.13 or newer, on x86-64 or 64-bit ARM).
 

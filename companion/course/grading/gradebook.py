@@ -59,6 +59,7 @@ def collect(folder: Path, roster: Path | None = None, *, leave_out: Path | None 
 
 
 def to_csv(rows: Iterable[Row]) -> str:
+    """The rows as CSV, with a line of headings."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -72,6 +73,7 @@ def quoted(student: str) -> str:
 
 
 def unquoted(cell: str) -> str:
+    """The student's name that `quoted` made this cell of."""
     return cell[1:] if cell[:1] == "'" and cell[1:].startswith(_FORMULAS) else cell
 
 

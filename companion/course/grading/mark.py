@@ -62,9 +62,11 @@ class KeyRing:
         self._keys: dict[tuple[str, int], AnswerKey] = {}
 
     def public(self, exercise: Exercise) -> AnswerKey:
+        """The key of the public cases."""
         return self._key(exercise, PUBLIC_SEED)
 
     def hidden(self, exercise: Exercise) -> list[AnswerKey]:
+        """The keys of the hidden cases, of a seed each."""
         return [self._key(exercise, seed) for seed in hidden_seeds(self.secret, exercise.id)]
 
     def _key(self, exercise: Exercise, seed: int) -> AnswerKey:
@@ -182,8 +184,10 @@ class Graded:
 
     @property
     def points(self) -> float:
+        """What the student has earned."""
         return sum(mark.points for mark in self.marks)
 
     @property
     def most(self) -> int:
+        """What could be earned."""
         return sum(mark.exercise.points for mark in self.marks)

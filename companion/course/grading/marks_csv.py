@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from companion import readable
 from companion.course.grading.feedback import page
 from companion.course.grading.grade import TRIED
 from companion.course.grading.gradebook import COLUMNS, quoted
@@ -47,11 +48,11 @@ def table(graded: Sequence[Graded], assignment: str) -> str:
 
 def summary(graded: Sequence[Graded]) -> str:
     """How often each exercise ended how, for the terminal."""
-    lines = [f"{'':<6}" + "".join(f"{outcome:>12}" for outcome in OUTCOMES)]
+    rows = []
     for place, first in enumerate(graded[0].marks if graded else ()):
         counts = Counter(student.marks[place].outcome for student in graded)
-        lines.append(f"{first.exercise.id:<6}" + "".join(f"{counts[outcome] or '.':>12}" for outcome in OUTCOMES))
-    return "\n".join(lines)
+        rows.append((first.exercise.id, *(f"{counts[outcome] or '.'}" for outcome in OUTCOMES)))
+    return readable.table(rows, ("", *OUTCOMES), indent=0)
 
 
 def write(graded: Sequence[Graded], assignment: str, out: Path) -> None:

@@ -41,11 +41,12 @@ _IMPORTS = "import torch\nimport math"
 class Student:
     """What one student hands in, and what must come of it.
 
-    cells:     the notebook's code, or the bytes of a file that is none.
+    cells:     the notebook's code, or the bytes of a file that is not a notebook.
     ends:      for each exercise how it may end; right where nothing is said.
     points:    of the target, where it is not all or nothing.
     mistake:   the known mistake that must be named.
-    file:      its name; `link`: it is a link to the instructor's secret.
+    file:      its name.
+    link:      it is a link to the instructor's secret.
     """
 
     cells: Sequence[str] | bytes

@@ -11,8 +11,8 @@ from multiprocessing import get_context
 from tqdm.auto import tqdm
 
 from companion.course.proof.verify import SEEDS, Trial, counts, trials
-from companion.course.release.cells import count
 from companion.exercises.catalogue import exercises, find_exercise
+from companion.readable import count, table
 
 PLURALS = {
     "reference": "references",
@@ -43,6 +43,7 @@ class Proof:
 
     @property
     def faults(self) -> list[Trial]:
+        """The trials that came out otherwise than they must."""
         return [trial for trial in self.trials if trial.fault is not None]
 
     @property
@@ -98,9 +99,11 @@ def as_text(proof: Proof) -> str:
     """The counts in a line each, and every fault."""
     lines = [f"{count(proof.exercises, 'exercise')}, each on {len(SEEDS)} seeds"]
     tallies = counts(proof.trials)
+    rows = []
     for kind in proof.kinds:
         row = tallies.get(kind, {"tried": 0, "as expected": 0})
-        lines.append(f"  {row['as expected']:>4} of {row['tried']:>4} {PLURALS[kind]:<21} {MUST[kind]}")
+        rows.append((f"{row['as expected']} of {row['tried']}", PLURALS[kind], MUST[kind]))
+    lines.append(table(rows, left=(1, 2)))
     for trial in proof.faults:
         lines.append(f"\n{trial.exercise}, {trial.kind} {trial.name!r}, seed {trial.seed}: {trial.fault}")
     wrong = len(proof.faults)
@@ -109,6 +112,7 @@ def as_text(proof: Proof) -> str:
 
 
 def as_json(proof: Proof) -> str:
+    """The same counts and faults, as JSON."""
     faults = [
         {"exercise": trial.exercise, "kind": trial.kind, "name": trial.name, "seed": trial.seed, "fault": trial.fault}
         for trial in proof.faults

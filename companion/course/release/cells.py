@@ -10,6 +10,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from companion.checking.exercise import BEGIN, DIFFICULTIES, END, Exercise
+from companion.readable import count
 
 Cell = NotebookNode
 Notebook = NotebookNode
@@ -25,6 +26,7 @@ KERNEL = {
 
 
 def markdown(source: str, **metadata: Any) -> Cell:
+    """A cell of text."""
     return nbformat.v4.new_markdown_cell(source, metadata=metadata)
 
 
@@ -79,7 +81,3 @@ def marked_solution(exercise: Exercise) -> str:
     head = exercise.stub.rsplit("\n", 1)[0]
     body = exercise.solution.removeprefix(head).strip("\n")
     return f"{head}\n    {BEGIN}\n{body}\n    {END}"
-
-
-def count(number: float, noun: str) -> str:
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from companion.checking.codec import case_value, pack
 from companion.checking.exercise import DIFFICULTIES, Exercise
-from companion.course.release.cells import count
 from companion.course.release.documents import document
 from companion.course.release.problem_set import ProblemSet
 from companion.course.seeds import hidden_seed, is_constant, shares
+from companion.readable import count
 
 
 def page(pset: ProblemSet) -> str:

@@ -125,6 +125,7 @@ def search(folder: Path, guarded: Guarded) -> list[Leak]:
 
 
 def search_piece(piece: Piece, guarded: Guarded) -> Iterator[str]:
+    """Everything guarded that is in a text, or in the bytes of a file."""
     text = bare(piece.text)
     yield from (what for needle, what in guarded.texts.items() if needle in text)
     yield from (what for needle, what in guarded.data.items() if needle in piece.data)

@@ -23,6 +23,7 @@ def locked(grade_id: str, cell: Cell) -> Cell:
 
 
 def solution(grade_id: str, cell: Cell) -> Cell:
+    """A cell for the student's answer."""
     return _marked(cell, grade_id, solution=True)
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import nbformat
 
 from companion.checking.exercise import Exercise
+from companion.course.release import way
 from companion.course.release.cells import (
     IMPORTS,
     IN_ANOTHER_KERNEL,
     Cell,
     Notebook,
     code,
-    count,
     heading,
     markdown,
     notebook,
@@ -25,6 +25,7 @@ from companion.course.release.documents import document
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises
 from companion.files.atomic import write_atomic
+from companion.readable import count
 
 _HOW = (
     "Write each answer into the cell that has its first line, run it, and run the check under it: it says at once how\n"
@@ -34,26 +35,40 @@ _HOW = (
 _DESK = "from companion.exercises import check, hint, progress, solution"
 
 
-def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
-    """For each lesson of `folder` that has exercises: its file name, its title, and them.
-
-    Lessons are found as `NN_name.ipynb`. Exercises of a lesson that is not there are left out.
-    """
+def titles(folder: Path) -> way.Titles:
+    """The names and titles of the lessons of `folder`, found as `NN_name.ipynb`, by number."""
     found = {}
     for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
-        of_lesson = [exercise for exercise in exercises().values() if exercise.lesson == int(path.name[:2])]
         cells = nbformat.read(path, as_version=4).cells
-        titles = [title[1] for cell in cells if (title := re.match(r"# (.+)", cell.source))]
-        if of_lesson and titles:
-            found[path.stem] = (titles[0], of_lesson)
+        title = next((title[1] for cell in cells if (title := re.match(r"# (.+)", cell.source))), None)
+        if title:
+            found[int(path.name[:2])] = (path.stem, title)
     return found
 
 
-def self_study(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
-    """A lesson's exercises with stubs, checks, hints and progress. No outputs."""
+def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
+    """For each lesson of `folder` that has exercises: its file name, its title, and them.
+
+    Exercises of a lesson that is not there are left out.
+    """
+    found = {}
+    for number, (name, title) in titles(folder).items():
+        of_lesson = [exercise for exercise in exercises().values() if exercise.lesson == number]
+        if of_lesson:
+            found[name] = (title, of_lesson)
+    return found
+
+
+def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") -> Notebook:
+    """A lesson's exercises with stubs, checks, hints and progress. No outputs.
+
+    line   at both ends: where a reader may go from here (`way.navigation`)
+    """
     book = list(book)
     minutes = sum(exercise.minutes for exercise in book)
+    ends = [markdown(line)] if line else []
     cells: list[Cell] = [
+        *ends,
         markdown(
             f"# Exercises: {title}\n\nThey belong to [lesson {name[:2]}](../{name}.ipynb): "
             f"{count(len(book), 'exercise')}, about {minutes} minutes.\n\n{_HOW}"
@@ -67,7 +82,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
             code(f'check("{exercise.id}")', tags=["raises-exception"]),
             code(f'# hint("{exercise.id}")\n# solution("{exercise.id}")'),
         ]
-    cells += [markdown("## Where you stand"), code("progress()")]
+    cells += [markdown("## Where you stand"), code("progress()"), *(markdown(end.source) for end in ends)]
     return notebook(cells)
 
 
@@ -95,10 +110,11 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
 
 def self_study_files(folder: Path) -> dict[Path, str]:
     """What `folder`/exercises must hold: path and text."""
-    files = {
-        folder / "exercises" / f"{name[:2]}_exercises.ipynb": to_text(self_study(name, title, book))
-        for name, (title, book) in chapters(folder).items()
-    }
+    files, known = {}, titles(folder)
+    for name, (title, book) in chapters(folder).items():
+        number = int(name[:2])
+        line = way.navigation("exercises", number, known, deeper=(folder / way.deeper_of(number)).exists())
+        files[folder / way.exercises_of(number)] = to_text(self_study(name, title, book, line))
     return files | {folder / "exercises" / "TUTOR.md": document("TUTOR.md")}
 
 

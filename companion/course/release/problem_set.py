@@ -32,6 +32,7 @@ class ProblemSet:
 
     @classmethod
     def of(cls, name: str, ids: Sequence[str], asked: Sequence[str] = ()) -> ProblemSet:
+        """The problem set of these exercises and questions, by their numbers; raises as the class says."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
             raise ValueError(f"PSET {name!r}: expected letters, digits, - and _, as in week2")
         if not ids and not asked:

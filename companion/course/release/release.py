@@ -23,7 +23,6 @@ from companion.course.release.cells import (
     Cell,
     Notebook,
     code,
-    count,
     heading,
     markdown,
     marked_solution,
@@ -37,6 +36,7 @@ from companion.course.release.problem_set import ProblemSet
 from companion.course.release.questions import is_question
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
 from companion.files.atomic import write_atomic
+from companion.readable import count
 
 PACKAGE = "exercise_check"
 """The name under which the folder `companion/checking` travels."""

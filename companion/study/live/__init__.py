@@ -8,9 +8,11 @@ Each of them shows one output that holds everything it needs; `moving` is the me
 """
 
 from companion.study.live.attention import collapse, hover
+from companion.study.live.depth import home
+from companion.study.live.encoder import filler, hearing
 from companion.study.live.generation import sampling
 from companion.study.live.heads import bricks, switchboard
 from companion.study.live.rotary import dials, together
 from companion.study.live.waves import clocks
 
-__all__ = ["bricks", "clocks", "collapse", "dials", "hover", "sampling", "switchboard", "together"]
+__all__ = ["bricks", "clocks", "collapse", "dials", "filler", "hearing", "home", "hover", "sampling", "switchboard", "together"]

@@ -25,14 +25,14 @@ def collapse(
 ) -> None:
     """Weights of one query while its vectors get wider: from the raw scores, and from the scores divided by the root.
 
-    scores    one for each key, of size one: what q · k is divided by the root of d_k, (key,)
-    words     the keys' words, as many
-    widths    the values of d_k that the handle runs through
-    start     where the handle stands at first, and what the still figure shows; without it, the largest width
-    caption   the sentence under the figure, with its number
+    scores:   one for each key, of size one: what q · k is divided by the root of d_k, (key,).
+    words:    the keys' words, as many.
+    widths:   the values of d_k that the handle runs through.
+    start:    where the handle stands at first, and what the still figure shows; without it, the largest width.
+    caption:  the sentence under the figure, with its number.
 
-    Raises ValueError if there are fewer than two scores, words and scores are not as many, a width is not positive, or
-    `start` is not among the widths.
+    Raises `ValueError` if there are fewer than two scores, words and scores are not as many, a width is not positive,
+    or `start` is not among the widths.
     """
     unit = vector("scores", scores)
     if len(unit) < 2 or len(words) != len(unit):
@@ -77,12 +77,13 @@ def hover(
 ) -> None:
     """Choose the word that looks, and see its products with every key become a score, and the scores become weights.
 
-    queries, keys   (token, d_k), of two to eight tokens and at most six components
-    words           the tokens' words, as many
-    start           which word looks first; -1 is the last one
-    caption         the sentence under the figure, with its number
+    queries, keys:  (token, d_k), of two to eight tokens and at most six components.
+    words:          the tokens' words, as many.
+    start:          which word looks first; -1 is the last one.
+    caption:        the sentence under the figure, with its number.
 
-    Raises ValueError if the shapes differ or are too large, words and tokens are not as many, or there is no such word.
+    Raises `ValueError` if the shapes differ or are too large, words and tokens are not as many, or there is no such
+    word.
     """
     Q, K = _matrix("queries", queries), _matrix("keys", keys)
     if Q.shape != K.shape or not (2 <= len(Q) <= 8 and 1 <= Q.shape[1] <= 6):
@@ -137,7 +138,7 @@ def _rounded(weights: np.ndarray) -> list[str]:
 
 
 def vector(name: str, values: Sequence[float] | torch.Tensor) -> np.ndarray:
-    """The values as an array; ValueError where they are not a list of numbers."""
+    """The values as an array; `ValueError` where they are not a list of numbers."""
     array = np.asarray(values, dtype=float)
     if array.ndim != 1:
         raise ValueError(f"{name}: expected a list of numbers, got shape {array.shape}")

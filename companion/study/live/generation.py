@@ -18,11 +18,11 @@ SHARES = tuple(share / 20 for share in range(1, 21))
 def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], caption: str = "") -> None:
     """The chances of a few words to come next, with handles for temperature, top-k and top-p, applied in this order.
 
-    logits    one for each word, (vocab), of two to ten words
-    words     as many
-    caption   the sentence under the figure, with its number
+    logits:   one for each word, (vocab), of two to ten words.
+    words:    as many.
+    caption:  the sentence under the figure, with its number.
 
-    Raises ValueError if logits and words are not as many, or fewer than two or more than ten.
+    Raises `ValueError` if logits and words are not as many, or fewer than two or more than ten.
     """
     z = vector("logits", logits)
     if not 2 <= len(z) <= 10 or len(words) != len(z):

@@ -52,8 +52,9 @@ def _wall(ax: Axes, lies: np.ndarray, heads: int, title: str) -> None:
     for (row, slot), brick in np.ndenumerate(lies):
         token, head = divmod(int(brick), heads)
         wrong = (head, token) != (row, slot)
-        dashed = {"edgecolor": figures.PALETTE["red"], "linestyle": "--", "linewidth": 2}
-        look = dashed if wrong else {"edgecolor": "0.4"}
+        look = (
+            {"edgecolor": figures.PALETTE["red"], "linestyle": "--", "linewidth": 2} if wrong else {"edgecolor": "0.4"}
+        )
         color = figures.PALETTE[COLORS[head]]
         ax.add_patch(Rectangle((slot - 0.45, row - 0.4), 0.9, 0.8, facecolor=(*_rgb(color), 0.45), **look))
         ax.text(slot, row, f"t{token} h{head}", ha="center", va="center", fontsize=10)
@@ -93,7 +94,9 @@ def switchboard(
         raise ValueError(f"does: expected rows of one length, of ten heads at most, got {[len(row) for row in names]}")
     shares = np.asarray(right, dtype=float)
     if shares.shape != (2**count,) or not ((shares >= 0) & (shares <= 1)).all():
-        raise ValueError(f"right: expected {2**count} shares from 0 to 1, one a set of heads; got {shares.shape}")
+        raise ValueError(
+            f"right: expected {2**count} shares from 0 to 1, one for each set of heads; got {shares.shape}"
+        )
     if not all(0 <= off < 2**count for off in together):
         raise ValueError(f"together: expected numbers of sets, from 0 to {2**count - 1}, got {list(together)}")
     shown = [0, *(1 << at for at in range(count)), *together]
@@ -110,7 +113,11 @@ def switchboard(
     ax.grid(False)
     moving.show(
         "switchboard",
-        {"percent": np.rint(100 * shares).astype(int), "does": names, "marks": [list(mark) for mark in marks]},
+        {
+            "percent": np.rint(100 * shares).astype(int),
+            "does": names,
+            "marks": [[name, share] for name, share in marks],
+        },
         fig,
         alt="A box for each head of each layer, with what it does, and a bar of how often the model is right. Each "
         "head can be switched off, alone or with others, and the bar follows.",

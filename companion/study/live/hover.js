@@ -51,7 +51,7 @@
       kit.put(weight, { y: BASE - tall - 6 }, kit.fixed(weights[j]));
       const from = middle(row), to = middle(j), high = Math.min(96, 34 + Math.abs(to - from) / 5);
       const path = j === row ? `M${from - 9} ${ARC + 4} C${from - 34} ${ARC - 44} ${from + 34} ${ARC - 44} ${from + 9} ${ARC + 4}` : `M${from} ${ARC + 4} C${from} ${ARC - high} ${to} ${ARC - high} ${to} ${ARC + 4}`;
-      kit.put(arcs[j], { d: path, "stroke-width": 1.5 + 13 * weights[j], "stroke-opacity": 0.4 + 0.6 * weights[j] });
+      kit.put(arcs[j], { d: path, "stroke-width": 1.5 + 13 * weights[j], "stroke-opacity": 0.75 + 0.25 * weights[j] });
       words[j].style.fill = j === row ? "var(--blue)" : "";
     });
     const best = weights.indexOf(Math.max(...weights));

@@ -56,15 +56,15 @@ def show(
 ) -> None:
     """Show the figure that `name`.js moves, and close its still picture.
 
-    name      of a script in this folder
-    data      what the script is given: numbers, words, lists and dictionaries of them; floats are rounded to four
-              significant digits, so that the output is the same on another machine
-    still     the figure at its start, in the course's style; it is checked as `figures.show` checks
-    alt       what the figure shows and what moves in it, for those who cannot see it
-    caption   the sentence under it, with its number: "Figure 2.1. ..."
-    numbers   the numbers behind it, a column for each name
+    name:     of a script in this folder.
+    data:     what the script is given: numbers, words, lists and dictionaries of them; floats are rounded to four
+              significant digits, so that the output is the same on another machine.
+    still:    the figure at its start, in the course's style; it is checked as `figures.show` checks.
+    alt:      what the figure shows and what moves in it, for those who cannot see it.
+    caption:  the sentence under it, with its number: "Figure 2.1. ..."
+    numbers:  the numbers behind it, a column for each name.
 
-    Raises ValueError for a name without a script, a still figure that is not finished (see `figures.show`), data that
+    Raises `ValueError` for a name without a script, a still figure that is not finished (see `figures.show`), data that
     are not finite numbers and text, and an output above 40 kB.
     """
     png, width = figures.finished(still, alt, STILL_COLORS)

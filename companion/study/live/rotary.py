@@ -31,16 +31,16 @@ def together(
 ) -> None:
     """A query and a key as the hands of two clocks, which turn by one step for each place of their words in the text.
 
-    query, key   before they are turned, (2)
-    words        of the query and of the key
-    step         how far a hand turns per place, in radians, counter-clockwise; the default is an hour
-    places       how many places the text has; the query's word walks from `distances` - 1 to the last one
-    distances    how many distances there are, from 0: the key's word stands that far before the query's
-    start        where the query's word stands at first
-    apart        the distance at first
-    caption      the sentence under the figure, with its number
+    query, key:  before they are turned, (2).
+    words:       of the query and of the key.
+    step:        how far a hand turns per place, in radians, counter-clockwise; the default is an hour.
+    places:      how many places the text has; the query's word walks from `distances` - 1 to the last one.
+    distances:   how many distances there are, from 0: the key's word stands that far before the query's.
+    start:       where the query's word stands at first.
+    apart:       the distance at first.
+    caption:     the sentence under the figure, with its number.
 
-    Raises ValueError if query and key are not two components each or one is zero, or the start is not on the way.
+    Raises `ValueError` if query and key are not two components each or one is zero, or the start is not on the way.
     """
     q, k = vector("query", query), vector("key", key)
     if q.shape != (2,) or k.shape != (2,) or not q.any() or not k.any():
@@ -88,12 +88,12 @@ def dials(
 ) -> None:
     """A head as dials, one for each pair of components, and its score against the distance of query and key.
 
-    query, key   before they are turned, pair after pair (interleaved), (d_head), of two to four pairs
-    base         of the frequencies: clock c turns by base**(-2 c / d_head) radians per place
-    places, distances, start, apart   as in `together`
-    caption      the sentence under the figure, with its number
+    query, key:  before they are turned, pair after pair (interleaved), (d_head), of two to four pairs.
+    base:        of the frequencies: clock c turns by base**(-2 c / d_head) radians per place.
+    places, distances, start, apart:  as in `together`.
+    caption:     the sentence under the figure, with its number.
 
-    Raises ValueError if query and key are not equally wide and of two to four pairs, the base is not above 1, or the
+    Raises `ValueError` if query and key are not equally wide and of two to four pairs, the base is not above 1, or the
     start is not on the way.
     """
     q, k = vector("query", query), vector("key", key)
@@ -123,8 +123,14 @@ def dials(
     below.plot(finely, curve.sum(axis=1), color=figures.PALETTE["green"], marker="")
     here = float(parts[apart].sum())
     below.plot([apart], [here], color=figures.PALETTE["green"], marker="o", markersize=8)
-    below.text(apart + 0.6, here, f"D = {apart}: {here:.2f}".replace("-", "−"), va="bottom")
-    below.set(xlabel="distance D from the query back to the key", ylabel="score", xticks=every[::5], yticks=[0])
+    label = f"D = {apart}: {here:.2f}".replace("-", "−")
+    below.annotate(label, (apart, here), xytext=(6, 10), textcoords="offset points")
+    below.set(
+        xlabel="distance D from the query back to the key",
+        ylabel="score",
+        xticks=every[::5],
+        yticks=[-round(top), 0, round(top)] if (top := float(abs(curve.sum(axis=1)).max())) >= 0.5 else [0],
+    )
     below.grid(False)
     looks = [Line2D([], [], label=name, **_look(color)) for name, color in (("query", "blue"), ("key", "red"))]
     fig.legend(handles=looks, loc="outside upper center", ncols=2)

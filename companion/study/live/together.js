@@ -36,7 +36,7 @@
   };
   const hand = (centre, i, pale) => {
     const turning = kit.svg(centre, "g", { class: "move" }), end = ((R - 10) * length(i ? data.key : data.query)) / longest;
-    const look = { stroke: colours[i], "stroke-width": pale ? 1.5 : 4, "stroke-linecap": "round", "stroke-opacity": pale ? 0.6 : 1, "stroke-dasharray": i ? (pale ? "2 4" : "7 6") : pale ? "2 4" : "none" };
+    const look = { stroke: colours[i], "stroke-width": pale ? 1.5 : 4, "stroke-linecap": "round", "stroke-opacity": pale ? 0.75 : 1, "stroke-dasharray": i ? (pale ? "2 4" : "7 6") : pale ? "2 4" : "none" };
     kit.svg(turning, "line", { x1: 0, y1: 0, x2: end - (pale ? 0 : 10), y2: 0, ...look });
     if (!pale) kit.svg(turning, "path", { d: `M${end} 0 l-13 -6 v12 z`, fill: colours[i] });
     return turning;

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
+from companion.readable import count, table
+
 
 def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
     """The interval that holds the true share of right answers with `confidence` (Wilson 1927).
@@ -86,12 +88,13 @@ class ExactMatch:
 
     def table(self) -> str:
         """A line for each length and one for all, each with its 95 % interval."""
-        lines = ["exact match on held-out numbers     right      of   share   95 % interval"]
-        rows = [*((f"{d} digit{'' if d == 1 else 's'}", *pair) for d, pair in self.by_digits.items())]
-        for name, right, total in (*rows, ("all", self.right, self.total)):
+        rows = []
+        pairs = {count(digits, "digit"): pair for digits, pair in self.by_digits.items()}
+        for name, (right, total) in {**pairs, "all": (self.right, self.total)}.items():
             low, high = wilson(right, total)
-            lines.append(f"  {name:<30} {right:>8,} {total:>7,} {right / total:>7.2%}   {low:.2%} to {high:.2%}")
-        return "\n".join(lines)
+            rows.append((f"  {name}", f"{right:,}", f"{total:,}", f"{right / total:.2%}", f"{low:.2%} to {high:.2%}"))
+        head = ("exact match on held-out numbers", "right", "of", "share", "95 % interval")
+        return table(rows, head, left=(0, 4), indent=0)
 
     def __str__(self) -> str:
         return f"{self.share:6.1%} right"

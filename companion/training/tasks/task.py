@@ -13,11 +13,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from companion.config import ModelConfig
-from companion.training.distributed.processes import Parallel
-from companion.training.losses import Loss
+from companion.training.distributed.parallel import Parallel
+from companion.training.losses import Batch, Loss
 from companion.training.precision import derived_seed
 from companion.training.settings import Settings
-from companion.training.trainer import Batch, Trainer, TrainingConfig
+from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer
 
 

@@ -19,6 +19,7 @@ from companion.data.tokenizer import BytePairTokenizer
 from companion.data.yardsticks import yardsticks
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
+from companion.readable import count
 from companion.training import report
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.folder import RunFolder
@@ -162,12 +163,12 @@ class TextTask(Task):
         corpus, split = self.text.corpus, self.text.split
         tokens = sum(len(ids) - 1 for ids in self.train)
         return (
-            ("text", f"{corpus.title}: {report.count(corpus.documents, 'document')}, {corpus.bytes:,} bytes"),
+            ("text", f"{corpus.title}: {count(len(corpus.documents), 'document')}, {corpus.bytes:,} bytes"),
             *(("", note) for note in (*corpus.notes, *split.notes)),
-            ("", f"learns from {report.count(split.train, 'document')} ({total_bytes(split.train):,} bytes)"),
+            ("", f"learns from {count(len(split.train), 'document')} ({total_bytes(split.train):,} bytes)"),
             (
                 "",
-                f"measured on {report.count(split.held_out, 'other document')} ({total_bytes(split.held_out):,} bytes)",
+                f"measured on {count(len(split.held_out), 'other document')} ({total_bytes(split.held_out):,} bytes)",
             ),
             (
                 "tokens",

@@ -28,14 +28,12 @@ def test_the_whole_proof_tries_every_exercise_and_the_hostile_class(monkeypatch)
     monkeypatch.setattr(proof, "exercises", lambda: ["2.5"])
     found = prove(jobs=1, hostile=lambda jobs: [Trial("", "hostile", f"in {jobs}", 0, None)])
     assert found.whole and found.holds and found.trials[-1].name == "in 1"
-    assert "1 of    1 hostile students" in as_text(found)
+    assert "1 of 1  hostile students" in as_text(found)
 
 
 def test_the_counts_are_printed():
     text = as_text(Proof(5, BAD))
-    assert (
-        "5 exercises, each on 5 seeds" in text and "1 of    1 references" in text and "1 of    2 known mistakes" in text
-    )
+    assert "5 exercises, each on 5 seeds" in text and "1 of 1  references" in text and "1 of 2  known mistakes" in text
     assert (
         "2.3, mistake 'a mask', seed 3: should be caught, but passes" in text and "NOT as it must be: 1 fault" in text
     )

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import shutil
 from pathlib import Path
 
@@ -67,16 +68,27 @@ def test_jupyter_would_write_the_same_file(name, make):
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
+def test_at_both_ends_a_line_leads_back_and_on_to_the_next_lesson(name):
+    path = FOLDER / "exercises" / f"{name[:2]}_exercises.ipynb"
+    cells = nbformat.read(path, as_version=4).cells
+    links = dict(re.findall(r"\[([^\]]+)\]\(([^)]+)\)", cells[0].source))
+    assert cells[-1].source == cells[0].source
+    after = next((other for other in CHAPTERS if int(other[:2]) == int(name[:2]) + 1), None)
+    following = [target for words, target in links.items() if words.endswith("→")]
+    assert following == ([f"../{after}.ipynb"] if after else [])
+    assert {f"../{name}.ipynb", "../start.ipynb", "../glossary.md"} <= set(links.values())
+    assert ("Deeper" in links) == (FOLDER / "deeper" / f"{name[:2]}_deeper.ipynb").exists()
+    assert all((path.parent / target).exists() for target in links.values())
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
 def test_a_reader_gets_stub_check_and_help_for_every_exercise(name):
     title, book = CHAPTERS[name]
     made = self_study(name, title, book)
     codes = [cell for cell in made["cells"] if cell["cell_type"] == "code"]
     sources = [cell["source"] for cell in codes]
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in codes)
-    assert (
-        f"(../{name}.ipynb)" in made["cells"][0]["source"]
-        and (FOLDER.parent / "authoring" / "lessons" / f"{name}.md").exists()
-    )
+    assert f"(../{name}.ipynb)" in made["cells"][0]["source"] and (FOLDER / f"{name}.ipynb").exists()
     for one in book:
         at = sources.index(one.stub)
         assert sources[at + 1] == f'check("{one.id}")' and codes[at + 1]["metadata"]["tags"] == ["raises-exception"]

@@ -67,6 +67,7 @@ def receive(channel: Channel, most: int = LARGEST) -> bytes:
 
 
 def send(channel: Channel, data: bytes) -> None:
+    """One message: its length in eight bytes, then itself."""
     channel.sendall(LENGTH.pack(len(data)) + data)
 
 
@@ -81,6 +82,7 @@ def _exactly(channel: Channel, length: int) -> bytes:
 
 
 def main() -> None:
+    """Load what answers need, say so, and fork for each order until the socket is closed."""
     control = socket.socket(fileno=int(sys.argv[1]))
     engine_folder, hidden = Path(sys.argv[3]), sys.argv[4]
     os.chdir(sys.argv[2])  # empty, and nobody may write into it

@@ -298,7 +298,7 @@ class _Timed:
 
 
 def believable(outcome: Outcome, case: Case | None) -> Outcome:
-    """An outcome as far as a process that runs a student's code can know it. Raises `ValueError` for another one.
+    """An outcome as far as a process that runs a student's code can know it. Raises `ValueError` for any other.
 
     It can say what its call gave, that nothing is written, and that it was refused something; not that it is right.
     """

@@ -11,16 +11,12 @@ from theirs import bert, gpt2, llama, marian, mixtral
 from companion import ModelConfig, Transformer
 from companion.config import AttentionConfig, FeedForwardConfig
 from companion.files.models import save_model
-from companion.files.published import (
-    SpecialTokens,
-    load_bert,
-    load_gpt2,
-    load_llama,
-    load_marian,
-    load_mixtral,
-    load_pretrained,
-    special_tokens,
-)
+from companion.files.published.bert import load_bert
+from companion.files.published.folder import SpecialTokens, special_tokens
+from companion.files.published.gpt2 import load_gpt2
+from companion.files.published.llama import load_llama, load_mixtral
+from companion.files.published.marian import load_marian
+from companion.files.published.pretrained import load_pretrained
 
 LOADERS = {gpt2: load_gpt2, bert: load_bert, llama: load_llama, mixtral: load_mixtral, marian: load_marian}
 

@@ -31,7 +31,7 @@ from companion.costs.account import (
     weights_bytes,
 )
 from companion.costs.chips import Chip, measure_chip, peak_share, published_peak
-from companion.costs.tables import table
+from companion.costs.tables import account_table
 
 
 @st.composite
@@ -376,12 +376,12 @@ def test_what_makes_no_sense_is_refused(call, message):
 
 
 def test_the_table_names_every_part_and_figure():
-    text = table(EXPERTS)
+    text = account_table(EXPERTS)
     count = parameters(EXPERTS)
     for value in (*count.parts.values(), count.total, count.active):
         assert not value or f"{value:,}" in text
     assert f"{forward_flops(EXPERTS, 1, cached=63).total:,}" in text
     assert f"{train_flops(EXPERTS, 64) // 64:,}" in text
     assert "positions" not in text  # rotary positions have no parameters
-    assert "active" not in table(PLAIN) and "cache" not in table(PLAIN.with_(stack="encoder"))
-    assert max(map(len, table(EXPERTS.with_(stack="encoder_decoder")).splitlines())) < 80
+    assert "active" not in account_table(PLAIN) and "cache" not in account_table(PLAIN.with_(stack="encoder"))
+    assert max(map(len, account_table(EXPERTS.with_(stack="encoder_decoder")).splitlines())) < 80

@@ -126,7 +126,7 @@ def test_a_checkpoint_of_another_kind_of_model_is_refused(tmp_path):
     save_model(tmp_path, Transformer(CONFIG))
     data = json.loads(CONFIG.to_json())
     for change, message in (
-        ({"model_type": "bert"}, "model_type='bert', a Hugging Face one; read it with companion.files.published.load"),
+        ({"model_type": "bert"}, "model_type='bert', a Hugging Face one; read it with companion.load_pretrained"),
         ({"alibi": True}, "config.alibi: unknown field"),
         ({"d_model": 13}, "heads"),
         ({"layers": "2"}, "config.layers='2': expected int"),

@@ -1,13 +1,13 @@
 """What a published checkpoint's folder holds: the fields of its configuration, its tensors, its special tokens.
 
-Nothing here knows a layout; `companion.files.published` does. Every field is taken, allowed one value, known to be
+Nothing here knows a layout; the files beside this one do. Every field is taken, allowed one value, known to be
 neutral or refused by name, and every tensor must find its place.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,15 @@ NEUTRAL = frozenset({
 })
 # fmt: on
 """Fields of a published configuration that say nothing about the function from tokens to logits."""
-
-FETCHED = (
-    CONFIG, "generation_config.json", WEIGHTS, f"{WEIGHTS}.index.json", "model-*.safetensors",
-    "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "source.spm", "target.spm",
-)  # fmt: skip
-"""The files of a published model that are read here; nothing else is downloaded, a pickle least of all."""
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Published names of activations, and ours."""
 
 
 class Fields:
@@ -73,10 +76,12 @@ class Fields:
             self.only(name, value, default=value)
         return value
 
-    def translate(self, name: str, value: Any, names: Mapping[str, Any]) -> Any:
-        if value not in names:
-            raise self.refuse(name, value, "one of " + ", ".join(map(repr, names)))
-        return names[value]
+    def activation(self, name: str, default: str) -> Any:
+        """Our name of the activation that the field names."""
+        value = self.take(name, default)
+        if value not in ACTIVATIONS:
+            raise self.refuse(name, value, "one of " + ", ".join(map(repr, ACTIVATIONS)))
+        return ACTIVATIONS[value]
 
     def finish(self, build: Callable[[], ModelConfig]) -> ModelConfig:
         """The configuration, once nothing is left over that might matter."""
@@ -148,6 +153,14 @@ class Places:
                 raise ValueError(f"{self.folder}: {name} differs from {first}: expected one tied table")
         self.moved[new] = tensor
 
+    def vocabulary(self, old: str, *, tied: bool) -> None:
+        """The table of tokens, `old`, and the head, which a tied model may store twice."""
+        if tied:
+            self.same([old, "lm_head.weight"], "embedding.weight")
+        else:
+            self.move(old, "embedding.weight")
+            self.move("lm_head.weight", "unembedding.weight")
+
     def drop(self, computed: Callable[[str], bool]) -> None:
         """Leave out the tensors whose names `computed` accepts: they are made here, not learned."""
         self.given = {name: tensor for name, tensor in self.given.items() if not computed(name)}
@@ -191,25 +204,6 @@ def load_published(folder: Path, device: torch.device | str | None) -> dict[str,
         tensors |= load_tensors(folder / name, device=device)
     raise_faults(folder, [f"missing {name}, which the index promises" for name in home if name not in tensors])
     return tensors
-
-
-def fetch(name: str) -> Path:
-    """Download the model that a hub has under "organisation/name" and give its folder, through `huggingface_hub`.
-
-    Only configuration, safetensors and tokenizer files are fetched; what was fetched before is not fetched again.
-    Raises `ValueError` if that library is missing, or the hub cannot be reached or has no such model.
-    """
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ValueError(
-            f"download=True: fetching {name} needs huggingface_hub; pip install 'executable-transformer[published]'"
-        ) from None
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(FETCHED)))
-    except Exception as error:  # the hub's own errors, those of its network library, and the system's
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{name}: expected a model that the hub has and that can be fetched now ({why})") from None
 
 
 @dataclass(frozen=True)

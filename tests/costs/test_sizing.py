@@ -159,20 +159,24 @@ def test_what_sharding_gathers_by_hand():
     assert here.total == here.state + here.copies + here.gathered + kept(SMALL, 20).activations(3)
 
 
-@pytest.mark.parametrize("name", ["llama-7b", "llama-2-70b", "mixtral-8x7b"])
-@pytest.mark.parametrize("way", ["shard", "experts+shard"])
+@pytest.mark.parametrize("name", ["llama-7b", "llama-2-70b"])
+def test_experts_cannot_be_spread_where_there_are_none(name):
+    with pytest.raises(ValueError, match="devices=1, way='experts\\+shard': expected a mixture of experts"):
+        device_bytes(PRESETS[name], "experts+shard", 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("llama-7b", "shard"), ("llama-2-70b", "shard"), ("mixtral-8x7b", "shard"), ("mixtral-8x7b", "experts+shard")],
+)
 def test_the_fewest_devices_are_enough_and_fewer_are_not(name, way):
     config, memory = PRESETS[name], 141e9
-    if way == "experts+shard" and config.moe is None:
-        with pytest.raises(ValueError, match="devices=1, way='experts\\+shard': expected a mixture of experts"):
-            device_bytes(config, way, 1)
-        return
     step = 8 if way == "experts+shard" else 1
     found = fewest_devices(config, way, memory, recompute=True)
     assert found is not None and found % step == 0
     assert device_bytes(config, way, found, recompute=True).total <= 0.9 * memory
-    if found > step:
-        assert device_bytes(config, way, found - step, recompute=True).total > 0.9 * memory
+    fewer = found - step
+    assert fewer == 0 or device_bytes(config, way, fewer, recompute=True).total > 0.9 * memory
     assert fewest_devices(config, way, memory, recompute=True, usable=1) <= found
 
 

@@ -10,7 +10,7 @@ from companion.costs.sizing import device_bytes, fewest_devices, train_cost
 from companion.costs.tables import Question, data
 from companion.presets import PRESETS
 
-PAGE = Path(__file__).parents[1] / "notebooks" / "sizing.md"
+PAGE = Path(__file__).parents[2] / "notebooks" / "sizing.md"
 
 
 def test_the_page_shows_every_preset_in_every_table_and_says_where_it_misleads():
@@ -48,7 +48,7 @@ def test_the_tables_name_what_was_asked_for(capsys):
     for expected in ("124 M", "of NVIDIA H200", "141 GB", "30% of the peak", "on 16 h200", "experts over 8", "12.9 B"):
         assert expected in text
     assert "llama" not in text
-    assert max(map(len, text.splitlines())) <= 112
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_model_of_ones_own(tmp_path, capsys):

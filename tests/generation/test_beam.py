@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from models import drawn
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig
-from companion.files.published import load_pretrained
+from companion.files.published.pretrained import load_pretrained
 from companion.generation.beam import Beam, beam_search
 from companion.generation.decoding import Rules
 from companion.generation.generate import complete

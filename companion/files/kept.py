@@ -1,0 +1,48 @@
+"""What is kept of a reader from day to day: small files in one folder, each a table of entries by key.
+
+The folder is the one that `COMPANION_HOME` names, or `.companion` of the home folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from companion.files.atomic import write_atomic
+
+Entry = TypeVar("Entry")
+
+
+def kept_file(name: str) -> Path:
+    """Where the file of that name is, or will be."""
+    home = os.environ.get("COMPANION_HOME")
+    return (Path(home) if home else Path.home() / ".companion") / name
+
+
+def read_kept(name: str, what: str, made: Callable[[Any], Entry]) -> dict[str, Entry]:
+    """What the file keeps, by key; nothing if it is not there.
+
+    what:  what is expected in it, for the message.
+    made:  makes an entry of its JSON value; raises `ValueError`, `TypeError` or `AttributeError` for anything else.
+
+    Raises `ValueError` naming the file if it cannot be read or understood.
+    """
+    file = kept_file(name)
+    try:
+        text = file.read_text("utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"{file}: cannot be read ({error})") from None
+    try:
+        return {str(key): made(value) for key, value in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(f"{file}: expected {what}; move the file away to begin again") from None
+
+
+def write_kept(name: str, entries: Mapping[str, Any]) -> None:
+    """Keep these entries, which JSON can write, and no others."""
+    write_atomic(kept_file(name), json.dumps(entries, indent=1))

@@ -1,0 +1,74 @@
+"""Figures, counts and tables as a terminal shows them: few digits, a noun in its number, columns in line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+WIDTH = 80
+"""Columns of a terminal that everybody has."""
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""The headings of the columns, and the rows, of which each has a cell for each heading."""
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    head: Sequence[str] = (),
+    *,
+    left: Collection[int] = (0,),
+    indent: int = 2,
+    width: int | None = WIDTH,
+) -> str:
+    """Rows of cells in columns as wide as their widest cell, two spaces apart.
+
+    rows:    a cell each; a row may end early.
+    head:    the headings, if there are any.
+    left:    the columns that are words, flush left; the others are figures, flush right.
+    indent:  spaces before each line.
+    width:   columns that would make a line longer than this follow in a further block below, beside the first column
+             again. `None`: lines are as long as they are.
+    """
+    lines = [[*row] for row in ([head] if head else [])] + [[*row] for row in rows]
+    number = max(map(len, lines), default=0)
+    widths = [max(len(line[i]) if i < len(line) else 0 for line in lines) for i in range(number)]
+    blocks: list[list[int]] = []
+    for i in range(1, number):
+        if not blocks or (width is not None and indent + sum(widths[j] + 2 for j in blocks[-1]) + widths[i] > width):
+            blocks.append([0])
+        blocks[-1].append(i)
+
+    def drawn(line: Sequence[str], block: Sequence[int]) -> str:
+        cells = [line[i].ljust(widths[i]) if i in left else line[i].rjust(widths[i]) for i in block if i < len(line)]
+        return (" " * indent + "  ".join(cells)).rstrip()
+
+    return "\n\n".join("\n".join(drawn(line, block) for line in lines) for block in blocks or [[0][:number]])
+
+
+def count(number: float, noun: str) -> str:
+    """`3 documents`, `1 point`."""
+    return f"{number:,.15g} {noun}{'' if number == 1 else 's'}"
+
+
+def readable_bytes(size: float) -> str:
+    """Bytes in decimal units: 1 kB is 1000 bytes."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def figure(number: float) -> str:
+    """Three digits, the zeros of large numbers included: more than an allowance is worth would be too many."""
+    if number >= 100:
+        digits = len(str(int(number))) - 3
+        return f"{round(number, -digits):,.0f}"
+    return f"{number:.1f}" if number >= 10 else f"{number:.2f}" if number >= 0.1 else f"{number:.1g}"
+
+
+def many(number: float) -> str:
+    """Three digits of a count: 124 M, 46.7 B."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * size:
+            return f"{figure(number / size)} {unit}"
+    return f"{number:.0f}"

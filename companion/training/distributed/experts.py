@@ -1,0 +1,102 @@
+"""Experts of a run on several processes: tokens of all of them share the places, and travel to experts elsewhere.
+
+Expert parallelism and its all-to-all: Lepikhin et al. 2021, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from companion.layers.moe import Experts, Local, MoE, Reordered, RoutingStats, by_expert
+
+
+class Spread(Local):
+    """Tokens are spread over processes, and every process has all experts: places are given out over all tokens.
+
+    rows_of_all:  the rows of the micro-batch at work of all processes, from this one's. A collective.
+    own_rows:     the rows of this process, from those of all.
+    """
+
+    def __init__(self, rows_of_all: Callable[[Tensor], Tensor], own_rows: Callable[[Tensor], Tensor]) -> None:
+        self.rows_of_all, self.own_rows = rows_of_all, own_rows
+
+    def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
+        all_of, real = self.rows_of_all, routing.real
+        everywhere = routing._replace(
+            experts=all_of(routing.experts), real=None if real is None else all_of(real.long()).bool()
+        )
+        return self.own_rows(super().within_capacity(everywhere, capacity))
+
+
+class Exchanged(Spread):
+    """Each process of a group has a part of the experts: tokens travel to them, and answers back.
+
+    group:  the processes that share out the experts of a layer, each with as many, in the order of their ranks.
+    """
+
+    def __init__(
+        self,
+        rows_of_all: Callable[[Tensor], Tensor],
+        own_rows: Callable[[Tensor], Tensor],
+        group: dist.ProcessGroup,
+    ) -> None:
+        super().__init__(rows_of_all, own_rows)
+        self.group = group
+
+    def answers(
+        self,
+        moe: MoE,
+        tokens: Float[Tensor, "row d_model"],
+        chosen: Int[Tensor, "row top_k"],
+        kept: Bool[Tensor, "*batch top_k"] | None,
+        experts: Experts,
+    ) -> Float[Tensor, "row top_k d_model"]:
+        group, number = self.group, moe.config.experts
+        expert, order, inverse = by_expert(chosen, kept, number)
+        rows = Reordered.apply(tokens, order, inverse, chosen.shape[1])
+        visits = expert.new_zeros(number + 1).scatter_add(0, expert, torch.ones_like(expert))
+        outgoing = visits[:-1].view(group.size(), -1)  # (process, expert): how many visits each pays each from here
+        incoming = torch.empty_like(outgoing)
+        dist.all_to_all_single(incoming, outgoing.contiguous(), group=group)
+        sent, received = outgoing.sum(1).tolist(), incoming.sum(1).tolist()
+        arrived = _Exchange.apply(rows[: sum(sent)], sent, received, group)
+        experts_here = torch.arange(incoming.shape[1], device=expert.device).repeat(group.size())
+        expert_of_row = experts_here.repeat_interleave(incoming.flatten(), output_size=sum(received))
+        answers = super().answers(moe, arrived, expert_of_row[:, None], None, experts)[:, 0]
+        back = _Exchange.apply(answers, received, sent, group)
+        back = torch.cat([back, back.new_zeros(len(rows) - len(back), back.shape[1])])
+        return Reordered.apply(back, inverse, order, 1).view(*chosen.shape, -1)
+
+
+@cache
+def keep_the_compiler_out() -> None:
+    """What talks to other processes is not compiled. As a decorator, `torch.compiler.disable` would load the compiler,
+    for two seconds, in whatever imports this file: a process that trains alone, a model that only writes."""
+    for kind, name in ((Spread, "within_capacity"), (Exchanged, "answers")):
+        setattr(kind, name, torch.compiler.disable(getattr(kind, name)))
+
+
+class _Exchange(torch.autograd.Function):
+    """`sent[p]` rows to each process p of a group, in order; `received[p]` from each. Gradients go the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+        ctx.back = received, sent, group
+        return _exchanged(rows, sent, received, group)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _exchanged(grad, *ctx.back), None, None, None
+
+
+def _exchanged(rows: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
+    arrived = rows.new_empty((sum(received), *rows.shape[1:]))
+    dist.all_to_all_single(arrived, rows.contiguous(), received, sent, group=group)
+    return arrived
