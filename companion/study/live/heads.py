@@ -102,14 +102,15 @@ def switchboard(
     shown = [0, *(1 << at for at in range(count)), *together]
     single = [_off(off, len(names), heads) for off in shown]
     alone = [shares[off] for off in shown]
-    fig, ax = figures.subplots(width=5.4, height=0.7 + 0.22 * len(single))
+    fig, ax = figures.subplots(width=5.0, height=0.7 + 0.22 * len(single))
     bars = ax.barh(range(len(single)), [100 * share for share in alone], color=figures.PALETTE["blue"], height=0.7)
-    ax.bar_label(bars, [f"{100 * share:.0f} %" for share in alone], padding=3, fontsize=9)
+    ax.bar_label(bars, [f"{100 * share:.0f}" for share in alone], padding=3, fontsize=9)
     for name, share in marks:
         ax.axvline(100 * share, color="0.35", linestyle="--", linewidth=1.2)
         ax.text(100 * share + 1, -0.75, name, fontsize=9, va="center")
     ax.set_yticks(range(len(single)), single)
-    ax.set(xlabel="right answers (%)", ylabel="switched off", xlim=(0, 120), ylim=(len(single) - 0.4, -1.2))
+    ax.set_xticks(range(0, 101, 20))
+    ax.set(xlabel="right answers (%)", ylabel="switched off", xlim=(0, 115), ylim=(len(single) - 0.4, -1.2))
     ax.grid(False)
     moving.show(
         "switchboard",
@@ -127,7 +128,7 @@ def switchboard(
 
 
 def _off(off: int, layers: int, heads: int) -> str:
-    """The set `off` in words: layer 0, heads 1 and 2 off."""
+    """The heads of the set `off` in words: layer 0, heads 1 and 2."""
     words = []
     for layer in range(layers):
         gone = [str(head) for head in range(heads) if off >> (layer * heads + head) & 1]
@@ -136,4 +137,4 @@ def _off(off: int, layers: int, heads: int) -> str:
         elif gone:
             which = " and ".join([", ".join(gone[:-1]), gone[-1]] if len(gone) > 1 else gone)
             words.append(f"layer {layer}, head{'s' * (len(gone) > 1)} {which}")
-    return f"{'; '.join(words)} off" if words else "all on"
+    return "; ".join(words) or "none"
