@@ -51,6 +51,7 @@ EXAMPLES = {
         [1 - 0.05 * off.bit_count() ** 2 for off in range(16)],
         [["previous 0.8", "previous 0.4"], ["induction 0.9", "induction 0.8"]],
         marks=[("one layer", 0.16)],
+        together=[0b0011, 0b1100, 0b1010],
         caption="Figure 3.3. Four heads, and what is left without some.",
     ),
     "cut": lambda: live.cut(

@@ -104,6 +104,18 @@ def test_the_still_figure_is_checked_like_every_other(shown):
     assert shown == []
 
 
+def test_the_switchboard_names_the_sets_that_are_taken_away_together(shown):
+    right = [1 - off / 64 for off in range(64)]
+    together = [0b000101, 0b111000, 0b010111, 0b000111]
+    live.switchboard(right, [["a"] * 3, ["b"] * 3], together=together, caption="Figure 3.6. Six heads.")
+    html = page(shown[0])
+    sets = "layer 0, heads 0 and 2", "layer 1, all", "layer 0, all; layer 1, head 1", "layer 0, all"
+    assert all(f">{words}<" in html for words in ("none", "layer 1, head 2", *sets))
+    for off in together:
+        assert f"{right[off]:.3f}" in html
+    matplotlib.pyplot.close("all")
+
+
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -175,6 +187,10 @@ def test_the_still_figure_is_checked_like_every_other(shown):
         (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
         (lambda: live.clocks(base=7), r"base, bases: expected numbers above 1, with the base among them; got 7"),
         (lambda: live.clocks(start=201), "places, start: expected .* got 201 and 201"),
+        (
+            lambda: live.switchboard([0.5] * 4, [["a", "b"]], together=[4]),
+            r"together: expected numbers of sets, from 0 to 3, got \[4\]",
+        ),
     ],
 )
 def test_what_cannot_be_shown_is_told(shown, call, message):

@@ -34,7 +34,7 @@ def bricks(tokens: int = 4, heads: int = 3, *, caption: str = "") -> None:
     right = np.arange(tokens * heads).reshape(tokens, heads).T
     for ax, lies, title in zip(axes, (right, slots), ("view, then transpose", "direct view"), strict=True):
         _wall(ax, lies, heads, title)
-    numbers: dict[str, list[int] | list[str]] = {"head": list(range(heads))}
+    numbers: dict[str, list] = {"head": list(range(heads))}
     for name, lies in (("right", right), ("direct view", slots)):
         numbers |= {f"slot {s}, {name}": [f"t{b // heads} h{b % heads}" for b in lies[:, s]] for s in range(tokens)}
     moving.show(
@@ -69,6 +69,7 @@ def switchboard(
     does: Sequence[Sequence[str]],
     *,
     marks: Sequence[tuple[str, float]] = (),
+    together: Sequence[int] = (),
     caption: str = "",
 ) -> None:
     """The heads of a trained model as switches, and how often the model is right with those that are on.
@@ -77,10 +78,11 @@ def switchboard(
               off where bit l · heads + u of b is one; so the first entry is the whole model
     does      a word or two on what each head does, (layer, head)
     marks     names and shares to compare with, drawn as lines
+    together  sets of heads, numbered as in `right`, that the still figure shows below the heads taken one at a time
     caption   the sentence under the figure, with its number
 
-    Raises ValueError if the layers have not equally many heads, there are more than ten heads, or the shares are not
-    as many as the sets or not from 0 to 1.
+    Raises ValueError if the layers have not equally many heads, there are more than ten heads, the shares are not as
+    many as the sets or not from 0 to 1, or `together` holds a number that is no set.
     """
     names = [list(row) for row in does]
     heads = len(names[0]) if names else 0
@@ -89,18 +91,23 @@ def switchboard(
         raise ValueError(f"does: expected rows of one length, of ten heads at most, got {[len(row) for row in names]}")
     shares = np.asarray(right, dtype=float)
     if shares.shape != (2**count,) or not ((shares >= 0) & (shares <= 1)).all():
-        raise ValueError(f"right: expected {2**count} shares from 0 to 1, one a set of heads, got {shares.shape}")
-    single = ["all on", *(f"layer {at // heads}, head {at % heads} off" for at in range(count))]
-    alone = [shares[0], *(shares[1 << at] for at in range(count))]
+        raise ValueError(
+            f"right: expected {2**count} shares from 0 to 1, one for each set of heads; got {shares.shape}"
+        )
+    if not all(0 <= off < 2**count for off in together):
+        raise ValueError(f"together: expected numbers of sets, from 0 to {2**count - 1}, got {list(together)}")
+    shown = [0, *(1 << at for at in range(count)), *together]
+    single = [_off(off, len(names), heads) for off in shown]
+    alone = [shares[off] for off in shown]
     fig, ax = figures.subplots(width=5.0, height=0.7 + 0.22 * len(single))
-    ticks = ["none", *(f"{at // heads}, {at % heads}" for at in range(count))]
     bars = ax.barh(range(len(single)), [100 * share for share in alone], color=figures.PALETTE["blue"], height=0.7)
     ax.bar_label(bars, [f"{100 * share:.0f}" for share in alone], padding=3, fontsize=9)
     for name, share in marks:
         ax.axvline(100 * share, color="0.35", linestyle="--", linewidth=1.2)
         ax.text(100 * share + 1, -0.75, name, fontsize=9, va="center")
-    ax.set_yticks(range(len(single)), ticks)
-    ax.set(xlabel="right answers (%)", ylabel="off (layer, head)", xlim=(0, 112), ylim=(len(single) - 0.4, -1.2))
+    ax.set_yticks(range(len(single)), single)
+    ax.set_xticks(range(0, 101, 20))
+    ax.set(xlabel="right answers (%)", ylabel="switched off", xlim=(0, 115), ylim=(len(single) - 0.4, -1.2))
     ax.grid(False)
     moving.show(
         "switchboard",
@@ -111,3 +118,16 @@ def switchboard(
         caption=caption,
         numbers={"heads": single, "right": [f"{share:.3f}" for share in alone]},
     )
+
+
+def _off(off: int, layers: int, heads: int) -> str:
+    """The heads of the set `off` in words: layer 0, heads 1 and 2."""
+    words = []
+    for layer in range(layers):
+        gone = [str(head) for head in range(heads) if off >> (layer * heads + head) & 1]
+        if len(gone) == heads > 1:
+            words.append(f"layer {layer}, all")
+        elif gone:
+            which = " and ".join([", ".join(gone[:-1]), gone[-1]] if len(gone) > 1 else gone)
+            words.append(f"layer {layer}, head{'s' * (len(gone) > 1)} {which}")
+    return "; ".join(words) or "none"
