@@ -1,5 +1,6 @@
 """The receipt: it fits on a screen, says what is not as it should be, and what to do about it."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from packaging.requirements import Requirement
