@@ -9,11 +9,14 @@ import pytest
 from companion.checking.examine import Result, examine, in_this_process, key_of
 from companion.checking.sealed import unseal
 from companion.commands.main import main
+from companion.course.grading import choose
+from companion.course.release import problem_set
+from companion.course.release import questions as release_questions
 from companion.course.release.problem_set import ProblemSet
 from companion.course.release.questions import LETTERS, as_exercise
 from companion.course.release.release import checks, release, source_notebook
 from companion.course.seeds import shares
-from companion.questions import question as module
+from companion.questions import question
 from companion.questions.question import Answer, Question
 
 SECRETS = [bytes([number]) * 32 for number in range(12)]
@@ -30,8 +33,8 @@ COURSE = {question.id: question for question in (SIZE, ROOT, GUESS)}
 
 @pytest.fixture(autouse=True)
 def course(monkeypatch):
-    for place in ("companion.course.release.questions", "companion.course.release.problem_set", module.__name__):
-        monkeypatch.setattr(f"{place}.questions", lambda: COURSE)
+    for place in (choose, problem_set, release_questions, question):  # wherever they are taken from
+        monkeypatch.setattr(place, "questions", lambda: COURSE)
 
 
 def verdict(exercise, given):
