@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -54,6 +55,7 @@ class Row:
     rate:   items (tokens) per second at the median.
     share:  the least time the machine's measured ceiling allows, over the median.
     kept:   bytes kept between forward and backward pass, where that was asked for.
+    moved:  bytes that one run reads at least, where contenders differ in it; then `share` is of the memory's bandwidth.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Row:
     rate: float
     share: float
     kept: int | None = None
+    moved: int | None = None
 
 
 @dataclass
@@ -86,6 +89,7 @@ class Comparison:
     length: int | None = None
     rows: list[Row] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     def omit(self, name: str, kind: Literal["missing", "refused", "failed", "differs"], why: object) -> None:
         """Leave a contender out, and say why in one line."""
@@ -93,23 +97,22 @@ class Comparison:
         self.left_out.append(LeftOut(name, kind, text if len(text) <= 300 else text[:297] + "..."))
 
     def time(
-        self, runs: dict[str, Callable[[], Any]], setting: Setting, *, kept: dict[str, int] | None = None
+        self,
+        runs: dict[str, Callable[[], Any]],
+        setting: Setting,
+        *,
+        kept: dict[str, int] | None = None,
+        moved: dict[str, int] | None = None,
     ) -> Comparison:
         """Time what is left. Raises `ValueError` unless ours is among it."""
         if OURS not in runs:
             raise ValueError(f"runs has {', '.join(runs) or 'nobody'}: expected {OURS!r} too, for the ratios")
-        from tqdm.auto import tqdm
-
-        with tqdm(
-            total=setting.rounds * len(runs),
-            desc=f"{self.part} {self.size}{f' {self.length}' if self.length else ''}",
-            unit="run",
-            disable=None if setting.progress else True,
-            leave=False,
-        ) as bar:
-            samples = interleaved(runs, rounds=setting.rounds, device=setting.device, tick=bar.update)
+        with _progress(self, setting.rounds * len(runs), setting.progress) as tick:
+            samples = interleaved(runs, rounds=setting.rounds, device=setting.device, tick=tick)
         for name, times in samples.items():
             spread = Spread.of(times)
+            read = None if moved is None else moved[name]
+            least = self.least if read is None else read / setting.chip.bandwidth
             self.rows.append(
                 Row(
                     name,
@@ -117,11 +120,27 @@ class Comparison:
                     spread,
                     paired_ratio(times, samples[OURS]),
                     rate=self.items / spread.median,
-                    share=self.least / spread.median,
+                    share=least / spread.median,
                     kept=None if kept is None else kept.get(name),
+                    moved=read,
                 )
             )
         return self
+
+
+@contextmanager
+def _progress(comparison: Comparison, runs: int, shown: bool) -> Iterator[Callable[[], Any]]:
+    """What to call after each run. The bar's library is asked for only where a bar is shown."""
+    if not shown:
+        yield lambda: None
+        return
+    from tqdm.auto import tqdm
+
+    where = f" {comparison.length}" if comparison.length else ""
+    with tqdm(
+        total=runs, desc=f"{comparison.part} {comparison.size}{where}", unit="run", disable=None, leave=False
+    ) as bar:
+        yield bar.update
 
 
 def difference(expected: Tensor, got: Tensor) -> float:

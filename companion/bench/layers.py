@@ -35,10 +35,11 @@ def moe(size: Size, setting: Setting) -> list[Comparison]:
     network as wide as all the experts that a token visits."""
     few = size.visitors[1]
     works = ((size.visitors[0], False), (size.visitors[0], True), (few, False))
-    return [_moe(size, setting, tokens, backward) for tokens, backward in works]
+    return [moe_of(size, setting, tokens, backward) for tokens, backward in works]
 
 
-def _moe(size: Size, setting: Setting, tokens: int, backward: bool) -> Comparison:
+def moe_of(size: Size, setting: Setting, tokens: int, backward: bool) -> Comparison:
+    """The same for so many tokens, forward alone or with the backward pass."""
     config, network, d_model = size.experts, size.config.feed_forward, size.config.d_model
     flops = tokens * (config.top_k * 6 * d_model * network.d_ff + 2 * d_model * config.experts) * (3 if backward else 1)
     passes = "forward and backward" if backward else "forward"
@@ -196,7 +197,7 @@ def mixtral_block(ours: MoE, config: MoEConfig, network: FeedForwardConfig, way:
 
 def attention(size: Size, setting: Setting) -> list[Comparison]:
     """Causal self-attention of one row at each length: every backend, forward alone, and forward and backward."""
-    return [_attention(size, setting, n, backward) for backward in (False, True) for n in size.lengths]
+    return [attention_at(size, setting, n, backward) for backward in (False, True) for n in size.lengths]
 
 
 def _backends(setting: Setting, backward: bool) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
@@ -209,8 +210,8 @@ def _backends(setting: Setting, backward: bool) -> dict[str, Callable[[Tensor, T
     }
     if setting.device.type == "cuda":  # on a CPU it is the formula, with a mask in addition
         backends["flex"] = partial(flex_attention, causal=True)
-        if not backward:  # the kernel has no backward pass
-            backends["triton"] = _triton
+    if not backward and (setting.device.type == "cuda" or "TRITON_INTERPRET" in os.environ):
+        backends["triton"] = _triton  # the kernel has no backward pass
     return backends
 
 
@@ -220,7 +221,8 @@ def _triton(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return triton_attention(q, k, v, causal=True)
 
 
-def _attention(size: Size, setting: Setting, length: int, backward: bool) -> Comparison:
+def attention_at(size: Size, setting: Setting, length: int, backward: bool) -> Comparison:
+    """The same at one length."""
     sizes = size.config.sizes
     pairs = length * (length + 1) // 2
     flops = sizes.heads * 2 * (sizes.d_head + sizes.d_v) * pairs * (3 if backward else 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable
@@ -45,14 +44,6 @@ class Peer:
     logits: Callable[[Tensor], Tensor]
     generate: Callable[[Tensor, int], list[int]]
     variants: dict[str, Callable[[Tensor, int], list[int]]] = field(default_factory=dict)
-
-
-def version(name: str) -> str | None:
-    """The installed version of a peer, or `None`."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def build(name: str, ours: Transformer) -> Peer:

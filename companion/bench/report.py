@@ -23,8 +23,8 @@ def preamble(record: dict[str, Any]) -> str:
     lines = [
         f"machine   {machine['device']}, {readable.count(machine['threads'], 'thread')}, "
         f"{machine['precision']}, {'compiled' if machine['compile'] else 'not compiled'}",
-        f"ceiling   {_si(ceiling['flops'])}FLOP/s in matrix products, {_si(ceiling['bandwidth'])}B/s of memory, both "
-        "measured" + (f" (published: {_si(ceiling['published_flops'])}FLOP/s)" if ceiling["published_flops"] else ""),
+        f"ceiling   {si(ceiling['flops'])}FLOP/s in matrix products, {si(ceiling['bandwidth'])}B/s of memory, both "
+        "measured" + (f" (published: {si(ceiling['published_flops'])}FLOP/s)" if ceiling["published_flops"] else ""),
         f"rounds    {machine['rounds']}, everybody once in each, in a new order each time",
         "versions  " + ", ".join(f"{name} {number}" for name, number in record["versions"].items()),
         "",
@@ -42,8 +42,10 @@ def table(comparison: Comparison) -> str:
         unit, scale = _unit(t.median)
         times = (f"{t.median / scale:.3g} {unit}", f"{t.lower / scale:.3g}–{t.upper / scale:.3g}")
         ratios = (_ratio(r.median), f"{_ratio(r.lower)}–{_ratio(r.upper)}")
-        rows.append((row.name, *times, *ratios, f"{row.rate:,.0f}", f"{row.share:.0%}"))
-    lines = [f"{comparison.title}; {comparison.size}", readable.table(rows, HEAD, indent=0)]
+        speed = () if row.moved is None else (f"{si(row.moved / t.median)}B/s",)
+        rows.append((row.name, *times, *ratios, f"{row.rate:,.0f}", f"{row.share:.0%}", *speed))
+    head = HEAD if comparison.rows[0].moved is None else (*HEAD, "read")
+    lines = [f"{comparison.title}; {comparison.size}", readable.table(rows, head, indent=0)]
     beyond = max(row.share for row in comparison.rows) > 1
     if comparison.bound == "memory":
         lines.append(
@@ -51,6 +53,7 @@ def table(comparison: Comparison) -> str:
         )
     elif beyond:
         lines.append("more than the ceiling: something else kept the machine busy while that was measured")
+    lines += [_wrapped(remark, 2) for remark in comparison.remarks]
     return "\n".join(lines + _left_out(comparison.left_out))
 
 
@@ -61,7 +64,7 @@ def attention_table(comparisons: Sequence[Comparison]) -> str:
     head = ("tokens", *(f"{comparison.length:,}" for comparison in comparisons))
 
     def timed(row: Row) -> str:
-        return f"{_time(row.seconds.median)} ({_ratio(row.ratio.median)})"
+        return f"{duration(row.seconds.median)} ({_ratio(row.ratio.median)})"
 
     rows = [(name, *(timed(at[name]) if name in at else "-" for at in found)) for name in names]
     rows.append(("ours, share", *(f"{at[OURS].share:.0%}" for at in found)))
@@ -71,7 +74,7 @@ def attention_table(comparisons: Sequence[Comparison]) -> str:
     ]
     if any(row.kept is not None for at in found for row in at.values()):
         kept = [
-            (name, *(f"{_si(at[name].kept or 0)}B" if name in at and at[name].kept else "-" for at in found))
+            (name, *(f"{si(at[name].kept or 0)}B" if name in at and at[name].kept else "-" for at in found))
             for name in names
         ]
         lines += ["bytes kept for the backward pass", readable.table(kept, head, indent=0)]
@@ -177,7 +180,7 @@ def _wrapped(line: str, indent: int) -> str:
     )
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
     unit, scale = _unit(seconds)
     return f"{seconds / scale:.3g} {unit}"
 
@@ -192,7 +195,7 @@ def _ratio(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.3g}"
 
 
-def _si(value: float) -> str:
+def si(value: float) -> str:
     """1.23e9 -> `1.23 G`."""
     for letter, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= scale:

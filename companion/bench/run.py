@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from companion.bench import layers, models, peers, report
+from companion.bench import layers, models, peers, report, weights
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
 from companion.config import require_whole
 from companion.costs.chips import Chip, measure_chip, published_peak
-from companion.device import versions
+from companion.device import installed, versions
 
 ROUNDS, QUICK_ROUNDS = 11, 5
 """How often everything is measured, and how often in a quick run."""
@@ -64,7 +64,7 @@ def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
         case "train":
             return [models.training(size, setting)]
         case "decode":
-            return models.decode(size, setting)
+            return [*models.decode(size, setting), weights.decode_forms(size, setting)]
         case "moe":
             return layers.moe(size, setting)
         case _:
@@ -74,7 +74,7 @@ def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
 def _record(setting: Setting, sizes: Sequence[Size], parts: Sequence[str]) -> dict[str, Any]:
     device, chip = setting.device, setting.chip
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    found = {peer: number for peer in peers.PEERS if (number := peers.version(peer)) is not None}
+    found = {peer: number for peer in peers.PEERS if (number := installed(peer)) is not None}
     own = versions()
     return {
         "machine": {

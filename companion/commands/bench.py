@@ -8,8 +8,8 @@ from typing import Literal
 from jsonargparse import Namespace
 
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
+from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
-from companion.commands.runs import must_be_writable
 from companion.quantities import PositiveInt
 
 
@@ -27,7 +27,8 @@ def parser() -> Parser:
             "examples:\n"
             "  companion bench --quick                  under three minutes on two cores\n"
             "  companion bench --only decode moe        parts of it\n"
-            "  companion bench --sizes large --compile  on a GPU"
+            "  companion bench --sizes large --compile  on a GPU\n"
+            "  make gpu                                 all that needs a GPU, in 8 minutes"
         ),
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds, fewer new tokens, shorter texts")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
+from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser, add_commands
-from companion.commands.runs import must_be_writable
 from companion.files.atomic import write_atomic
 from companion.quantities import PositiveInt
 

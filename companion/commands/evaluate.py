@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from companion.data.corpora import Corpus
+    from companion.generation.weights import Weights
     from companion.training.folder import RunFolder
 
 
@@ -33,6 +34,8 @@ def parser() -> Parser:
             "examples:\n"
             "  companion evaluate\n"
             "  companion evaluate --run runs/larger --data letter.txt\n"
+            "  companion evaluate --weights int8\n"
+            "      and what the weights lose in a form that makes writing faster\n"
             "  companion evaluate --run runs/number-words-de-en --numbers 20000"
         ),
     )
@@ -57,6 +60,7 @@ def parser() -> Parser:
         default=None,
         help="number-words: candidates of a beam search. Default: 1, greedy",
     )
+    parser.add_weights()
     parser.add_device()
     return parser
 
@@ -72,7 +76,9 @@ def run(flags: Namespace) -> int:
         for name in ("numbers", "beams"):
             if flags[name] is not None:
                 raise ValueError(f"--{name}: expected a run of {NumberWordsSettings.task} with it, got {folder.path}")
-        return _text(folder, given, device, best=flags.best)
+        return _text(folder, given, device, best=flags.best, weights=flags.weights)
+    if flags.weights is not None:
+        raise ValueError(f"--weights: expected a run on text with it, got {folder.path}, which translates number names")
     if given is not None:
         raise ValueError(f"--data: expected a run on text with it, got {folder.path}, which translates number names")
     from companion.data import number_words
@@ -86,14 +92,21 @@ def run(flags: Namespace) -> int:
     return 0
 
 
-def _text(folder: RunFolder, given: Corpus | None, device: torch.device, *, best: bool) -> int:
+def _text(
+    folder: RunFolder, given: Corpus | None, device: torch.device, *, best: bool, weights: Weights | None = None
+) -> int:
+    import torch
+
     from companion.data.batches import encode_documents
     from companion.data.corpora import repeated_share
     from companion.data.yardsticks import yardsticks
+    from companion.generation.weights import check_weights, largest_change, prepared
     from companion.training.tasks.text import measure, text_of, total_bytes
 
     record = folder.record()
     model, tokenizer = folder.model(best=best).to(device), folder.tokenizer()
+    if weights is not None:
+        check_weights(model, weights)
     try:
         split = text_of(record).split
     except ValueError:
@@ -108,8 +121,16 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, *, best
     if split is None:
         print("          the text the model learned from is not here any more: nothing to prime the yardsticks with")
     print(flush=True)
-    evaluation = measure(model, encode_documents(tokenizer, documents), total_bytes(documents), progress=True)
+    ids = encode_documents(tokenizer, documents)
+    evaluation = measure(model, ids, total_bytes(documents), progress=True)
     marks = yardsticks(split.train if split is not None else (), documents)
     print(report.yardstick_table({mark.name: mark.bits_per_byte for mark in marks}, evaluation.bits_per_byte))
     print(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
+    if weights is not None:
+        other = measure(prepared(model, weights), ids, total_bytes(documents), progress=True).bits_per_byte
+        some = torch.cat(ids)[None, : model.config.context].to(device)
+        print(
+            f"With weights in {weights}: {other:.4f} bits per byte, {other / evaluation.bits_per_byte - 1:+.2%}; over "
+            f"{some.shape[1]} tokens no logit changes by more than {largest_change(model, weights, some):.2g}."
+        )
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jsonargparse import Namespace
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from companion.files.published.folder import SpecialTokens
     from companion.generation.decoding import Rules
     from companion.generation.sampling import Sampling
+    from companion.generation.weights import Weights
     from companion.training.folder import RunFolder
     from companion.transformer import Transformer
 
@@ -85,6 +86,7 @@ def parser() -> Parser:
     )
     parser.add_device()
     parser.add_argument("--compile", action="store_true", help="compile the decode step: pays for long texts on a GPU")
+    parser.add_weights()
     return parser
 
 
@@ -116,6 +118,7 @@ def run(flags: Namespace) -> int:
         search=search,
         seed=flags.seed,
         compile=flags.compile,
+        weights=flags.weights,
     )
     return 0
 
@@ -143,6 +146,8 @@ def _check(flags: Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')}: expected no --beams beside it; a beam search draws nothing")
     if flags.compile:
         raise ValueError("--compile: expected no --beams beside it; a beam search is not compiled")
+    if flags.weights is not None:
+        raise ValueError("--weights: expected no --beams beside it; a beam search reads the weights as they are")
 
 
 class Parts(Protocol):
@@ -296,6 +301,7 @@ def write(
     search: Search | None = None,
     seed: int = 0,
     compile: bool = False,
+    weights: Weights | None = None,
 ) -> None:
     """Print each prompt's continuation after it, or its translation alone.
 
@@ -314,7 +320,7 @@ def write(
     parts = [writer.parts(ids) for ids in before]
     texts = ["" if translates else prompt for prompt in prompts]
     if search is None:
-        steps = _steps(writer, rows, tokens, sampling, seed, compile)
+        steps = _steps(writer, rows, tokens, sampling, {"seed": seed, "compile": compile, "weights": weights})
         if len(rows) == 1:
             print(texts[0], end="", flush=True)
             for (token,) in steps:
@@ -340,7 +346,7 @@ def _rules(writer: Writer) -> Rules:
 
 
 def _steps(
-    writer: Writer, rows: Sequence[Sequence[int]], tokens: int, sampling: Sampling, seed: int, compile: bool
+    writer: Writer, rows: Sequence[Sequence[int]], tokens: int, sampling: Sampling, options: dict[str, Any]
 ) -> Iterator[list[int | None]]:
     from companion.generation.generate import generate, generate_long
 
@@ -353,8 +359,7 @@ def _steps(
             sampling=sampling,
             stop=special.stop,
             rules=rules,
-            seed=seed,
-            compile=compile,
+            **options,
         )
     return generate(
         writer.model,
@@ -364,16 +369,19 @@ def _steps(
         sampling=sampling,
         stop=special.stop,
         rules=rules,
-        seed=seed,
-        compile=compile,
+        **options,
     )
 
 
 def _best(writer: Writer, ids: Sequence[int], tokens: int, search: Search) -> Iterable[int]:
+    from companion.costs.account import cache_bytes
     from companion.generation.beam import beam_search
+    from companion.room import check_room
 
     translates = writer.translates
     room = writer.model.config.context - (1 if translates else len(ids))
+    most = cache_bytes(writer.model.config, room + len(ids), batch=min(search.width, 10**18))
+    check_room(f"--beams {search.width}", "the cache of its beams", most, writer.model.embedding.weight.device)
     ((best, *_),) = beam_search(
         writer.model,
         None if translates else [ids],

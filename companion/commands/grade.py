@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
+from companion.commands.limits import must_be_writable, try_to_write
 from companion.commands.parser import Parser
-from companion.commands.runs import must_be_writable
 from companion.quantities import PositiveInt, PositiveNumber
 
 
@@ -83,6 +83,7 @@ def run(flags: Namespace) -> int:
     wanted = choose(flags.exercises, flags.pset, [Path(), folder, folder.parent, seed_file.parent], secret)
     name = flags.assignment or (Path(flags.pset).stem if flags.pset else folder.resolve().name)
     handed = handed_in(folder, name)
+    try_to_write(out, "--out")  # now, and not after the last student
     for file in left_out(folder):
         print(f"left out: {file} is neither a notebook nor a Python file", file=sys.stderr)
 
@@ -104,7 +105,7 @@ def run(flags: Namespace) -> int:
             done=lambda _: bar.update(),
             warn=lambda text: bar.write(text, file=sys.stderr),
         )
-    write(graded, name, out)
+    faults = write(graded, name, out)
     print(summary(graded))
     for student in graded:
         if student.fault is not None:
@@ -114,4 +115,6 @@ def run(flags: Namespace) -> int:
         mean, most = sum(tried) / len(tried), sum(exercise.points for exercise in wanted)
         print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most} points on average")
     print(f"{out / 'marks.csv'}: the marks; {out / 'feedback'}: a page for each student")
-    return 0
+    for fault in faults:
+        print(f"companion grade: error: {fault}", file=sys.stderr)
+    return 1 if faults else 0

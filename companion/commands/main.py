@@ -25,7 +25,8 @@ from companion.commands import (
     train,
     translate,
 )
-from companion.commands.parser import Parser, add_commands
+from companion.commands.limits import REFUSED, refusal
+from companion.commands.parser import Parser, add_commands, refuse_empty
 from companion.training.settings import TextSettings
 
 COMMANDS = {
@@ -78,7 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
-    parser = command_parser(train.task_asked_for(arguments), arguments[:1])
+    try:
+        task = train.task_asked_for(arguments) if arguments[:1] == ["train"] else TextSettings.task
+    except ValueError as error:
+        print(f"companion train: error: {error}", file=sys.stderr)
+        return 2
+    parser = command_parser(task, arguments[:1])
     if not arguments:
         parser.print_help()
         return 2
@@ -92,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: str = chosen.command
     flags = chosen[command]
     try:
+        refuse_empty(flags)
         return train.run(flags, arguments) if command == "train" else COMMANDS[command][0].run(flags)
     except ValueError as error:
         print(f"companion {command}: error: {error}", file=sys.stderr)
@@ -100,8 +107,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
+        if error.errno in REFUSED:
+            print(f"companion {command}: error: {refusal(error)}", file=sys.stderr)
+            return 2
         print(f"companion {command}: error: {error}", file=sys.stderr)
         return 1
+    except (OverflowError, RecursionError, MemoryError) as error:
+        why = str(error) or "out of memory"
+        print(
+            f"companion {command}: error: a number among the flags, or in a file, is larger than can be computed with "
+            f"({why})",
+            file=sys.stderr,
+        )
+        return 2
     except KeyboardInterrupt:
         print(f"\ncompanion {command}: stopped", file=sys.stderr)
         return train.INTERRUPTED

@@ -12,13 +12,12 @@ import re
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
-import yaml
 from jsonargparse import ActionConfigFile, ArgumentParser
 
 from companion.commands.help_format import HelpFormatter, name_of
+from companion.commands.limits import read_settings
 from companion.quantities import choices, expected, kind_of
 
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
@@ -55,6 +54,15 @@ class Parser(ArgumentParser):
     def add_device(self) -> None:
         self.add_argument("--device", type=str, default="auto", help=DEVICE)
 
+    def add_weights(self) -> None:
+        self.add_argument(
+            "--weights",
+            type=Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"] | None,
+            default=None,
+            help="read the weights in this form, from a copy that is made first; auto: the fastest here of those that "
+            "cost less than 0.2 %% in bits per byte. Default: as they are",
+        )
+
     def format_help(self, formatter: Any = None) -> str:
         self.usage = " ".join([self.prog, *map(_positional, self._positionals._group_actions), "[flags]"])
         if self._subcommands_action:
@@ -84,7 +92,7 @@ class Parser(ArgumentParser):
             sentence = parser.wrong_value(name, message)
         else:
             sentence, parser = self.wrong_usage(message)
-        if os.environ.get("RANK", "0") == "0" or "MASTER_ADDR" not in os.environ:  # of several processes, the first
+        if _speaks():
             print(f"{parser.prog}: error: {sentence}", file=sys.stderr)
             print(f"Flags and examples: {parser.prog} --help", file=sys.stderr)
         self.exit(2)
@@ -121,8 +129,8 @@ class Parser(ArgumentParser):
                 found = value if equals else arguments[at + 1] if at + 1 < len(arguments) else None
         config = next((other for other in self._actions if isinstance(other, ActionConfigFile)), None)
         if found is None and config not in (None, action) and (file := self.given(config)):
-            with suppress(OSError, UnicodeError, yaml.YAMLError, AttributeError):
-                values = yaml.safe_load(Path(file).read_text("utf-8"))
+            with suppress(ValueError, StopIteration):
+                values = read_settings(file)
                 found = next(str(values[name]) for name in (action.dest, *_plain(action)) if name in values)
         return found
 
@@ -132,6 +140,8 @@ class Parser(ArgumentParser):
             parser, name = self.inner(unknown[1].split(".")), unknown[2]
             flags = [plain for action in parser._actions for plain in _plain(action)]
             return f"{name}: no such flag, in the file of --config{did_you_mean(name, flags)}", parser
+        if empty := re.search(r"Unexpected config: ([\w.-]+):", message):
+            return f"--config: {empty[1]}: expected a value, got none", self
         if "Problems parsing config" in message:
             where = " ".join(message.partition("config: ")[2].split())
             return f"--config: expected a file in YAML or JSON: {where}", self
@@ -192,9 +202,27 @@ def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple
         inner.prog = f"{parser.prog} {name}"
 
 
+def refuse_empty(flags: Any, allowed: Iterable[str] = ("prompt", "prompt_ids", "names")) -> None:
+    """Raises `ValueError` for a flag that was given an empty text: as a path it would be the current folder."""
+    for name, value in vars(flags).items():
+        if name not in allowed and (value == "" or (isinstance(value, list) and "" in value)):
+            raise ValueError(f"--{name.replace('_', '-')} '': expected something, got an empty text")
+        if isinstance(value, argparse.Namespace):
+            refuse_empty(value, allowed)
+
+
 def _positional(action: argparse.Action) -> str:
     name = name_of(action)
     return f"[{name} ...]" if action.nargs == "*" else f"[{name}]" if action.nargs == "?" else name
+
+
+def _speaks() -> bool:
+    """Whether this process is to say what is wrong: of several that were launched together, the first."""
+    if not os.environ.get("RANK", "0").strip().lstrip("0").isdigit():  # the first, or a number that is none
+        return True
+    from companion.training.distributed.launch import launched  # loads torch, and so only where a launcher is likely
+
+    return not launched()
 
 
 def _plain(action: argparse.Action) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +38,8 @@ def read_config(name: str) -> ModelConfig:
 
     path = Path(name)
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("expected a file, found something else there")
         return ModelConfig.from_json(path.read_text("utf-8"))
     except OSError as error:
         raise ValueError(f"--config {path}: cannot be read ({error.strerror})") from None
@@ -46,19 +47,3 @@ def read_config(name: str) -> ModelConfig:
         raise ValueError(f"--config {path}: expected a JSON file, got one that is not text") from None
     except ValueError as error:
         raise ValueError(f"--config {path}: {error}") from None
-
-
-def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> None:
-    """Find out before any work whether a folder at `place`, or a file in it, could be written.
-
-    given:  what the user typed, where it is not `place`.
-
-    Raises `ValueError` where something other than a folder is in the way, or the folder above may not be written to.
-    """
-    path = Path(place).expanduser().absolute()
-    above = next(folder for folder in (path, *path.parents) if folder.exists())
-    name = f"{flag} {place if given is None else given}"
-    if not above.is_dir():
-        raise ValueError(f"{name}: expected a folder, or a place for one, but {above} is not a folder")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise ValueError(f"{name}: expected a folder that can be written to; {above} cannot")

@@ -10,8 +10,12 @@ from jsonargparse import Namespace
 from companion.commands.account import PUBLISHED
 from companion.commands.parser import Parser
 from companion.commands.runs import read_config
+from companion.fields import shown
 from companion.presets import PRESETS, preset
 from companion.quantities import PositiveInt, PositiveNumber, Share
+
+MOST = 10**9
+"""Of devices, tokens in a row and rows: what is more cannot be meant."""
 
 
 def parser() -> Parser:
@@ -82,6 +86,9 @@ def parser() -> Parser:
 def run(flags: Namespace) -> int:
     from companion.costs.tables import Question, data, text
 
+    for name in ("devices", "context", "batch"):
+        if (flags[name] or 1) > MOST:
+            raise ValueError(f"--{name} {shown(flags[name])}: expected at most {MOST:,}")
     question = Question(
         **{name: flags[name] for name in ("devices", "chip", "share", "tokens", "context", "batch", "usable")}
     )

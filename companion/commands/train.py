@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import fields
 from itertools import count, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
-import yaml
 from jsonargparse import ActionConfigFile, Namespace
 
+from companion.commands.limits import REFUSED, must_be_writable, must_have_room, read_settings, refusal
 from companion.commands.parser import Parser
-from companion.commands.runs import must_be_writable
+from companion.commands.resuming import check_same_data, check_same_model, check_same_settings, with_its_data
 from companion.quantities import flag_type
 from companion.training import report
 from companion.training.settings import (
@@ -101,15 +101,16 @@ _TEXT = {
 
 def task_asked_for(arguments: Sequence[str]) -> str:
     """The task that `companion train` is asked for, in its flags or in its --config file: it decides what flags there
-    are. "text" where none is named; one that does not exist is left to the parser to refuse."""
+    are. "text" where none is named; one that does not exist is left to the parser to refuse.
+
+    Raises `ValueError` for a --config that is no file of settings.
+    """
     asked: object = TextSettings.task
     for argument, after in zip_longest(arguments, arguments[1:], fillvalue=""):
         name, equals, value = argument.partition("=")
         value = value if equals else after
-        if name == "--config" and Path(value).is_file():
-            with suppress(OSError, UnicodeError, yaml.YAMLError):
-                given = yaml.safe_load(Path(value).read_text("utf-8"))
-                asked = given.get("task", asked) if isinstance(given, dict) else asked
+        if name == "--config":
+            asked = read_settings(value).get("task", asked)
         elif name == "--task":
             asked = value
     return asked if isinstance(asked, str) and asked in TASKS else TextSettings.task
@@ -161,7 +162,7 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
     kind = TASKS[flags.task]
     settings = kind(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(kind)})
     from companion.device import find_device
-    from companion.training.distributed.launch import command, start_processes
+    from companion.training.distributed.launch import check_launch, command, processes_launched, start_processes
     from companion.training.distributed.parallel import Lost
     from companion.training.folder import RunFolder
     from companion.training.tensorboard import require_tensorboard
@@ -169,12 +170,14 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
     if settings.tensorboard:
         require_tensorboard()
     settings.model_config(vocab=257)  # a model that cannot be is refused before anything is read or looked for
+    check_launch()
     place = _place(settings)
     must_be_writable(place, "--out")
     folder = RunFolder(place)
     folder.check_ours()
     again = command(arguments)
     device = find_device(settings.device)
+    must_have_room(settings, device, processes_launched())
     processes = start_processes(
         device, shard=settings.shard, expert_parallel=settings.expert_parallel, arguments=arguments
     )
@@ -191,6 +194,8 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:  # a full disk above all
+        if error.errno in REFUSED and not folder.exists:
+            raise ValueError(refusal(error)) from None
         remedy = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Put that right"
         print(
             f"companion train: error: {error}.\n{_standing(folder)} {remedy}, and the same command goes on:\n  {again}",
@@ -230,20 +235,21 @@ def _train_into(
     if going:
         if not finished:
             parallel.on_main(lambda: held.enter_context(folder.lock()))
-        parallel.on_main(lambda: _check_same_settings(folder, settings))
+        parallel.on_main(lambda: check_same_settings(folder, settings))
     task = parallel.together(
-        lambda: _with_its_data(folder, lambda: open_task(settings, folder)) if going else open_task(settings)
+        lambda: with_its_data(folder, lambda: open_task(settings, folder)) if going else open_task(settings)
     )
     precision = find_precision(settings.precision, device)
     if going:
-        record = parallel.on_main(folder.record)
+        record: dict[str, Any] = parallel.on_main(folder.record)
         if missing := {"updates", "evaluations", "precision", "text"} - record.keys():
             raise ValueError(f"{folder.path / 'run.json'}: expected {min(missing)!r} in it, found none; it is damaged")
-        parallel.together(lambda: _with_its_data(folder, lambda: _check_same_data(folder, record, task)))
+        parallel.together(lambda: with_its_data(folder, lambda: check_same_data(folder, record, task)))
         if finished:
             print(f"{folder.path}: this run is finished. Another --out begins a new one.\n")
             _print_verdict(task, folder, record, folder.result())
             return 0
+        parallel.together(lambda: check_same_model(folder, record, task))
         trainer = task.trainer(record["updates"], device, record["precision"], parallel)
     else:
         if task.preparing and parallel.main:
@@ -290,47 +296,6 @@ def _standing(folder: RunFolder) -> str:
     if last is None:
         return "No checkpoint had been written yet."
     return f"The last checkpoint, after update {int(last.name.removeprefix('step-')):,}, is whole: {last}."
-
-
-def _with_its_data(folder: RunFolder, make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except ValueError as error:
-        hint = f"{folder.path} is as it was: with that put right, the same command goes on"
-        raise ValueError(f"{error}\n{hint}") from None
-
-
-def _check_same_settings(folder: RunFolder, settings: Settings) -> None:
-    record = folder.record()
-    changed = differences(recorded(record), settings)
-    if changed:
-        lines = "\n  ".join(changed)
-        if record["settings"].get("data") == []:
-            lines += "\n  (when it began, the default text was the language reference: --data python goes on with it)"
-        raise ValueError(
-            f"{folder.path} holds a run with other settings:\n  {lines}\nexpected the same ones to go on with it, "
-            f"or another --out to begin a new run, as in --out {_unused(folder.path)}"
-        )
-
-
-def _unused(path: Path) -> Path:
-    """A name beside `path` that nothing has yet."""
-    return next(new for number in count(2) if not (new := path.with_name(f"{path.name}-{number}")).exists())
-
-
-def _check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> None:
-    from companion.training.tasks.text import TextTask
-
-    if record["text"]["fingerprint"] != task.fingerprint:
-        # A file that is no longer text is left out without an error: here is the place to hear of it.
-        notes = task.text.corpus.notes if isinstance(task, TextTask) else ()
-        then = record["text"]["title"]
-        changed = "has changed since" if then == task.title else f"is not {then}, which it began with"
-        raise ValueError(
-            f"{folder.path} holds a run on other data: {task.title} {changed}; expected the same to go on, or "
-            f"another --out to begin a new run, as in --out {_unused(folder.path)}"
-            + "".join(f"\n  as it is now: {note}" for note in notes)
-        )
 
 
 def _fit(task: Task, trainer: Trainer, folder: RunFolder, evaluations: int, peak: float | None) -> bool:

@@ -2,6 +2,7 @@
 
 decoding  what every way of generating shares
 sampling  how a token is drawn
+weights   the form in which steps read them
 generate  a token for each row and step
 beam      beam search
 """

@@ -12,9 +12,13 @@ from typing import Literal
 
 import torch
 
+from companion.boundary import check_kind
 from companion.config import require_whole
-from companion.generation.decoding import Rules, check_request, decode, evaluating, prefill
+from companion.costs.account import cache_bytes
+from companion.fields import require_number, shown
+from companion.generation.decoding import NotFinite, Rules, check_request, decode, evaluating, prefill
 from companion.layers.wide import wide
+from companion.room import check_room
 from companion.transformer import Transformer
 
 
@@ -63,32 +67,40 @@ def beam_search(
 
     Cost: the passes over sources and prompts, then per step the pass of one token for each live candidate.
 
-    Raises `ValueError` for a width below 1, a length_penalty that is not finite or overflows, an unknown
-    early_stopping, and as `generate` does.
+    Raises `ValueError` for a width below 1 or too large for memory, a length_penalty that is not finite or overflows,
+    an unknown early_stopping, and as `generate` does.
     """
     rules = Rules() if rules is None else rules
+    check_kind("rules", rules, Rules, "Rules, such as Rules(never=[0])")
     prompts, steps = check_request(model, prompts, source, start, max_new_tokens)
     rules.check(model.config.vocab, stop)
     require_whole("width", width)
-    if not math.isfinite(length_penalty):
-        raise ValueError(f"length_penalty={length_penalty!r}: expected a finite number")
+    require_number("length_penalty", length_penalty)
     if abs(length_penalty) * math.log(steps) > 300:
         raise ValueError(f"length_penalty={length_penalty!r}: expected a number of which {steps} can be taken to it")
-    if early_stopping not in (True, False, "never"):
-        raise ValueError(f"early_stopping={early_stopping!r}: expected True, False or 'never'")
+    if not isinstance(early_stopping, bool) and early_stopping != "never":
+        raise ValueError(f"early_stopping={shown(early_stopping)}: expected True, False or 'never'")
+    slots = max(map(len, prompts)) + steps - 1
+    # More than there are continuations cannot live; what the cache of those that can would take is known before.
+    rows = len(prompts) * min(width, model.config.vocab ** min(steps, 64))
+    check_room(f"width={width}", "the cache of its beams", cache_bytes(model.config, slots, batch=rows))
 
     ends = frozenset(stop)
     # With k stop ids, at most k * width of the best (1 + k) * width candidates end: `width` are left to live on.
     considered = max(2, 1 + len(ends)) * width
     searches = [_Search(width, steps, ends, length_penalty, early_stopping) for _ in prompts]
     with evaluating(model.modules()):
-        logits, cache, memory = prefill(model, prompts, source, max(map(len, prompts)) + steps - 1)
+        logits, cache, memory = prefill(model, prompts, source, slots)
         everyone, owners = memory, list(range(len(prompts)))  # owners: whose candidate each row of the cache is
         for step in range(steps):
             scores = rules.apply(wide(logits).log_softmax(-1), step, steps, ends)
             # A row's share of its prompt's best `considered` is among its own best.
             best = scores.topk(min(considered, scores.shape[1]), dim=-1)
             values, ids = best.values.tolist(), best.indices.tolist()
+            if any(math.isnan(row[0]) for row in values):  # a NaN is the first of the best
+                raise NotFinite(
+                    f"logits at step {step}: expected finite numbers, got others; so is a weight of the model"
+                )
             parents: list[int] = []
             first = 0  # the row of the prompt's most probable candidate; the others follow
             for search in searches:

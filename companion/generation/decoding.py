@@ -10,21 +10,36 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import Lock
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from companion.config import require_whole
+from companion.boundary import described
+from companion.config import ModelConfig, require_whole
+from companion.fields import shown
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
 
+class NotFinite(ValueError):
+    """What a model says of the next token is not a number."""
+
+
 def check_ids(name: str, ids: Collection[int], vocab: int) -> None:
-    """Raises `ValueError` for an id that no token of the vocabulary has."""
+    """Raises `ValueError` for an id that no token of the vocabulary has, and for what is no collection of ids."""
+    if isinstance(ids, (str, bytes, Tensor)) or not isinstance(ids, Collection):
+        raise ValueError(f"{name}={described(ids)}: expected a list of token ids")
     for token in ids:
         if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
-            raise ValueError(f"{name}: token id {token!r}: expected a whole number from 0 to {vocab - 1}")
+            raise ValueError(f"{name}: token id {shown(token)}: expected a whole number from 0 to {vocab - 1}")
+
+
+def check_model(model: object) -> None:
+    """Raises `ValueError` for what is no model."""
+    if not isinstance(getattr(model, "config", None), ModelConfig):
+        raise ValueError(f"model={described(model)}: expected a Transformer")
 
 
 @dataclass(frozen=True)
@@ -45,7 +60,12 @@ class Rules:
     last: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "never", tuple(sorted(set(self.never))))
+        never, last = self.never, self.last
+        for name, ids in (("never", never), ("last", () if last is None else [last])):
+            whole = isinstance(ids, Collection) and all(isinstance(i, int) and not isinstance(i, bool) for i in ids)
+            if not whole:
+                raise ValueError(f"{name}={shown(ids)}: expected token ids, whole numbers")
+        object.__setattr__(self, "never", tuple(sorted(set(never))))
         require_whole("min_new_tokens", self.min_new_tokens, 0)
 
     def apply(
@@ -88,6 +108,7 @@ def check_request(
 
     Raises `ValueError` naming the argument, what it was and what was expected.
     """
+    check_model(model)
     config = model.config
     if config.stack == "encoder":
         raise ValueError("model has stack='encoder': expected 'decoder' or 'encoder_decoder', which write a text")
@@ -131,26 +152,48 @@ def check_request(
 
 def check_rows(name: str, rows: Sequence[Sequence[int]], vocab: int) -> None:
     """Raises `ValueError` for no row, an empty row or an id outside the vocabulary."""
+    if isinstance(rows, (str, bytes, Tensor)) or not isinstance(rows, Sequence):
+        hint = f"; {name}.tolist() makes them of a tensor" if isinstance(rows, Tensor) else ""
+        raise ValueError(f"{name}={described(rows)}: expected a list of rows, each a list of token ids{hint}")
     if len(rows) == 0:
         raise ValueError(f"{name} is empty: expected at least one {name.removesuffix('s')}")
     for row, ids in enumerate(rows):
+        if isinstance(ids, (str, bytes, Tensor)) or not isinstance(ids, Sequence):
+            hint = f"; {name}=[[...]] is one row" if isinstance(ids, int) else ""
+            raise ValueError(f"{name}[{row}]={described(ids)}: expected a list of token ids{hint}")
         if len(ids) == 0:
             what = "token to continue from" if name == "prompts" else "token"
             raise ValueError(f"{name}[{row}] is empty: expected at least one {what}")
         check_ids(f"{name}[{row}]", ids, vocab)
 
 
+_entering = Lock()
+_inside: dict[nn.Module, tuple[int, list[nn.Module]]] = {}
+"""How many are inside `evaluating` with a model, and which of its modules were in training mode before."""
+
+
 @contextmanager
 def evaluating(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Every one of `modules` in evaluation mode inside; afterwards each as it was, also if they differed."""
-    training = [module for module in modules if module.training]
-    try:
+    """Every one of `modules` in evaluation mode inside; afterwards each as it was, also if they differed.
+
+    Several threads may be inside with one model, whose module comes first: the last to leave puts things back.
+    """
+    root, *rest = modules
+    with _entering:
+        users, training = _inside.get(root) or (0, [module for module in (root, *rest) if module.training])
         for module in training:
             module.training = False
+        _inside[root] = users + 1, training
+    try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        with _entering:
+            users, training = _inside.pop(root)
+            if users > 1:
+                _inside[root] = users - 1, training
+            else:
+                for module in training:
+                    module.training = True
 
 
 def prefill(

@@ -14,10 +14,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from companion.boundary import check_kind
 from companion.config import require_whole
 from companion.generation.decoding import (
     BUCKET,
+    NotFinite,
     Rules,
+    check_model,
     check_request,
     check_rows,
     compiled_decode,
@@ -26,6 +29,7 @@ from companion.generation.decoding import (
     prefill,
 )
 from companion.generation.sampling import Sampling
+from companion.generation.weights import Weights, prepared
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
@@ -33,6 +37,8 @@ __all__ = ["Rules", "complete", "generate", "generate_long"]
 
 
 Stream = int | np.random.Generator
+NOTHING = -1
+"""In place of a token, where none can be drawn."""
 
 
 def generate(
@@ -48,6 +54,7 @@ def generate(
     seed: int = 0,
     streams: Sequence[Stream] | None = None,
     compile: bool = False,
+    weights: Weights | None = None,
 ) -> Iterator[list[int | None]]:
     """Continue every prompt, one token per row and step, as soon as it is known.
 
@@ -64,8 +71,12 @@ def generate(
                      the last digits of the logits may). `streams[r]` may also be a NumPy generator, which is then read
                      on from where it stands.
     compile:         compile the decode step. Attention then reads the cache in multiples of 64 slots, so that few
-                     different shapes occur and two or three compilations serve a text of any length. They take from
+                     different shapes occur and two or three compilations serve a text of any length; with experts that
+                     are not computed `"grouped"`, one for each new routing, up to PyTorch's limit. They take from
                      seconds to a minute: it pays for long continuations, or many.
+    weights:         the form in which steps read the weights, `companion.generation.weights`: fp32, fp16, bf16, int8,
+                     int4, or auto, the fastest here; from a copy that is made once. `None`: as they are. The prompts
+                     are read with the model itself.
 
     Yields a list with one entry per prompt; ends when every row has stopped. The model runs in evaluation mode and
     without gradients inside; between two steps and afterwards the caller finds both as they were.
@@ -73,16 +84,18 @@ def generate(
     Cost: one forward pass over the sources and one over the prompts, then per step one token's pass;
     `companion.costs.account` counts them.
 
-    Raises `ValueError`, before anything runs, for no prompt, an empty prompt or source, an id outside the vocabulary, a
+    Raises `NotFinite` while it runs where the model's logits are not numbers. Raises `ValueError`, before anything
+    runs, for no prompt, an empty prompt or source, an id outside the vocabulary, a
     prompt that with `max_new_tokens` would not fit the context, a source with a model that has no encoder or none with
-    one that has, or a model that writes no text.
+    one that has, a model that writes no text, or a form of weights that this processor cannot do.
     """
-    sampling = Sampling() if sampling is None else sampling
-    rules = Rules() if rules is None else rules
+    sampling, rules = _choices(sampling, rules)
     prompts, steps = check_request(model, prompts, source, start, max_new_tokens)
     rules.check(model.config.vocab, stop)
     draws = _streams(seed, streams, len(prompts))
-    return _generate(model, prompts, source, steps, sampling, frozenset(stop), rules, draws, compile)
+    check_kind("compile", compile, bool, "True or False")
+    writer = model if weights is None else prepared(model, weights)
+    return _generate(model, writer, prompts, source, steps, sampling, frozenset(stop), rules, draws, compile)
 
 
 def complete(
@@ -98,6 +111,7 @@ def complete(
     seed: int = 0,
     streams: Sequence[Stream] | None = None,
     compile: bool = False,
+    weights: Weights | None = None,
 ) -> list[list[int]]:
     """`generate`, waited for: the new tokens of each prompt, a stop token (where one came) last."""
     steps = generate(
@@ -112,6 +126,7 @@ def complete(
         seed=seed,
         streams=streams,
         compile=compile,
+        weights=weights,
     )
     return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
 
@@ -126,6 +141,7 @@ def generate_long(
     rules: Rules | None = None,
     seed: int = 0,
     compile: bool = False,
+    weights: Weights | None = None,
 ) -> Iterator[list[int | None]]:
     """`generate` for a decoder, also past the end of its context.
 
@@ -137,6 +153,7 @@ def generate_long(
 
     Raises `ValueError`, before anything runs, as `generate` does, and for a prompt longer than the context.
     """
+    check_model(model)
     config = model.config
     if config.stack != "decoder" or config.context < 2:
         raise ValueError(
@@ -148,15 +165,17 @@ def generate_long(
     for row, prompt in enumerate(prompts):
         if len(prompt) > config.context:
             raise ValueError(f"prompts[{row}] has {len(prompt)} tokens: expected at most context={config.context}")
-    sampling = Sampling() if sampling is None else sampling
-    rules = Rules() if rules is None else rules
+    sampling, rules = _choices(sampling, rules)
     rules.check(config.vocab, stop)
     draws = _streams(seed, None, len(prompts))
-    return _generate_long(model, prompts, max_new_tokens, sampling, frozenset(stop), rules, draws, compile)
+    check_kind("compile", compile, bool, "True or False")
+    writer = model if weights is None else prepared(model, weights)
+    return _generate_long(model, writer, prompts, max_new_tokens, sampling, frozenset(stop), rules, draws, compile)
 
 
 def _generate_long(
     model: Transformer,
+    writer: Transformer,
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     sampling: Sampling,
@@ -179,7 +198,7 @@ def _generate_long(
             rules.last if written + steps == max_new_tokens else None,
         )
         rows = [streams[row] for row in going]
-        for step in _generate(model, list(going.values()), None, steps, sampling, stop, now, rows, compile):
+        for step in _generate(model, writer, list(going.values()), None, steps, sampling, stop, now, rows, compile):
             line: list[int | None] = [None] * len(prompts)
             for (row, ids), token in zip(going.items(), step, strict=True):
                 if token is not None:
@@ -190,10 +209,19 @@ def _generate_long(
         going = {row: ids for row, ids in going.items() if ids[-1] not in stop}
 
 
+def _choices(sampling: Sampling | None, rules: Rules | None) -> tuple[Sampling, Rules]:
+    """Both, with their defaults filled in."""
+    sampling, rules = Sampling() if sampling is None else sampling, Rules() if rules is None else rules
+    check_kind("sampling", sampling, Sampling, "a Sampling, such as Sampling(temperature=0.7)")
+    check_kind("rules", rules, Rules, "Rules, such as Rules(never=[0])")
+    return sampling, rules
+
+
 def _streams(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
     require_whole("seed", seed, 0)
     if streams is None:
         streams = range(rows)
+    check_kind("streams", streams, Sequence, "a list, one entry for each prompt")
     if len(streams) != rows:
         raise ValueError(f"streams has {len(streams)} entries: expected {rows}, one for each prompt")
     for row, stream in enumerate(streams):
@@ -205,6 +233,7 @@ def _streams(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.
 
 def _generate(
     model: Transformer,
+    writer: Transformer,
     prompts: Sequence[Sequence[int]],
     source: Sequence[Sequence[int]] | None,
     steps: int,
@@ -228,9 +257,15 @@ def _generate(
             if cache is None:
                 logits, cache, memory = prefill(model, prompts, source, slots, bucket)
             else:
-                logits, cache = next_logits(model, tokens, cache, memory)
+                logits, cache = next_logits(writer, tokens, cache, memory)
             tokens = _draw(rules.apply(logits, i, steps, stop), sampling, streams)
-        step = [None if done else token for done, token in zip(stopped, tokens.tolist(), strict=True)]
+        drawn = tokens.tolist()
+        if NOTHING in drawn:
+            raise NotFinite(
+                f"logits of row {drawn.index(NOTHING)} at step {i}: expected finite numbers, got others; a weight of "
+                "this model, or what became of it on the way, is not a number"
+            )
+        step = [None if done else token for done, token in zip(stopped, drawn, strict=True)]
         stopped = [done or token in stop for done, token in zip(stopped, step, strict=True)]
         yield step
         if all(stopped):
@@ -240,14 +275,17 @@ def _generate(
 def _draw(
     logits: Float[Tensor, "batch vocab"], sampling: Sampling, streams: Sequence[np.random.Generator]
 ) -> Int[Tensor, "batch"]:
-    """One token per row: the first whose cumulative probability exceeds a uniform number u in [0, 1)."""
+    """One token per row: the first whose cumulative probability exceeds a uniform number u in [0, 1). `NOTHING` where
+    the probabilities are not numbers."""
     if sampling.temperature == 0:
-        return logits.argmax(-1)
+        best, tokens = logits.max(-1)  # of equal ones the first, and of numbers and NaN the NaN
+        return tokens.masked_fill_(~best.isfinite(), NOTHING)
     probabilities = sampling.probabilities(logits)
     # In float64, on the CPU if the device has none (Apple's).
     cumulative = (probabilities.cpu() if probabilities.device.type == "mps" else probabilities).double().cumsum(-1)
     u = torch.tensor([stream.random() for stream in streams], dtype=torch.float64, device=cumulative.device)
     # The sum may differ from 1 in its last digits; u times the sum stays below it, and `right=True` steps over tokens
     # of probability zero, also if u = 0.
-    tokens = torch.searchsorted(cumulative, u[:, None] * cumulative[:, -1:], right=True)
+    total = cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, u[:, None] * total, right=True).masked_fill_(~total.isfinite(), NOTHING)
     return tokens.squeeze(-1).to(logits.device)

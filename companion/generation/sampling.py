@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from companion.config import require_whole
+from companion.fields import require_number
 from companion.layers.wide import wide, wide_dtype
 
 
@@ -19,9 +20,14 @@ def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor
     t = 0 is the limit: all but the largest logit become -inf (of equal largest ones the first stays), which makes
     drawing the same as greedy decoding. Raises `ValueError` unless t is a finite number >= 0.
     """
-    if not (math.isfinite(t) and t >= 0):
-        raise ValueError(f"temperature={t!r}: expected a finite number >= 0; 0 takes the most probable token")
-    return top_k(logits, 1) if t == 0 else logits / t
+    expected = "a finite number >= 0; 0 takes the most probable token"
+    if require_number("temperature", t, expected) < 0:
+        raise ValueError(f"temperature={t!r}: expected {expected}")
+    if t == 0:
+        return top_k(logits, 1)
+    if t < 1e-6:  # the quotients could be infinite, all but those of the largest logit
+        logits, t = logits - logits.amax(-1, keepdim=True), max(t, torch.finfo(logits.dtype).tiny)
+    return logits / t
 
 
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
@@ -43,7 +49,7 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     The token that carries the sum across p is kept, so at least one always stays; all others become -inf.
     Raises `ValueError` unless 0 < p <= 1.
     """
-    if not 0 < p <= 1:
+    if not 0 < require_number("top_p", p, "a probability in (0, 1]") <= 1:
         raise ValueError(f"top_p={p!r}: expected a probability in (0, 1]")
     if p == 1:
         return logits  # rounding in the running sum could cut the tail

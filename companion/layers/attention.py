@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from companion.boundary import check_broadcasts, described
 from companion.config import AttentionConfig, PositionConfig
+from companion.fields import require_number
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.masks import Predicate, evaluate, materialize
 from companion.layers.masks import causal as causal_predicate
@@ -34,6 +36,32 @@ def check_heads(q: Float[Tensor, "batch head query d_head"], k: Float[Tensor, "b
     """Raises `ValueError` unless the heads of `k` divide those of `q`: each serves the same number of query heads."""
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of the {q.shape[1]} heads of q")
+
+
+def check_attended(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch kv_head key d_head"],
+    v: Float[Tensor, "batch kv_head key d_v"],
+) -> None:
+    """Raises `ValueError` unless queries, keys and values belong together: dtypes, and shapes as annotated.
+
+    PyTorch would let a part of them broadcast: the values of one row to all, or one key to many values.
+    """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
+            got = f"{name} is {described(x)}"
+            raise ValueError(f"{got}: expected a floating tensor of four axes, (batch, head, token, width)")
+    if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
+        raise ValueError(
+            f"k has (batch, d_head) = {(k.shape[0], k.shape[3])}: expected {(q.shape[0], q.shape[3])}, as q has"
+        )
+    if v.shape[:3] != k.shape[:3]:
+        raise ValueError(
+            f"v has (batch, kv_head, key) = {tuple(v.shape[:3])}: expected {tuple(k.shape[:3])}, a value for each key"
+        )
+    check_heads(q, k)
+    if k.dtype != q.dtype or v.dtype != q.dtype:
+        raise ValueError(f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}: expected one dtype for all three")
 
 
 def full_mask(
@@ -100,7 +128,7 @@ def attention_weights(
     if mask is None:
         return scores.softmax(-1)
     mask, empty = split_empty_rows(mask)
-    scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.to(scores.dtype)
     return scores.softmax(-1).masked_fill(empty, 0.0)
 
 
@@ -125,9 +153,15 @@ def attend(
     A query that may look nowhere gives zeros, and no gradient, on either backend. Cost: 2 query key (d_head + d_v)
     floating-point operations per head.
 
-    Raises `ValueError` if the head counts do not divide, the mask has not four axes, or `backend` is unknown.
+    Raises `ValueError` if shapes or dtypes do not fit each other, the head counts do not divide, the mask has not four
+    axes, or `backend` is unknown.
     """
-    check_heads(q, k)
+    check_attended(q, k, v)
+    require_number("dropout", dropout)
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"dropout={dropout!r}: expected a probability in [0, 1]")
+    if isinstance(mask, Tensor) and mask.ndim == 4:
+        check_broadcasts("mask", mask, (*q.shape[:3], k.shape[2]), "(batch, head, query, key)")
     if backend not in ("reference", "sdpa"):
         raise ValueError(f"backend={backend!r}: expected 'reference' or 'sdpa'")
     if backend == "reference":
@@ -226,13 +260,17 @@ class Attention(nn.Module):
         Float[Tensor, "batch kv_head token d_v"],
     ]:
         """Queries, keys and values of `x`, split into heads; queries and keys rotated if positions are rotary."""
-        q = self._split(self.query(x), self.sizes.heads)
-        k = self._split(self.key(x), self.sizes.kv_heads)
-        v = self._split(self.value(x), self.sizes.kv_heads)
+        queries, keys, values = self._projected(x)
+        q = self._split(queries, self.sizes.heads)
+        k, v = self._split(keys, self.sizes.kv_heads), self._split(values, self.sizes.kv_heads)
         if self.rotary is not None:
             turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions, x.dtype)
             q, k = rotate(q, turn, self.rotary.layout), rotate(k, turn, self.rotary.layout)
         return q, k, v
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of `x`, their heads side by side."""
+        return self.query(x), self.key(x), self.value(x)
 
     def project_source(self, source: Float[Tensor, "batch key d_model"] | None) -> CrossCache:
         """Keys and values of a source, to be computed once and passed as `cache` from then on (lesson 10).

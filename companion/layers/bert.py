@@ -1,4 +1,4 @@
-"""What BERT puts behind its last block (Devlin et al. 2019, section 3.1 and appendix A; lesson 13).
+"""The layers that BERT puts behind its last block (Devlin et al. 2019, section 3.1 and appendix A; lesson 13).
 
 Other models go straight from the stream to the table of tokens and need nothing from here.
 """

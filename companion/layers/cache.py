@@ -1,14 +1,14 @@
 """What generation keeps: the keys and values of tokens already seen (lesson 10).
 
-A cache is a value that the caller owns: it goes into a call and a new one comes out. No module holds one, so two
+A cache is a handle that the caller owns: it goes into a call and a new one comes out. No module holds one, so two
 conversations on one model cannot meet.
 
     out = model(tokens, cache=KVCache.create(model.config, batch=2, slots=64))
     out = model(next_tokens, cache=out.cache)
 
-The tensors are allocated once and written in place; only `lengths` tells what is in them. An older cache value
-therefore stays valid for what it describes, and going on from it overwrites what came later (`rewind` says so
-explicitly); `clone` it first to keep both futures.
+The tensors are allocated once and written in place; only `lengths` tells what is in them. Handles of one conversation
+share them: an older handle stays valid for what it describes, and going on from it overwrites what came later
+(`rewind` says so explicitly); `clone` it first to keep both futures.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from companion.boundary import check_kind, described
 from companion.config import ModelConfig, require_whole
 from companion.layers.masks import causal, materialize
+from companion.room import check_room
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class KVCache:
     filled:        an upper bound on `lengths`, known without asking the device.
     uniform:       whether every row's length is exactly `filled`.
     bucket:        attention reads a multiple of this many slots, so that a compiled step meets few different shapes.
+    writer:        the number of the model that filled it; `None` while it is empty.
     """
 
     keys: tuple[Float[Tensor, "batch kv_head slot d_head"], ...]
@@ -87,6 +90,7 @@ class KVCache:
     filled: int = 0
     uniform: bool = True
     bucket: int = 1
+    writer: int | None = None
 
     @classmethod
     def create(
@@ -102,11 +106,14 @@ class KVCache:
         """An empty cache with room for `slots` tokens in each of `batch` rows.
 
         Memory: 2 (or d_head + d_v) numbers for each layer, kv_head and slot; `companion.account` counts the bytes.
-        Raises `ValueError` if a size is below 1.
+        Raises `ValueError` if a size is below 1, or memory has no room for it.
         """
+        check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
         for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):
             require_whole(name, value)
         sizes = config.sizes
+        numbers = config.layers * sizes.kv_heads * (sizes.d_head + sizes.d_v)
+        check_room(f"batch={batch} and slots={slots}", "the cache", batch * slots * numbers * dtype.itemsize, device)
 
         def store(width: int) -> tuple[Tensor, ...]:
             shape = (batch, sizes.kv_heads, slots, width)
@@ -125,6 +132,20 @@ class KVCache:
     def slots(self) -> int:
         """Room in each row, in tokens."""
         return self.keys[0].shape[2]
+
+    def check(self, config: ModelConfig, writer: int) -> None:
+        """Raises `ValueError` unless this is a cache for a model of `config`, and none that another one has filled."""
+        sizes = config.sizes
+        got = len(self.keys), self.keys[0].shape[1], self.keys[0].shape[3], self.values[0].shape[3]
+        expected = config.layers, sizes.kv_heads, sizes.d_head, sizes.d_v
+        if got != expected:
+            named = "layers={}, kv_head={}, d_head={}, d_v={}".format
+            raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as this model has")
+        if self.writer is not None and self.writer != writer:
+            raise ValueError(
+                "cache: another model has filled it, whose keys mean nothing to this one; expected an empty cache, or "
+                "the one that this model's last call gave back"
+            )
 
     def open(self, tokens: int) -> list[LayerCache]:
         """Every layer's share, for a call that brings `tokens` new tokens to each row.
@@ -145,15 +166,21 @@ class KVCache:
         filled = self.filled if self.uniform else None
         return [LayerCache(k, v, slots, filled, visible, mask) for k, v in zip(self.keys, self.values, strict=True)]
 
-    def advance(self, tokens: int) -> KVCache:
-        """The cache after a call that wrote `tokens` tokens to every row."""
-        return replace(self, lengths=self.lengths + tokens, filled=self.filled + tokens)
+    def advance(self, tokens: int, writer: int | None = None) -> KVCache:
+        """The cache after a call that wrote `tokens` tokens to every row. `writer`: the number of the model."""
+        return replace(self, lengths=self.lengths + tokens, filled=self.filled + tokens, writer=writer)
 
     def rewind(self, lengths: int | Int[Tensor, "batch"]) -> KVCache:
         """Forget what lies beyond `lengths`: padding of unequal prompts, or tokens to be taken back.
 
-        Raises `ValueError` if a row would have to hold more than it does.
+        Raises `ValueError` for what is no number of tokens, and if a row would have to hold more than it does.
         """
+        expected = f"a whole number, or a tensor of one for each of the {self.batch} rows"
+        if isinstance(lengths, Tensor):
+            if lengths.dtype not in (torch.int64, torch.int32) or lengths.shape not in ((), (1,), (self.batch,)):
+                raise ValueError(f"lengths is {described(lengths)}: expected {expected}")
+        elif isinstance(lengths, bool) or not isinstance(lengths, int):
+            raise ValueError(f"lengths={described(lengths)}: expected {expected}")
         wanted = torch.as_tensor(lengths, device=self.lengths.device).to(self.lengths.dtype).expand(self.batch)
         if bool(((wanted > self.lengths) | (wanted < 0)).any()):
             raise ValueError(
@@ -161,14 +188,20 @@ class KVCache:
                 f"{self.lengths.tolist()}"
             )
         longest, shortest = int(wanted.max()), int(wanted.min())
-        return replace(self, lengths=wanted.clone(), filled=longest, uniform=longest == shortest)
+        writer = self.writer if longest else None
+        return replace(self, lengths=wanted.clone(), filled=longest, uniform=longest == shortest, writer=writer)
 
     def clone(self) -> KVCache:
         """A copy with storage of its own, to follow two continuations of one text."""
         return self.select(torch.arange(self.batch, device=self.lengths.device))
 
     def select(self, rows: Int[Tensor, "row"]) -> KVCache:
-        """The given rows, in that order and as often as named, copied (beam search reorders its beams so)."""
+        """The given rows, in that order and as often as named, copied (beam search reorders its beams so).
+
+        Raises `ValueError` for what are no numbers of rows, (row,).
+        """
+        if not isinstance(rows, Tensor) or rows.dtype not in (torch.int64, torch.int32) or rows.ndim != 1:
+            raise ValueError(f"rows={described(rows)}: expected a tensor of whole numbers, (row,)")
 
         def pick(store: Tensor) -> Tensor:
             # What no row has filled is not worth copying. It is zero, not left undefined: a masked slot has weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch.nn.functional as F
@@ -20,7 +21,7 @@ def activation(kind: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]) -> 
         case "gelu":
             return F.gelu
         case "gelu_tanh":
-            return lambda x: F.gelu(x, approximate="tanh")
+            return partial(F.gelu, approximate="tanh")
         case "silu" | "swiglu":
             return F.silu
 

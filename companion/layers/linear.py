@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from companion.layers.attention import check_heads
+from companion.layers.wide import wide
 
 
 def positive_features(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes d_head"]:
@@ -46,7 +47,8 @@ def linear_attention(
         raise ValueError(f"chunk={chunk}: expected at least one token")
     if not causal:
         check_heads(q, k)
-        return _normalise(_read(positive_features(q), _sum_of_outer_products(*_features(k, v, real))))
+        out = _normalise(_read(positive_features(wide(q)), _sum_of_outer_products(*_features(k, v, real))))
+        return out.to(q.dtype)
     if q.shape[2] != k.shape[2]:
         raise ValueError(f"k has {k.shape[2]} tokens and q has {q.shape[2]}: expected as many where causal=True")
     outs, state = [], None
@@ -80,19 +82,20 @@ def linear_attention_step(
     Raises `ValueError` if the head counts do not divide.
     """
     check_heads(q, k)
-    read, (keys, values) = positive_features(q), _features(k, v, real)
+    read, (keys, values) = positive_features(wide(q)), _features(k, v, real)
     # Here and now, the quadratic formula for these tokens among themselves; from before, the state.
     group = q.shape[1] // k.shape[1]
     scores = (read @ keys.repeat_interleave(group, dim=1).transpose(-2, -1)).tril()
     totals = scores @ values.repeat_interleave(group, dim=1)
     added = _sum_of_outer_products(keys, values)
     if state is None:
-        return _normalise(totals), added
-    return _normalise(totals + _read(read, state)), state + added
+        return _normalise(totals).to(q.dtype), added
+    return _normalise(totals + _read(read, state)).to(q.dtype), state + added
 
 
 def _features(k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
     """phi(k), zero for padding, and v with the normaliser's 1 appended."""
+    k, v = wide(k), wide(v)  # sums over all tokens: half precision would overflow, or stop to grow
     features = positive_features(k)
     if real is not None:
         features = features.masked_fill(~real[:, None, :, None], 0.0)

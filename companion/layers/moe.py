@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from companion.boundary import check_routing
 from companion.config import FeedForwardConfig, MoEConfig
 from companion.layers.feedforward import FeedForward, activation
 from companion.layers.wide import wide, wide_dtype
@@ -94,10 +95,10 @@ def route(
     With top_k = 1 all but `"softmax_topk"` give weight one whatever the logits are, so that the loss has no gradient at
     the router. Weights are computed in fp32 or better.
 
-    Raises `ValueError` unless 1 <= top_k <= expert, or for an unknown gating.
+    Raises `ValueError` unless 1 <= top_k <= expert, for logits that are no floating tensor, a bias of another shape, or
+    an unknown gating.
     """
-    if not 1 <= top_k <= logits.shape[-1]:
-        raise ValueError(f"top_k={top_k}: expected a number from 1 to the {logits.shape[-1]} experts")
+    check_routing(logits, top_k, bias)
     z = wide(logits)
     if bias is None:
         experts = z.topk(top_k, dim=-1).indices  # scores rise with logits; and where scores saturate, logits do not
@@ -121,7 +122,8 @@ def within_capacity(routing: RoutingStats, capacity: float) -> Bool[Tensor, "*ba
     """Which visits take place when an expert takes at most ceil(capacity * tokens * top_k / experts) tokens.
 
     First come, first served, in the order of the tokens, row after row of the batch (Fedus et al. 2022, section 2.2).
-    Padding takes no place and is never dropped.
+    Padding takes no place and is never dropped. Places count the whole batch: those of a row depend on the rows before
+    it, and on how many of all tokens are padding.
     """
     top_k, experts = routing.experts.shape[-1], routing.logits.shape[-1]
     chosen = routing.experts.flatten()
@@ -130,7 +132,9 @@ def within_capacity(routing: RoutingStats, capacity: float) -> Bool[Tensor, "*ba
         real = routing.real[..., None].expand_as(routing.experts).flatten()
         chosen = chosen.masked_fill(~real, experts)  # behind the last expert
         visits = routing.real.sum() * top_k
-    share = Fraction(str(capacity))  # exact as written: 1.1 * 10 tokens are 11 places, not 12
+    # Exact as written: 1.1 * 10 tokens are 11 places, not 12. From `experts` on there is room for all, and below a
+    # billionth for one: no count of tokens makes these products too large for 64 bits.
+    share = Fraction(str(min(max(capacity, 1e-9), experts))).limit_denominator(10**9)
     places = -(-(share.numerator * visits) // (share.denominator * experts))
     order = chosen.argsort(stable=True)
     queue = chosen[order]

@@ -108,9 +108,14 @@ def rotate(
 
     (a, b) -> (a cos - b sin, a sin + b cos). `angles` is (token, pair) or (batch, token, pair), or their `Rotation`.
     `layout` says which components make a pair: `"half"` i and i + d_head/2, `"interleaved"` 2i and 2i + 1.
-    Raises `ValueError` for any other layout.
+    Raises `ValueError` for any other layout, and unless there is an angle for each token and pair.
     """
     cos, sin = angles if isinstance(angles, Rotation) else rotation(angles, x.dtype)
+    if cos.shape[-2:] != (x.shape[2], x.shape[3] // 2):  # one pair's angles would broadcast to all
+        raise ValueError(
+            f"angles has (token, pair) = {tuple(cos.shape[-2:])}: expected {(x.shape[2], x.shape[3] // 2)}, one for "
+            "each token and pair of x"
+        )
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)  # under autocast the stream is wider than its projections
     if layout == "half":
         a, b = x.chunk(2, dim=-1)

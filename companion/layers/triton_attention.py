@@ -66,10 +66,10 @@ def _forward(
     `x_batch`, `x_head`, `x_query` are strides. WIDTH_K and WIDTH_V are d_head and d_v rounded up to a power of two,
     which a tile must be; what lies beyond the real width is read as zero, and changes no sum.
     """
-    tile = tl.program_id(0)
     # 64 bits: a batch of long sequences has more than 2^31 numbers.
-    row = (tl.program_id(1) // heads).to(tl.int64)
-    head = (tl.program_id(1) % heads).to(tl.int64)
+    row = (tl.program_id(0) // heads).to(tl.int64)
+    head = (tl.program_id(0) % heads).to(tl.int64)
+    tile = tl.program_id(1)
     query = tile * TILE_Q + tl.arange(0, TILE_Q)
     component_k = tl.arange(0, WIDTH_K)
     component_v = tl.arange(0, WIDTH_V)
@@ -161,7 +161,8 @@ def triton_attention(
     out = q.new_empty(batch, heads, queries, d_v)
     if out.numel() == 0:
         return out
-    _forward[(triton.cdiv(queries, tile[0]), batch * heads)](
+    # A grid's first axis has room for 2^31 - 1 programs, the others for 65,535: four million tokens in tiles of 64.
+    _forward[(batch * heads, triton.cdiv(queries, tile[0]))](
         q,
         k,
         v,

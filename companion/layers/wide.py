@@ -1,4 +1,4 @@
-"""Wide enough: half precision is too coarse for sums and exponentials, which are computed in fp32 or better."""
+"""The precision that sums and exponentials are computed in: fp32 or better, since half precision is too coarse."""
 
 from __future__ import annotations
 

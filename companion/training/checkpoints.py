@@ -28,8 +28,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from companion.config import ModelConfig
+from companion.fields import parse_json, shown
 from companion.files.atomic import sync_folder, write_atomic, writing
 from companion.files.models import CONFIG, WEIGHTS, load_model, load_tensors, read_config, save_model, save_tensors
+from companion.training.record import DIGEST, Record, read_sealed, sealed
 from companion.transformer import Transformer
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
@@ -45,6 +47,17 @@ class Saved(NamedTuple):
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     done: int
+    log: str | None = None
+
+
+class Seals(NamedTuple):
+    """What a checkpoint notes of its run: the digest of run.json, and of the log up to here. See `record`."""
+
+    run: str = ""
+    log: str | None = None
+
+
+_NONE = Seals()
 
 
 class Checkpoints:
@@ -85,6 +98,7 @@ class Checkpoints:
         done: int,
         keep: int,
         error: float | None = None,
+        seals: Seals = _NONE,
     ) -> Path:
         """Write the checkpoint after update `done`, then remove all but the last `keep` and the best.
 
@@ -104,11 +118,15 @@ class Checkpoints:
                     draft.mkdir()
                     save_model(draft, model, weights=weights)
                     save_tensors(draft / OPTIMIZER, optimizer)
-                    state = {
+                    state: dict[str, Any] = {
                         "done": done,
                         "best": self._better(done, error, _best(before)),
                         "sha256": {name: _digest(draft / name) for name in (WEIGHTS, CONFIG, OPTIMIZER)},
                     }
+                    if seals.log is not None:
+                        state["log"] = seals.log
+                    if seals.run:
+                        state = sealed(state, seals.run)
                     write_atomic(draft / STATE, json.dumps(state, indent=2) + "\n")
                     draft.rename(final)
                 finally:
@@ -144,7 +162,7 @@ class Checkpoints:
             raise ValueError(f"{folder / CONFIG}: {error}") from None
         state = _state(folder)
         _check(folder, state, (WEIGHTS, CONFIG, OPTIMIZER))
-        return Saved(folder, config, weights, optimizer, state["done"])
+        return Saved(folder, config, weights, optimizer, state["done"], state["log"])
 
     def set_aside(self, after: Path) -> list[Path]:
         """Rename the damaged checkpoints later than `after` so that they are no longer found; their new names."""
@@ -158,8 +176,11 @@ class Checkpoints:
 
     def clear_unfinished(self) -> None:
         """Remove what a kill left: drafts, and old ones on their way out."""
-        for folder in self.home.glob(".step-*"):
-            shutil.rmtree(folder)
+        for path in self.home.glob(".step-*"):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def _better(self, done: int, error: float | None, best: dict[str, Any] | None) -> dict[str, Any] | None:
         """The best one so far. Of equals the later, which was trained longer and is more likely the last as well."""
@@ -193,18 +214,28 @@ def _best(folder: Path | None) -> dict[str, Any] | None:
 
 
 def _state(folder: Path) -> dict[str, Any]:
+    path = folder / STATE
+    if not path.exists():
+        raise ValueError(f"{path}: the checkpoint is damaged (the file is missing)")
     try:
-        state = json.loads((folder / STATE).read_text("utf-8"))
-        best = state.get("best")  # a run of an earlier version has none, and no checksums
-        return {
-            "done": int(state["done"]),
-            "best": None if best is None else {"update": int(best["update"]), "error": float(best["error"])},
-            "sha256": dict(state.get("sha256", {})),
-        }
-    except FileNotFoundError:
-        raise ValueError(f"{folder / STATE}: the checkpoint is damaged (the file is missing)") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder / STATE}: the checkpoint is damaged ({error})") from None
+        run = folder.parent.parent / "run.json"
+        digest = read_sealed(run, "put it back from a copy").get(DIGEST) if run.is_file() else None
+        if digest is None:  # a run of an earlier version, whose states have no seals
+            state = Record(parse_json(path.read_text("utf-8")), path)
+        else:
+            state = read_sealed(path, "the checkpoint is damaged", digest)
+        done, best = state["done"], state.get("best")  # an earlier version has no best, and no checksums
+        if type(done) is not int or _name(done) != folder.name:
+            raise ValueError(f"done={shown(done)}: expected that of {folder.name}")
+        if best is not None and not (type(best["update"]) is int and isinstance(best["error"], (int, float))):
+            raise ValueError(f"best={shown(dict(best))}: expected an update and its error")
+        sums = state.get("sha256", {})
+        if not all(isinstance(value, str) for value in sums.values()):
+            raise ValueError("sha256: expected checksums, which are texts")
+        return {"done": done, "best": None if best is None else dict(best), "sha256": sums, "log": state.get("log")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = str(error).removeprefix(f"{path}: ")
+        raise ValueError(f"{path}: the checkpoint is damaged ({why})") from None
 
 
 def _check(folder: Path, state: Mapping[str, Any], names: tuple[str, ...]) -> None:

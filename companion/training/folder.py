@@ -30,9 +30,11 @@ from pathlib import Path
 from typing import Any
 
 from companion.data.tokenizer import BytePairTokenizer
+from companion.fields import parse_json
 from companion.files.atomic import write_atomic, writing
 from companion.files.lock import locked
-from companion.training.checkpoints import Checkpoints, Saved
+from companion.training.checkpoints import Checkpoints, Saved, Seals
+from companion.training.record import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
 from companion.training.settings import TextSettings
 from companion.training.trainer import Trainer
 from companion.transformer import Transformer
@@ -87,7 +89,7 @@ class RunFolder:
         if self.exists:
             raise ValueError(f"{self.path}: a run was begun here a moment ago; the same command goes on with it")
         digests = {name: _digest(text.encode()) for name, text in files.items()}
-        whole = {**files, "run.json": json.dumps({**record, "sha256": digests}, indent=2) + "\n"}
+        whole = {**files, "run.json": json.dumps(sealed({**record, "sha256": digests}), indent=2) + "\n"}
         new = not self.path.exists()
         try:
             for name, text in whole.items():
@@ -100,18 +102,20 @@ class RunFolder:
                     self.path.rmdir()
             raise
 
-    def record(self) -> dict[str, Any]:
-        """What `create` was given, and the checksums of the files. Raises `ValueError` when there is no run, or it
-        cannot be read."""
+    def record(self) -> Record:
+        """What `create` was given, and the checksums of the files. Raises `ValueError` when there is no run, or its
+        run.json cannot be read, or was changed."""
         if not self.exists:
             raise ValueError(f"{self.path}: expected the folder of a run, found no run.json there; train one first")
-        return self._read_json("run.json", "put it back from a copy, or begin a new run with another --out")
+        remedy = "put it back from a copy, or begin a new run with another --out"
+        record = read_sealed(self.path / "run.json", remedy)
+        check_record(record, remedy)
+        return record
 
     @property
     def task(self) -> str:
         """What the run learns: the name of a task, see `companion.training.settings.TASKS`."""
-        settings = self.record().get("settings")
-        return str(settings.get("task", TextSettings.task)) if isinstance(settings, dict) else TextSettings.task
+        return str(self.record().get("settings", {}).get("task", TextSettings.task))
 
     def tokenizer(self) -> BytePairTokenizer:
         """The tokenizer of a run on text.
@@ -128,16 +132,24 @@ class RunFolder:
             raise ValueError(f"{path}: expected the tokenizer that this run began with, found another one; {remedy}")
         return tokenizer
 
-    def result(self) -> dict[str, Any]:
-        """What `finish` was given. Raises `ValueError` when the run is not finished, or `result.json` is damaged."""
-        return self._read_json("result.json", "remove it, and the command that trained the run measures it again")
+    def result(self) -> Record:
+        """What `finish` was given. Raises `ValueError` when the run is not finished, or `result.json` is damaged, was
+        changed, or is another run's."""
+        remedy = "remove it, and the command that trained the run measures it again"
+        result = read_sealed(self.path / "result.json", remedy, self._digest())
+        check_result(result, remedy)
+        return result
 
     def finish(self, result: dict[str, Any]) -> None:
         """Write `result`, as JSON has it: from then on the run is finished.
 
         Raises `NotWritten`, with nothing of it there, when there is no room.
         """
-        write_atomic(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+        write_atomic(self.path / "result.json", json.dumps(sealed(result, self._digest() or ""), indent=2) + "\n")
+
+    def _digest(self) -> str | None:
+        """Of run.json: what seals the other files of the run. A run of before there were digests has none."""
+        return self.record().get(DIGEST) if self.exists else None
 
     # Checkpoints
 
@@ -168,7 +180,12 @@ class RunFolder:
 
         def write() -> str:
             self._sync_log()
-            return str(self.checkpoints.write(trainer.model, weights, state, done=trainer.done, keep=keep, error=error))
+            seals = Seals(self._digest() or "", self._log_digest(trainer.done))
+            return str(
+                self.checkpoints.write(
+                    trainer.model, weights, state, done=trainer.done, keep=keep, error=error, seals=seals
+                )
+            )
 
         return Path(trainer.parallel.on_main(write))
 
@@ -177,7 +194,8 @@ class RunFolder:
 
         Checkpoints that are damaged are set aside, and `say` is told; so it is of what is gone on with.
 
-        Raises `ValueError` if all checkpoints are damaged, or the one is of another model. A collective.
+        Raises `ValueError` if all checkpoints are damaged, the one is of another model, or the log up to there is not
+        the one that was written. A log that is gone is begun again. A collective.
         """
         parallel = trainer.parallel
         found: list[Saved] = []
@@ -194,6 +212,14 @@ class RunFolder:
                 )
             for fault, aside in zip(faults, reversed(self.checkpoints.set_aside(saved.folder)), strict=True):
                 say(f"{fault}; going on from the one before, {saved.folder}. The damaged one is now {aside.name}")
+            if not (self.path / "log.jsonl").exists():
+                if saved.log not in (None, digest_of([])):
+                    say(f"{self.path / 'log.jsonl'} is gone: what it said of updates 1 to {saved.done:,} is lost")
+            elif saved.log not in (None, self._log_digest(saved.done)):
+                raise ValueError(
+                    f"{self.path / 'log.jsonl'}: expected the log of updates 1 to {saved.done} as it was written, "
+                    "found another: it was changed; put it back from a copy, or remove it, and the run goes on without"
+                )
             self._cut_log(saved.done)
             found.append(saved)
             return str(saved.folder)
@@ -234,9 +260,14 @@ class RunFolder:
         for line in log.splitlines(keepends=True):
             end += len(line)
             with suppress(ValueError):
-                entry = json.loads(line)
-                if isinstance(entry, dict) and isinstance(entry.get("update"), int) and line.endswith(b"\n"):
+                entry = parse_json(line)
+                if isinstance(entry, dict) and type(entry.get("update")) is int and line.endswith(b"\n"):
                     yield end, entry
+
+    def _log_digest(self, done: int) -> str:
+        """Of the lines up to update `done`, without what the machine adds."""
+        lines = (entry for entry in self.entries() if entry["update"] <= done)
+        return digest_of([{k: v for k, v in entry.items() if k not in MACHINE_FIELDS} for entry in lines])
 
     def _cut_log(self, done: int) -> None:
         """Forget lines of updates after the checkpoint: they will be made, and written, again. Takes no room."""
@@ -262,16 +293,6 @@ class RunFolder:
             if found <= {_TOKENIZER, _LOCK} | {entry.name for entry in self.path.glob(".*.tmp")}:
                 return
         raise ValueError(f"--out {self.path}: expected a new or empty folder, or a run; found something else there")
-
-    def _read_json(self, name: str, remedy: str) -> dict[str, Any]:
-        path = self.path / name
-        try:
-            value = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{path}: cannot be read ({error}); {remedy}") from None
-        if not isinstance(value, dict):
-            raise ValueError(f"{path}: expected a JSON object, got {type(value).__name__}; {remedy}")
-        return value
 
 
 def _digest(data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
@@ -15,10 +16,11 @@ from tqdm.auto import tqdm
 
 from companion.config import require_whole
 from companion.costs.account import train_flops
+from companion.generation.decoding import NotFinite
 from companion.training.folder import RunFolder
 from companion.training.tasks.task import Measured
 from companion.training.tensorboard import Board
-from companion.training.trainer import Trainer, Update
+from companion.training.trainer import Diverged, Trainer, Update
 from companion.transformer import Transformer
 
 MOST_LOGGED = 2000
@@ -85,10 +87,18 @@ def fit(
             board.add(entry)
 
         def look(model: Transformer) -> float:
-            measured = measure(model)
+            try:
+                measured = measure(model)
+                if math.isnan(measured.error):
+                    raise NotFinite("the loss on what is held out is not a number")
+            except NotFinite as error:
+                raise Diverged(f"{error}, after update {trainer.done}") from None
             log({"update": trainer.done, **measured.scores})
             if after_evaluation is not None:
-                after_evaluation(trainer.done, measured, model)
+                try:
+                    after_evaluation(trainer.done, measured, model)
+                except NotFinite as error:
+                    raise Diverged(f"{error}, after update {trainer.done}") from None
             return measured.error
 
         def check() -> None:

@@ -47,7 +47,10 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
     """Both moments and the count of every parameter, as `exp_avg.<name>`, `exp_avg_sq.<name>`, `step.<name>`."""
     tensors = {}
     for name, p in model.named_parameters():
-        for key, value in optimizer.state.get(p, {}).items():
+        kept = optimizer.state.get(p, {})
+        if not kept and optimizer.state and p.requires_grad:  # no loss has used it yet
+            kept = {key: torch.zeros_like(p) for key in MOMENTS} | {"step": torch.zeros(())}
+        for key, value in kept.items():
             tensors[f"{key}.{name}"] = torch.as_tensor(value).detach()
     return tensors
 
@@ -67,10 +70,16 @@ def load_optimizer_state(
     order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     for name, p in named.items():
         entry = {key: tensors[f"{key}.{name}"] for key in (*MOMENTS, "step") if f"{key}.{name}" in tensors}
+        if not entry and not p.requires_grad:  # frozen: it has no moments
+            continue
         if len(entry) != 3:
             raise ValueError(f"optimizer state: expected both moments and the count of {name}, got {sorted(entry)}")
         entry |= {key: part(p, entry[key], f"{key}.{name}") for key in MOMENTS}
         state["state"][order[id(p)]] = entry
-    if len(tensors) != 3 * len(named):
-        raise ValueError(f"optimizer state: expected {3 * len(named)} tensors, got {len(tensors)}: another model's")
+    if others := sorted(key for key in tensors if key.partition(".")[2] not in named):
+        raise ValueError(
+            f"optimizer state: expected moments of this model's parameters, got {others[0]}: another model's"
+        )
+    if tensors and len(tensors) % 3:
+        raise ValueError(f"optimizer state: expected three tensors for each parameter, got {len(tensors)} in all")
     optimizer.load_state_dict(state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -99,5 +99,6 @@ def new_record(task: Task, trainer: Trainer, plan: Plan) -> dict[str, Any]:
         "evaluations": plan.evaluations,
         "precision": trainer.precision,
         "parameters": trainer.parameters,
+        "model": asdict(task.config),
         "versions": versions(),
     }

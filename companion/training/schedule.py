@@ -70,7 +70,7 @@ def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:
 
 
 def paper_peak(d_model: int, warmup: int) -> float:
-    """The highest learning rate of Vaswani et al. 2017, equation 3: (d_model * warmup)^-0.5 (lesson 09, equation 9.10).
+    """The highest learning rate of Vaswani et al. 2017, equation 3: (d_model * warmup)^-0.5 (lesson 09, equation D9.7).
 
     Raises `ValueError` for a `d_model` or a `warmup` below 1.
     """

@@ -11,6 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
@@ -202,7 +203,7 @@ class Settings(ABC):
             return config
         gated = self.activation == "swiglu"
         # A gated network has three matrices: two thirds of the width give it the same size. A multiple of 32 is fast.
-        d_ff = self.d_ff or (round(self.d_model * 8 / 3 / 32) * 32 or 32 if gated else 4 * self.d_model)
+        d_ff = self.d_ff or (round(Fraction(self.d_model, 12)) * 32 or 32 if gated else 4 * self.d_model)
         return ModelConfig(
             vocab=vocab,
             d_model=self.d_model,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor
 
+from companion.boundary import check_kind, described
 from companion.config import require_whole
+from companion.fields import require_number, require_types, shown
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE, RoutingStats, load_entropy
 from companion.training.distributed.parallel import Parallel
@@ -68,23 +69,23 @@ class TrainingConfig:
     bias_rate: float = 0.001
 
     def __post_init__(self) -> None:
+        require_types(self)
         for name in ("updates", "accumulate"):
             require_whole(name, getattr(self, name))
         for name in ("warmup", "seed"):
             require_whole(name, getattr(self, name), 0)
         for name in ("learning_rate", "clip"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
+            if not value > 0:
                 raise ValueError(f"{name}={value!r}: expected a number > 0")
         for name in ("weight_decay", "balance_loss", "z_loss", "bias_rate"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
+            if not value >= 0:
                 raise ValueError(f"{name}={value!r}: expected a number >= 0")
-        if not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):
-            raise ValueError(f"betas={self.betas!r}: expected two numbers of at least 0 and below 1")
-        if self.schedule not in get_args(Schedule):
-            expected = ", ".join(map(repr, get_args(Schedule)))
-            raise ValueError(f"schedule={self.schedule!r}: expected one of {expected}")
+        pair = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
+        expected = "two numbers of at least 0 and below 1"
+        if not pair or not all(0 <= require_number("betas", beta, expected) < 1 for beta in self.betas):
+            raise ValueError(f"betas={shown(self.betas)}: expected {expected}")
         if not 0 <= self.last_share <= 1:
             raise ValueError(f"last_share={self.last_share!r}: expected a share between 0 and 1")
 
@@ -122,8 +123,8 @@ class Trainer:
 
     Methods that are *collectives* have to be called by all processes, in the same order.
 
-    Raises `ValueError` for another `precision`, and where `parallel` is to spread experts and `model` has none, or a
-    number that cannot be shared out evenly.
+    Raises `ValueError` for another `precision`, for an argument of another kind, and where `parallel` is to spread
+    experts and `model` has none, or a number that cannot be shared out evenly.
     """
 
     def __init__(
@@ -137,8 +138,14 @@ class Trainer:
         compile: bool = False,
         parallel: Parallel | None = None,
     ) -> None:
+        check_kind("model", model, Transformer, "a Transformer")
+        check_kind("config", config, TrainingConfig, "a TrainingConfig")
+        for name, function in (("batches", batches), ("loss", loss)):
+            if not callable(function):
+                raise ValueError(f"{name}={described(function)}: expected a function")
+        check_kind("compile", compile, bool, "True or False")
         if precision not in ("fp32", "bf16"):
-            raise ValueError(f"precision={precision!r}: expected 'fp32' or 'bf16'")
+            raise ValueError(f"precision={shown(precision)}: expected 'fp32' or 'bf16'")
         self.model, self.batches, self.config, self.loss = model, batches, config, loss
         self.parallel = Parallel() if parallel is None else parallel
         self.parameters = sum(p.numel() for p in model.parameters())  # of the whole model

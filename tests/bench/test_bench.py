@@ -22,6 +22,7 @@ from companion.costs.account import counted_flops
 from companion.costs.chips import Chip
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
+from companion.generation.weights import FORMS, possible
 from companion.layers.moe import MoE
 
 TINY = SIZES["tiny"]
@@ -67,10 +68,17 @@ def test_one_run_says_prints_and_writes_the_same(tmp_path, capsys):
             ratios = [a / b for a, b in zip(row["samples"], ours["samples"], strict=True)]
             assert row["ratio"]["median"] == pytest.approx(sum(ratios) / 2)
             assert row["rate"] == pytest.approx(c["items"] / row["seconds"]["median"])
-            assert row["share"] == pytest.approx(c["least"] / row["seconds"]["median"])
+            least = c["least"] if row["moved"] is None else row["moved"] / record["ceiling"]["bandwidth"]
+            assert row["share"] == pytest.approx(least / row["seconds"]["median"])
         assert not [out for out in c["left_out"] if out["kind"] == "differs"]
         assert all(" ".join(f"not timed: {out['name']}: {out['why']}".split()) in said for out in c["left_out"])
-        if c["part"] in ("train", "decode"):
+        if "form of weights" in c["title"]:
+            forms = [form for form in FORMS if possible(form, "cpu")]
+            assert [row["name"] for row in c["rows"]] == [OURS, *(f"ours, {form}" for form in forms)]
+            moved = {row["name"].split()[-1]: row["moved"] for row in c["rows"]}
+            assert moved["fp32"] > moved["fp16"] == moved["bf16"] > moved["int4"]
+            assert all(form in c["remarks"][0] for form in forms)
+        elif c["part"] in ("train", "decode"):
             timed = {row["name"] for row in c["rows"]}
             missing = {out["name"] for out in c["left_out"] if out["kind"] == "missing"}
             assert timed == {OURS, *INSTALLED}
@@ -98,7 +106,7 @@ def test_another_function_is_never_timed_and_the_exit_code_says_so(tmp_path, mon
     arguments = ["bench", "--sizes", "tiny", "--rounds", "1", "--device", "cpu", "--out", str(tmp_path)]
     assert main([*arguments, "--only", "decode", "train"]) == 1
     record = json.loads((tmp_path / "bench.json").read_text())
-    assert [c["part"] for c in record["comparisons"]] == ["train", "decode", "decode"]
+    assert [c["part"] for c in record["comparisons"]] == ["train", "decode", "decode", "decode"]
     for c in (record["comparisons"][0], record["comparisons"][2]):  # one token may come out right by chance
         assert "transformers" not in {row["name"] for row in c["rows"]}
         assert ("transformers", "differs") in {(out["name"], out["kind"]) for out in c["left_out"]}

@@ -1,6 +1,7 @@
 """`companion generate` with published checkpoints: the text, and the ids, that `transformers` writes."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -257,6 +258,31 @@ def test_a_run_takes_beams_and_ids_too(home: Path, capsys) -> None:
     assert "expected at most 15, so that one can follow in a context of 16" in error
 
 
+def test_weights_in_another_form_write_and_are_measured(home: Path, capsys) -> None:
+    Path("book.txt").write_text("\n".join(LINES * 9), "utf-8")
+    small = ["--d-model", "32", "--layers", "1", "--heads", "2", "--context", "16", "--vocab", "280", "--batch", "2"]
+    assert main(["train", "--data", "book.txt", "--out", "runs/one", *small, "--steps", "2"]) == 0
+    capsys.readouterr()
+    flags = ["--prompt", "The ", "--tokens", "9", "--temperature", "0"]
+    assert write(capsys, "--weights", "fp32", *flags) == write(capsys, *flags)
+    assert write(capsys, "--weights", "auto", *flags, "--prompt", "Ein").startswith("[1] The ")
+    assert main(["evaluate", "--data", "book.txt", "--weights", "fp16"]) == 0
+    number = r"([-+\d.e]+)"
+    line = rf"weights in fp16: {number} bits per byte, {number}%; .* no logit changes by more than {number}\.\n"
+    told = re.search(line, capsys.readouterr().out)
+    assert told is not None and abs(float(told[2])) < 0.2 and 0 < float(told[3]) < 0.1
+
+
+def test_a_form_that_this_processor_cannot_do_is_refused(home: Path, capsys, monkeypatch) -> None:
+    from companion.generation import weights
+
+    monkeypatch.setattr(weights, "possible", lambda form, device: form != "int4")
+    error = refused(capsys, "--checkpoint", "gpt2", "--prompt", "a", "--weights", "int4")
+    assert (
+        "weights='int4': PyTorch has no such product for this processor (cpu); it has fp32, fp16, bf16, int8" in error
+    )
+
+
 def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: asked.append(name) or home / "llama")
@@ -282,6 +308,8 @@ def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeyp
         (["--checkpoint", "gpt2", "--prompt", "a", "--length-penalty", "1"], "--length-penalty: expected --beams"),
         (["--prompt", "a", "--beams", "2", "--top-k", "3"], "--top-k: expected no --beams beside it"),
         (["--prompt", "a", "--beams", "2", "--compile"], "--compile: expected no --beams beside it"),
+        (["--prompt", "a", "--beams", "2", "--weights", "int8"], "--weights: expected no --beams beside it"),
+        (["--prompt", "a", "--weights", "int3"], "--weights int3: expected one of fp32, fp16, bf16, int8, int4, auto"),
         (
             ["--checkpoint", "gpt2", "--prompt", "a", "--beams", "2", "--length-penalty", "1e9"],
             "length_penalty=1000000000.0",

@@ -93,7 +93,7 @@ def replace(path: Path) -> None:
 
 def forget(path: Path) -> None:
     record = json.loads(path.read_text())
-    del record["updates"]
+    del record["updates"], record["digest"]  # with it, the change itself would be noticed
     path.write_text(json.dumps(record))
 
 
@@ -261,6 +261,9 @@ def test_the_best_checkpoint_can_be_put_to_use(home: Path, capsys) -> None:
         "update": 6,
         "error": min(e["bits_per_byte"] for e in run.entries() if "bits_per_byte" in e),
     }
+    record = json.loads((run.path / "run.json").read_text())
+    del record["digest"]  # as in a run of before there were digests, whose files may be written by hand
+    (run.path / "run.json").write_text(json.dumps(record))
     shutil.copytree(run.checkpoint(), best)
     model = best / "model.safetensors"
     model.write_bytes(Path("runs/one/checkpoints/step-00000003/model.safetensors").read_bytes())

@@ -94,10 +94,8 @@ def test_a_layer_with_a_window_decodes_from_its_cache_as_it_reads_at_once():
 
 # --- on a GPU ---
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
-
-@gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("lengths", [(70, 70), (33, 129), (1, 50), (129, 33)])
 @pytest.mark.parametrize("kv_head", [1, 2, 4])
@@ -113,7 +111,7 @@ def test_the_triton_kernel_equals_sdpa(lengths, kv_head, is_causal, dtype, toler
     torch.testing.assert_close(triton_attention(turned, k, v, causal=is_causal, tile=(32, 16)), out)
 
 
-@gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", PREDICATES)
 def test_flex_attention_equals_sdpa_forward_and_backward(name, unchecked):
     g = torch.Generator().manual_seed(0)

@@ -156,5 +156,5 @@ def test_flags_become_the_mixture_and_are_refused_without_experts():
             TextSettings(**{name: value})
     with pytest.raises(ValueError, match="--z-loss -1: expected a number >= 0"):
         TextSettings(experts=4, z_loss=-1.0)
-    with pytest.raises(ValueError, match="balance_loss=nan: expected a number >= 0"):
+    with pytest.raises(ValueError, match="balance_loss=nan: expected a finite number"):
         TrainingConfig(1, balance_loss=float("nan"))

@@ -193,7 +193,7 @@ def test_a_batch_without_targets_and_another_models_state_are_refused(make_train
         fresh.load(other.weights(), {**state, "exp_avg.more": torch.ones(1)}, 1)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_bf16_on_a_gpu_trains_and_keeps_fp32_weights(make_trainer) -> None:
     cpu = make_trainer(updates=40, accumulate=1)
     trainer = Trainer(cpu.model.cuda(), cpu.batches, cpu.config, precision="bf16")

@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from companion.training import losses
 from companion.training.losses import IGNORE, bits_per_byte, cross_entropy_sum
 
 
@@ -75,3 +77,66 @@ def test_a_smoothing_that_is_no_share_is_refused() -> None:
     for smoothing in (-0.1, 1.0):
         with pytest.raises(ValueError, match=f"smoothing={smoothing}: expected a share"):
             cross_entropy_sum(torch.zeros(1, 1, 2), torch.zeros(1, 1, dtype=torch.long), smoothing=smoothing)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("chunk", [1, 30, 1000])
+def test_the_loss_in_chunks_is_the_whole_loss_and_so_is_its_gradient(monkeypatch, smoothing, dtype, chunk) -> None:
+    """Chunks of one token, of two with a rest, and one that holds all; a target that counts for nothing among them,
+    beside logits that are no numbers."""
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(3, 5, 13)).to(dtype).requires_grad_()
+    targets = torch.randint(13, (3, 5))
+    targets[1, 2:4] = IGNORE
+    outcomes = []
+    for whole in (10**9, 0):
+        monkeypatch.setattr(losses, "WHOLE", whole)
+        monkeypatch.setattr(losses, "CHUNK", chunk)
+        total, count = cross_entropy_sum(logits, targets, smoothing=smoothing)
+        (gradient,) = torch.autograd.grad(0.7 * total, logits)
+        outcomes.append((total, count, gradient))
+    (total, count, gradient), (in_chunks, counted, theirs) = outcomes
+    assert in_chunks.dtype == total.dtype and theirs.dtype == dtype and count == counted
+    close = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2}[dtype]
+    torch.testing.assert_close(in_chunks, total, rtol=min(close, 1e-5), atol=0)
+    torch.testing.assert_close(theirs, gradient, rtol=close, atol=close / 10)
+    with torch.no_grad():
+        logits[1, 2:4] = math.nan
+    total, _ = cross_entropy_sum(logits, targets, smoothing=smoothing)
+    assert total.isfinite() and torch.autograd.grad(total, logits)[0].isfinite().all()
+
+
+def test_in_chunks_no_table_of_tokens_by_vocab_is_kept_beside_the_logits(monkeypatch) -> None:
+    """Bytes kept for the backward pass, and the largest tensor that either pass makes."""
+
+    class Largest(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wide = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.dtype == torch.float32:
+                self.wide = max(self.wide, out.numel())
+            return out
+
+    logits = torch.randn(4, 64, 512).bfloat16().requires_grad_()
+    targets = torch.randint(512, (4, 64))
+    kept: dict[int, int] = {}
+    wide: dict[int, int] = {}
+    for whole in (10**9, 0):
+        monkeypatch.setattr(losses, "WHOLE", whole)
+        monkeypatch.setattr(losses, "CHUNK", 8 * 512)
+        storages: dict[int, int] = {}
+
+        def pack(tensor, storages=storages):
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with Largest() as largest, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            total, _ = cross_entropy_sum(logits, targets)
+            total.backward()
+        kept[whole], wide[whole] = sum(storages.values()), largest.wide
+    assert wide[10**9] == 4 * 64 * 512 and wide[0] == 8 * 512
+    assert kept[0] <= logits.nbytes + 4 * 64 * (8 + 4) and kept[10**9] >= 4 * logits.numel()

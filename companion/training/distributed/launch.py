@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shlex
+import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,12 +21,67 @@ from companion.training.distributed.processes import Processes
 TIMEOUT = timedelta(hours=1)
 """How long a process waits for the others: longer than any evaluation or checkpoint, which the main process makes while
 the others wait. One that ended is noticed at once; one that hangs, after this time."""
+PATIENCE = timedelta(minutes=1)
+"""How long a process waits for the others when it starts."""
 _SIGNS = ("connection reset", "connection closed", "broken pipe", "timed out", "remote process", "ncclremoteerror")
 
 
 def launched() -> bool:
     """Whether `torchrun`, or another launcher that says as much as it does, started this process."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+
+
+class Alone(ValueError):
+    """This process does not meet the others of its run. Each says so, for nobody knows whether another one can."""
+
+
+def processes_launched() -> int:
+    """How many processes the launcher started, or 1."""
+    return int(os.environ["WORLD_SIZE"]) if launched() else 1
+
+
+def check_launch() -> None:
+    """Raises `ValueError` unless what a launcher says of this process can be: its number, how many there are, where the
+    first one is."""
+    if not launched():
+        return
+    numbers = {}
+    for name, least in (("WORLD_SIZE", 1), ("RANK", 0), ("MASTER_PORT", 1)):
+        value = os.environ[name]
+        if not (value.isascii() and value.isdigit()) or int(value[:9]) < least:
+            raise Alone(f"{name}={value!r} in the environment: expected a whole number >= {least}, as torchrun sets it")
+        numbers[name] = int(value)
+    if numbers["RANK"] >= numbers["WORLD_SIZE"]:
+        raise Alone(f"RANK={numbers['RANK']} in the environment: expected less than WORLD_SIZE={numbers['WORLD_SIZE']}")
+    address, port = os.environ["MASTER_ADDR"], numbers["MASTER_PORT"]
+    if port > 65535:
+        raise Alone(f"MASTER_PORT={port} in the environment: expected at most 65535")
+    try:
+        socket.getaddrinfo(address, port)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise Alone(
+            f"MASTER_ADDR={address!r} in the environment: expected the machine of the first process, found none of "
+            f"this name ({why})"
+        ) from None
+    if numbers["RANK"] > 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        _reach(address, port)
+
+
+def _reach(address: str, port: int) -> None:
+    """Wait until something listens at the address of the first process. PyTorch waits too, but not in silence."""
+    end, why = time.monotonic() + PATIENCE.total_seconds(), "it does not answer"
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((address, port), timeout=max(0.1, end - time.monotonic())).close()
+            return
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            time.sleep(0.2)
+    raise Alone(
+        f"MASTER_ADDR={address!r}, MASTER_PORT={port} in the environment: expected the first process there; after "
+        f"{PATIENCE.total_seconds():.0f} seconds: {why}"
+    )
 
 
 def command(arguments: Sequence[str], processes: int | None = None) -> str:
@@ -41,12 +97,14 @@ def command(arguments: Sequence[str], processes: int | None = None) -> str:
 def only_main_speaks() -> Iterator[None]:
     """In a process other than the main one, nothing goes to standard output, and what the main one says too (bad input,
     Ctrl-C) ends with `Elsewhere`."""
-    if not launched() or os.environ["RANK"] == "0":
+    if not launched() or os.environ["RANK"].strip("0") == "":
         yield
         return
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         try:
             yield
+        except Alone:
+            raise
         except ValueError as error:
             raise Elsewhere(exit_code(error)) from error
         except KeyboardInterrupt as error:
@@ -77,7 +135,7 @@ def start_processes(
     device = _own_device(device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store, rank, world = next(dist.rendezvous("env://", timeout=TIMEOUT))
+    store, rank, world = _meet()
     lost = False
     try:
         dist.init_process_group(
@@ -101,6 +159,24 @@ def start_processes(
             dist.destroy_process_group()
         # Threads of gloo hand back the tensors of the last collective; one that does while Python ends aborts it.
         time.sleep(0.1)
+
+
+def _meet() -> tuple[dist.Store, int, int]:
+    """The store that the processes share, this one's number, and how many there are; once all are there."""
+    world = os.environ["WORLD_SIZE"]
+    try:
+        store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+        store.set_timeout(PATIENCE)
+        store.set(f"companion/{rank}", "here")
+        store.wait([f"companion/{other}" for other in range(size)])
+    except (RuntimeError, OSError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise Alone(
+            f"WORLD_SIZE={world} in the environment: expected so many processes within "
+            f"{PATIENCE.total_seconds():.0f} seconds; not all have come ({why})"
+        ) from None
+    store.set_timeout(TIMEOUT)
+    return store, rank, size
 
 
 def _own_device(device: torch.device) -> torch.device:

@@ -1,4 +1,4 @@
-"""One run on several processes: `Processes`, which is what `Parallel` is for one.
+"""`Processes`, the `Parallel` of a run on several processes: who has which rows, and how gradients add up.
 
 A micro-batch is what it is for one process. Each process computes its ids from its number, which costs next to nothing,
 and takes the rows that are its own; the gradients, which are sums over tokens divided by the tokens of all, add up. So

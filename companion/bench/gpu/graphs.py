@@ -1,0 +1,81 @@
+"""Decode steps without a launch from Python: recorded once as a CUDA graph, then replayed (lesson 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from companion.generation.decoding import decode
+from companion.layers.cache import KVCache
+from companion.transformer import Memory, Transformer
+
+Step = Callable[[Transformer, Tensor, KVCache, Memory | None], tuple[Tensor, KVCache]]
+
+
+class RecordedDecode:
+    """Greedy decode steps of the rows of one cache, which is written in place.
+
+    A step reads its tokens and the rows' lengths from tensors that stay where they are, and leaves the next ones there:
+    so it can be replayed as it was recorded. What changes its shapes is the number of slots that attention sees; for
+    each bucket of slots (`cache.bucket`) there is one graph, recorded when it is first needed.
+
+    step: `decode`, or that compiled.
+    """
+
+    def __init__(self, model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache, step: Step = decode) -> None:
+        self.model, self.step = model, step
+        self.tokens, self.lengths = tokens.clone(), cache.lengths.clone()
+        self.cache, self.filled = cache, cache.filled
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def start(self, tokens: Int[Tensor, "batch"], cache: KVCache) -> None:
+        """Go on from another text, with the graphs there are: `cache`, of the same sizes, is copied."""
+        kept, new = (*self.cache.keys, *self.cache.values), (*cache.keys, *cache.values)
+        for here, there in zip(kept, new, strict=True):
+            if here is not there:
+                here.copy_(there)
+        self._restore(tokens, cache.lengths)
+        self.filled = cache.filled
+
+    def advance(self) -> Int[Tensor, "batch"]:
+        """One more token per row: the most probable ones, in a tensor that the next step overwrites."""
+        bucket = self.cache.bucket
+        last = -(-(self.filled + 1) // bucket) * bucket - 1
+        if last not in self._graphs:
+            self._graphs[last] = self._record(last)
+        self._graphs[last].replay()
+        self.filled += 1
+        return self.tokens
+
+    def _once(self, last: int) -> None:
+        # `filled` is only an upper bound on the lengths, so it may be given as the bucket's last slot.
+        seen = replace(self.cache, lengths=self.lengths, filled=last, uniform=False)
+        logits, _ = self.step(self.model, self.tokens, seen, None)
+        self.tokens.copy_(logits.argmax(-1))
+        self.lengths.add_(1)
+
+    def _record(self, last: int) -> torch.cuda.CUDAGraph:
+        tokens, lengths = self.tokens.clone(), self.lengths.clone()
+        graph = torch.cuda.CUDAGraph()
+        pool = next(iter(self._graphs.values())).pool() if self._graphs else None
+        with torch.inference_mode():
+            beside = torch.cuda.Stream()
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                for _ in range(3):  # what allocates, compiles or is tuned does so now
+                    self._restore(tokens, lengths)
+                    self._once(last)
+            torch.cuda.current_stream().wait_stream(beside)
+            self._restore(tokens, lengths)
+            with torch.cuda.graph(graph, pool=pool):
+                self._once(last)
+            self._restore(tokens, lengths)  # recording ran nothing, but says nothing about it either
+        return graph
+
+    def _restore(self, tokens: Tensor, lengths: Tensor) -> None:
+        self.tokens.copy_(tokens)
+        self.lengths.copy_(lengths)

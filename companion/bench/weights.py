@@ -1,0 +1,62 @@
+"""Generation with the weights in each of their forms: how fast, how many bytes a second, and how far from the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from companion import account
+from companion.bench.compare import OURS, Comparison, Setting
+from companion.bench.models import drawn
+from companion.bench.sizes import Size
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
+from companion.generation.weights import FORMS, Prepared, largest_change, possible, prepared
+
+
+def decode_forms(size: Size, setting: Setting) -> Comparison:
+    """Generation of one row, a short prompt and many new tokens, with weights as they are and in every form that this
+    processor has. Tokens a second times the bytes of a step would be the same for all of them if nothing but the memory
+    counted."""
+    config, device, chip = size.config, setting.device, setting.chip
+    model = drawn(config).to(device)
+    torch.manual_seed(1)
+    prompt = torch.randint(config.vocab, (1, size.prompt)).tolist()
+    cached = range(size.prompt, size.prompt + size.new - 1)
+    steps = len(cached)
+    read = sum(account.decode_bytes(config, n) for n in cached)
+    kept = sum(account.cache_bytes(config, n + 1) for n in cached)
+    comparison = Comparison(
+        part="decode",
+        title=f"generation by form of weights, {size.prompt:,} + {size.new:,} tokens, one row",
+        size=size.name,
+        items=size.new,
+        flops=sum(account.forward_flops(config, 1, cached=n, logits="last").total for n in cached),
+        least=read / chip.bandwidth,
+        bound="memory",
+    )
+
+    def write(weights: Any) -> list[list[int]]:
+        return complete(model, prompt, max_new_tokens=size.new, sampling=Sampling(0.0), weights=weights)
+
+    runs: dict[str, Callable[[], Any]] = {OURS: partial(write, None)}
+    moved = {OURS: read}
+    tokens = torch.randint(config.vocab, (2, config.context), device=device)
+    with torch.inference_mode():
+        spread = float(model(tokens).logits.std())
+    changes = []
+    for form in FORMS:
+        name = f"ours, {form}"
+        if not possible(form, device.type):
+            comparison.omit(name, "refused", f"PyTorch has no such product for this processor ({device.type})")
+            continue
+        copy = prepared(model, form)
+        assert isinstance(copy, Prepared)
+        runs[name] = partial(write, form)
+        moved[name] = copy.step_bytes * steps + kept
+        changes.append(f"{form} {largest_change(model, form, tokens) / spread:.1g}")
+    comparison.remarks.append(f"largest change of a logit, as a share of their spread: {', '.join(changes)}")
+    return comparison.time(runs, setting, moved=moved)

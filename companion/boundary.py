@@ -1,0 +1,116 @@
+"""What a caller hands in, looked at once where it enters the package: a sentence in place of an error from deep inside
+PyTorch, or of numbers that mean nothing.
+
+Shapes and dtypes are known without asking the device, and are checked always. Whether an id is in range is a question
+about numbers. The CPU answers it in the look-up itself, at no cost. A GPU would have to be waited for at every step,
+and ends the process some time after such an id; there, ids are looked at only where the environment says
+COMPANION_CHECK_IDS=1, which is for finding the culprit. `generate` and `beam_search` take prompts as lists and check
+those anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from companion.fields import shown
+
+CHECKS_IDS = os.environ.get("COMPANION_CHECK_IDS") == "1"
+"""Whether ids are looked at on devices that have to be waited for."""
+_WHOLE = (torch.int64, torch.int32)
+
+
+def described(value: object) -> str:
+    """What came, for a message: a tensor by its dtype and shape, anything else as it is written, cut short."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+    return shown(value)
+
+
+def check_kind(name: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:
+    """Raises `ValueError` unless `value`, the argument called `name`, is of one of these kinds."""
+    if not isinstance(value, kinds):
+        raise ValueError(f"{name}={described(value)}: expected {expected}")
+
+
+def check_dtype(dtype: object) -> None:
+    """Raises `ValueError` unless `dtype` is `None`, or one that a model's weights can have."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype={described(dtype)}: expected a floating torch.dtype, such as torch.bfloat16")
+
+
+def check_device(device: object) -> None:
+    """Raises `ValueError` unless `device` is `None`, or the name of a device that PyTorch knows."""
+    try:
+        if device is not None:
+            torch.device(device)  # type: ignore[call-overload]
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device={described(device)}: expected cpu, cuda, cuda:1 or mps") from None
+
+
+def check_ids(name: str, ids: object, axes: str = "(batch, token)") -> None:
+    """Raises `ValueError` unless `ids` is a tensor of whole numbers with two axes, none of them empty.
+
+    Whether a table has these ids is found where they are looked up, by `look_up`.
+    """
+    if not isinstance(ids, Tensor):
+        raise ValueError(f"{name}={described(ids)}: expected a tensor of token ids, {axes}; torch.tensor makes one")
+    if ids.dtype not in _WHOLE:
+        raise ValueError(f"{name} is {described(ids)}: expected whole-number ids, torch.int64 or torch.int32, {axes}")
+    if ids.ndim != 2:
+        hint = f"; {name}[None] is a batch of one" if ids.ndim == 1 else ""
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected two axes, {axes}{hint}")
+    if 0 in ids.shape:
+        raise ValueError(f"{name} has shape {tuple(ids.shape)}: expected at least one row and one token, {axes}")
+
+
+def check_positions(positions: object, batch: int, tokens: int) -> None:
+    """Raises `ValueError` unless `positions` is whole numbers, (token) or (batch, token), one for each token."""
+    expected = f"whole numbers, (token) or (batch, token), ({tokens},) or {(batch, tokens)}"
+    if not isinstance(positions, Tensor) or positions.dtype not in _WHOLE:
+        raise ValueError(f"positions={described(positions)}: expected {expected}")
+    *rows, last = positions.shape or (0,)
+    if last != tokens or len(rows) > 1 or (rows and rows[0] not in (1, batch)):
+        raise ValueError(f"positions has shape {tuple(positions.shape)}: expected {expected}")
+
+
+def check_broadcasts(name: str, given: Tensor, shape: Sequence[int], axes: str) -> None:
+    """Raises `ValueError` unless `given`, which has as many axes as `shape`, broadcasts to it."""
+    if any(got not in (1, wanted) for got, wanted in zip(given.shape, shape, strict=True)):
+        raise ValueError(
+            f"{name} has shape {tuple(given.shape)}: expected {axes}, {tuple(shape)}, or 1 in place of any"
+        )
+
+
+def check_routing(logits: object, top_k: object, bias: object) -> None:
+    """Raises `ValueError` unless a router can choose `top_k` of its experts by these logits, (..., expert)."""
+    if not isinstance(logits, Tensor) or logits.ndim == 0 or not logits.is_floating_point():
+        raise ValueError(f"logits={described(logits)}: expected a floating tensor, (..., expert)")
+    experts = logits.shape[-1]
+    if isinstance(top_k, bool) or not isinstance(top_k, int) or not 1 <= top_k <= experts:
+        raise ValueError(f"top_k={shown(top_k)}: expected a number from 1 to the {experts} experts")
+    if bias is not None and (not isinstance(bias, Tensor) or bias.shape != logits.shape[-1:]):
+        raise ValueError(f"bias={described(bias)}: expected a tensor of {experts} numbers, one for each expert")
+
+
+def look_up(name: str, table: nn.Module, ids: Tensor) -> Tensor:
+    """What a table, a module with one `weight`, has for `ids`. Raises `ValueError` for an id without a row; see above
+    for when."""
+    if CHECKS_IDS and ids.device.type not in ("cpu", "meta") and not torch.compiler.is_compiling():
+        _check_range(name, table, ids)
+    try:
+        return table(ids)
+    except IndexError:
+        _check_range(name, table, ids)
+        raise
+
+
+def _check_range(name: str, table: nn.Module, ids: Tensor) -> None:
+    rows = len(table.weight)  # type: ignore[arg-type]
+    wrong = (ids < 0) | (ids >= rows)
+    if bool(wrong.any()):
+        place = [int(at) for at in wrong.nonzero()[0]]
+        raise ValueError(f"{name}{place} is {int(ids[tuple(place)])}: expected a whole number from 0 to {rows - 1}")

@@ -1,0 +1,171 @@
+"""What a command asks before it makes anything: are these settings, may that place be written to, is there room.
+
+Every refusal is a `ValueError`, one sentence and exit code 2.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from companion.fields import shown
+
+if TYPE_CHECKING:
+    import torch
+
+    from companion.training.settings import Settings
+
+LARGEST = 2**20
+"""Bytes of a file of settings."""
+REFUSED = frozenset(
+    {
+        *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS),
+        *(errno.ENOENT, errno.EEXIST, errno.EINVAL, errno.ENXIO, errno.EILSEQ, errno.ENOTEMPTY),
+    }
+)
+"""What a system says of a place that a user named and that cannot be: not of a disk that is full, or failing."""
+
+
+def refusal(error: OSError) -> str:
+    """The sentence about a place that cannot be."""
+    what = shown(str(error.filename)).strip("'\"") if error.filename is not None else ""
+    why = (error.strerror or str(error)).lower()
+    return f"{what}: cannot be used ({why}); expected a place that can" if what else str(error)
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML without what a file of settings has no use for: references, of which a few lines can make gigabytes, and a
+    key that stands there twice, of which all but the last would be lost without a word."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("a reference (*name) stands for a value; expected the value itself")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise ValueError(f"the setting {shown(twice[0])} stands there twice")
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_settings(name: str, flag: str = "--config") -> dict[str, Any]:
+    """The settings in a file of YAML or JSON, by name.
+
+    Raises `ValueError` for what is not there, not a file, too large, not text, not YAML, or no table of settings.
+    """
+    asked, path = f"{flag} {shown(name)}", Path(name)
+    try:
+        if not path.exists():
+            raise ValueError(f"{asked}: expected a file, found none there")
+        if not path.is_file():
+            raise ValueError(f"{asked}: expected a file, found something else there")
+        if (size := path.stat().st_size) > LARGEST:
+            raise ValueError(f"{asked}: expected at most {LARGEST:,} bytes of settings, got {size:,}")
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ValueError(f"{asked}: cannot be read ({error.strerror})") from None
+    except UnicodeError:
+        raise ValueError(f"{asked}: expected a file in YAML or JSON, got one that is not text") from None
+    try:
+        given = yaml.load(text, _Plain)
+    except RecursionError:
+        raise ValueError(f"{asked}: expected a file in YAML or JSON: it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{asked}: expected a file in YAML or JSON: {why}") from None
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise ValueError(f"{asked}: expected names of flags with their values, got {shown(given)}")
+    if unset := [key for key, value in given.items() if value != value]:  # a NaN
+        raise ValueError(f"{asked}: {unset[0]}: expected a value, got nan")
+    return dict(given)
+
+
+def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> None:
+    """Find out before any work whether a folder at `place`, or a file in it, could be written.
+
+    given:  what the user typed, where it is not `place`.
+
+    Raises `ValueError` where something other than a folder is in the way, the folder above may not be written to, or no
+    file can have such a name.
+    """
+    name = f"{flag} {shown(str(place if given is None else given))[1:-1]}"
+    if "\0" in str(place):
+        raise ValueError(f"{name}: expected a name without a NUL")
+    path = Path(place).expanduser().absolute()
+    try:
+        above = next(folder for folder in (path, *path.parents) if folder.exists())
+        # Room for the endings of the files that are written beside it first.
+        longest = os.pathconf(above, "PC_NAME_MAX") - 24 if hasattr(os, "pathconf") else 231
+    except OSError as error:
+        raise ValueError(f"{name}: cannot be written to ({(error.strerror or str(error)).lower()})") from None
+    if long := next((part for part in path.parts if len(os.fsencode(part)) > longest), None):
+        raise ValueError(f"{name}: expected names of at most {longest} bytes, got one of {len(os.fsencode(long))}")
+    if not above.is_dir():
+        raise ValueError(f"{name}: expected a folder, or a place for one, but {above} is not a folder")
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise ValueError(f"{name}: expected a folder that can be written to; {above} cannot")
+
+
+def try_to_write(place: Path, flag: str) -> None:
+    """Write a file into the folder at `place` and remove it, with every folder made for it: some disks say only then
+    that they are read-only or full.
+
+    Raises `ValueError` if that fails.
+    """
+    path = place.absolute()
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(bytes(4096))
+            file.flush()
+    except OSError as error:
+        raise ValueError(f"{flag} {place}: cannot be written to ({(error.strerror or str(error)).lower()})") from None
+    finally:
+        for folder in new:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+_SIZES = ("vocab", "d_model", "layers", "heads", "kv_heads", "d_ff", "context", "experts", "shared_experts")
+_OF_A_BATCH = ("batch", "accumulate")
+
+
+def must_have_room(settings: Settings, device: torch.device, world: int = 1) -> None:
+    """Count the bytes that training must hold at the least, before anything is read or made: weights, gradients and
+    both moments (16 bytes a parameter), the batches of an update, and of one micro-batch the stream and the logits.
+
+    world:  processes that share out the rows, and with `shard` the weights.
+
+    Raises `ValueError`, naming the flag that is furthest from its default, if this machine has less.
+    """
+    from companion.costs.account import train_bytes
+    from companion.room import check_room
+
+    config = settings.model_config(getattr(settings, "vocab", 257))
+    spread = world if settings.shard or settings.expert_parallel else 1
+    ids = settings.batch * settings.accumulate * config.context * 16
+    rows = -(-settings.batch // world)
+    stream = rows * config.context * (config.layers * config.d_model + config.vocab) * 4
+    usual = type(settings)()
+
+    def ratio(name: str) -> float:
+        value, default = getattr(settings, name), getattr(usual, name) or 4
+        return 0.0 if value is None else min(value, 10**300) / default
+
+    def culprit(names: tuple[str, ...]) -> str:
+        name = max((name for name in names if hasattr(settings, name)), key=ratio)
+        return f"--{name.replace('_', '-')} {shown(getattr(settings, name))}"
+
+    model = f"--model {settings.model}" if settings.model is not None else culprit(_SIZES)
+    check_room(model, "this model in training", train_bytes(config) // spread, device)
+    both = culprit((*_OF_A_BATCH, *(() if settings.model else _SIZES)))
+    check_room(both, "an update", train_bytes(config) // spread + ids + stream, device)

@@ -1,0 +1,133 @@
+"""Fields of configurations: the sentence about one that cannot be, and how JSON becomes one.
+
+What is refused here is refused alike whether it comes from Python or from a file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+
+def shown(value: object) -> str:
+    """A value as it is written in Python, cut short, for a message."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or what has no bottom
+        return f"a very long {type(value).__name__}"
+    text = " ".join(text.split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def require(condition: bool, name: str, value: object, expected: str) -> None:
+    """Raises `ValueError` naming an argument, what it was and what was expected, unless the condition holds."""
+    if not condition:
+        raise ValueError(f"{name}={shown(value)}: expected {expected}")
+
+
+def require_whole(name: str, value: object, least: int = 1) -> None:
+    """Raises `ValueError` unless `value`, the argument called `name`, is a whole number of at least `least`."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    require(whole and value >= least, name, value, f"a whole number >= {least}")  # type: ignore[operator]
+
+
+def require_number(name: str, value: object, expected: str = "a finite number") -> float:
+    """`value` as a number. Raises `ValueError` unless `value`, the argument called `name`, is a finite one."""
+    try:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number that no float can hold
+        pass
+    raise ValueError(f"{name}={shown(value)}: expected {expected}")
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The annotations of a configuration's class; working them out takes longer than all the checks."""
+    return get_type_hints(kind)
+
+
+def require_types(config: Any) -> None:
+    """Raises `ValueError` naming the first field of a dataclass whose value is not of its annotated type.
+
+    As strict as JSON: 1 is no `bool` and True no number, a `float` may be a whole number but must be finite, and a
+    string is one of the choices of its `Literal`. The limits of sizes are for the dataclass itself to check.
+    """
+    kind: Any = type(config)
+    for name, hint in _hints(kind).items():
+        value = getattr(config, name, None)
+        if get_origin(hint) in (UnionType, Union):
+            if value is None:
+                continue
+            (hint,) = [h for h in get_args(hint) if h is not type(None)]
+        if get_origin(hint) is Literal:
+            choices = get_args(hint)
+            known = isinstance(value, str) and value in choices
+            require(known, f"{type(config).__name__}.{name}", value, "one of " + ", ".join(map(repr, choices)))
+        elif hint is float:
+            require_number(name, value)
+        elif hint is bool:
+            require(isinstance(value, bool), name, value, "True or False")
+        elif is_dataclass(hint):
+            called = getattr(hint, "__name__", "")
+            require(isinstance(value, hint), name, value, f"{'an' if called[:1] in 'AE' else 'a'} {called}")  # type: ignore[arg-type]
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises `ValueError` for what is not JSON, is nested too deeply, has a number of thousands of digits, or one field
+    twice.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Of a field that stands in it twice all but the last would be lost without a word."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the field {shown(twice)} stands there twice")
+    return value
+
+
+def build(kind: Any, data: Any, where: str) -> Any:
+    """`data` (from JSON) as an instance of the dataclass `kind`, checked field by field against its annotations."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where}: expected an object with the fields of {kind.__name__}, got {shown(data)}")
+    hints = _hints(kind)
+    unknown = sorted(set(data) - set(hints))
+    if unknown:
+        raise ValueError(f"{where}.{unknown[0]}: unknown field; expected one of {', '.join(hints)}")
+    values = {}
+    for f in fields(kind):
+        if f.name in data:
+            values[f.name] = _value(hints[f.name], data[f.name], f"{where}.{f.name}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if get_origin(hint) in (UnionType, Union):
+        if value is None:
+            return None
+        (hint,) = [h for h in get_args(hint) if h is not type(None)]
+    if is_dataclass(hint):
+        return build(hint, value, where)
+    if get_origin(hint) is Literal:
+        return value  # the dataclass itself checks choices, with a message of its own
+    fits = isinstance(value, (int, float)) if hint is float else isinstance(value, hint)
+    if not fits or (isinstance(value, bool) and hint is not bool):
+        raise ValueError(f"{where}={shown(value)}: expected {hint.__name__}")
+    return value

@@ -1,0 +1,265 @@
+"""Weights in the form that decoding wants (lesson 10): a step of one row reads every weight once, so bytes are time.
+
+`prepared` makes a copy of a decoder for its steps, once: queries, keys and values in one product, gate and inner in
+one, stored transposed, in half precision, or as whole numbers of 8 or 4 bits with scales. The model itself, its
+parameters and their names stay as they are; the stream between the products and the cache keep their precision.
+
+    fp32    transposed: the same numbers, summed in another order
+    fp16    half the bytes
+    bf16    half the bytes, and an eighth of fp16's precision
+    int8    a quarter: each row of a matrix divided by its largest number / 127 (Dettmers et al. 2022, section 2.1)
+    int4    an eighth: groups of 32 numbers from the least to the largest in 16 levels; the head in int8
+    auto    whichever of these, int4 excepted, takes the least time for a step here, measured once
+
+Experts are not copied: a step reads those that it visits alone, as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from functools import lru_cache
+from typing import Literal, get_args
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from companion.layers.attention import Attention
+from companion.layers.cache import KVCache
+from companion.layers.feedforward import FeedForward
+from companion.transformer import Transformer
+
+Weights = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"]
+"""The forms, see above."""
+FORMS = tuple(form for form in get_args(Weights) if form != "auto")
+AUTO = ("fp32", "fp16", "bf16", "int8")
+"""What `"auto"` chooses from: forms that change the bits per byte of a text by less than 0.2 %."""
+GROUP = 32
+"""Numbers that share a scale in int4."""
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Product(nn.Module):
+    """x W^T + b with W (out, in) in one of the forms; x and the result have the stream's dtype."""
+
+    weight: Tensor
+    scale: Tensor
+    ones: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Float[Tensor, "out d_in"], bias: Tensor | None, form: str) -> None:
+        super().__init__()
+        weight = weight.detach()
+        fits = weight.shape[0] % 16 == 0 and weight.shape[1] % GROUP == 0  # the blocks of the kernels
+        self.form = form if fits or form in ("fp32", *HALF) else "bf16"
+        match self.form:
+            case "fp32":
+                stored = weight.float().t().contiguous()
+            case "fp16" | "bf16":
+                stored = weight.to(HALF[self.form], copy=True)
+            case "int8":
+                wide = weight.float()
+                scale = (wide.abs().amax(1) / 127).clamp_min(1e-12)
+                stored = (wide / scale[:, None]).round().to(torch.int8)
+                self._keep("scale", scale)
+                # The kernel would take the scales in bf16 only, too coarse for what every number of a row shares.
+                self._keep("ones", torch.ones_like(scale, dtype=torch.bfloat16))
+            case _:
+                stored, scales = _in_four_bits(weight.float())
+                self._keep("scale", scales)
+        self._keep("weight", stored)
+        self._keep("bias", None if bias is None else bias.detach().float())
+
+    def _keep(self, name: str, tensor: Tensor | None) -> None:
+        self.register_buffer(name, tensor, persistent=False)
+
+    def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
+        """The product, in the form of the weights."""
+        match self.form:
+            case "fp32":
+                out = x.float() @ self.weight
+            case "fp16" | "bf16":
+                out = F.linear(x.to(self.weight.dtype), self.weight).float()
+            case "int8":
+                flat = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
+                product = torch._weight_int8pack_mm(flat, self.weight, self.ones) * self.scale
+                out = product.view(*x.shape[:-1], -1)
+            case _:
+                flat = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
+                product = torch._weight_int4pack_mm_for_cpu(flat, self.weight, GROUP, self.scale)
+                out = product.view(*x.shape[:-1], -1).float()
+        return (out if self.bias is None else out + self.bias).to(x.dtype)
+
+
+def _in_four_bits(weight: Float[Tensor, "out d_in"]) -> tuple[Tensor, Tensor]:
+    """The levels 0 to 15 as PyTorch's kernel packs them, and each group's scale and middle, (group, out, 2)."""
+    groups = weight.unflatten(1, (-1, GROUP))
+    least, most = groups.amin(-1), groups.amax(-1)
+    # In bf16, as the kernel has them, before anything is divided by them.
+    scale = ((most - least) / 15).clamp_min(1e-12).to(torch.bfloat16).float()
+    middle = (least + 8 * scale).to(torch.bfloat16).float()
+    levels = ((groups - middle[..., None]) / scale[..., None] + 8).round().clamp(0, 15)
+    packed = torch._convert_weight_to_int4pack_for_cpu(levels.flatten(1).to(torch.int32), 1)
+    return packed, torch.stack((scale, middle), -1).transpose(0, 1).contiguous().to(torch.bfloat16)
+
+
+def _product(layers: list[nn.Linear], form: str) -> Product:
+    """Several products of the same x as one."""
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    return Product(torch.cat([layer.weight for layer in layers]), torch.cat(biases) if biases else None, form)
+
+
+class _Attention(Attention):
+    """Self-attention whose queries, keys and values come from one product."""
+
+    def __init__(self, layer: Attention, form: str) -> None:
+        nn.Module.__init__(self)
+        self.sizes, self.causal, self.dropout, self.rotary = layer.sizes, layer.causal, layer.dropout, layer.rotary
+        self.together = _product([layer.query, layer.key, layer.value], form)
+        self.widths = [layer.query.out_features, layer.key.out_features, layer.value.out_features]
+        self.output = _product([layer.output], form)  # type: ignore[assignment]
+
+    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.together(x).split(self.widths, dim=-1)
+        return q, k, v
+
+
+class _FeedForward(FeedForward):
+    """A feed-forward network whose gate and inner matrices stand side by side."""
+
+    def __init__(self, layer: FeedForward, form: str) -> None:
+        nn.Module.__init__(self)
+        self.activation, self.gated = layer.activation, layer.gate is not None
+        self.together = _product([layer.inner] if layer.gate is None else [layer.gate, layer.inner], form)
+        self.outer = _product([layer.outer], form)  # type: ignore[assignment]
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        hidden = self.together(x)
+        if not self.gated:
+            return self.outer(self.activation(hidden))
+        gate, inner = hidden.chunk(2, dim=-1)
+        return self.outer(self.activation(gate) * inner)
+
+
+class Prepared(Transformer):
+    """What `prepared` makes: a decoder for inference whose products have another form. Its head is a product too."""
+
+    output: Product
+
+    def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """Logits of states of the stream."""
+        return self.output(stream if self.transform is None else self.transform(stream))
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of weights that a step reads at least, experts left out: all products, with their scales."""
+        products = [module for module in self.modules() if isinstance(module, Product)]
+        return sum(buffer.nbytes for product in products for buffer in product.buffers())
+
+
+def prepared(model: Transformer, weights: Weights) -> Transformer:
+    """A copy of the model for decoding with its weights in that form, made once: asked for again it is the same, until
+    a weight has changed.
+
+    It stands beside the model, and takes its form's share of the model's bytes.
+
+    Raises `ValueError` for an unknown form, one that this processor cannot do, and a model that writes no text.
+    """
+    check_weights(model, weights)
+    kept = _copies.setdefault(model, {})
+    stamp = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
+    if weights not in kept or kept[weights][0] != stamp:
+        kept[weights] = stamp, _fastest(model) if weights == "auto" else _prepare(model, weights)
+    return kept[weights][1]
+
+
+_copies: WeakKeyDictionary[Transformer, dict[str, tuple[object, Transformer]]] = WeakKeyDictionary()
+
+
+def check_weights(model: Transformer, weights: str) -> None:
+    """Raises `ValueError` as `prepared` does, without making anything."""
+    if weights not in get_args(Weights):
+        raise ValueError(f"weights={weights!r}: expected one of {', '.join(get_args(Weights))}")
+    if model.config.stack == "encoder":
+        raise ValueError(f"weights={weights!r}: expected a model that writes text, got stack='encoder'")
+    device = model.embedding.weight.device.type
+    if weights != "auto" and not possible(weights, device):
+        others = ", ".join(form for form in FORMS if possible(form, device))
+        raise ValueError(
+            f"weights={weights!r}: PyTorch has no such product for this processor ({device}); it has {others}"
+        )
+
+
+@lru_cache
+def possible(form: str, device: str) -> bool:
+    """Whether products with weights in this form are computed here, and rightly: one is tried."""
+    weight = torch.linspace(-1, 1, 32 * 64, device=device).sin().view(32, 64)
+    x = torch.linspace(-2, 1, 64, device=device).cos()[None]
+    try:
+        found = Product(weight, None, form)(x)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return bool((found - x @ weight.t()).abs().max() < 0.05 * (x.abs() @ weight.abs().t()).max())
+
+
+def _prepare(model: Transformer, form: str) -> Prepared:
+    with torch.no_grad(), torch.inference_mode(False):
+        # The structure is copied, and no tensor: what stays as it is, is shared.
+        shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        made = Prepared.__new__(Prepared)
+        made.__dict__ = copy.deepcopy(model, shared).__dict__
+        assert made.decoder is not None
+        _replace(made.decoder, form)
+        table = made.embedding.weight if made.unembedding is None else made.unembedding.weight
+        made.unembedding = None
+        made.output = Product(table, made.head_bias, "int8" if form == "int4" else form)
+    return made.eval()
+
+
+def _replace(module: nn.Module, form: str) -> None:
+    """The products in `module` in their new form."""
+    for name, child in module.named_children():
+        if isinstance(child, Attention) and name != "cross":
+            setattr(module, name, _Attention(child, form))
+        elif isinstance(child, FeedForward):
+            setattr(module, name, _FeedForward(child, form))
+        elif isinstance(child, nn.Linear) and name != "router":
+            setattr(module, name, _product([child], form))
+        else:
+            _replace(child, form)
+
+
+def _fastest(model: Transformer) -> Transformer:
+    """The copy whose steps take the least time: the best of five, after one to warm up."""
+    device = model.embedding.weight.device
+    best: tuple[float, Transformer] | None = None
+    for form in AUTO:
+        if not possible(form, device.type):
+            continue
+        made = _prepare(model, form)
+        seconds = min(_step_seconds(made) for _ in range(6))
+        if best is None or seconds < best[0]:
+            best = seconds, made
+    assert best is not None
+    return best[1]
+
+
+def _step_seconds(model: Transformer) -> float:
+    """Of the blocks and the head for one token, without a cache."""
+    weight = model.embedding.weight
+    token = torch.zeros(1, 1, dtype=torch.long, device=weight.device)
+    with torch.inference_mode():
+        memory = model.encode(token) if model.encoder is not None else None
+        cache = KVCache.create(model.config, 1, 1, dtype=weight.dtype, device=weight.device)
+        start = time.perf_counter()
+        model(token, source=memory, cache=cache).logits.argmax().item()
+        return time.perf_counter() - start
+
+
+def largest_change(model: Transformer, weights: Weights, tokens: Tensor) -> float:
+    """How far at most a logit of these tokens (batch, token) is from the model's own, in logits."""
+    with torch.inference_mode():
+        return float((prepared(model, weights)(tokens).logits - model(tokens).logits).abs().max())

@@ -1,0 +1,96 @@
+"""What may become of a case: it works, as the same thing written another way does; or it is refused, by a `ValueError`
+in one sentence that names what is wrong, with the folder byte for byte as before. Anything else is a fault.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+from hypothesis import HealthCheck, Phase
+from hypothesis.strategies import SearchStrategy
+
+WORKS, REFUSED = "works", "refused"
+
+
+class Fault(AssertionError):
+    """What came of a case is neither."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of case.
+
+    cases:    draws one.
+    attempt:  tries it; `WORKS` or `REFUSED`, else raises `Fault`, or whatever the package raised.
+    share:    of the cases of `make test`.
+    """
+
+    name: str
+    cases: SearchStrategy[Any]
+    attempt: Callable[[Any], str]
+    share: int = 100
+
+
+@dataclass
+class Found:
+    """What became of the cases of a kind."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: list[str] = field(default_factory=list)
+
+
+def run(kind: Kind, examples: int, seed: int, found: Found) -> None:
+    """Try so many cases. The seed decides which, on every machine."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @hypothesis.given(kind.cases)
+    def each(case: Any) -> None:
+        try:
+            found.counts[kind.attempt(case)] += 1
+        except Exception as error:
+            what = str(error) if isinstance(error, Fault) else "".join(traceback.format_exception(error)[-3:])
+            found.counts["faults"] += 1
+            found.faults.append(f"{kind.name}: {what.strip()}\n    case: {case!r:.1500}")
+
+    each()
+
+
+def refused(call: Callable[[], Any], names: Iterable[str]) -> Any:
+    """What the call gives; or `REFUSED`, if it refuses as promised: in a sentence with one of the `names`."""
+    try:
+        return call()
+    except ValueError as error:
+        if type(error) is not ValueError and type(error).__module__.split(".")[0] != "companion":
+            raise  # of the standard library: a decoding error, say
+        said, wanted = str(error), list(names)
+        if not any(name in said for name in wanted):
+            raise Fault(f"refused without a name of {wanted}: {said}") from error
+        if len(said) > 2000:
+            raise Fault(f"refused in {len(said)} characters: {said[:200]}...") from error
+        return REFUSED
+
+
+def is_refused(result: Any) -> bool:
+    return isinstance(result, str) and result == REFUSED
+
+
+def state_of(folder: Path) -> dict[str, str]:
+    """Every file and folder, and a digest of what it holds."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+        for path in sorted(folder.rglob("*"))
+    }

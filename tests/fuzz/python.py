@@ -1,0 +1,167 @@
+"""The Python interface: configurations, and calls with one argument that is not right."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+import torch
+from hypothesis import strategies as st
+
+from companion import AttentionConfig, FeedForwardConfig, KVCache, ModelConfig, Sampling, Transformer, complete
+from companion.generation.beam import beam_search
+from companion.layers.attention import attend
+from fuzz.odd import changed, odd
+from fuzz.oracle import REFUSED, WORKS, Fault, Kind, is_refused, refused
+
+GOOD = json.loads(
+    ModelConfig(
+        11, 12, 2, context=9, attention=AttentionConfig(3, 1, d_head=4, d_v=5), feed_forward=FeedForwardConfig(8)
+    ).to_json()
+)
+GOOD["moe"] = {"experts": 3, "top_k": 2, "capacity": 1.5, "noise": 0.1}
+
+
+def _in_python(kind: Any, data: Any) -> Any:
+    """The configuration that JSON describes, built by calling the classes."""
+    hints, values = get_type_hints(kind), {}
+    for name, value in data.items():
+        inner = [hint for hint in (hints[name], *get_args(hints[name])) if is_dataclass(hint)] if name in hints else []
+        values[name] = _in_python(inner[0], value) if inner and isinstance(value, dict) else value
+    return kind(**values)
+
+
+def _configuration(case: tuple[dict[str, Any], list[str]]) -> str:
+    data, names = case
+    names = [*names, *(f.name for f in fields(ModelConfig)), "heads", "kv_heads", "d_head", "top_k", "pooled", "bias"]
+    read = refused(lambda: ModelConfig.from_json(json.dumps(data)), [*names, "config"])
+    try:
+        built: Any = _in_python(ModelConfig, data)
+    except (ValueError, TypeError) as error:  # Python itself refuses names of arguments
+        if isinstance(error, TypeError) and "argument" not in str(error):
+            raise
+        built = REFUSED
+    if is_refused(read) != is_refused(built) or (not is_refused(read) and read != built):
+        raise Fault(f"from JSON {read}, in Python {built}")
+    if is_refused(read):
+        return REFUSED
+    if ModelConfig.from_json(read.to_json()) != read:
+        raise Fault("the round trip through JSON gives another configuration")
+    if max(read.vocab, read.d_model, read.context, read.feed_forward.d_ff, read.attention.heads) < 100 > read.layers:
+        tokens = torch.zeros(1, min(3, read.context), dtype=torch.long)
+        source = {"source": tokens} if read.stack == "encoder_decoder" else {}
+        torch.manual_seed(0)
+        Transformer(read).eval()(tokens, **source)
+    return WORKS
+
+
+configurations = Kind("configurations, from JSON and in Python", changed(GOOD), _configuration, 250)
+
+_CONFIG = ModelConfig.from_json(json.dumps({**GOOD, "moe": None}))
+torch.manual_seed(0)
+_MODEL = Transformer(_CONFIG).eval()
+_IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+_Q, _K, _V = torch.rand(2, 4, 3, 8), torch.rand(2, 2, 5, 8), torch.rand(2, 2, 5, 6)
+_DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.float16, torch.complex64]
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> torch.Tensor:
+    """Small ones of any dtype, with up to five axes, some of them empty."""
+    shape = draw(st.lists(st.sampled_from([0, 1, 1, 2, 2, 3, 4, 5]), max_size=5))
+    values = torch.randint(-1, draw(st.sampled_from([2, 6, 30])), shape, generator=torch.Generator().manual_seed(1))
+    return values.to(draw(st.sampled_from(_DTYPES)))
+
+
+anything = st.one_of(odd, tensors(), tensors())
+
+
+def _cache(length: int) -> KVCache:
+    with torch.no_grad():
+        return _MODEL(_IDS[:, :length], cache=KVCache.create(_CONFIG, 2, 9)).cache
+
+
+def _forward(**changes: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return _MODEL(**{"tokens": _IDS} | changes).logits
+
+
+def _by_rows(**changes: Any) -> torch.Tensor:
+    """The same call, a row at a time."""
+    tokens = changes.get("tokens", _IDS)
+    rows = []
+    for row in range(len(tokens)):
+        own = {"tokens": tokens[row : row + 1]}
+        for name, value in changes.items():
+            if name != "tokens" and value is not None:
+                batched = value.ndim > 1 and value.shape[0] == len(tokens)
+                own[name] = value[row : row + 1] if batched else value
+        rows.append(_forward(**own))
+    return torch.cat(rows)
+
+
+CALLS = {
+    "tokens": lambda value: (_forward(tokens=value), _by_rows(tokens=value)),
+    "positions": lambda value: (_forward(positions=value), _by_rows(positions=value)),
+    "mask": lambda value: (_forward(mask=value), _by_rows(mask=value)),
+    "real": lambda value: (_forward(real=value), _by_rows(real=value)),
+    "segments": lambda value: (_forward(segments=value), _forward()),
+    "source": lambda value: (_forward(source=value), _forward()),
+    "cache": lambda value: (_forward(cache=value), _forward()),
+    "lengths": lambda value: (_cache(4).rewind(value).lengths * 1.0, torch.as_tensor(value).expand(2) * 1.0),
+    "q": lambda value: (attend(value, _K, _V), attend(value, _K, _V, backend="reference")),
+    "k": lambda value: (attend(_Q, value, _V), attend(_Q, value, _V, backend="reference")),
+    "v": lambda value: (attend(_Q, _K, value), attend(_Q, _K, value, backend="reference")),
+    "stop": lambda value: (_written(stop=value), _written(stop=list(value))),
+    "sampling": lambda value: (_written(sampling=value), _written()),
+    "prompts": lambda value: (_written(prompts=value), _written(prompts=[list(ids) for ids in value])),
+    "max_new_tokens": lambda value: (_written(max_new_tokens=value), _written(max_new_tokens=int(value))),
+    "seed": lambda value: (_written(seed=value), _written(seed=int(value))),
+    "streams": lambda value: (_written(streams=value), _written(streams=list(value or [0, 1]))),
+    "rules": lambda value: (_written(rules=value), _written()),
+    "temperature": lambda value: (_drawn(Sampling(temperature=value)), _drawn(Sampling(float(value)))),
+    "top_k": lambda value: (_drawn(Sampling(top_k=value)), _drawn(Sampling(top_k=value))),
+    "top_p": lambda value: (_drawn(Sampling(top_p=value)), _drawn(Sampling(top_p=value))),
+    "width": lambda value: (_beams(width=value), _beams(width=int(value))),
+    "length_penalty": lambda value: (_beams(length_penalty=value), _beams(length_penalty=float(value))),
+    "early_stopping": lambda value: (_beams(early_stopping=value), _beams(early_stopping=value)),
+    "batch": lambda value: (KVCache.create(_CONFIG, value, 3).keys[0], torch.zeros(min(value, 10**6), 1, 3, 4)),
+}
+
+
+def _written(**choices: Any) -> torch.Tensor:
+    given = {"prompts": [[1, 2], [3]], "max_new_tokens": 3} | choices
+    return torch.tensor([i for row in complete(_MODEL, given.pop("prompts"), **given) for i in [*row, -1]]) * 1.0
+
+
+def _drawn(sampling: Sampling) -> torch.Tensor:
+    return sampling.probabilities(torch.tensor([[1.0, 5.0, 5.0, -math.inf, -3e38]]))
+
+
+def _beams(**choices: Any) -> torch.Tensor:
+    given = {"width": 2, "max_new_tokens": 3} | choices
+    return torch.tensor([beam.log_probability for beam in beam_search(_MODEL, [[1]], **given)[0]])
+
+
+_SAID = {"lengths": ["lengths"], "batch": ["batch", "memory"], "temperature": ["temperature"], "prompts": ["prompt"]}
+_SAID |= {"max_new_tokens": ["max_new_tokens"], "real": ["real", "mask"], "k": ["k ", "v "], "q": ["q ", "k "]}
+
+
+def _call(case: tuple[str, Any]) -> str:
+    name, value = case
+    result = refused(lambda: CALLS[name](value), _SAID.get(name, [name]))
+    if is_refused(result):
+        return REFUSED
+    one, other = result
+    finite = one if one.dtype == torch.bool else one[~one.isnan()]
+    if len(finite.flatten()) != one.numel():
+        raise Fault("it gives NaN")
+    if one.shape != other.shape or not torch.allclose(one, other, atol=1e-4):
+        raise Fault("it gives other numbers than the same call written another way")
+    return WORKS
+
+
+calls = Kind("calls from Python with one odd argument", st.tuples(st.sampled_from(sorted(CALLS)), anything), _call, 350)
+KINDS = [configurations, calls]

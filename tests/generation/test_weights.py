@@ -1,0 +1,183 @@
+"""Weights in the form that decoding wants: the same function as closely as their bits allow, from a copy made once."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from models import drawn
+
+from companion import ModelConfig, MoEConfig, Transformer
+from companion.config import AttentionConfig, EmbeddingConfig, FeedForwardConfig, NormConfig, PositionConfig
+from companion.generation import weights as forms
+from companion.generation.generate import complete, generate, generate_long
+from companion.generation.sampling import Sampling
+from companion.generation.weights import FORMS, Product, largest_change, possible, prepared
+
+PLAIN = ModelConfig(
+    80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)
+)
+LAYOUTS = {
+    "swiglu, grouped, tied": PLAIN,
+    "biases, learned positions, untied": PLAIN.with_(
+        attention=AttentionConfig(4, bias=True),
+        feed_forward=FeedForwardConfig(128, "gelu_tanh", bias=True),
+        positions=PositionConfig("learned"),
+        norm=NormConfig("layer", "post"),
+        embedding=EmbeddingConfig(tied=False),
+    ),
+    "experts": PLAIN.with_(moe=MoEConfig(4, 2, shared=1)),
+    "sizes that fit no kernel": PLAIN.with_(d_model=40, vocab=45, feed_forward=FeedForwardConfig(50)),
+    "encoder-decoder": PLAIN.with_(stack="encoder_decoder"),
+}
+HERE = [form for form in FORMS if possible(form, "cpu")]
+ROUNDING = {"fp32": 1e-5, "fp16": 3e-3, "bf16": 2e-2, "int8": 3e-2, "int4": 0.3}
+"""How far logits may be from the model's, as a share of their spread."""
+
+
+def model_of(config, seed=0):
+    return drawn(config, seed=seed, std=0.15).eval()
+
+
+def inputs_of(config):
+    torch.manual_seed(1)
+    source = torch.randint(config.vocab, (3, 7)) if config.stack == "encoder_decoder" else None
+    return torch.randint(config.vocab, (3, 20)), {} if source is None else {"source": source}
+
+
+@pytest.mark.parametrize("form", HERE)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_copy_is_the_same_function_as_closely_as_its_bits_allow(layout, form):
+    model = model_of(LAYOUTS[layout])
+    names = list(model.state_dict())
+    tokens, others = inputs_of(model.config)
+    with torch.no_grad():
+        expected = model(tokens, **others).logits
+        found = prepared(model, form)(tokens, **others).logits
+        assert torch.equal(model(tokens, **others).logits, expected)
+    # The median over the tokens: one that two experts want alike may get the other.
+    error = ((found - expected).square().mean(-1).sqrt() / expected.std()).median()
+    assert error < ROUNDING[form]
+    if form != "fp32":
+        assert error > 1e-5, "the weights are not in that form"
+    assert list(model.state_dict()) == names and found.dtype == expected.dtype
+
+
+@pytest.mark.parametrize("layout", ["swiglu, grouped, tied", "encoder-decoder"])
+def test_in_fp32_the_text_is_the_same(layout):
+    model = model_of(LAYOUTS[layout])
+    _, others = inputs_of(model.config)
+    others = {name: tensor.tolist() for name, tensor in others.items()}
+    prompts = [[1, 2, 3], [4], [5, 6]]
+    for sampling in (Sampling(0.0), Sampling(0.9, top_k=20)):
+        options = {"max_new_tokens": 9, "sampling": sampling, "stop": [7], **others}
+        assert complete(model, prompts, weights="fp32", **options) == complete(model, prompts, **options)
+    if not others:
+        plain, copied = (
+            list(generate_long(model, prompts, max_new_tokens=43, sampling=Sampling(0.0), weights=form))
+            for form in (None, "fp32")
+        )
+        assert plain == copied
+
+
+@pytest.mark.parametrize("form", HERE)
+def test_steps_read_the_copy_and_prompts_the_model(form):
+    model = model_of(PLAIN)
+    copied = prepared(model, form)
+    seen = []
+    for name, read in (("model", model), ("copy", copied)):
+        read.decoder.register_forward_hook(lambda *_, name=name: seen.append(name))
+    complete(model, [[1, 2, 3]], max_new_tokens=4, weights=form)
+    assert seen == ["model", "copy", "copy", "copy"]
+
+
+def test_the_form_takes_its_share_of_the_bytes():
+    model = model_of(PLAIN)
+    whole = prepared(model, "fp32").step_bytes
+    for form, share in (("fp16", 1 / 2), ("bf16", 1 / 2), ("int8", 1 / 4), ("int4", 1 / 8)):
+        if form in HERE:
+            found = prepared(model, form).step_bytes / whole
+            assert share <= found < share * 1.7  # scales, and the head of int4 in int8
+
+
+def test_a_copy_is_made_once_and_anew_when_a_weight_changes(monkeypatch):
+    model = model_of(PLAIN)
+    first = prepared(model, "fp16")
+    assert prepared(model, "fp16") is first and prepared(model, "bf16") is not first
+    with torch.no_grad():
+        model.decoder.blocks[1].feed_forward.outer.weight.mul_(1.5)
+    again = prepared(model, "fp16")
+    assert again is not first
+    tokens, _ = inputs_of(PLAIN)
+    assert largest_change(model, "fp16", tokens) < 0.05
+    gone = weakref.ref(again)
+    del first, again, model
+    gc.collect()
+    assert gone() is None, "the copy outlives its model"
+
+
+def test_a_copy_shares_what_it_does_not_change():
+    model = model_of(LAYOUTS["experts"])
+    copied = prepared(model, "fp16")
+    assert copied.embedding.weight is model.embedding.weight
+    assert copied.decoder.blocks[0].feed_forward.inner is model.decoder.blocks[0].feed_forward.inner
+    assert not copied.training and model.decoder.blocks[0].attention.query.weight.requires_grad
+
+
+def test_a_model_in_training_mode_is_left_in_it():
+    model = Transformer(PLAIN.with_(dropout=0.3)).train()
+    list(generate(model, [[1]], max_new_tokens=3, weights="fp32"))
+    assert model.training and model.decoder.training
+
+
+@pytest.mark.parametrize("form", [form for form in HERE if form.startswith("int")])
+def test_whole_numbers_are_as_close_as_their_levels(form):
+    """No weight is further from its own than half a level, and rows of zeros stay zeros."""
+    torch.manual_seed(3)
+    weight = torch.randn(48, 64) * torch.logspace(-3, 1, 48)[:, None]
+    weight[5] = 0
+    found = Product(weight, None, form)(torch.eye(64)).t()
+    if form == "int8":
+        level = weight.abs().amax(1, keepdim=True) / 127
+    else:
+        groups = weight.unflatten(1, (-1, forms.GROUP))
+        level = ((groups.amax(-1) - groups.amin(-1)) / 15).repeat_interleave(forms.GROUP, 1)
+    # What bf16 rounds of the result itself comes on top.
+    assert ((found - weight).abs() <= 0.55 * level + 2**-8 * weight.abs() + 1e-9 + (form == "int4") * 0.1 * level).all()
+    assert (found[5].abs() < 1e-9).all()
+
+
+def test_auto_takes_the_form_with_the_quickest_step(monkeypatch):
+    model = model_of(PLAIN)
+    slow = {"fp32": 4.0, "fp16": 3.0, "bf16": 1.0, "int8": 2.0}
+    monkeypatch.setattr(forms, "_step_seconds", lambda made: slow[made.output.form])
+    assert prepared(model, "auto").output.form == "bf16"
+    monkeypatch.setattr(forms, "possible", lambda form, device: form != "bf16")
+    other = model_of(PLAIN, seed=1)
+    assert prepared(other, "auto").output.form == "int8"
+
+
+def test_auto_measures_a_step_of_every_stack():
+    for layout in ("experts", "encoder-decoder"):
+        assert prepared(model_of(LAYOUTS[layout]), "auto").output.form in forms.AUTO
+
+
+def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unchecked):
+    model = model_of(PLAIN)
+    with pytest.raises(ValueError, match="weights='int3': expected one of fp32, fp16, bf16, int8, int4, auto"):
+        generate(model, [[1]], weights="int3")
+    monkeypatch.setattr(forms, "possible", lambda form, device: form == "fp32")
+    with pytest.raises(
+        ValueError, match=r"weights='int8': PyTorch has no such product for this .*\(cpu\); it has fp32"
+    ):
+        generate(model, [[1]], weights="int8")
+    reader = Transformer(PLAIN.with_(stack="encoder"))
+    with pytest.raises(ValueError, match="weights='fp16': expected a model that writes text, got stack='encoder'"):
+        prepared(reader, "fp16")
+
+
+def test_a_product_that_comes_out_wrong_is_none_that_this_processor_has(monkeypatch):
+    forms.possible.cache_clear()
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", lambda x, w, s: torch.zeros(len(x), len(w)))
+    assert not possible("int8", "cpu") and possible("fp32", "cpu")
+    forms.possible.cache_clear()

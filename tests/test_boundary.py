@@ -1,0 +1,274 @@
+"""The boundary of the package: each misuse gives one sentence that names the argument, what came and what was expected.
+
+Before, these were errors from deep inside PyTorch, or numbers that meant nothing.
+"""
+
+import math
+
+import pytest
+import torch
+from models import drawn
+
+from companion import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    KVCache,
+    ModelConfig,
+    MoEConfig,
+    NormConfig,
+    PositionConfig,
+    Sampling,
+    Transformer,
+    beam_search,
+    complete,
+    load_pretrained,
+)
+from companion.generation.generate import Rules, generate_long
+from companion.layers.attention import attend
+from companion.layers.moe import route, within_capacity
+from companion.layers.positions import rotary_angles, rotate
+from companion.training.losses import cross_entropy_sum
+from companion.training.trainer import Trainer, TrainingConfig
+
+
+def config(**changes):
+    fields = {"vocab": 17, "d_model": 12, "layers": 2, "context": 16}
+    parts = {"attention": AttentionConfig(3, 1, d_head=4, d_v=5), "feed_forward": FeedForwardConfig(8)}
+    return ModelConfig(**fields | parts | changes)
+
+
+MODELS = {
+    "decoder": drawn(config()),
+    "encoder": drawn(config(stack="encoder", embedding=EmbeddingConfig(segments=2))),
+    "both": drawn(config(stack="encoder_decoder")),
+    "deeper": drawn(config(stack="encoder_decoder", layers=3)),
+    "learned": drawn(config(positions=PositionConfig("learned"))),
+    "nan": drawn(config()),
+}
+for model in MODELS.values():
+    model.eval()
+torch.nn.init.constant_(MODELS["nan"].decoder.norm.weight, math.nan)
+IDS = torch.randint(0, 17, (2, 5), generator=torch.Generator().manual_seed(0))
+Q, K, V = torch.rand(2, 4, 5, 8), torch.rand(2, 2, 6, 8), torch.rand(2, 2, 6, 3)
+
+
+def forward(kind="decoder", tokens=IDS, **inputs):
+    with torch.no_grad():
+        return MODELS[kind](tokens, **inputs)
+
+
+def empty(**changes):
+    return KVCache.create(config(**changes), 2, 9)
+
+
+def filled():
+    return forward(cache=empty()).cache
+
+
+def write(prompts=((1, 2),), kind="decoder", **choices):
+    return complete(MODELS[kind], [list(ids) for ids in prompts], **choices)
+
+
+def trained(**changes):
+    given = {"model": MODELS["decoder"], "batches": lambda number: (IDS, IDS), "config": TrainingConfig(2)}
+    return Trainer(**given | changes)
+
+
+MISUSES = {
+    "float ids": (lambda: forward(tokens=IDS.float()), "tokens is float32 of shape (2, 5): expected whole-number ids"),
+    "boolean ids": (lambda: forward(tokens=IDS > 3), "tokens is bool"),
+    "bytes": (lambda: forward(tokens=IDS.to(torch.uint8)), "tokens is uint8"),
+    "a list": (lambda: forward(tokens=[[1, 2]]), "tokens=[[1, 2]]: expected a tensor"),
+    "one axis": (lambda: forward(tokens=IDS[0]), "tokens has shape (5,): expected two axes"),
+    "no token": (lambda: forward(tokens=IDS[:, :0]), "tokens has shape (2, 0): expected at least one"),
+    "no row": (lambda: forward(tokens=IDS[:0]), "tokens has shape (0, 5): expected at least one"),
+    "too large an id": (
+        lambda: forward(tokens=IDS * 0 + 17),
+        "tokens[0, 0] is 17: expected a whole number from 0 to 16",
+    ),
+    "an ignored id": (lambda: forward(tokens=IDS * 0 - 100), "tokens[0, 0] is -100"),
+    "an id of the source": (lambda: forward("both", source=IDS + 17), "source[0, 0] is"),
+    "a float source": (lambda: forward("both", source=IDS.float()), "source is float32"),
+    "a source that is text": (lambda: forward("both", source="ja"), "source='ja': expected a tensor"),
+    "a source of another batch": (lambda: forward("both", source=IDS[:1]), "source has batch=1: expected 2"),
+    "a memory of another batch": (
+        lambda: forward("both", source=MODELS["both"].encode(IDS[:1])),
+        "source has batch=1: expected 2",
+    ),
+    "a memory of a deeper model": (
+        lambda: forward("both", source=MODELS["deeper"].encode(IDS)),
+        "source is of a model with 3 layers: expected 2",
+    ),
+    "one position": (lambda: forward(positions=torch.tensor([3])), "positions has shape (1,): expected"),
+    "float positions": (lambda: forward(positions=torch.arange(5.0)), "positions=float32 of shape (5,)"),
+    "positions of another batch": (
+        lambda: forward(positions=torch.arange(5).expand(3, 5)),
+        "positions has shape (3, 5): expected",
+    ),
+    "positions beyond the learned": (
+        lambda: forward("learned", positions=torch.arange(5) + 12),
+        "positions[4] is 16: expected a whole number from 0 to 15",
+    ),
+    "segments of another shape": (lambda: forward("encoder", segments=IDS[:1]), "segments has shape (1, 5)"),
+    "a segment too many": (lambda: forward("encoder", segments=IDS * 0 + 2), "segments[0, 0] is 2"),
+    "float segments": (lambda: forward("encoder", segments=IDS.float()), "segments is float32"),
+    "a mask one key too long": (
+        lambda: forward(mask=torch.ones(1, 1, 5, 6, dtype=torch.bool)),
+        "mask has shape (1, 1, 5, 6): expected (batch, head, token, key), (2, 3, 5, 5)",
+    ),
+    "a mask of another batch": (
+        lambda: forward(mask=torch.ones(3, 1, 5, 5, dtype=torch.bool)),
+        "mask has shape (3, 1, 5, 5)",
+    ),
+    "a cache that is none": (lambda: forward(cache=[]), "cache=[]: expected a KVCache"),
+    "a cache of a deeper model": (lambda: forward(cache=empty(layers=3)), "cache has layers=3"),
+    "a cache of other heads": (
+        lambda: forward(cache=empty(attention=AttentionConfig(3, 3, d_head=4, d_v=5))),
+        "kv_head=3, d_head=4, d_v=5: expected layers=2, kv_head=1",
+    ),
+    "a cache that another model filled": (lambda: forward("learned", cache=filled()), "another model has filled it"),
+    "a cache of another batch": (lambda: forward(tokens=IDS[:1], cache=empty()), "tokens has batch=1: expected 2"),
+    "a cache of a model": (lambda: KVCache.create(MODELS["decoder"], 2, 9), "expected a ModelConfig"),
+    "a cache of 2.0 rows": (lambda: KVCache.create(config(), 2.0, 9), "batch=2.0: expected a whole number"),
+    "rewinding by halves": (lambda: filled().rewind(2.5), "lengths=2.5: expected a whole number"),
+    "rewinding to truth": (lambda: filled().rewind(True), "lengths=True"),
+    "rewinding to floats": (lambda: filled().rewind(torch.tensor([1.0, 2.0])), "lengths is float32"),
+    "rewinding three of two": (lambda: filled().rewind(torch.tensor([1, 2, 3])), "lengths is int64 of shape (3,)"),
+    "selecting by truth": (lambda: filled().select(torch.tensor([True, False])), "rows=bool"),
+    "values without a key": (lambda: attend(Q, K, V[:, :, :5]), "v has (batch, kv_head, key) = (2, 2, 5)"),
+    "heads of values": (lambda: attend(Q, K, V[:, :1]), "v has (batch, kv_head, key) = (2, 1, 6)"),
+    "keys of one row": (lambda: attend(Q, K[:1], V[:1]), "k has (batch, d_head) = (1, 8)"),
+    "keys of another width": (lambda: attend(Q, K[..., :4], V), "k has (batch, d_head) = (2, 4)"),
+    "queries of three axes": (lambda: attend(Q[0], K, V), "q is float32 of shape (4, 5, 8)"),
+    "whole-number queries": (lambda: attend(Q.long(), K, V), "q is int64"),
+    "three dtypes": (lambda: attend(Q.double(), K, V), "expected one dtype for all three"),
+    "attend's mask": (lambda: attend(Q, K, V, mask=torch.ones(2, 4, 5, 7, dtype=torch.bool)), "mask has shape"),
+    "attend's dropout": (lambda: attend(Q, K, V, dropout=math.nan), "dropout=nan"),
+    "angles of one pair": (
+        lambda: rotate(Q, rotary_angles(torch.arange(5), 2)),
+        "angles has (token, pair) = (5, 1): expected (5, 4)",
+    ),
+    "top_k of True": (lambda: route(torch.rand(3, 4), True), "top_k=True"),
+    "top_k of 2.0": (lambda: route(torch.rand(3, 4), 2.0), "top_k=2.0"),
+    "a bias of three for four": (lambda: route(torch.rand(3, 4), 2, bias=torch.rand(3)), "bias=float32 of shape (3,)"),
+    "whole-number logits": (lambda: route(torch.ones(3, 4).long(), 2), "logits=int64"),
+    "stop=5": (lambda: write(stop=5), "stop=5: expected a list of token ids"),
+    "stop as text": (lambda: write(stop="ab"), "stop='ab': expected a list"),
+    "sampling=0.7": (lambda: write(sampling=0.7), "sampling=0.7: expected a Sampling, such as"),
+    "rules=5": (lambda: write(rules=5), "rules=5: expected Rules"),
+    "a row too few": (lambda: complete(MODELS["decoder"], [1, 2, 3]), "prompts[0]=1: expected a list of token ids"),
+    "prompts as text": (lambda: complete(MODELS["decoder"], "abc"), "prompts='abc': expected a list of rows"),
+    "prompts as a tensor": (lambda: complete(MODELS["decoder"], IDS), "prompts.tolist() makes them of a tensor"),
+    "a float id in a prompt": (lambda: write([[1.5]]), "prompts[0]: token id 1.5"),
+    "no model": (lambda: complete("gpt2", [[1]]), "model='gpt2': expected a Transformer"),
+    "no model at length": (lambda: generate_long(3, [[1]], max_new_tokens=2), "model=3: expected a Transformer"),
+    "streams=5": (lambda: write(streams=5), "streams=5: expected a list"),
+    "half a step": (lambda: write(max_new_tokens=2.5), "max_new_tokens=2.5"),
+    "compile='no'": (lambda: write(compile="no"), "compile='no': expected True or False"),
+    "greedy on NaN": (lambda: write(kind="nan", sampling=Sampling(0)), "logits of row 0 at step 0: expected finite"),
+    "drawing from NaN": (lambda: write(kind="nan"), "logits of row 0 at step 0: expected finite"),
+    "top_p on NaN": (lambda: write(kind="nan", sampling=Sampling(top_k=4, top_p=0.5)), "logits of row 0 at step 0"),
+    "beams on NaN": (lambda: beam_search(MODELS["nan"], [[1]], width=2), "logits at step 0: expected finite"),
+    "beams without end": (
+        lambda: beam_search(MODELS["decoder"], [[1]], width=10**12),
+        "width=1000000000000: the cache of its beams needs",
+    ),
+    "half a beam": (lambda: beam_search(MODELS["decoder"], [[1]], width=2.5), "width=2.5"),
+    "early_stopping=1": (
+        lambda: beam_search(MODELS["decoder"], [[1]], width=2, early_stopping=1),
+        "early_stopping=1: expected True, False or 'never'",
+    ),
+    "length_penalty": (
+        lambda: beam_search(MODELS["decoder"], [[1]], width=2, length_penalty="x"),
+        "length_penalty='x'",
+    ),
+    "never=5": (lambda: Rules(never=5), "never=5: expected token ids"),
+    "last='x'": (lambda: Rules(last="x"), "last=['x']: expected token ids"),
+    "a temperature of text": (lambda: Sampling("hot"), "temperature='hot': expected a finite number"),
+    "a temperature of truth": (lambda: Sampling(True), "temperature=True"),
+    "half a top_k": (lambda: Sampling(top_k=2.5), "top_k=2.5"),
+    "top_p as text": (lambda: Sampling(top_p="x"), "top_p='x'"),
+    "tied='no'": (lambda: EmbeddingConfig(tied="no"), "tied='no': expected True or False"),
+    "bias='no'": (lambda: AttentionConfig(2, bias="no"), "bias='no': expected True or False"),
+    "scaled=1": (lambda: EmbeddingConfig(scaled=1), "scaled=1: expected True or False"),
+    "no feed_forward": (lambda: config(feed_forward=None), "feed_forward=None: expected a FeedForwardConfig"),
+    "moe=3": (lambda: config(moe=3), "moe=3: expected a MoEConfig"),
+    "experts with biases": (
+        lambda: config(moe=MoEConfig(2, 1), feed_forward=FeedForwardConfig(8, bias=True)),
+        "feed_forward.bias=True: expected False beside moe",
+    ),
+    "infinite eps": (lambda: NormConfig(eps=math.inf), "eps=inf: expected a finite number"),
+    "eps as text": (lambda: NormConfig(eps="1e-6"), "eps='1e-6'"),
+    "infinite base": (lambda: PositionConfig(base=math.inf), "base=inf"),
+    "a base beyond floats": (lambda: PositionConfig(base=10**400), "expected a finite number"),
+    "infinite noise": (lambda: MoEConfig(2, 1, noise=math.inf), "noise=inf"),
+    "infinite capacity": (lambda: MoEConfig(2, 1, capacity=math.inf), "capacity=inf"),
+    "a kind that is a list": (lambda: NormConfig(kind=["rms"]), "kind=['rms']: expected one of"),
+    "dropout of truth": (lambda: config(dropout=False), "dropout=False: expected a finite number"),
+    "a number of 5,000 digits": (lambda: config(vocab=-(10**5000)), "vocab=a very long int"),
+    "a model of a dictionary": (lambda: Transformer({"vocab": 3}), "config={'vocab': 3}: expected a ModelConfig"),
+    "an unknown field": (lambda: config().with_(colour=3), "colour=3: expected one of the fields vocab"),
+    "a folder that is a number": (lambda: load_pretrained(3), "name=3: expected"),
+    "a dtype as text": (lambda: load_pretrained(".", dtype="bf16"), "dtype='bf16': expected a floating torch.dtype"),
+    "a whole-number dtype": (lambda: load_pretrained(".", dtype=torch.int8), "dtype=torch.int8: expected a floating"),
+    "no device": (lambda: load_pretrained(".", device="gpu"), "device='gpu': expected"),
+    "training no model": (lambda: trained(model="x"), "model='x': expected a Transformer"),
+    "training without a configuration": (lambda: trained(config=3), "config=3: expected a TrainingConfig"),
+    "training on a list": (lambda: trained(batches=[IDS]), "batches=[tensor("),
+    "training in fp8": (lambda: trained(precision="fp8"), "precision='fp8'"),
+    "training compile='no'": (lambda: trained(compile="no"), "compile='no'"),
+    "a learning rate of text": (lambda: TrainingConfig(2, learning_rate="x"), "learning_rate='x'"),
+    "betas as a number": (lambda: TrainingConfig(2, betas=0.9), "betas=0.9: expected two numbers"),
+    "a schedule that is a list": (lambda: TrainingConfig(2, schedule=["x"]), "schedule=['x']: expected one of"),
+    "targets the other way round": (
+        lambda: cross_entropy_sum(torch.rand(2, 3, 7), torch.zeros(3, 2, dtype=torch.long)),
+        "targets is int64 of shape (3, 2): expected int64 of shape (2, 3)",
+    ),
+    "a target too large": (
+        lambda: cross_entropy_sum(torch.rand(2, 3, 7), torch.full((2, 3), 7)),
+        "expected ids from 0 to 6, or -100",
+    ),
+}
+
+
+@pytest.mark.parametrize(("misuse", "sentence"), MISUSES.values(), ids=MISUSES)
+def test_a_misuse_gets_a_sentence_that_names_the_argument(unchecked, misuse, sentence):
+    with pytest.raises(ValueError) as caught:
+        misuse()
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("temperature", [1e-45, 1e-40, 1e-30, 1e-7])
+def test_the_smallest_temperatures_are_nearly_greedy(temperature):
+    logits = torch.tensor([[1.0, 5.0, 5.0, -math.inf], [3e38, -3e38, 0.0, 0.0]])
+    likely = Sampling(temperature).probabilities(logits)
+    torch.testing.assert_close(likely, torch.tensor([[0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]]))
+    assert write(sampling=Sampling(temperature)) == write(sampling=Sampling(0))
+
+
+def test_a_cache_may_be_emptied_and_given_to_another_model():
+    cache = filled().rewind(0)
+    other = drawn(config(), seed=1).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(other(IDS, cache=cache).logits, other(IDS, cache=empty()).logits)
+
+
+@pytest.mark.parametrize("capacity", [1e-300, 1e-30, 1e-9, 1.1, 1e9, 1e300, 0.12345678901234567])
+def test_any_finite_capacity_can_be_counted(capacity):
+    routing = route(torch.rand(2, 7, 3, generator=torch.Generator().manual_seed(0)), 2)._replace(
+        real=torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    )
+    kept = within_capacity(routing, capacity)[routing.real]
+    places = min(22, max(1, math.ceil(capacity * 22 / 3)))
+    chosen = routing.experts[routing.real]
+    assert [int(kept[chosen == e].sum()) for e in range(3)] == [min(places, int((chosen == e).sum())) for e in range(3)]
+
+
+def test_nothing_is_asked_of_a_device_that_would_have_to_be_waited_for():
+    """The meta device stands for one: asking it for a number is an error."""
+    model, tokens = Transformer(config()).to("meta"), IDS.to("meta")
+    cache = KVCache.create(config(), 2, 9, device="meta")
+    with torch.no_grad():
+        assert model(tokens, positions=torch.arange(5, device="meta"), cache=cache).logits.shape == (2, 5, 17)
