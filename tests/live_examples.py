@@ -2,6 +2,8 @@
 
 import math
 
+from companion import AttentionConfig, FeedForwardConfig, ModelConfig, chips
+from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer
 from companion.study import live, micro_example
 
@@ -27,6 +29,22 @@ EXAMPLES = {
         words=["cat", "dog", "child", "moon", "clock", "idea"],
         caption="Figure 10.1. The small ... slept: six nouns, and three handles.",
     ),
+    "triangle": lambda: live.triangle(
+        ["the", "cat", "sat", "on", "the", "mat"], caption="Figure 10.2. The triangle grows."
+    ),
+    "roofline": lambda: live.roofline(
+        chips.Chip(flops=1e15, bandwidth=3.4e12),
+        ModelConfig(
+            vocab=32000,
+            d_model=4096,
+            layers=32,
+            context=8192,
+            attention=AttentionConfig(32),
+            feed_forward=FeedForwardConfig(4 * 4096, activation="relu"),
+        ),
+        kv_heads=(32, 8, 1),
+        caption="Figure 10.3. A step on the roofline.",
+    ),
     "home": lambda: live.home(caption="Figure 6.2. Two ways home."),
     "hearing": lambda: live.hearing(
         words=["the", "bank", "by", "the", "old", "river"], who=1, caption="Figure 7.2. Who has heard of whom."
@@ -37,6 +55,21 @@ EXAMPLES = {
         words=["he", "slept", "well"],
         caption="Figure 7.3. Filler.",
     ),
+    "writing": lambda: live.writing(
+        [[1, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]],
+        [[0.1, 0.1, 0.75, 0.05], [0.8, 0, 0.1, 0.1], [0.1, 0, 0.1, 0.8]],
+        [[0, 0, 0.2, 0.8], [0.1, 0, 0.8, 0.1], [0.9, 0, 0.1, 0]],
+        source=["ein", "und", "zwanzig", "<end>"],
+        vocabulary=["<end>", "and", "one", "twenty"],
+        caption="Figure 8.1. A decoder writes.",
+    ),
+    "mask_and_shift": lambda: live.mask_and_shift(caption="Figure 8.4. What each slot has seen."),
+    "sweep": lambda: live.sweep(
+        [[1, 2, 4, 1], [4, 1, 1, 2], [2, 2, 1, 8], [1, 1, 2, 2]],
+        [8, 4, 2, 16],
+        caption="Figure 12.2. A tile sweeps over the scores.",
+    ),
+    "climb": lambda: live.climb(published_chip("a100-80gb"), 192, caption="Figure 12.3. Larger tiles."),
     "together": lambda: live.together(
         [1.0, 0.6], [0.3, 1.1], words=("bites", "dog"), caption="Figure 5.1. Two people on a carousel."
     ),
@@ -53,6 +86,11 @@ EXAMPLES = {
         marks=[("one layer", 0.16)],
         together=[0b0011, 0b1100, 0b1010],
         caption="Figure 3.3. Four heads, and what is left without some.",
+    ),
+    "lanes": lambda: live.lanes(
+        ["twenty", "-", "one"],
+        says={"<bos>": "twenty", "twenty": "-", "-": "twenty", "one": "<eos>"},
+        caption="Figure 9.1. One decoder in two lanes.",
     ),
     "cut": lambda: live.cut(
         BytePairTokenizer.train(["the cat sat on the mat, the cat sat"] * 3, 300),

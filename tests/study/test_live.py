@@ -15,6 +15,8 @@ import torch
 from live_examples import EXAMPLES, KEYS, QUERIES, SENTENCE
 
 from authoring.figures import faults, figures_in, words
+from companion import AttentionConfig, FeedForwardConfig, ModelConfig, account, chips
+from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer
 from companion.study import figures, live, micro_example
 from companion.study.live import moving
@@ -22,7 +24,16 @@ from companion.study.live.walk import next_word
 
 TOKENIZER = BytePairTokenizer.train(["the cat sat on the mat"], 300)
 BYTES = BytePairTokenizer.train(["a"], 257)
+A100 = published_chip("a100-80gb")
 SMALL = micro_example.trained()._asdict()
+MODEL = ModelConfig(
+    vocab=8,
+    d_model=512,
+    layers=2,
+    context=1024,
+    attention=AttentionConfig(4),
+    feed_forward=FeedForwardConfig(2048, activation="relu"),
+)
 ALT = "A bar that grows when the handle is moved to the right."
 
 
@@ -47,6 +58,17 @@ def page(output):
 
 def data(output):
     return json.loads(re.search(r'<script type="application/json">(.*?)</script>', page(output))[1])
+
+
+def roofline(kv_heads, **options):
+    live.roofline(chips.Chip(1e15, 3.4e12), MODEL, kv_heads=kv_heads, caption="Figure 10.5. A roof.", **options)
+
+
+SAYS = {"<bos>": "twenty", "twenty": "twenty", "one": "<eos>"}
+
+
+def lanes(target=("twenty", "one"), says=SAYS, **others):
+    live.lanes(target, says=says, **others)
 
 
 def walk(models=None, start=("the", "boss", "is")):
@@ -97,6 +119,51 @@ def test_a_switch_is_a_bit_of_the_set_of_heads_that_are_off(shown):
     assert "<td>layer 0, head 1</td><td>0.250</td>" in page(shown[0]).replace("\n", "")
 
 
+def test_the_triangle_counts_the_rows_of_every_step(shown):
+    live.triangle(["a", "b", "c", "d"], caption="Figure 10.1. Four words.")
+    rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))
+    assert [re.findall(r"<td>(.*?)</td>", row) for row in rows][-1] == ["4", "4", "10"]
+
+
+@pytest.mark.parametrize("kv_heads", [4, 1])
+def test_the_roofline_has_the_intensity_that_the_account_has(shown, kv_heads):
+    roofline((4, 1), kept=(0, 999))
+    drawn = data(shown[0])
+    at = drawn["heads"].index(kv_heads)
+    model = MODEL.with_(attention=AttentionConfig(4, kv_heads))
+    texts, kept, width = 8, 999, drawn["width"]
+    cache = texts * 2 * kept * width * kv_heads / 4
+    work = texts * (2 * drawn["weights"][at] + 4 * kept * width)
+    found = work / (drawn["size"] * (drawn["weights"][at] + cache))
+    exact = account.intensity(model, 1, cached=kept - 1, batch=texts, dtype=torch.bfloat16)
+    assert found == pytest.approx(exact, rel=0.01)  # which counts norms and the small table as well
+
+
+def test_the_free_lane_of_the_still_figure_reads_what_it_said(monkeypatch):
+    texts = []
+    monkeypatch.setattr(moving, "show", lambda name, given, still, **_: texts.append((given, still)))
+    lanes(slots=5)
+    [(given, still)] = texts
+    rows = {}
+    for text in still.axes[0].texts:
+        rows.setdefault(text.get_position()[1], []).append(text.get_text())
+    assert list(rows.values()) == [
+        ["shall say", "twenty", "one", "<eos>"],
+        ["forced: reads", "<bos>", "twenty", "one"],
+        ["says", "twenty", "twenty ✗", "<eos>"],
+        ["free: reads", "<bos>", "twenty", "twenty", "twenty", "twenty"],
+        ["says", "twenty", "twenty ✗", "twenty ✗", "twenty ✗", "twenty ✗"],
+    ]
+    assert given == {
+        "target": ["twenty", "one", "<eos>"],
+        "reads": ["<bos>", "twenty", "one"],
+        "says": ["twenty", "twenty", "<eos>"],
+        "slots": 5,
+        "start": 5,
+    }
+    matplotlib.pyplot.close("all")
+
+
 def test_the_still_figure_is_checked_like_every_other(shown):
     fig, _ = figures.subplots()
     with pytest.raises(ValueError, match="no label on the x axis"):
@@ -114,6 +181,25 @@ def test_the_switchboard_names_the_sets_that_are_taken_away_together(shown):
     for off in together:
         assert f"{right[off]:.3f}" in html
     matplotlib.pyplot.close("all")
+
+
+def test_the_sweep_ends_with_the_output_of_a_softmax(shown):
+    powers, values = [[1, 2, 4, 1], [8, 1, 1, 3]], [8.0, 4.0, 2.0, 16.0]
+    live.sweep(powers, values, caption="Figure 12.2. A tile.")
+    outputs = torch.softmax(torch.tensor(powers).double().log(), dim=1) @ torch.tensor(values).double()
+    assert outputs.tolist() == pytest.approx([5, 9.077], abs=1e-3)
+    rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))
+    assert [float(re.findall(r">([^<]*)</td>", row)[-1]) for row in rows[1:3]] == pytest.approx(
+        outputs.tolist(), rel=1e-3
+    )
+
+
+def test_a_larger_tile_moves_less_and_a_small_one_more_than_the_formula(shown):
+    live.climb(A100, 192, tokens=1024, tiles=[8, 64, 1024], start=8, caption="Figure 12.3. Tiles.")
+    rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))[1:4]
+    moved = [float(re.findall(r">([^<]*)</td>", row)[1]) for row in rows]
+    formula = 2 * (4 * 1024**2 + 4 * 1024 * 64) / 1e6
+    assert moved[0] > formula > moved[1] > moved[2] == pytest.approx(2 * 4 * 1024 * 64 / 1e6, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +250,21 @@ def test_the_switchboard_names_the_sets_that_are_taken_away_together(shown):
             lambda: live.filler([[0] * 3] * 3, [[1, 2]] * 3, words=["a", "b"], counts=[1, 2]),
             r"counts: expected numbers that rise from 0, got \[1, 2\]",
         ),
+        (
+            lambda: live.sweep([[1, 9], [1, 1]], [1, 2]),
+            "powers: expected 2 to 8 rows of as many whole numbers from 1 to 8",
+        ),
+        (lambda: live.sweep([[1, 2], [1]], [1, 2]), "powers: expected 2 to 8 rows of as many whole numbers"),
+        (lambda: live.sweep([[1, 2], [1, 1]], [1]), "values: expected 2, one for each key, got 1"),
+        (lambda: live.sweep([[1, 2], [1, 1]], [1, 2], tile=3), "tile: expected one that divides 2 and 2, got 3"),
+        (lambda: live.climb(A100, 192, tiles=[16, 8]), r"tiles: expected rising numbers from 1 to 4096, got \[16, 8\]"),
+        (lambda: live.climb(A100, 192, start=3), r"start: expected one of .*, got 3"),
         (lambda: live.sampling([1.0], words=["a"]), "logits, words: expected two to ten, as many of each, got 1 and 1"),
+        (lambda: live.triangle(["a", "b"]), "words: expected three to eight, got 2"),
+        (lambda: live.triangle(["a", "b", "c"], start=4), "start: expected 1 to 3, .* got 4"),
+        (lambda: roofline((8, 2)), r"kv_heads: expected two or three divisors of 4, itself first; got \(8, 2\)"),
+        (lambda: roofline((4, 3)), r"kv_heads: expected .* got \(4, 3\)"),
+        (lambda: roofline((4,)), r"kv_heads: expected .* got \(4,\)"),
         (lambda: live.dials([1, 0, 1], [1, 0, 1]), "query, key: expected one even width from 4 to 8, got 3 and 3"),
         (lambda: live.dials([1, 0, 1, 0], [1, 0, 1, 0], base=1), "base: expected a number above 1, got 1"),
         (lambda: live.cut(TOKENIZER, ""), "text: expected 1 to 60 characters, got 0"),
@@ -184,6 +284,12 @@ def test_the_switchboard_names_the_sets_that_are_taken_away_together(shown):
         (lambda: live.switchboard([1.0] * 4, [["a", "b"], ["c"]]), r"does: expected rows of one length, .*\[2, 1\]"),
         (lambda: live.switchboard([1.0] * 3, [["a", "b"]]), r"right: expected 4 shares from 0 to 1, .*\(3,\)"),
         (lambda: live.switchboard([1.0, 2.0], [["a"]]), "right: expected 2 shares from 0 to 1"),
+        (lambda: lanes(["twenty"]), r"target: expected two to five different pieces .*, got \['twenty'\]"),
+        (lambda: lanes(["twenty", "twenty"]), "target: expected two to five different pieces"),
+        (lambda: lanes(says={"<bos>": "one"}), r"says: expected for each of \['<bos>', 'twenty', 'one'\] one of"),
+        (lambda: lanes(says=SAYS | {"one": "two"}), "says: expected .* one of .*'one': 'two'"),
+        (lambda: lanes(slots=2), "slots: expected 3 to 8, got 2"),
+        (lambda: lanes(start=7), "start: expected 1 to 6, got 7"),
         (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
         (lambda: live.clocks(base=7), r"base, bases: expected numbers above 1, with the base among them; got 7"),
         (lambda: live.clocks(start=201), "places, start: expected .* got 201 and 201"),

@@ -8,17 +8,21 @@ Each of them shows one output that holds everything it needs; `moving` is the me
 """
 
 from companion.study.live.attention import collapse, hover
+from companion.study.live.decoder import mask_and_shift, writing
 from companion.study.live.depth import home
 from companion.study.live.encoder import filler, hearing
-from companion.study.live.generation import sampling
+from companion.study.live.generation import roofline, sampling, triangle
 from companion.study.live.heads import bricks, switchboard
 from companion.study.live.rotary import dials, together
+from companion.study.live.tiles import climb, sweep
 from companion.study.live.tokens import cut
+from companion.study.live.training import lanes
 from companion.study.live.walk import walk
 from companion.study.live.waves import clocks
 
 __all__ = [
     "bricks",
+    "climb",
     "clocks",
     "collapse",
     "cut",
@@ -27,8 +31,14 @@ __all__ = [
     "hearing",
     "home",
     "hover",
+    "lanes",
+    "mask_and_shift",
+    "roofline",
     "sampling",
+    "sweep",
     "switchboard",
     "together",
+    "triangle",
     "walk",
+    "writing",
 ]

@@ -1,4 +1,4 @@
-"""Moving figures of generation: the chances of the next word, bent by a temperature and cut by top-k and top-p."""
+"""Moving figures of generation: the chances of the next word, bent and cut; the triangle that grows; the roofline."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
 
+from companion.config import AttentionConfig, ModelConfig
+from companion.costs import account
+from companion.costs.chips import Chip
 from companion.study import figures
 from companion.study.live import moving
 from companion.study.live.attention import softmax, vector
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 SHARES = tuple(share / 20 for share in range(1, 21))
+TEXTS = tuple(2**power for power in range(11))
 
 
 def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], caption: str = "") -> None:
@@ -45,3 +51,109 @@ def sampling(logits: Sequence[float] | torch.Tensor, *, words: Sequence[str], ca
         caption=caption,
         numbers={"word": list(words), "logit": z.tolist()} | columns,
     )
+
+
+def triangle(words: Sequence[str], *, start: int = 1, caption: str = "") -> None:
+    """Causal attention while a text grows: one row a step beside what is kept, or every row again.
+
+    words:    of the text, three to eight.
+    start:    how many have been read at first.
+    caption:  the sentence under the figure, with its number.
+
+    Raises `ValueError` if the words are fewer than three or more than eight, or `start` is not one of their counts.
+    """
+    n = len(words)
+    if not 3 <= n <= 8:
+        raise ValueError(f"words: expected three to eight, got {n}")
+    if not 1 <= start <= n:
+        raise ValueError(f"start: expected 1 to {n}, as many as there are words at most; got {start}")
+    fig, ax = figures.subplots(width=5.6, height=3.6)
+    for i in range(start):
+        for j in range(i + 1):
+            newest = i == start - 1
+            color = (*to_rgb(figures.PALETTE["blue" if newest else "sky"]), 0.45 if newest else 0.15)
+            cell = Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, linestyle="-" if newest else "--")
+            cell.set(facecolor=color, edgecolor="0.3")
+            ax.add_patch(cell)
+    ax.set(xlim=(-0.6, n - 0.4), ylim=(n - 0.4, -0.6), xlabel="key and value: kept", ylabel="query")
+    ax.set_xticks(range(n), words)
+    ax.set_yticks(range(n), words)
+    ax.grid(False)
+    counts = list(range(1, n + 1))
+    moving.show(
+        "triangle",
+        {"words": list(words), "start": start},
+        fig,
+        alt="A triangle of queries by keys that grows by a row with every word. Beside what is kept only the newest "
+        "row is computed: its key and value are added to the others, and old queries fade. Without it all rows are "
+        "computed again.",
+        caption=caption,
+        numbers={
+            "words read": counts,
+            "rows so far, the new one each time": counts,
+            "rows so far, everything again each time": [t * (t + 1) // 2 for t in counts],
+        },
+    )
+
+
+def roofline(
+    chip: Chip,
+    config: ModelConfig,
+    *,
+    kv_heads: Sequence[int],
+    texts: Sequence[int] = TEXTS,
+    kept: Sequence[int] = (0, 1024, 4096, 16384, 65536),
+    caption: str = "",
+) -> None:
+    """A decode step of a model on a chip's roofline (Williams et al. 2009), in numbers of two bytes.
+
+    chip:      its arithmetic and its memory.
+    config:    of a decoder with equal widths d_k = d_v = d_model / heads and a plain feed-forward network.
+    kv_heads:  two or three choices of key heads, the first of them all heads.
+    texts:     how many may be written at once.
+    kept:      tokens that may be kept of each.
+    caption:   the sentence under the figure, with its number.
+
+    Only the layers are counted, not the tables at the two ends.
+
+    Raises `ValueError` if the first of `kv_heads` is not all heads, or they are not two or three divisors of it.
+    """
+    sizes = config.sizes
+    if not 2 <= len(kv_heads) <= 3 or kv_heads[0] != sizes.heads or any(sizes.heads % few for few in kv_heads):
+        raise ValueError(f"kv_heads: expected two or three divisors of {sizes.heads}, itself first; got {kv_heads}")
+    grouped = [config.with_(attention=AttentionConfig(sizes.heads, few)) for few in kv_heads]
+    counts = [account.parameters(model) for model in grouped]
+    weights = [(count.attention + count.feed_forward) / config.layers for count in counts]
+    width, size, low, high = config.d_model, 2, 0.25, 4096.0
+
+    def intensity(batch: int, tokens: int, at: int = 0) -> float:
+        cache = batch * 2 * tokens * width * kv_heads[at] / kv_heads[0]
+        return batch * (2 * weights[at] + 4 * tokens * width) / (size * (weights[at] + cache))
+
+    fig, ax = figures.subplots(width=6.6, height=3.4)
+    line = [low, chip.balance, high]
+    ax.plot(line, [chip.attainable(i) for i in line], color="black", marker="", label="roof of the chip")
+    shown = [batch for batch in (1, 16, 256) if batch in texts]
+    at = [intensity(batch, kept[0]) for batch in shown]
+    ax.plot(at, [chip.attainable(i) for i in at], "o", color=figures.PALETTE["blue"], label="texts at once")
+    for batch, i in zip(shown, at, strict=True):
+        ax.annotate(str(batch), (i, chip.attainable(i)), xytext=(8, -12), textcoords="offset points")
+    ax.set(xscale="log", yscale="log", xlabel="operations for each byte that is read", ylabel="operations a second")
+    ax.legend(loc="lower right")
+    moving.show(
+        "roofline",
+        {
+            "flops": chip.flops, "bandwidth": chip.bandwidth, "low": low, "high": high, "weights": weights,
+            "width": width, "layers": config.layers, "size": size, "heads": list(kv_heads), "texts": list(texts),
+            "kept": list(kept),
+        },
+        fig,
+        alt="A line that rises and then runs flat: the most operations a second that memory and arithmetic allow. One "
+        "text is a dot far down on the slope. More texts at once move it up the slope; more tokens kept of each move "
+        "it back, and fewer key heads up again.",
+        caption=caption,
+        numbers={
+            "texts at once": list(texts),
+            **{f"operations a byte, {n} tokens kept": [round(intensity(b, n), 1) for b in texts] for n in kept[:3]},
+        },
+    )  # fmt: skip
