@@ -8,7 +8,9 @@ FIGURES ?= lab-figures
 ONLY ?=
 BENCH ?=
 SETTING ?=
+FUZZ ?=
 MACHINES ?=
+GPU ?=
 
 VENV := .venv
 PY   := $(VENV)/bin/python
@@ -17,6 +19,8 @@ PIP  := $(PY) -m pip --disable-pip-version-check install
 # One thread for each process: the tests run two at once, and the numbers do not depend on it.
 OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
+# Hundreds of processes start here, and each would compile the course anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # A file's tests stay in one process; what takes long starts first (tests/conftest.py), so that both end together.
 PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
@@ -26,7 +30,7 @@ IN_BUILD := COMPANION_HOME="$$PWD/build/progress"
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test quick lint types pytest test-notebooks machines solved verify notebooks check-notebooks lab-check \
-  bench clean FORCE
+  bench gpu fuzz clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -45,7 +49,11 @@ help:
 	@echo '  make lint | types | pytest     one part of make test alone'
 	@echo '  make lab-check         open every notebook in a real browser, run it, move and answer everything (needs Chromium);'
 	@echo '                         ONLY="start figures exercise questions lessons" and LESSON=02 choose'
+	@echo '  make fuzz              ten minutes of malformed calls, files and command lines, and a table of what became of them;'
+	@echo '                         FUZZ="--minutes 60 --only flags run" passes flags on'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
+	@echo '  make gpu               everything that needs a GPU, proved and measured in under 8 minutes, with nothing but PyTorch,'
+	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decoding"'
 	@echo '  make clean             remove the environment and all caches'
 	@echo
 	@echo 'Options, as in  make lab PYTHON=python3.12'
@@ -133,9 +141,18 @@ verify: $(VENV)/.test
 lab-check: $(VENV)/.dev
 	PYTHONPATH=tests $(PY) tests/lab/check.py $(if $(ONLY),--only $(ONLY)) --figures '$(FIGURES)' $(if $(LESSON),-- $(LESSON))
 
+# `make test` tries a fixed thousand of these cases.
+fuzz: $(VENV)/.test
+	@cd tests && ../$(PY) -m fuzz $(FUZZ)
+
 # --- measuring -------------------------------------------------------------------------------------------------------
 bench: $(VENV)/.bench
 	@$(PY) -m companion bench $(BENCH)
+
+# Makes no environment: where a GPU is lent there may be no network. The Python you name, else the environment's if it
+# is there, else python3.
+gpu:
+	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m companion.bench.gpu $(GPU)
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 notebooks: $(VENV)/.test

@@ -4,13 +4,37 @@ The public names stand in `__init__.pyi` beside this file, in reading order. Eac
 that `companion --help` and a mistyped flag are answered without torch.
 """
 
-try:
-    import lazy_loader
-except ModuleNotFoundError:
+import ast
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+if importlib.util.find_spec("torch") is None:
     raise ModuleNotFoundError(
         "companion is here, but what it needs is not installed: `make lab` in the course's folder does it, and "
         "a notebook then finds it by Kernel > Change Kernel... > The Executable Transformer",
-        name="lazy_loader",
-    ) from None
+        name="torch",
+    )
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+def _public() -> dict[str, str]:
+    """Each public name, and the module it comes from, as the stub says. Read here and not by a library, so that the
+    models run wherever PyTorch, numpy, safetensors and jaxtyping are."""
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    lines = [line for line in stub.body if isinstance(line, ast.ImportFrom)]
+    return {entry.name: f"{__name__}.{line.module}" for line in lines for entry in line.names}
+
+
+_MODULES = _public()
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__.copy()

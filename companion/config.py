@@ -18,30 +18,10 @@ Axis names, used in every signature and lesson of the course:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
 
-
-def _require(condition: bool, name: str, value: object, expected: str) -> None:
-    if not condition:
-        raise ValueError(f"{name}={value!r}: expected {expected}")
-
-
-def require_whole(name: str, value: object, least: int = 1) -> None:
-    """Raises `ValueError` unless `value`, the argument called `name`, is a whole number of at least `least`."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    _require(whole and value >= least, name, value, f"a whole number >= {least}")  # type: ignore[operator]
-
-
-def _require_choice(config: object, name: str) -> None:
-    choices = get_args(get_type_hints(type(config))[name])
-    value = getattr(config, name)
-    _require(value in choices, f"{type(config).__name__}.{name}", value, "one of " + ", ".join(map(repr, choices)))
-
-
-PAIRINGS = ("half", "interleaved")
+from companion.fields import build, parse_json, require, require_types, require_whole
 
 
 @dataclass(frozen=True)
@@ -62,11 +42,12 @@ class AttentionConfig:
     bias: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_whole("heads", self.heads)
         for name in ("kv_heads", "d_head", "d_v"):
             if getattr(self, name) is not None:
                 require_whole(name, getattr(self, name))
-        _require(
+        require(
             self.heads % (self.kv_heads or self.heads) == 0,
             "kv_heads",
             self.kv_heads,
@@ -77,7 +58,7 @@ class AttentionConfig:
         """The same heads with every width filled in for a model of width `d_model`."""
         require_whole("d_model", d_model)
         if self.d_head is None:
-            _require(
+            require(
                 d_model % self.heads == 0,
                 "heads",
                 self.heads,
@@ -113,10 +94,8 @@ class PositionConfig:
     layout: Literal["half", "interleaved"] | None = None
 
     def __post_init__(self) -> None:
-        _require_choice(self, "kind")
-        if self.layout is not None:
-            _require(self.layout in PAIRINGS, "layout", self.layout, "one of " + ", ".join(map(repr, PAIRINGS)))
-        _require(self.base > 0, "base", self.base, "a number > 0")
+        require_types(self)
+        require(self.base > 0, "base", self.base, "a number > 0")
 
     @property
     def pairing(self) -> Literal["half", "interleaved"]:
@@ -137,9 +116,8 @@ class NormConfig:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        _require_choice(self, "kind")
-        _require_choice(self, "placement")
-        _require(self.eps >= 0, "eps", self.eps, "a number >= 0")
+        require_types(self)
+        require(self.eps >= 0, "eps", self.eps, "a number >= 0")
 
 
 @dataclass(frozen=True)
@@ -156,8 +134,8 @@ class FeedForwardConfig:
     bias: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_whole("d_ff", self.d_ff)
-        _require_choice(self, "activation")
 
 
 @dataclass(frozen=True)
@@ -188,13 +166,13 @@ class MoEConfig:
     balanced: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_whole("experts", self.experts)
         require_whole("top_k", self.top_k)
-        _require(self.top_k <= self.experts, "top_k", self.top_k, f"at most experts={self.experts}")
-        _require_choice(self, "gating")
+        require(self.top_k <= self.experts, "top_k", self.top_k, f"at most experts={self.experts}")
         require_whole("shared", self.shared, 0)
-        _require(self.capacity is None or self.capacity > 0, "capacity", self.capacity, "a number > 0, or None")
-        _require(self.noise >= 0, "noise", self.noise, "a number >= 0")
+        require(self.capacity is None or self.capacity > 0, "capacity", self.capacity, "a number > 0, or None")
+        require(self.noise >= 0, "noise", self.noise, "a number >= 0")
 
 
 @dataclass(frozen=True)
@@ -220,10 +198,10 @@ class EmbeddingConfig:
     classes: int = 0
 
     def __post_init__(self) -> None:
-        _require_choice(self, "head")
+        require_types(self)
         for name in ("segments", "classes"):
             require_whole(name, getattr(self, name), 0)
-        _require(self.pooled or not self.classes, "classes", self.classes, "0 unless pooled=True")
+        require(self.pooled or not self.classes, "classes", self.classes, "0 unless pooled=True")
 
 
 @dataclass(frozen=True)
@@ -255,19 +233,22 @@ class ModelConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
+        require_types(self)
         for name in ("vocab", "d_model", "layers", "context"):
             require_whole(name, getattr(self, name))
-        _require_choice(self, "stack")
-        _require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
+        require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
+        if self.moe is not None:
+            bias = self.feed_forward.bias
+            require(not bias, "feed_forward.bias", bias, "False beside moe: the networks of experts have no biases")
         if self.stack != "encoder":
             segments, pooled = self.embedding.segments, self.embedding.pooled
-            _require(segments == 0, "segments", segments, "0; only an encoder has segments")
-            _require(not pooled, "pooled", pooled, "False; only an encoder has a pooler")
+            require(segments == 0, "segments", segments, "0; only an encoder has segments")
+            require(not pooled, "pooled", pooled, "False; only an encoder has a pooler")
         sizes = self.attention.resolved(self.d_model)
         if self.positions.kind == "rotary":
-            _require(sizes.d_head % 2 == 0, "d_head", sizes.d_head, "an even width: rotary turns pairs of components")
+            require(sizes.d_head % 2 == 0, "d_head", sizes.d_head, "an even width: rotary turns pairs of components")
         if self.positions.kind == "sinusoidal":
-            _require(
+            require(
                 self.d_model % 2 == 0, "d_model", self.d_model, "an even width: sinusoids come in sine-cosine pairs"
             )
 
@@ -278,6 +259,9 @@ class ModelConfig:
 
     def with_(self, **changes: Any) -> ModelConfig:
         """A copy with some fields changed, validated again."""
+        known = [f.name for f in fields(self)]
+        for name, value in changes.items():
+            require(name in known, name, value, f"one of the fields {', '.join(known)}")
         return replace(self, **changes)
 
     def to_json(self) -> str:
@@ -288,40 +272,7 @@ class ModelConfig:
     def from_json(cls, text: str) -> ModelConfig:
         """Read what `to_json` wrote. Raises `ValueError` for bad JSON, an unknown, missing or ill-typed field."""
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
+            data = parse_json(text)
+        except ValueError as error:
             raise ValueError(f"config: expected JSON, got text that is not ({error})") from None
-        return _build(cls, data, "config")
-
-
-def _build(kind: Any, data: Any, where: str) -> Any:
-    """`data` (from JSON) as an instance of the dataclass `kind`, checked field by field against its annotations."""
-    if not isinstance(data, Mapping):
-        raise ValueError(f"{where}: expected an object with the fields of {kind.__name__}, got {data!r}")
-    hints = get_type_hints(kind)
-    unknown = sorted(set(data) - set(hints))
-    if unknown:
-        raise ValueError(f"{where}.{unknown[0]}: unknown field; expected one of {', '.join(hints)}")
-    values = {}
-    for f in fields(kind):
-        if f.name in data:
-            values[f.name] = _value(hints[f.name], data[f.name], f"{where}.{f.name}")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise ValueError(f"{where}: {error}") from None
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    if get_origin(hint) in (UnionType, Union):
-        if value is None:
-            return None
-        (hint,) = [h for h in get_args(hint) if h is not type(None)]
-    if is_dataclass(hint):
-        return _build(hint, value, where)
-    if get_origin(hint) is Literal:
-        return value  # the dataclass itself checks choices, with a message of its own
-    fits = isinstance(value, (int, float)) if hint is float else isinstance(value, hint)
-    if not fits or (isinstance(value, bool) and hint is not bool):
-        raise ValueError(f"{where}={value!r}: expected {hint.__name__}")
-    return value
+        return build(cls, data, "config")

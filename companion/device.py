@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 
-import tokenizers
 import torch
 
 
@@ -34,12 +34,20 @@ def find_precision(name: str, device: torch.device) -> str:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
+def installed(package: str) -> str | None:
+    """The version of a package by the name that pip knows, without importing it; `None` where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def versions() -> dict[str, str]:
     """What a number measured here depends on."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "tokenizers": tokenizers.__version__,
+        "tokenizers": installed("tokenizers") or "not installed",
         "machine": f"{platform.system()} {platform.machine()}",
         "threads": str(torch.get_num_threads()),
     }

@@ -51,6 +51,8 @@ def count(number: float, noun: str) -> str:
 
 def readable_bytes(size: float) -> str:
     """Bytes in decimal units: 1 kB is 1000 bytes."""
+    if size >= 1e18:  # nobody has them: how many zeros there are is all there is to say
+        return f"1e{len(str(int(size))) - 1} B"
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"

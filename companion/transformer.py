@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import count
 from typing import NamedTuple, TypedDict, Unpack
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from companion.boundary import check_broadcasts, check_ids, check_kind, check_positions, described, look_up
 from companion.config import ModelConfig
 from companion.layers.attention import Attention, Mask, visible_and
 from companion.layers.bert import MaskedTransform, Pooler
@@ -57,6 +59,10 @@ class Memory(NamedTuple):
         layers = tuple(layer.select(rows) for layer in self.layers)
         real = None if self.real is None else self.real.expand(len(self.layers[0].keys), -1)[rows]
         return Memory(layers, real, ())
+
+
+_numbers = count(1)
+"""Each model has a number of its own, by which a cache knows who filled it."""
 
 
 class Inputs(TypedDict, total=False):
@@ -137,8 +143,10 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, config: ModelConfig) -> None:
+        check_kind("config", config, ModelConfig, "a ModelConfig")
         super().__init__()
         self.config = config
+        self._number = next(_numbers)
         self.embedding = nn.Embedding(config.vocab, config.d_model)
         self.positions = Learned(config.context, config.d_model) if config.positions.kind == "learned" else None
         ends = config.embedding
@@ -211,36 +219,49 @@ class Transformer(nn.Module):
         mask:       who may look at whom: broadcasts to (batch, head, token, key), with key as in `real`.
         cache:      what the decoder has seen so far; call under `torch.no_grad()` and go on with `Features.cache`.
 
-        Raises `ValueError` if the stack and the arguments do not fit, or the tokens do not fit the cache or the learned
-        positions.
+        Raises `ValueError` if the stack and the arguments do not fit each other, an argument has another dtype or
+        shape, the tokens do not fit the cache or the learned positions, and for an id that is not in the vocabulary (on
+        a GPU only as `companion.boundary` says).
         """
-        self._check(source, segments, mask, cache)
-        if cache is not None and cache.batch != tokens.shape[0]:
-            raise ValueError(f"tokens has batch={tokens.shape[0]}: expected {cache.batch}, as many rows as the cache")
+        check_ids("tokens", tokens)
+        if real is not None:
+            check_kind("real", real, Tensor, "a tensor, (batch, key): which tokens are not padding")
+        self._check(tokens, source, segments, mask, cache)
         memory = self.encode(source) if isinstance(source, Tensor) else source
+        if memory is not None:
+            self._check_memory(memory, tokens.shape[0])
         opened = None if cache is None else cache.open(tokens.shape[1])
-        self._check_reach(tokens.shape[1] + (0 if cache is None else cache.filled))
-        if positions is None:
+        self._check_reach("tokens", tokens.shape[1] + (0 if cache is None else cache.filled))
+        if mask is not None:
+            keys = tokens.shape[1] if opened is None else opened[0].visible
+            shape = (tokens.shape[0], self.config.attention.heads, tokens.shape[1], keys)
+            check_broadcasts("mask", mask, shape, "(batch, head, token, key)")
+        if positions is not None:
+            check_positions(positions, *tokens.shape)
+        else:
             positions = torch.arange(tokens.shape[1], device=tokens.device) if opened is None else opened[0].slots
         x = self._embed(tokens, positions, segments)
         stack = self.decoder or self.encoder
         assert stack is not None
         x, routing = stack(x, positions=positions, real=real, mask=mask, cache=opened, memory=memory)
         routing = (() if memory is None else memory.routing) + routing
-        return Features(x, routing, None if cache is None else cache.advance(tokens.shape[1]))
+        return Features(x, routing, None if cache is None else cache.advance(tokens.shape[1], self._number))
 
     def encode(self, source: Int[Tensor, "batch key"], *, real: Bool[Tensor, "#batch key"] | None = None) -> Memory:
         """The source as the decoder's layers see it; run it once and pass it as `source` from then on.
 
         real: (batch, key), which source tokens are not padding. Default: all.
 
-        Raises `ValueError` unless this is an encoder-decoder.
+        Raises `ValueError` unless this is an encoder-decoder, and as `features` does.
         """
         if self.encoder is None or self.decoder is None:
             raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the one stack with a source")
-        self._check_reach(source.shape[1])
+        check_ids("source", source, "(batch, key)")
+        if real is not None:
+            check_kind("real", real, Tensor, "a tensor, (batch, key): which tokens are not padding")
+        self._check_reach("source", source.shape[1])
         positions = torch.arange(source.shape[1], device=source.device)
-        x, routing = self.encoder(self._embed(source, positions), positions=positions, real=real)
+        x, routing = self.encoder(self._embed(source, positions, name="source"), positions=positions, real=real)
         layers = tuple(block.cross.project_source(x) for block in self.decoder.blocks)  # type: ignore[union-attr, operator]
         return Memory(layers, real, routing)
 
@@ -270,9 +291,15 @@ class Transformer(nn.Module):
         return self.classifier(self.pool(stream))
 
     def _check(
-        self, source: Tensor | Memory | None, segments: Tensor | None, mask: Tensor | None, cache: KVCache | None
+        self,
+        tokens: Tensor,
+        source: Tensor | Memory | None,
+        segments: Tensor | None,
+        mask: Tensor | None,
+        cache: KVCache | None,
     ) -> None:
-        """Raises `ValueError` for what does not belong to this stack, and a mask that is no table of pairs."""
+        """Raises `ValueError` for what does not belong to this stack or its tokens, and a mask that is no table of
+        pairs."""
         stack = self.config.stack
         if self.decoder is None:
             if segments is not None and self.segments is None:
@@ -284,32 +311,68 @@ class Transformer(nn.Module):
         elif (source is None) == (self.encoder is not None):
             has = "got none" if source is None else "got one"
             raise ValueError(f"source: stack={stack!r} {has}; it belongs to an encoder_decoder, always")
+        if mask is not None:
+            check_kind("mask", mask, Tensor, "a tensor, (batch, head, token, key)")
+        if segments is not None:
+            check_ids("segments", segments)
+            if segments.shape != tokens.shape:
+                raise ValueError(
+                    f"segments has shape {tuple(segments.shape)}: expected {tuple(tokens.shape)}, one for each token"
+                )
+        if source is not None and not isinstance(source, (Tensor, Memory)):
+            raise ValueError(f"source={described(source)}: expected a tensor of token ids, or the Memory of encode")
+        if cache is not None:
+            check_kind("cache", cache, KVCache, "a KVCache; KVCache.create(config, batch, slots) makes one")
+            cache.check(self.config, self._number)
+            if cache.batch != tokens.shape[0]:
+                raise ValueError(
+                    f"tokens has batch={tokens.shape[0]}: expected {cache.batch}, as many rows as the cache"
+                )
         if mask is not None and mask.ndim != 4:
             raise ValueError(
                 f"mask has shape {tuple(mask.shape)}: expected four axes, each (batch, head, token, key) or 1 in "
                 "place; which tokens are not padding is said by real, (batch, key)"
             )
 
-    def _check_reach(self, tokens: int) -> None:
+    def _check_memory(self, memory: Memory, batch: int) -> None:
+        """Raises `ValueError` for a source of another batch size, or one that another model has read."""
+        assert self.decoder is not None
+        if len(memory.layers) != len(self.decoder.blocks):
+            raise ValueError(
+                f"source is of a model with {len(memory.layers)} layers: expected {len(self.decoder.blocks)}, as here"
+            )
+        first, sizes = memory.layers[0], self.config.sizes
+        if not isinstance(first, CrossCache):
+            return  # a layer that looks at nothing may have been put in place of one that does
+        rows, heads, _, d_head = first.keys.shape
+        if rows != batch:
+            raise ValueError(f"source has batch={rows}: expected {batch}, a row for each row of tokens")
+        if (heads, d_head, first.values.shape[3]) != (sizes.kv_heads, sizes.d_head, sizes.d_v):
+            raise ValueError(
+                f"source holds kv_head={heads}, d_head={d_head}, d_v={first.values.shape[3]}: expected what this "
+                f"model's own encode gives, {sizes.kv_heads}, {sizes.d_head}, {sizes.d_v}"
+            )
+
+    def _check_reach(self, name: str, tokens: int) -> None:
         if self.positions is not None and tokens > self.config.context:
             raise ValueError(
-                f"tokens: {tokens} of them do not fit the {self.config.context} learned positions; "
+                f"{name}: {tokens} of them do not fit the {self.config.context} learned positions; "
                 f"expected at most context={self.config.context}"
             )
 
     def _embed(
-        self, tokens: Tensor, positions: Tensor, segments: Tensor | None = None
+        self, tokens: Tensor, positions: Tensor, segments: Tensor | None = None, *, name: str = "tokens"
     ) -> Float[Tensor, "batch token d_model"]:
-        x = self.embedding(tokens)
+        x = look_up(name, self.embedding, tokens)
         if self.config.embedding.scaled:
             x = x * math.sqrt(self.config.d_model)
         if self.positions is not None:
-            x = x + self.positions(positions)
+            x = x + look_up("positions", self.positions, positions)
         elif self.config.positions.kind == "sinusoidal":
             order = self.config.positions
             x = x + sinusoidal(positions, self.config.d_model, order.base, x.dtype, order.pairing)
         if self.segments is not None:
-            x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
+            x = x + (self.segments.weight[0] if segments is None else look_up("segments", self.segments, segments))
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         return self.dropout(x)

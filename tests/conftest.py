@@ -2,6 +2,7 @@
 says is an error here, while the package itself pays nothing for it. And every test, and every command and notebook that
 it starts, runs with the help topics of Python emptied: they differ between versions, and nothing may depend on them."""
 
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,15 @@ from pathlib import Path
 import pytest
 from jaxtyping import config, install_import_hook
 
-install_import_hook("companion", "shapes.check")
+COMPANION = Path(__file__).parents[1] / "companion"
+WITH_SHAPES = [
+    ".".join(path.relative_to(COMPANION.parent).with_suffix("").parts)
+    for path in COMPANION.rglob("*.py")
+    if path.stem != "__init__" and "from jaxtyping import" in path.read_text(encoding="utf-8")
+]
+"""The modules whose signatures say shapes; to check every call of the others would take as long as all the rest."""
+if importlib.util.find_spec("beartype") is not None:  # `make gpu` runs its tests also where it is not installed
+    install_import_hook(WITH_SHAPES, "shapes.check")
 
 WITHOUT_TOPICS = str(Path(__file__).parent / "without_topics")
 sys.path.insert(0, WITHOUT_TOPICS)
@@ -30,12 +39,22 @@ SLOW = (
     "selftest/test_selftest.py",
     "commands/test_train.py",
     "bench/test_bench.py",
+    "bench/test_gpu.py",
     "training/test_survive.py",
     "course/release/test_leaks.py",
     "files/test_published.py",
     "data/test_published_tokenizers.py",
 )
 """The files that take longest, longest first: they train, start processes or hold another library beside ours."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What needs a GPU is skipped where there is none."""
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""An exercise's key in a file, so that answers can be examined where no reference is.
+"""A file with an exercise's key, sealed, so that answers can be examined where no reference is.
 
 The file holds the cases, what a right answer gives on each, and what each known mistake gives: results, no code. Where
 the answer is one fixed result ("read off the weight"), a file for students holds only what kind of result is expected,

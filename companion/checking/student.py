@@ -1,4 +1,4 @@
-"""The checks of a problem set. Run the cell `check("2.3")` as often as you like.
+"""The checks that travel with a problem set: a student runs `check("2.3")` as often as they like.
 
 They know inputs and results, and no solution. A right answer may look different from what anybody had in mind.
 """

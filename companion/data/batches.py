@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,13 +16,26 @@ from jaxtyping import Int
 from torch import Tensor
 
 from companion.data.corpora import Document
-from companion.data.tokenizer import BytePairTokenizer
 
 IGNORE = -100
 """The target of a position that is not scored."""
 
 
-def encode_documents(tokenizer: BytePairTokenizer, documents: Sequence[Document]) -> list[Int[Tensor, " _token"]]:
+@runtime_checkable
+class Encoder(Protocol):
+    """Text to ids: a `BytePairTokenizer`, which is not named here because batches of ids need no tokenizer's library.
+
+    separator: the id that stands before every document.
+    """
+
+    separator: int
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text."""
+        ...
+
+
+def encode_documents(tokenizer: Encoder, documents: Sequence[Document]) -> list[Int[Tensor, " _token"]]:
     """Each document as ids, the separator first: the model predicts a document's first token from it."""
     return [torch.tensor([tokenizer.separator, *tokenizer.encode(document.text)]) for document in documents]
 

@@ -327,10 +327,10 @@ def _files(path: str) -> Iterable[tuple[Path, str, bool]]:
     """(file, name, whether it was found inside a folder) for one path of the reader's, in a fixed order."""
     given = Path(path).expanduser()
     if given.is_file():
-        yield given, given.name, False
+        yield given, _plain(given.name), False
     elif given.is_dir():
         for file in _walk(given):
-            yield file, file.relative_to(given).as_posix(), True
+            yield file, _plain(file.relative_to(given).as_posix()), True
     elif glob.has_magic(path):
         matches = sorted(Path(match) for match in glob.glob(str(given), recursive=True))
         files = [match for match in matches if match.is_file()]
@@ -339,9 +339,14 @@ def _files(path: str) -> Iterable[tuple[Path, str, bool]]:
         # Names are relative to the part of the pattern that is fixed, so that they are the same on another machine.
         base = Path(os.path.commonpath([file.parent for file in files]))
         for file in files:
-            yield file, file.relative_to(base).as_posix(), False
+            yield file, _plain(file.relative_to(base).as_posix()), False
     else:
         raise ValueError(f"data: expected a file, folder or glob, but {path!r} does not exist")
+
+
+def _plain(name: str) -> str:
+    """A file's name as text that UTF-8 can write: the bytes of another encoding as \\xe9."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _walk(folder: Path) -> Iterable[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +19,13 @@ from companion.files.atomic import write_atomic
 
 SEPARATOR = "<|document|>"
 """Stands before every document. The text "<|document|>" in a document is ordinary text, never this token."""
+_PROBE = " The naïve\n\tcafé, 東京 1,234 \U0001f40d!  " + "".join(map(chr, range(32, 383)))
+"""A text with some of everything: what cannot give it back is no tokenizer for a run."""
 SMALLEST_VOCAB = 257
 """256 bytes and the separator."""
+LONGEST_WORD = 10_000
+"""Characters of a word that training takes in one piece."""
+_LONG = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 class BytePairTokenizer:
@@ -40,6 +46,14 @@ class BytePairTokenizer:
         self._tokenizer = tokenizer
         self.vocab: int = tokenizer.get_vocab_size()
         self.separator: int = separator
+        if type(tokenizer.model) is not models.BPE:
+            raise ValueError(f"tokenizer: expected byte-pair encoding, got {type(tokenizer.model).__name__}")
+        try:
+            whole = self.decode(self.encode(_PROBE)) == _PROBE
+        except (ValueError, KeyError):
+            whole = False
+        if not whole:
+            raise ValueError("tokenizer: expected one that gives every text back, got one that does not")
 
     @classmethod
     def train(cls, texts: Iterable[str], vocab: int = 1024) -> BytePairTokenizer:
@@ -59,7 +73,9 @@ class BytePairTokenizer:
             initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
             show_progress=False,
         )
-        tokenizer.train_from_iterator((_checked(text) for text in texts), trainer)
+        # The time is quadratic in the longest word: a line of megabytes without a blank is learned from in pieces.
+        pieces = (piece for text in texts for piece in _in_pieces(_checked(text)))
+        tokenizer.train_from_iterator(pieces, trainer)
         return cls(tokenizer)
 
     @classmethod
@@ -94,7 +110,11 @@ class BytePairTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, no separator added. Raises `ValueError` for text that UTF-8 cannot write."""
-        return list(self._tokenizer.encode(_checked(text), add_special_tokens=False).ids)
+        text = _checked(text)
+        try:
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        except Exception as error:  # the library raises a bare Exception
+            raise ValueError(f"tokenizer: cannot encode this text ({error})") from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`, separators left out; `decode(encode(text)) == text` for every text.
@@ -149,6 +169,16 @@ def _checked(text: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"text: expected what UTF-8 can write, got a lone surrogate at {error.start}") from None
     return text
+
+
+def _in_pieces(text: str) -> Iterable[str]:
+    """The text, cut within words of more than `LONGEST_WORD` characters."""
+    end = 0
+    for word in _LONG.finditer(text):
+        for start in range(word.start(), word.end(), LONGEST_WORD):
+            yield text[end:start]
+            end = start
+    yield text[end:]
 
 
 def _byte_symbols() -> dict[int, str]:

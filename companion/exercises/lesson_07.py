@@ -20,7 +20,7 @@ from companion.checking.exercise import Case, exercise
     hints=(
         "How many are shown as `[MASK]`? All of these are shown as something else.",
         "How many are shown as a random token? How often is that the right one, by accident?",
-        "Equation (7.11) has both: 12 in 100 tokens, and 1.5 in 100 times the chance 9/10 that the random token is another.",
+        "Equation (D7.4) of the deeper notebook has both: 12 in 100 tokens, and 1.5 in 100 times the chance 9/10 that the random token is another.",
     ),
 )
 def shown_wrongly():
@@ -118,7 +118,7 @@ def _():
 )
 def encoder_size(vocab, context, d_model, layers, d_ff, shared):
     """Return the number of parameters, an `int`, of an encoder with a table of `vocab` tokens, a table of `context` learned positions, one
-    norm of their sum, and `layers` post-norm layers as in equations (7.1) to (7.4). All matrices have biases, all norms a gain and a bias;
+    norm of their sum, and `layers` post-norm layers as in equations (7.1) and (7.2). All matrices have biases, all norms a gain and a bias;
     the tables are `d_model` wide and have no bias. There is no pooler, no table of segments and no output head. With `shared=True` all
     layers use *one* set of weights.
 
@@ -591,7 +591,7 @@ def _(tokens, real, mask_id, lots, how, anything):
         "scaled_dot_product_attention",
     ),
     hints=(
-        "Start from `layer_by_tensors` and move the norms: does the *residual* add to the normed or to the plain state?",
+        "Start from `layer_by_tensors` in the deeper notebook and move the norms: does the *residual* add to the normed or to the plain state?",
         "Queries, keys and values are made of the normed state, all three.",
         "The mask hides keys, so it has the axes (batch, 1, 1, key): `real[:, None, None, :]`.",
     ),

@@ -23,8 +23,8 @@ from companion.checking.exercise import Case, exercise
     ),
 )
 def weight_beside_filler():
-    """A careless batch puts two tokens of filler behind the source of the example by hand. Their rows of $X$ are all zeros, so their keys
-    are, too, and nobody masks them. What weight does the slot that reads `one` now give to the source's `<end>`? Its scores without filler
+    """A careless batch puts two tokens of filler behind the source of the example by hand. Their rows of the memory are all zeros, so their
+    keys are, too, and nobody masks them. What weight does the slot that reads `one` now give to the source's `<end>`? Its scores without filler
     were $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$; the last of them is the score of `<end>`.
 
     Return a `float`, right to four decimals.
@@ -129,7 +129,7 @@ def _(draw):
     yield Case("a start token among the targets is refused", (torch.tensor([[7, 3], [4, 1]]), 1), refuse=True)
 
 
-@shift_right.mistake("your first input is the last target, which slot 1 would then have seen")
+@shift_right.mistake("your first input is the last target, which slot 0 would then have seen")
 def _(targets, start):
     return torch.roll(targets, 1, dims=1)
 
@@ -144,7 +144,7 @@ def _(targets, start):
     return torch.cat([targets[:, 1:], torch.full_like(targets[:, :1], start)], dim=1)
 
 
-@shift_right.mistake("your first token is overwritten, not moved: slot 2 must read target 1")
+@shift_right.mistake("your first token is overwritten, not moved: slot 1 must read target 0")
 def _(targets, start):
     return torch.cat([torch.full_like(targets[:, :1], start), targets[:, 1:]], dim=1)
 
@@ -154,7 +154,7 @@ def _(targets, start):
     return torch.cat([torch.full_like(targets[:, :1], start), targets], dim=1)
 
 
-@shift_right.mistake("you shifted twice: slot 3 must read target 2, not target 1")
+@shift_right.mistake("you shifted twice: slot 2 must read target 1, not target 0")
 def _(targets, start):
     return torch.nn.functional.pad(targets, (2, 0), value=start)[:, : targets.shape[1]]
 
@@ -239,7 +239,7 @@ def _(targets, start):
     ),
 )
 def cross_head(y, x, W_q, W_k, W_v, real):
-    """One head of cross-attention, equation (8.6). `y` (target token, d_model), from the decoder, and `x` (source token, d_model), from the
+    """One head of cross-attention, equation (8.7). `y` (target token, d_model), from the decoder, and `x` (source token, d_model), from the
     encoder, are `float64`, and so are the matrices `W_q` (d_model, d_k), `W_k` (d_model, d_k) and `W_v` (d_model, d_v); `real` is boolean
     (source token), True where the source token is not filler.
 
@@ -386,17 +386,17 @@ def _(y, x, W_q, W_k, W_v, real):
     hints=(
         "How much does the row of each slot change? `(after - before).abs().amax(dim=-1)` is a table; what do its axes count?",
         "The table is (target, slot). Which of its entries are leaks: those where the target stands at the slot or later.",
-        "`nonzero()` of the table (slot, target) lists its places in the order that is asked for; count from 1.",
+        "`nonzero()` of the table (slot, target) lists its places in the order that is asked for.",
     ),
 )
 def leaks(before, after):
     """Find out which predictions of a decoder have seen what they must not. `before` is a `float64` tensor (slot, vocab): the logits of every
     slot for a text of targets, shift included, so that slot $i$ is to predict target $i$. `after` is `float64` (target, slot, vocab), with
-    as many targets as slots: `after[j]` are the logits of all slots when target $j + 1$, and no other, has been replaced by another token.
+    as many targets as slots: `after[j]` are the logits of all slots when target $j$, and no other, has been replaced by another token.
 
     A slot *depends* on a target if one of its logits, up or down, changes by more than `1e-9`. A logit may be $-\\infty$, where a token is
     ruled out; one that stays so has not changed. An honest slot depends on targets strictly
-    before its own. Return the list of all pairs `(slot, target)`, `int` and counted from 1, in which a slot depends on a target that is not
+    before its own. Return the list of all pairs `(slot, target)`, `int` and counted from 0, in which a slot depends on a target that is not
     strictly before its own; in the order of the slots, and for one slot in the order of the targets. An honest model gives `[]`.
 
     Raise `ValueError` if the shape of `after` is not (slots, slots, vocab), with the sizes of `before`.
@@ -408,7 +408,7 @@ def leaks(before, after):
     moved = torch.where(after == before, 0.0, (after - before).abs())  # minus infinity that stays is no change
     change = moved.amax(dim=-1).T  # (slot, target)
     places = (change > 1e-9).triu().nonzero().tolist()
-    return [(slot + 1, target + 1) for slot, target in places]
+    return [(slot, target) for slot, target in places]
     ### END SOLUTION
 
 
@@ -456,7 +456,7 @@ def _depends(before, after):
     return ((after - before).abs().amax(dim=-1) > 1e-9).T
 
 
-def _pairs(table, base=1):
+def _pairs(table, base=0):
     return [(slot + base, target + base) for slot, target in table.nonzero().tolist()]
 
 
@@ -485,9 +485,9 @@ def _(before, after):
     return _pairs(_depends(before, after) & torch.eye(len(before), dtype=torch.bool))
 
 
-@leaks.mistake("slots and targets are counted from 1")
+@leaks.mistake("slots and targets are counted from 0")
 def _(before, after):
-    return _pairs(_depends(before, after).triu(), base=0)
+    return _pairs(_depends(before, after).triu(), base=1)
 
 
 @leaks.mistake("your pairs are the wrong way round: the slot comes first")
@@ -537,7 +537,7 @@ def _(before, after):
         for target in range(slot, len(before)):
             pairs = zip(after[target, slot].tolist(), before[slot].tolist(), strict=True)
             if any(abs(a - b) > 1e-9 for a, b in pairs if a != b):
-                found.append([slot + 1, target + 1])
+                found.append([slot, target])
     return found
 
 
@@ -546,7 +546,7 @@ def _(before, after):
     if tuple(after.shape) != (len(before), *before.shape):
         raise ValueError("bad shape")
     targets, slots = torch.where(~torch.isclose(after, before.expand_as(after), rtol=0.0, atol=1e-9).all(dim=-1))
-    return sorted((s + 1, t + 1) for s, t in zip(slots.tolist(), targets.tolist(), strict=True) if t >= s)
+    return sorted((s, t) for s, t in zip(slots.tolist(), targets.tolist(), strict=True) if t >= s)
 
 
 # 8.5
@@ -561,14 +561,14 @@ def _(before, after):
     minutes=20,
     forbidden=("autograd", "backward", "requires_grad_", "requires_grad", "vjp", "jvp", "jacrev", "jacobian"),
     hints=(
-        "Equation (8.12), last line: you need the gradients with respect to K and V.",
+        "Equation (D8.9), last line: you need the gradients with respect to K and V.",
         "Lesson 02: (D2.10) for V; (D2.12), then (D2.13), for K.",
         "There are two paths to X, through the keys and through the values; add them.",
     ),
 )
 def memory_gradient(y, x, W_q, W_k, W_v, g):
-    """Return $\\partial\\mathcal{L}/\\partial X$, (source token, d_model), of one head of cross-attention without a mask, equation (8.6): the
-    encoder's output $X$ is `x` (source token, d_model), the decoder's rows are `y` (target token, d_model), the matrices are `W_q`
+    """Return $\\partial\\mathcal{L}/\\partial X$, (source token, d_model), of one head of cross-attention without a mask, equation (8.3): the
+    memory $X$ is `x` (source token, d_model), the decoder's rows are `y` (target token, d_model), the matrices are `W_q`
     (d_model, d_k), `W_k` (d_model, d_k) and `W_v` (d_model, d_v), and `g` is $\\partial\\mathcal{L}/\\partial(AV)$ (target token, d_v). All are
     `float64`.
 
@@ -580,7 +580,7 @@ def memory_gradient(y, x, W_q, W_k, W_v, g):
     dv = a.T @ g  # (D2.10)
     dz = a * (g @ v.T - (g * (a @ v)).sum(dim=-1, keepdim=True))  # (D2.12)
     dk = dz.T @ q / scale  # (D2.13)
-    return dk @ W_k.T + dv @ W_v.T  # (8.12)
+    return dk @ W_k.T + dv @ W_v.T  # (D8.9)
     ### END SOLUTION
 
 

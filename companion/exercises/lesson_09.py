@@ -17,13 +17,13 @@ from companion.checking.exercise import Case, exercise
     difficulty=1,
     minutes=5,
     hints=(
-        "Is update 400 before or after the end of the warm-up? So which branch of (9.10)?",
+        "Is update 400 before or after the end of the warm-up? So which branch of (D9.7), in the deeper notebook?",
         "The peak is 1 / sqrt(16 * 100).",
         "Multiply the peak by sqrt(100 / 400).",
     ),
 )
 def rate_of_2017():
-    """Model width $d = 16$, warm-up $w = 100$. What is the learning rate of 2017, equation (9.9), at update 400?
+    """Model width $d = 16$, warm-up $w = 100$. What is the learning rate of 2017, equation (D9.6) of the deeper notebook, at update 400?
 
     Return a `float`, right to five decimals.
     """
@@ -257,14 +257,14 @@ def _(rows, bos, eos, pad, ignore):
     minutes=15,
     forbidden=("autograd", "backward", "requires_grad_", "func", "vjp", "jacrev"),
     hints=(
-        "Equation (9.7) gives the gradient of one slot's loss: softmax minus smoothed target.",
+        "Equation (D9.4), in the deeper notebook, gives the gradient of one slot's loss: softmax minus smoothed target.",
         "`one_hot` refuses -100: use `targets.clamp(min=0)`, and multiply by the mask of what counts afterwards.",
         "The mean is over the targets that count, not over batch x token, and not over rows.",
     ),
 )
 def loss_gradient(logits, targets, e):
     """`logits` is `float64` (batch, token, vocab), `targets` `int64` (batch, token) with -100 where there is filler, and `e` the share of label
-    smoothing, a `float`. Return the gradient of the loss **per token**, (9.4), with the smoothed targets of (9.6), with respect to the logits:
+    smoothing, a `float`. Return the gradient of the loss **per token**, (9.4), with the smoothed targets of (D9.3), deeper, with respect to the logits:
     `float64`, of their shape, and zero where there is filler. Logits of 1,000 must not overflow.
 
     Raise `ValueError` unless $0 \\le e < 1$ and at least one target counts. Do it without autograd.
@@ -353,7 +353,7 @@ def _(logits, targets, e):
 
 
 @loss_gradient.mistake(
-    "you give the share e to the wrong tokens only: (9.6) deals it out evenly over all v, the right one too"
+    "you give the share e to the wrong tokens only: (D9.3) deals it out evenly over all v, the right one too"
 )
 def _(logits, targets, e):
     _refuse(targets, e)
@@ -458,10 +458,10 @@ def _(logits, targets, e):
     ),
 )
 def first_mistakes(forced, written, targets):
-    """The test of (9.12) for any model. All three are `int64` (batch, token): the likeliest tokens teacher-forced, the tokens written free-running,
+    """The test of (9.6) for any model. All three are `int64` (batch, token): the likeliest tokens teacher-forced, the tokens written free-running,
     and the targets, which have -100 where there is filler; filler is never a mistake, whatever stands there in the other two.
 
-    Return a list with, for each row, the slot of its first mistake, an `int` counted from 1, or `None` if it has none. Raise `ValueError`
+    Return a list with, for each row, the slot of its first mistake, an `int` counted from 0, or `None` if it has none. Raise `ValueError`
     if in some row `forced` and `written` make their first mistake in different slots, or only one of them makes any (let the message name
     the row); and if the three shapes are not equal. After the first mistake the two may differ.
     """
@@ -472,7 +472,7 @@ def first_mistakes(forced, written, targets):
 
     def firsts(says):
         wrong = (says != targets) & (targets != -100)
-        return [row.int().argmax().item() + 1 if row.any() else None for row in wrong]
+        return [row.int().argmax().item() if row.any() else None for row in wrong]
 
     slots = firsts(forced)
     for row, (a, b) in enumerate(zip(slots, firsts(written), strict=True)):
@@ -518,7 +518,7 @@ def _(draw):
 
 def _firsts(says, targets, none=None):
     wrong = (says != targets) & (targets != -100)
-    return [row.int().argmax().item() + 1 if row.any() else none for row in wrong]
+    return [row.int().argmax().item() if row.any() else none for row in wrong]
 
 
 def _agree(forced, written, targets):
@@ -526,35 +526,35 @@ def _agree(forced, written, targets):
         raise ValueError("expected equal shapes, and the same first mistakes")
 
 
-@first_mistakes.mistake("count slots from 1: you count from 0")
+@first_mistakes.mistake("count slots from 0: you count from 1")
 def _(forced, written, targets):
     _agree(forced, written, targets)
-    return [None if slot is None else slot - 1 for slot in _firsts(forced, targets)]
+    return [None if slot is None else slot + 1 for slot in _firsts(forced, targets)]
 
 
 @first_mistakes.mistake("you take what stands at filler for a mistake: a target of -100 is never one")
 def _(forced, written, targets):
     _agree(forced, written, targets)
-    return [row.int().argmax().item() + 1 if row.any() else None for row in forced != targets]
+    return [row.int().argmax().item() if row.any() else None for row in forced != targets]
 
 
-@first_mistakes.mistake("`argmax` of a row of zeros is 0: a row without a mistake gives None, not slot 1")
-def _(forced, written, targets):
-    _agree(forced, written, targets)
-    return _firsts(forced, targets, 1)
-
-
-@first_mistakes.mistake("a row without a mistake gives None, not 0")
+@first_mistakes.mistake("`argmax` of a row of zeros is 0: a row without a mistake gives None, not slot 0")
 def _(forced, written, targets):
     _agree(forced, written, targets)
     return _firsts(forced, targets, 0)
+
+
+@first_mistakes.mistake("a row without a mistake gives None, not -1")
+def _(forced, written, targets):
+    _agree(forced, written, targets)
+    return _firsts(forced, targets, -1)
 
 
 @first_mistakes.mistake("that is the last mistake of each row: look for the first")
 def _(forced, written, targets):
     _agree(forced, written, targets)
     wrong = (forced != targets) & (targets != -100)
-    return [row.nonzero()[-1].item() + 1 if row.any() else None for row in wrong]
+    return [row.nonzero()[-1].item() if row.any() else None for row in wrong]
 
 
 @first_mistakes.mistake("that is how many mistakes a row has: return the slot of the first")
@@ -620,7 +620,7 @@ def _(forced, written, targets):
     result = []
     for row, (fs, ws, ys) in enumerate(zip(forced.tolist(), written.tolist(), targets.tolist(), strict=True)):
         slot = None
-        for i, (f, w, y) in enumerate(zip(fs, ws, ys, strict=True), 1):
+        for i, (f, w, y) in enumerate(zip(fs, ws, ys, strict=True)):
             if y == -100:
                 continue
             if (f == y) != (w == y):
@@ -641,4 +641,4 @@ def _(forced, written, targets):
     before = right.long().cumprod(dim=-1).sum(dim=-1)
     if (before[0] != before[1]).any():
         raise ValueError(f"rows {(before[0] != before[1]).nonzero().flatten().tolist()}")
-    return tuple(None if n == targets.shape[1] else n + 1 for n in before[0].tolist())
+    return tuple(None if n == targets.shape[1] else n for n in before[0].tolist())

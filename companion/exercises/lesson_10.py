@@ -19,7 +19,7 @@ from companion.checking.exercise import Case, exercise
     hints=(
         "What does one slot of one layer hold, for one key-value head?",
         "How many such slots are there in all layers, heads, texts and tokens?",
-        "(10.15) is the same for one token of one text. Refuse a bad `kv_heads` before you compute.",
+        "(10.9) is the same for one token of one text. Refuse a bad `kv_heads` before you compute.",
     ),
 )
 def cache_size_in_bytes(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
@@ -140,8 +140,8 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     ),
 )
 def cached_step(x, w_q, w_k, w_v, keys, values):
-    """One step of one attention layer: return the three tensors `(out, keys, values)`, which are $o_t$, $K_{1:t}$ and $V_{1:t}$ of (10.3) to
-    (10.6).
+    """One step of one attention layer: return the three tensors `(out, keys, values)`, which are $o_i$, $K$ and $V$ of (10.1) and
+    (10.2).
 
     - `x` (batch, 1, d_model) is the newest slot; `w_q` and `w_k` are (head, d_model, d_k), `w_v` is (head, d_model, d_v).
     - `keys` (batch, head, slot, d_k) and `values` (batch, head, slot, d_v) are what was kept; `slot` may be 0. The newest slot comes last.
@@ -360,7 +360,7 @@ def _(x, w_q, w_k, w_v, keys, values):
 )
 def min_p(logits, m):
     """Min-p keeps the tokens whose probability is at least `m` times that of the *most probable* token, and shares what the others had among
-    them, in proportion, as (10.21) does. `logits` is a `float64` tensor (vocab); return probabilities of the same shape and dtype, with exact
+    them, in proportion, as (10.4) does. `logits` is a `float64` tensor (vocab); return probabilities of the same shape and dtype, with exact
     zeros for the tokens that are cut. Logits of 1,000 do not overflow.
 
     `m` is a `float`. Raise `ValueError` unless `0 < m <= 1`.
@@ -502,7 +502,7 @@ def _(logits, m):
 def shift_keys(keys, by, base):
     """A full cache throws out its oldest `by` tokens. The keys of those that remain were rotated to positions `by`, `by + 1`, ... and shall
     now stand at 0, 1, .... Return them `by` positions earlier, *without* knowing the unrotated keys. (The moved cache is not what a model
-    would have computed from the shortened text: by (10.8), the keys above the first layer still carry something of the forgotten tokens.)
+    would have computed from the shortened text: the keys above the first layer still carry something of the forgotten tokens.)
 
     `keys` is a `float64` tensor (batch, kv_head, slot, d_head) of rotated keys, with an even d_head; `by` is an `int`, `base` a `float`; the
     result has the shape and dtype of `keys`. The layout is `"half"`: components $i$ and $i + d_{head}/2$ make pair $i$, for
@@ -659,7 +659,7 @@ def _(keys, by, base):
     ),
 )
 def temperature_top_p(logits, temperature, share):
-    """Apply the temperature (10.19), then top-p (10.22) with $\\rho$ = `share`: return the probabilities from which the next token is drawn,
+    """Apply the temperature (10.3), then top-p with the share `share`: return the probabilities from which the next token is drawn,
     a `float64` tensor (vocab), like `logits`, in the same order, with exact zeros for the tokens that are cut.
 
     `temperature` and `share` are `float`. With a share of 1 nothing is cut; no two logits are equal. Raise `ValueError` unless
@@ -1178,13 +1178,13 @@ def _(q, k, v, keys, values, lengths, base):
     difficulty=3,
     minutes=20,
     hints=(
-        "What is a text worth, equation (10.23), when one token is added to it?",
+        "What becomes of the product (10.5), and of its logarithm, when one token is added to the text?",
         "All beams compete: add scores[:, None], flatten the (beam, vocab) table, take the `width` largest of all.",
         "Place j of the flattened table belongs to beam j // vocab and token j % vocab.",
     ),
 )
 def extend_beams(scores, log_probabilities, width):
-    """`scores` (beam) holds the log-probability (10.23) of each text that is kept, and `log_probabilities` (beam, vocab) that of every next
+    """`scores` (beam) holds the log-probability of each text, the logarithm of (10.5), that is kept, and `log_probabilities` (beam, vocab) that of every next
     token after each of them; both are `float64`, and a token that is impossible has $-\\infty$. Extend each text by every token and keep the `width`
     best: return `(scores, beams, tokens)`, each of shape (width), **best first**. `scores` (`float64`) is the log-probability of the longer
     text, `beams` (`int64`) says which old text it continues, and `tokens` (`int64`) with which token.

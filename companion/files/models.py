@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from companion.config import ModelConfig
+from companion.fields import parse_json
 from companion.files.atomic import _replacing
 from companion.transformer import Transformer
 
@@ -54,7 +55,9 @@ def load_tensors(path: str | Path, *, device: torch.device | str | None = None) 
         raise ValueError(f"{path}: expected a safetensors file, found none{why}")
     try:
         return load_file(path, device=str(device or "cpu"))
-    except SafetensorError as error:
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
         raise ValueError(
             f"{path}: expected a whole safetensors file, got {path.stat().st_size} bytes that are not one; "
             f"it is damaged or was cut short ({error})"
@@ -109,8 +112,10 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path}: expected the model's configuration, found no such file")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        data = parse_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
         raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({error})") from None
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected a JSON object, got {data!r:.80}")
@@ -122,8 +127,13 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
 
     Raises `ValueError` unless they are exactly its parameters, naming those that are not.
     """
-    with torch.device("meta"):  # shapes only: nothing is allocated or drawn at random, then thrown away
-        model = Transformer(config)
+    if config.layers > len(tensors):  # before as many layers are made, be it without their numbers
+        raise_faults(folder, [f"layers={config.layers}, expected at most the {len(tensors)} tensors there are"])
+    try:
+        with torch.device("meta"):  # shapes only: nothing is allocated or drawn at random, then thrown away
+            model = Transformer(config)
+    except (RuntimeError, OverflowError, TypeError):  # PyTorch counts numbers in 64 bits
+        raise ValueError(f"{folder / CONFIG}: expected sizes that can be computed with, got larger ones") from None
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     got = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     shared = [name for name in wanted if name in got and got[name] != wanted[name]]

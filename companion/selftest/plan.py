@@ -1,4 +1,4 @@
-"""What a victim is to do: at which moments it dies, and how a run is told from another."""
+"""Plans for the self-test's runs: at which moments each is killed, and how one run is told from another."""
 
 from __future__ import annotations
 

@@ -287,7 +287,7 @@ def test_every_lesson_that_is_named_is_a_link(tmp_path):
     for name in ("01_one", "02_two", "03_three"):
         (tmp_path / "lessons" / f"{name}.md").write_text(f"# {name[3:].title()}\n")
     text = "Lesson 01, lesson 02 and `lesson 01`; lessons 01, 02 and 03; [lesson 01](x). $lesson 01$\n\n# lesson 01"
-    made = finish.in_prose(lambda prose: finish._link_lessons(prose, tmp_path / "lessons" / "02_two.md"), text)
+    made = finish.in_prose(finish.lesson_linker(tmp_path / "lessons" / "02_two.md"), text)
     assert made == (
         "[Lesson 01](01_one.ipynb), lesson 02 and `lesson 01`; lessons [01](01_one.ipynb), 02 and [03](03_three.ipynb)"
         "; [lesson 01](x). $lesson 01$\n\n# lesson 01"

@@ -199,7 +199,7 @@ def test_no_pickle_is_read(tmp_path):
 
 
 def test_weights_of_foreign_names_are_listed(tmp_path):
-    save_file({"wte.weight": torch.zeros(2, 3)}, tmp_path / "model.safetensors")
+    save_file({"wte.weight": torch.zeros(2, 3), "wpe.weight": torch.zeros(2, 3)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(CONFIG.to_json())
     with pytest.raises(ValueError, match=r"missing embedding.weight \(13, 12\).*more"):
         load_model(tmp_path)

@@ -13,8 +13,9 @@ import pytest
 from companion.commands.main import main
 from companion.selftest.kills import Kill, Outcome, Reference, _Test, selftest
 from companion.selftest.plan import Plan
-from companion.training.checkpoints import Saved
+from companion.training.checkpoints import Saved, Seals
 from companion.training.folder import RunFolder
+from companion.training.record import DIGEST, sealed
 from companion.transformer import Transformer
 
 ENOUGH, SEED = 12, 92
@@ -51,11 +52,13 @@ def test_what_would_be_lost_is_found(kept, tmp_path) -> None:
     first = next(iter(saved.weights))
     saved.weights[first].view(-1)[0] += 1e-7
     shutil.rmtree(run.path / "checkpoints")
-    run.checkpoints.write(run_model(saved), saved.weights, saved.optimizer, done=ENOUGH, keep=1)
+    seals = Seals(run.record()[DIGEST])
+    run.checkpoints.write(run_model(saved), saved.weights, saved.optimizer, done=ENOUGH, keep=1, seals=seals)
     assert test.left(run, reference) == (ENOUGH, "NO") and test.differences(1, reference) == "the weights differ"
     log = (run.path / "log.jsonl").read_text()
     (run.path / "log.jsonl").write_text(log.replace('"tokens": ', '"tokens": 1', 1))
-    (run.path / "result.json").write_text("{}")
+    other = {name: value for name, value in run.result().items() if name != DIGEST} | {"updates": 1}
+    (run.path / "result.json").write_text(json.dumps(sealed(other, seals.run)))
     assert test.differences(1, reference) == "the weights, the log, the result differ"
     (run.checkpoint() / "model.safetensors").write_bytes(b"half")
     done, fault = test.left(run, reference)

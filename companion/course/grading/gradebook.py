@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def _marks(path: Path) -> list[Row]:
         if not row["assignment"] or not row["student_id"]:
             raise ValueError(f"{where}: expected an assignment and a student_id, got an empty one")
         score, most = _number(row["score"], f"{where}, score"), _number(row["max_score"], f"{where}, max_score")
-        if most is None or not 0 <= (score or 0) <= most:
+        if most is None or not 0 <= (score or 0) <= most < math.inf:
             raise ValueError(f"{where}: expected a score from 0 to max_score, got {row['score']} of {row['max_score']}")
         mark = {name: row.get(name) or "" for name in COLUMNS}
         mark["student_id"] = unquoted(row["student_id"])
@@ -103,7 +104,13 @@ def _enrol(found: dict[tuple[str, str], Row], roster: Path) -> None:
     if not people or "id" not in people[0]:
         raise ValueError(f"--roster {roster}: expected a CSV file with a column id")
     most = {row["assignment"]: row["max_score"] for row in found.values()}
-    for person in people:
+    seen: set[str] = set()
+    for number, person in enumerate(people, 2):
+        if not person["id"].strip():
+            raise ValueError(f"--roster {roster}, line {number}: expected an id, got an empty one")
+        if person["id"] in seen:
+            raise ValueError(f"--roster {roster}, line {number}: {person['id']!r} is there already; expected it once")
+        seen.add(person["id"])
         for assignment, points in most.items():
             empty = dict.fromkeys(COLUMNS, "") | {"assignment": assignment, "max_score": points}
             row = found.setdefault((assignment, person["id"]), empty | {"student_id": person["id"]})
@@ -113,7 +120,18 @@ def _enrol(found: dict[tuple[str, str], Row], roster: Path) -> None:
 def _read(path: Path) -> list[Row]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as opened:
-            return [{key: value or "" for key, value in row.items() if key} for row in csv.DictReader(opened)]
+            text = opened.read()
+        if "\0" in text:
+            raise csv.Error("it holds a NUL")
+        table = csv.DictReader(io.StringIO(text), strict=True)
+        if len(names := list(table.fieldnames or ())) != len(set(names)):
+            raise csv.Error("two columns have one name")
+        rows = []
+        for number, row in enumerate(table, 2):
+            if None in row:
+                raise csv.Error(f"line {number} has more cells than there are columns")
+            rows.append({key: value or "" for key, value in row.items() if key})
+        return rows
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeError, csv.Error) as error:

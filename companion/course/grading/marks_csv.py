@@ -55,11 +55,17 @@ def summary(graded: Sequence[Graded]) -> str:
     return readable.table(rows, ("", *OUTCOMES), indent=0)
 
 
-def write(graded: Sequence[Graded], assignment: str, out: Path) -> None:
-    """marks.csv and feedback/STUDENT.html, each whole or not at all; the CSV last."""
-    for student in graded:
-        write_atomic(out / "feedback" / page_name(student.handed.student), page(student, assignment))
+def write(graded: Sequence[Graded], assignment: str, out: Path) -> list[str]:
+    """marks.csv, then feedback/STUDENT.html, each whole or not at all; what was wrong with pages that could not be
+    written. One student's page costs nobody else theirs, and none of them the marks."""
     write_atomic(out / "marks.csv", table(graded, assignment))
+    faults = []
+    for student in graded:
+        try:
+            write_atomic(out / "feedback" / page_name(student.handed.student), page(student, assignment))
+        except OSError as error:
+            faults.append(str(error))
+    return faults
 
 
 def page_name(student: str) -> str:

@@ -1,4 +1,4 @@
-"""Does every check do what it must? What is right passes, stubs do not, each known mistake is caught by name."""
+"""Whether every check does what it must: what is right passes, stubs do not, each known mistake is caught by name."""
 
 from __future__ import annotations
 

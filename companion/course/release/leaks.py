@@ -13,11 +13,11 @@ import math
 import re
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -26,6 +26,8 @@ from companion.checking.exercise import Exercise
 from companion.course.release.leaks_pieces import Piece, pieces
 from companion.course.release.leaks_syntax import fragments, tree_fragments
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant
+
+Content = TypeVar("Content", str, bytes)
 
 LONG = 24
 """Characters, spaces left out, in a line of code that says something."""
@@ -117,21 +119,43 @@ class Guarded:
 
 def search(folder: Path, guarded: Guarded) -> list[Leak]:
     """Everything guarded that is in the files of a folder, in their names, or in anything coded inside them."""
-    found: dict[Leak, None] = {}
+    return list(dict.fromkeys(leaks(folder, guarded)))
+
+
+def leaks(folder: Path, guarded: Guarded) -> Iterator[Leak]:
+    """The same one after the other, as they are found, with repeats."""
+    texts, data = _Needles(guarded.texts), _Needles(guarded.data)
+    known: dict[tuple[str, bytes, bool], list[str]] = {}  # a notebook says the same of every cell
     for piece in pieces(folder):
-        for what in search_piece(piece, guarded):
-            found[Leak(piece.where, what)] = None
-    return list(found)
+        same = piece.text, piece.data, piece.where.endswith(".py")
+        if same not in known:
+            known[same] = list(_in_piece(piece, texts, data, guarded.trees))
+        yield from (Leak(piece.where, what) for what in known[same])
 
 
-def search_piece(piece: Piece, guarded: Guarded) -> Iterator[str]:
-    """Everything guarded that is in a text, or in the bytes of a file."""
+class _Needles(Generic[Content]):
+    """Texts, or bytes, that are looked for all at once: only those whose beginning is somewhere in a haystack."""
+
+    def __init__(self, needles: Mapping[Content, str]) -> None:
+        self.length = min(map(len, needles), default=1)
+        self.by_beginning: dict[Content, list[tuple[Content, str]]] = {}
+        for needle, what in needles.items():
+            self.by_beginning.setdefault(needle[: self.length], []).append((needle, what))
+
+    def found_in(self, haystack: Content) -> Iterator[str]:
+        """What each needle is that the haystack holds."""
+        beginnings = {haystack[at : at + self.length] for at in range(len(haystack) - self.length + 1)}
+        for beginning in self.by_beginning.keys() & beginnings:
+            yield from (what for needle, what in self.by_beginning[beginning] if needle in haystack)
+
+
+def _in_piece(piece: Piece, texts: _Needles[str], data: _Needles[bytes], trees: Mapping[str, str]) -> Iterator[str]:
     text = bare(piece.text)
-    yield from (what for needle, what in guarded.texts.items() if needle in text)
-    yield from (what for needle, what in guarded.data.items() if needle in piece.data)
+    yield from texts.found_in(text)
+    yield from data.found_in(piece.data)
     if not piece.where.endswith(".py") and ("BEGINHIDDENTESTS" in text or "BEGINSOLUTION" in text):
         yield "a marker of hidden tests or of a solution"
-    yield from (guarded.trees[tree] for tree in fragments(piece.text) if tree in guarded.trees)
+    yield from (trees[tree] for tree in fragments(piece.text) if tree in trees)
 
 
 def bare(text: str) -> str:

@@ -10,7 +10,11 @@ from companion.checking.exercise import Exercise
 from companion.course.release.questions import as_exercise, find_gradable
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises, find_exercise
+from companion.fields import shown
 from companion.questions.question import Question, questions
+
+LONGEST_NAME = 100
+"""Letters of a problem set's name: files are called by it, with endings."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,9 @@ class ProblemSet:
     def of(cls, name: str, ids: Sequence[str], asked: Sequence[str] = ()) -> ProblemSet:
         """The problem set of these exercises and questions, by their numbers; raises as the class says."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
-            raise ValueError(f"PSET {name!r}: expected letters, digits, - and _, as in week2")
+            raise ValueError(f"PSET {shown(name)}: expected letters, digits, - and _, as in week2")
+        if len(name) > LONGEST_NAME:
+            raise ValueError(f"PSET {shown(name)}: expected at most {LONGEST_NAME} letters, got {len(name)}")
         if not ids and not asked:
             raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4, or --questions 2.a 2.b")
         for flag, named in (("--exercises", ids), ("--questions", asked)):

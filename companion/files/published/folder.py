@@ -6,7 +6,6 @@ neutral or refused by name, and every tensor must find its place.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from companion.config import ModelConfig
+from companion.fields import parse_json
 from companion.files.models import CONFIG, WEIGHTS, load_tensors, raise_faults, read_config
 
 # fmt: off
@@ -106,7 +106,7 @@ class Places:
     def move(self, old: str, *new: str, transpose: bool = False) -> None:
         """`old` becomes `new`; with several, its rows are dealt out in equal parts."""
         if old not in self.given:
-            self.missing.append(old)
+            self._absent(old)
             return
         tensor = self.given.pop(old)
         self._deal(old, tensor, new, (1, 0) if transpose and tensor.ndim == 2 else tuple(range(tensor.ndim)))
@@ -119,7 +119,7 @@ class Places:
     def experts(self, old: str, *new: str) -> None:
         """One tensor (expert, out, in) becomes `new`, each (expert, in, out); with several, `out` is dealt out."""
         if old not in self.given:
-            self.missing.append(old)
+            self._absent(old)
             return
         tensor = self.given.pop(old)
         if tensor.ndim != 3:
@@ -129,7 +129,8 @@ class Places:
     def stack(self, old: Sequence[str], new: str) -> None:
         """One matrix (out, in) for each expert becomes one tensor (expert, in, out)."""
         absent = [name for name in old if name not in self.given]
-        self.missing += absent
+        for name in absent:
+            self._absent(name)
         if absent:
             return
         tensors = [self.given.pop(name) for name in old]
@@ -145,7 +146,7 @@ class Places:
         """One tensor that the file may hold under any of `names`, or under several if they are all equal."""
         found = {name: self.given.pop(name) for name in names if name in self.given}
         if not found:
-            self.missing.append(names[0])
+            self._absent(names[0])
             return
         (first, tensor), *others = found.items()
         for name, other in others:
@@ -172,6 +173,12 @@ class Places:
         raise_faults(self.folder, faults)
         return self.moved
 
+    def _absent(self, name: str) -> None:
+        """Note that a tensor is missing; of a thousand the configuration's number of layers is wrong, not the file."""
+        self.missing.append(name)
+        if len(self.missing) >= 1000:
+            self.finish()
+
     def _deal(self, old: str, tensor: Tensor, new: Sequence[str], order: tuple[int, ...], axis: int = 0) -> None:
         """Bring the axes into `order`, then deal `axis` out to the `new` names."""
         if len(new) > 1 and (tensor.ndim == 0 or tensor.shape[order[axis]] % len(new)):
@@ -193,9 +200,11 @@ def load_published(folder: Path, device: torch.device | str | None) -> dict[str,
     if (folder / WEIGHTS).is_file() or not index.is_file():
         return load_tensors(folder / WEIGHTS, device=device)
     try:
-        home = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        home = parse_json(index.read_text(encoding="utf-8"))["weight_map"]
         files = sorted(set(home.values()))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        if not all(isinstance(name, str) for name in files):
+            raise TypeError("a file's name is text")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{index}: expected an object with a weight_map from tensors to files ({error!r})") from None
     tensors: dict[str, Tensor] = {}
     for name in files:

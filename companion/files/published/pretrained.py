@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from companion.boundary import check_device, check_dtype, check_kind
 from companion.files.models import CONFIG, WEIGHTS, load_model, read_config
 from companion.files.published.bert import load_bert
 from companion.files.published.gpt2 import load_gpt2
@@ -45,6 +46,10 @@ def load_pretrained(
     Raises `ValueError` as `load_model` and the other loaders do, for an unknown `model_type`, and for a model that
     cannot be fetched.
     """
+    check_kind("name", name, (str, Path), "a folder, or with download=True the name that a hub has for a model")
+    check_kind("download", download, bool, "True or False")
+    check_dtype(dtype)
+    check_device(device)
     folder = pretrained_folder(name, download=download)
     kind = read_config(folder).get("model_type")
     if kind is None:
