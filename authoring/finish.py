@@ -76,6 +76,7 @@ def finish(path: Path) -> Finished:
     source = read_source(path)
     counted = parts(source) if source.edition == 2 else []
     resolve = _resolver(source)
+    with_links = lesson_linker(path)
     cells = [NotebookNode(cell) for cell in source.cells]
     for index, cell in enumerate(cells):
         if cell.cell_type == "markdown":
@@ -84,12 +85,12 @@ def finish(path: Path) -> Finished:
                 text = _with_minutes(text, [part for part in counted if part.index == index], source)
                 text = text.replace(HEAD, _head(source, counted)) if index == 0 and not is_deeper(path) else text
                 text = resolve(text, source.lines[index])
-            cell.source = in_prose(lambda prose: _link_lessons(prose, path), text)
+            cell.source = in_prose(with_links, text)
     questions = []
     for draft in source.questions.values():
 
         def linked(text: str, line: int = draft.line) -> str:
-            return in_prose(lambda prose: _link_lessons(prose, path), resolve(text, line))
+            return in_prose(with_links, resolve(text, line))
 
         questions.append(draft.finished(linked))
     first = next((cell for cell in cells if cell.cell_type == "code"), None)
@@ -134,8 +135,8 @@ def navigation(source: Path) -> str:
     return way.navigation("deeper" if deeper else "lesson", number, known, deeper=deeper_source(lesson).exists())
 
 
-def _link_lessons(prose: str, path: Path) -> str:
-    """Prose in which every "lesson 03" is a link, but not the lesson's own number."""
+def lesson_linker(path: Path) -> Callable[[str], str]:
+    """Of the prose of a source: makes every "lesson 03" a link, but not the lesson's own number."""
     deeper = is_deeper(path)
     known = titles((lesson_source(path) if deeper else path).parent)
 
@@ -150,7 +151,7 @@ def _link_lessons(prose: str, path: Path) -> str:
             return link(f"{word}{space}{numbers}", int(numbers))
         return word + space + re.sub(r"\d\d", lambda one: link(one[0], int(one[0])), numbers)
 
-    return _LESSONS.sub(linked, prose)
+    return lambda prose: _LESSONS.sub(linked, prose)
 
 
 # --- the second edition: head, minutes, roles

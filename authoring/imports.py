@@ -53,9 +53,14 @@ def file_of(module: str, name: str | None, package: Path = PACKAGE) -> Path | No
 def _handed_on(init: Path, module: str) -> dict[str, tuple[str, str]]:
     """The names that a package imports for others, in its `__init__` or, if they are lazy, in the stub beside it."""
     stub = init.with_suffix(".pyi")
-    tree = parsed((stub if stub.exists() else init).read_text(encoding="utf-8"))
+    return _imports_of((stub if stub.exists() else init).read_text(encoding="utf-8"), module)
+
+
+@cache
+def _imports_of(code: str, module: str) -> dict[str, tuple[str, str]]:
+    """Where the code of a package has each name from."""
     found = {}
-    for node in tree.body:
+    for node in parsed(code).body:
         if isinstance(node, ast.ImportFrom):
             for alias, (source, name) in zip(node.names, imported(node, module), strict=True):
                 found[alias.asname or alias.name] = (source, str(name))

@@ -33,8 +33,11 @@ PACKAGE_ALT = (
 # The floors of the house, from the ground up: a name, and what stands on it (folders end in a slash; a file's own name
 # goes before its folder's). A file imports from its own floor and those below, and every file stands on one of them.
 FLOORS = (
-    ("numbers, files, devices", ("quantities", "readable", "files/atomic", "files/lock", "files/kept", "device")),
-    ("what a model is", ("config",)),
+    (
+        "numbers, files, devices",
+        ("quantities", "readable", "files/atomic", "files/lock", "files/kept", "device", "fields", "room"),
+    ),
+    ("what a model is", ("config", "boundary")),
     ("one idea a file", ("layers/",)),
     ("the model", ("transformer",)),
     ("numbers of models", ("presets", "costs/")),
