@@ -268,6 +268,8 @@ def in_this_process(answer: Answer) -> Call:
             return Outcome(error=(kind, str(error)))
         if value is ... or (value is None and _is_empty(answer)):
             return Outcome(result=Result.MISSING)
+        if strange := _without_plain_numbers(value):
+            return Outcome(error=("TypeError", strange))
         pairs = enumerate(zip(arguments, before, strict=True))
         changed = tuple(i for i, (now, was) in pairs if not _identical(now, was))
         gradients = _gradients(value, arguments) if case.gradients else None
@@ -283,6 +285,24 @@ def _is_empty(answer: Answer) -> bool:
     """A function whose body is `...` or `pass` alone."""
     code = getattr(answer, "__code__", None)
     return code is not None and code.co_names == () and set(code.co_consts) <= {None, ...}
+
+
+def _without_plain_numbers(value: Any) -> str | None:
+    """What is said of a result that holds a tensor whose numbers cannot be read one by one; None where all can.
+
+    Asked before anything is done with the result: the first operation on a tensor of the meta device loads seconds'
+    worth of PyTorch.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "cpu":
+            return f"the result is a tensor on the device {value.device.type!r}, expected one on the processor"
+        if value.layout != torch.strided:
+            return f"the result is a tensor of the layout {value.layout}, expected torch.strided"
+    elif isinstance(value, Mapping):
+        return next((said for part in value.values() if (said := _without_plain_numbers(part))), None)
+    elif isinstance(value, (list, tuple)):
+        return next((said for part in value if (said := _without_plain_numbers(part))), None)
+    return None
 
 
 def _floating(value: Any) -> bool:

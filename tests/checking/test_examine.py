@@ -90,9 +90,19 @@ def detaches_half(x, scale):
     return 0.5 * weights + 0.5 * weights.detach()
 
 
+def without_numbers(x, scale):
+    return torch.empty_like(x, device="meta")
+
+
+def sparse_in_a_list(x, scale):
+    return [torch.softmax(x * scale, dim=-1).to_sparse()]
+
+
 @pytest.mark.parametrize(
     "answer, result, message",
     [
+        (without_numbers, Result.CRASHED, "the result is a tensor on the device 'meta'"),
+        (sparse_in_a_list, Result.CRASHED, "the result is a tensor of the layout torch.sparse_coo"),
         (raises, Result.CRASHED, "it raised RuntimeError"),
         (refuses_badly, Result.WRONG, "expected a ValueError, got TypeError: no"),
         (detaches, Result.WRONG, "no gradient flows back to x"),
