@@ -40,22 +40,21 @@ _HTML_IMAGE = re.compile(r"<img[^>]*\bsrc\s*=\s*[\"']?([^\"'\s>]+)", re.IGNORECA
 
 
 BESIDE_THE_MODEL = (
-    *(
-        "bench",
-        "boundary",
-        "checking",
-        "commands",
-        "course",
-        "exercises",
-        "fields",
-        "make",
-        "quantities",
-        "questions",
-        "readable",
-        "room",
-        "selftest",
-        "study",
-    ),
+    "bench",
+    "boundary",
+    "checking",
+    "commands",
+    "course",
+    "exercises",
+    "fields",
+    "installed",
+    "make",
+    "quantities",
+    "questions",
+    "readable",
+    "room",
+    "selftest",
+    "study",
 )
 """Rooms and files of the companion whose names a lesson may use for its own."""
 

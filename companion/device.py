@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 
 import torch
+
+from companion.installed import installed
 
 
 def find_device(name: str) -> torch.device:
@@ -32,14 +33,6 @@ def find_precision(name: str, device: torch.device) -> str:
     if name != "auto":
         return name
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-
-
-def installed(package: str) -> str | None:
-    """The version of a package by the name that pip knows, without importing it; `None` where it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def versions() -> dict[str, str]:

@@ -35,7 +35,7 @@ PACKAGE_ALT = (
 FLOORS = (
     (
         "numbers, files, devices",
-        ("quantities", "readable", "files/atomic", "files/lock", "files/kept", "device", "fields", "room"),
+        ("quantities", "readable", "installed", "files/atomic", "files/lock", "files/kept", "device", "fields", "room"),
     ),
     ("what a model is", ("config", "boundary")),
     ("one idea a file", ("layers/",)),

@@ -16,7 +16,8 @@ from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
 from companion.config import require_whole
 from companion.costs.chips import Chip, measure_chip, published_peak
-from companion.device import installed, versions
+from companion.device import versions
+from companion.installed import installed
 
 ROUNDS, QUICK_ROUNDS = 11, 5
 """How often everything is measured, and how often in a quick run."""

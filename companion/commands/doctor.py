@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
+from companion.installed import installed
 from companion.readable import count
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def run(flags: Namespace) -> int:
 def software() -> list[str]:
     """Versions of Python, of the course and of what it calculates with; the extras that are here, and those not."""
     names = ("torch", "numpy", "safetensors", "tokenizers", "transformers")
-    found = [f"{name} {number}" for name in names if (number := version(name))]
+    found = [f"{name} {number}" for name in names if (number := installed(name))]
     here = [extra for extra in EXTRAS if not missing(extra)]
     gone = [extra for extra in EXTRAS if missing(extra)]
     extras = ", ".join(here) or "none"
@@ -134,7 +135,7 @@ def software() -> list[str]:
 
 def course() -> str:
     """The version of this package, and the commit where it is a checkout."""
-    number = version(NAME)
+    number = installed(NAME)
     text = f"companion {number}" if number else "companion, not installed"
     try:
         described = subprocess.run(
@@ -147,14 +148,6 @@ def course() -> str:
         return text
     inside = described.returncode == 0 and (CHECKOUT / ".git").exists()
     return f"{text} ({described.stdout.strip()})" if inside else text
-
-
-def version(name: str) -> str | None:
-    """Of an installed distribution; `None`: it is not here."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 @cache
@@ -186,7 +179,7 @@ def missing(extra: str = "") -> list[Requirement]:
         if asked.name == NAME:
             found += [requirement for inner in sorted(asked.extras) for requirement in missing(inner)]
             continue
-        number = version(asked.name)
+        number = installed(asked.name)
         if number is None or not asked.specifier.contains(number, prereleases=True):
             found.append(asked)
     return found
@@ -202,10 +195,10 @@ def missing_requirements() -> list[str]:
     """A sentence for each thing that the package cannot do without and that is not here, and what to do."""
     sentences = []
     for asked in missing():
-        number = version(asked.name)
+        number = installed(asked.name)
         got = f"{asked.name} {number} is too old or too new" if number else f"{asked.name} is not installed"
         sentences.append(f"{got}: run pip install '{asked}'")
-    if version(NAME) is None:
+    if installed(NAME) is None:
         sentences.append(f"The course runs {course_version()}")
     return sentences
 
@@ -213,7 +206,7 @@ def missing_requirements() -> list[str]:
 def course_version() -> str:
     """The version that is installed; without an installation, what to do."""
     how = f"run pip install -e .  in {_short(CHECKOUT)}" if (CHECKOUT / "pyproject.toml").is_file() else "install it"
-    return version(NAME) or f"from its folder and is not installed: `make lab` there does it, or {how}"
+    return installed(NAME) or f"from its folder and is not installed: `make lab` there does it, or {how}"
 
 
 def install_line(extra: str) -> str:

@@ -105,3 +105,12 @@ def test_bad_arguments_are_named(tokenizer: BytePairTokenizer) -> None:
         tokenizer.encode("ab\ud800")
     with pytest.raises(ValueError, match=r"token=300: expected an id from 0 to 299"):
         tokenizer.decode([300])
+
+
+def test_a_long_line_without_a_blank_is_learned_from_in_pieces() -> None:
+    """As a genome in a file: the time of the library's training is quadratic in the longest word."""
+    genome = "".join("ACGT"[place * place % 7 % 4] for place in range(400_000))
+    tokenizer = BytePairTokenizer.train([genome], vocab=280)
+    ids = tokenizer.encode(genome)
+    assert tokenizer.decode(ids) == genome
+    assert len(ids) < len(genome) / 2

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -639,3 +640,19 @@ def test_the_compiled_step_reads_the_source_too(monkeypatch):
     expected = complete(model, **options)
     monkeypatch.setattr(decoding, "_compiled", lambda: decoding.decode)
     assert complete(model, compile=True, **options) == expected
+
+
+def test_threads_that_generate_from_one_model_in_training_write_what_each_writes_alone():
+    """The first to finish must not switch dropout on for those that go on."""
+    model = drawn(CONFIG.with_(dropout=0.5)).train()
+    expected = [
+        complete(model, [prompt], max_new_tokens=count) for prompt, count in zip(PROMPTS, (3, 9, 27), strict=True)
+    ]
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(5):
+            started = [
+                threads.submit(complete, model, [prompt], max_new_tokens=count)
+                for prompt, count in zip(PROMPTS, (3, 9, 27), strict=True)
+            ]
+            assert [one.result() for one in started] == expected
+    assert all(module.training for module in model.modules())

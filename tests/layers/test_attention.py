@@ -223,3 +223,13 @@ def test_rotary_attention_depends_on_distance_alone():
 def test_odd_rotary_width_is_refused():
     with pytest.raises(ValueError, match="d_head=5: expected an even width"):
         Attention(15, AttentionConfig(3), positions=PositionConfig("rotary"))
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_mask_in_fp32_may_be_added_to_scores_in_half_precision(backend, dtype):
+    q, k, v = (x.float() for x in heads())
+    bias = torch.linspace(-3, 3, q.shape[2] * k.shape[2]).view(1, 1, q.shape[2], k.shape[2])
+    half = attend(q.to(dtype), k.to(dtype), v.to(dtype), mask=bias, backend=backend)
+    assert half.dtype == dtype
+    torch.testing.assert_close(half.float(), attend(q, k, v, mask=bias), atol=0.05, rtol=0.05)

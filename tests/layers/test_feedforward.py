@@ -1,5 +1,7 @@
 """Feed-forward networks: the formulas, entry by entry, with every width different."""
 
+import io
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -47,3 +49,11 @@ def test_no_token_sees_another(kind):
     for i in range(4):
         for j in range(4):
             assert (jacobian[i, :, j].abs().max() > 0) == (i == j)
+
+
+@pytest.mark.parametrize("kind", ["relu", "gelu", "gelu_tanh", "silu", "swiglu"])
+def test_every_network_can_be_saved_whole(kind):
+    """A lambda inside would not let it."""
+    network, file = FeedForward(6, FeedForwardConfig(10, kind)), io.BytesIO()
+    torch.save(network, file)
+    assert file.tell() > 4 * sum(p.numel() for p in network.parameters())

@@ -106,3 +106,13 @@ def test_linear_attention_refuses_bad_input(unchecked):
     for call in (linear_attention, linear_attention_step):
         with pytest.raises(ValueError, match="kv_head=3: expected a divisor of the 4"):
             call(q, *heads(key=5, kv_head=3)[1:])
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_sums_over_many_tokens_do_not_overflow_in_half_precision(is_causal):
+    """A state kept in fp16 is infinite after some 16,000 tokens."""
+    q, k, v = (x.float().abs() + 2 for x in heads(30_000, 30_000))
+    exact = linear_attention(q, k, v, causal=is_causal)
+    half = linear_attention(q.half(), k.half(), v.half(), causal=is_causal)
+    assert half.dtype == torch.float16 and half.isfinite().all()
+    torch.testing.assert_close(half.float(), exact, rtol=5e-3, atol=0)

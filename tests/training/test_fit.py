@@ -160,6 +160,23 @@ def test_a_diverged_run_keeps_its_last_good_state(tmp_path, make_trainer) -> Non
     assert all(torch.isfinite(p).all() for p in kept.parameters())
 
 
+def test_weights_that_an_update_ruined_are_found_by_the_evaluation_behind_it(tmp_path, make_trainer) -> None:
+    """Before the next loss can tell."""
+    folder, trainer = RunFolder(tmp_path), make_trainer()
+    step = trainer.optimizer.step
+
+    def ruins(*arguments, **options):
+        step(*arguments, **options)
+        if trainer.done == 3:
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(float("inf"))
+
+    trainer.optimizer.step = ruins
+    with pytest.raises(Diverged, match="held out is not a number, after update 4"):
+        run(trainer, folder)
+    assert all(torch.isfinite(p).all() for p in load_model(folder.checkpoint()).parameters())
+
+
 def test_the_log_has_every_update_and_evaluation_and_the_bar_is_not_in_it(tmp_path, make_trainer) -> None:
     folder, seen = RunFolder(tmp_path), []
     assert run(make_trainer(), folder, after_evaluation=lambda update, evaluation, model: seen.append(update))
