@@ -343,13 +343,13 @@ def comparisons() -> bool:
     for compare in MUST_HOLD:
         finding = compare()
         holds &= finding.same
-        print(f"  {'holds' if finding.same else 'FAILS':<8} {finding.claim:<51} {finding.found}", flush=True)
+        print(f"  {'holds' if finding.same else 'FAILS':<8} {finding.claim:<50} {finding.found}", flush=True)
     print("may differ by rounding")
     differs = False
     for compare in may_differ():
         finding = compare()
         differs |= not finding.same
-        print(f"  {'same' if finding.same else 'differs':<8} {finding.claim:<51} {finding.found}", flush=True)
+        print(f"  {'same' if finding.same else 'differs':<8} {finding.claim:<50} {finding.found}", flush=True)
     print(
         "All that must hold holds here." if holds else "NOT all holds that must: show this to whoever keeps the course."
     )

@@ -124,7 +124,7 @@ def other_address() -> Finding:
         other, most = other + (off > 0), max(most, off)
     return Finding(
         "a product, the matrix at another address",
-        f"{other} of {trials}, by {most:.0e}" if other else _bits(True),
+        f"{other} of {trials}, {most:.0e}" if other else _bits(True),
         other == 0,
     )
 

@@ -5,7 +5,7 @@
   kit.handle("temperature", data.temperatures, 1, (t) => kit.fixed(t, 1), (t) => { temperature = t; show(); });
   kit.nextRow();
   kit.handle("top-k: at most", Array.from({ length: n }, (_, i) => i + 1), n, (x) => `${x} words`, (x) => { k = x; show(); });
-  kit.handle("top-p: up to", data.shares, 1, (x) => kit.fixed(x), (x) => { p = x; show(); });
+  kit.handle("top-p: at least", data.shares, 1, (x) => kit.fixed(x), (x) => { p = x; show(); });
   const draw = kit.picture(760, 282);
   kit.svg(draw, "line", { x1: left, x2: 752, y1: BASE, y2: BASE, stroke: "var(--edge)" });
   const bars = data.words.map((word, j) => {
