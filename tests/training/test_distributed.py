@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from processes import HALF, KINDS, Kind, environment, evaluated, everything, launch, load, make, title, train
+from processes import HALF, KINDS, UPDATES, Kind, environment, evaluated, everything, launch, load, make, title, train
 
 from companion.commands.main import main
 from companion.files.models import load_tensors
@@ -69,7 +69,7 @@ def test_several_processes_train_like_one(world: int, kind: Kind, runs, alone) -
     wanted = alone[kind[0], accumulate]
     expect_equal(folder / "equal" / title(kind), wanted)
     losses = [update["loss"] for update in wanted[0]]
-    assert len(losses) == 50 and max(losses) - min(losses) > 0.1  # something changes, so that equality says something
+    assert len(losses) == UPDATES and max(losses) - min(losses) > 0.1  # something changes, so that equality says something
     if kind[0] == "experts":
         assert all(0 < update["dropped"] < 1 for update in wanted[0])
 
