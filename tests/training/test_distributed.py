@@ -69,7 +69,9 @@ def test_several_processes_train_like_one(world: int, kind: Kind, runs, alone) -
     wanted = alone[kind[0], accumulate]
     expect_equal(folder / "equal" / title(kind), wanted)
     losses = [update["loss"] for update in wanted[0]]
-    assert len(losses) == UPDATES and max(losses) - min(losses) > 0.1  # something changes, so that equality says something
+    assert (
+        len(losses) == UPDATES and max(losses) - min(losses) > 0.1
+    )  # something changes, so that equality says something
     if kind[0] == "experts":
         assert all(0 < update["dropped"] < 1 for update in wanted[0])
 

@@ -33,6 +33,8 @@ from companion.exercises.catalogue import find_exercise
 BOOK = ("2.1", "2.2", "2.3", "2.5")
 TARGET = "2.3"
 LIMITS = Limits(seconds=5.0, memory_gib=0.5)
+PATIENT = Limits(seconds=60.0, memory_gib=0.5)
+"""For whoever runs out of time and should not: on a slow machine that is no fault."""
 _SECRET = "the secret of the hostile class: 41f0c2"
 _IMPORTS = "import torch\nimport math"
 
@@ -70,10 +72,23 @@ def run_hostile_class(jobs: int = 2) -> list[Trial]:
         for name, student in students.items():
             _hand_in(student, submitted / name, secret)
         graded = grade(handed_in(submitted), chosen, _SECRET.encode(), jobs=jobs, limits=LIMITS)
+        late = [student.handed for student in graded if _ran_out_of_time(student, students)]
+        again = {one.handed: one for one in grade(late, chosen, _SECRET.encode(), jobs=jobs, limits=PATIENT)}
+        graded = [again.get(one.handed, one) for one in graded]
         write(graded, "hostile", out)
         found = [Trial(TARGET, "hostile", student.handed.student, 0, _fault(student, students)) for student in graded]
         told = _leaks_in(out, chosen, graded)
     return [*found, Trial(TARGET, "hostile", "what the class is told", 0, told)]
+
+
+def _ran_out_of_time(graded: Graded, students: Mapping[str, Student]) -> bool:
+    """Whether a student's code, or the reading of it, did not end in the time it had, though it should."""
+    student = students[graded.handed.student]
+    if graded.submission != student.submission:
+        return True
+    return any(
+        mark.outcome == "timeout" and "timeout" not in student.ends.get(mark.exercise.id, ()) for mark in graded.marks
+    )
 
 
 def _fault(graded: Graded, students: dict[str, Student]) -> str | None:

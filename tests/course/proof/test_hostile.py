@@ -35,3 +35,18 @@ def test_the_class_notices_a_grader_without_its_list_of_names(tmp_path, monkeypa
     target = replace(find_exercise(hostile.TARGET), forbidden=())
     faults = faults_of(["spells the banned operator"], tmp_path, target)
     assert "should end as refused" in faults["spells the banned operator"]
+
+
+def test_a_slow_machine_makes_nobody_hostile(monkeypatch):
+    """Who runs out of time and should not is graded once more, with more of it; who loops for ever is not."""
+    some = {name: hostile.hostile_class()[name] for name in ("right", "returns a sparse tensor", "loops for ever")}
+    monkeypatch.setattr(hostile, "hostile_class", lambda: some)
+    monkeypatch.setattr(hostile, "LIMITS", replace(hostile.LIMITS, seconds=0.1))
+    monkeypatch.setattr(hostile, "PATIENT", replace(hostile.LIMITS, seconds=20.0))
+    given, grade_ = [], hostile.grade
+    monkeypatch.setattr(
+        hostile, "grade", lambda handed, *rest, **more: given.append(handed) or grade_(handed, *rest, **more)
+    )
+    *students, _ = hostile.run_hostile_class(jobs=1)
+    assert [trial.fault for trial in students] == [None, None, None]
+    assert "loops for ever" not in [one.student for one in given[1]]
