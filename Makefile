@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # A file's tests stay in one process; what takes long starts first (tests/conftest.py), so that both end together.
 PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
-NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=180
+NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=600
 # A reader's progress is not for tests to write.
 IN_BUILD := COMPANION_HOME="$$PWD/build/progress"
 
@@ -104,8 +104,7 @@ lab: $(VENV)/.lab
 
 # --- proving ---------------------------------------------------------------------------------------------------------
 test: $(VENV)/.test
-	@$(MAKE) --no-print-directory -j2 lint types solved
-	@$(MAKE) --no-print-directory verify
+	@$(MAKE) --no-print-directory -j2 lint types solved verify
 	$(IN_BUILD) $(PYTEST) $(NBVAL) tests notebooks build/solved
 
 quick: $(VENV)/.test

@@ -27,12 +27,25 @@ WEIGHTS = 2e-6
 """Largest difference of a weight after all updates. Measured: below 2e-7."""
 
 
+class Launched(dict[int, tuple[Path, list[tuple[int, str]]]]):
+    """What two processes did, or four, who go on from there: the folder with it, and how each process ended. Started by
+    the first test that asks."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__()
+        self.home = home
+
+    def __missing__(self, world: int) -> tuple[Path, list[tuple[int, str]]]:
+        if world == 4:
+            self[2]
+        names = {2: "agree stop equal", 4: "equal lose"}[world]
+        self[world] = (self.home / str(world), launch(world, names, self.home / str(world)))
+        return self[world]
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, list[tuple[int, str]]]]:
-    """What two processes, and then four, did: the folder with it, and how each process ended."""
-    home = tmp_path_factory.mktemp("processes")
-    parts = {2: "agree stop equal", 4: "equal lose"}
-    return {world: (home / str(world), launch(world, names, home / str(world))) for world, names in parts.items()}
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Launched:
+    return Launched(tmp_path_factory.mktemp("processes"))
 
 
 @pytest.fixture(scope="module")
