@@ -11,15 +11,18 @@ SETTING ?=
 FUZZ ?=
 MACHINES ?=
 GPU ?=
+TAG ?=
 
 VENV := .venv
 PY   := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python
 
-# The environment, and what proves the course: whoever has no make calls this file. It runs in the Python you name, else
-# in the environment's, if that is there.
-TASKS = $(if $(shell $(PYTHON) -c 'print(1)' 2>/dev/null),$(PYTHON),$(if $(wildcard $(PY)*),$(PY),$(error \
+# The Python you name, else the environment's, if that is there.
+ANY_PYTHON = $(if $(shell $(PYTHON) -c 'print(1)' 2>/dev/null),$(PYTHON),$(if $(wildcard $(PY)*),$(PY),$(error \
   The course needs Python 3.11 or newer, and "$(PYTHON)" is not there. Name another one:  make $(MAKECMDGOALS) \
-  PYTHON=python3.12))) tasks.py $(if $(TORCH),--torch '$(TORCH)')
+  PYTHON=python3.12)))
+WITH_TORCH = $(if $(TORCH),--torch '$(TORCH)')
+# The environment, and what proves the course: whoever has no make calls this file.
+TASKS = $(ANY_PYTHON) tasks.py $(WITH_TORCH)
 
 # One thread for each process: the tests run two at once, and the numbers do not depend on it.
 OMP_NUM_THREADS ?= 1
@@ -29,7 +32,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test quick lint types pytest test-notebooks machines solved verify notebooks check-notebooks lab-check \
-  bench gpu fuzz clean FORCE
+  bench gpu fuzz package clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -53,6 +56,7 @@ help:
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make gpu               everything that needs a GPU, proved and measured in under 8 minutes, with nothing but PyTorch,'
 	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decoding"'
+	@echo '  make package           build what goes to the package index into dist/, and try it in an empty environment (minutes)'
 	@echo '  make clean             remove the environment and all caches'
 	@echo
 	@echo 'Options, as in  make lab PYTHON=python3.12'
@@ -99,6 +103,10 @@ lab-check: $(VENV)/.dev
 fuzz: $(VENV)/.test
 	@cd tests && ../$(PY) -m fuzz $(FUZZ)
 
+# TAG=v1.0.0 refuses to build another version.
+package:
+	@$(ANY_PYTHON) tests/package/trial.py $(if $(TAG),--tag '$(TAG)') $(WITH_TORCH)
+
 # --- measuring -------------------------------------------------------------------------------------------------------
 bench: $(VENV)/.bench
 	@$(PY) -m companion bench $(BENCH)
@@ -121,5 +129,5 @@ check-notebooks: $(VENV)/.test
 	@$(PY) -m pytest -q tests/authoring/test_lessons.py tests/test_claims.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

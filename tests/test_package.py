@@ -14,6 +14,7 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
+from package.trial import Failed, blocks, commands, promised, refuse_other_version
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -124,3 +125,21 @@ def test_the_version_stands_in_one_place(wheel):
 def test_every_python_of_the_classifiers_is_one_that_may_install_it():
     numbers = [entry.rpartition(" ")[2] for entry in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", entry)]
     assert numbers[0] == PROJECT["requires-python"].removeprefix(">=") and len(numbers) >= 3
+
+
+def test_the_pages_examples_print_what_they_say(tmp_path, monkeypatch, capsys):
+    """As `make package` runs them in an empty environment; its commands it runs too."""
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
+    promises = [promised(example) for example in blocks(PAGE, "python")]
+    assert len(promises) == 2 and all(promises)
+    for example in blocks(PAGE, "python"):
+        exec(compile(example, "companion/README.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.splitlines() == [line for lines in promises for line in lines]
+    assert [words[1] for words in commands(PAGE)] == ["train", "generate", "account", "doctor"]
+
+
+def test_a_tag_of_another_version_is_refused():
+    refuse_other_version("", "1.2.0")
+    refuse_other_version("v1.2.0", "1.2.0")
+    with pytest.raises(Failed, match=r"tag 'v1\.2': expected 'v1\.2\.0'"):
+        refuse_other_version("v1.2", "1.2.0")
