@@ -12,6 +12,7 @@ FUZZ ?=
 MACHINES ?=
 GPU ?=
 TAG ?=
+ACTIONLINT ?= go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 
 VENV := .venv
 PY   := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python
@@ -31,8 +32,8 @@ export OMP_NUM_THREADS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test quick lint types pytest test-notebooks machines solved verify notebooks check-notebooks lab-check \
-  bench gpu fuzz package clean FORCE
+.PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify notebooks check-notebooks lab-check \
+  bench gpu fuzz package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -40,6 +41,7 @@ help:
 	@echo '  make lab               open the course in JupyterLab (makes its environment first)'
 	@echo '  make test              prove everything: lint, types, tests, and every cell of every notebook'
 	@echo '  make quick             under two minutes, for a changed line: lint, types, and the tests that are not slow'
+	@echo '  make reader            what a reader relies on, on any system: every cell again, and the tests of what lessons use'
 	@echo
 	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
@@ -57,6 +59,7 @@ help:
 	@echo '  make gpu               everything that needs a GPU, proved and measured in under 8 minutes, with nothing but PyTorch,'
 	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decoding"'
 	@echo '  make package           build what goes to the package index into dist/, and try it in an empty environment (minutes)'
+	@echo '  make workflows         look for mistakes in .github/workflows with actionlint (fetched by Go; or ACTIONLINT=COMMAND)'
 	@echo '  make clean             remove the environment and all caches'
 	@echo
 	@echo 'Options, as in  make lab PYTHON=python3.12'
@@ -86,7 +89,7 @@ $(VENV)/.dev: FORCE
 lab:
 	@$(TASKS) lab
 
-test quick lint types pytest solved verify:
+test quick reader lint types pytest solved verify:
 	@$(TASKS) $@
 
 test-notebooks:
@@ -106,6 +109,9 @@ fuzz: $(VENV)/.test
 # TAG=v1.0.0 refuses to build another version.
 package:
 	@$(ANY_PYTHON) tests/package/trial.py $(if $(TAG),--tag '$(TAG)') $(WITH_TORCH)
+
+workflows:
+	@$(ACTIONLINT)
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 bench: $(VENV)/.bench

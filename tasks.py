@@ -31,6 +31,14 @@ PYTEST = ["-m", "pytest", "-n", "2", "--dist", "loadscope", "--no-loadscope-reor
 """A file's tests stay in one process; what takes long starts first (tests/conftest.py), so that both end together."""
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600"]
 
+READER = [
+    *("tests/checking", "tests/costs", "tests/data", "tests/exercises", "tests/files", "tests/generation"),
+    *("tests/layers", "tests/questions", "tests/study", "tests/test_config.py", "tests/test_package.py"),
+    *("tests/test_parity.py", "tests/test_tasks.py", "tests/test_transformer.py", "tests/test_worked_example.py"),
+]
+"""What somebody who reads the course relies on. The other tests start training runs that are killed, confine answers to
+be graded, and ask for pipes, limits and signals that not every system has."""
+
 
 class Refused(Exception):
     """Why a task cannot be done, in a sentence for whoever asked for it; the second argument is the exit code."""
@@ -93,6 +101,12 @@ TASKS = {
         "test",
         lambda further: [[*PYTEST, "-q", "-m", "not slow", "tests"]],
         first=("lint", "types"),
+    ),
+    "reader": Task(
+        "on any system: every cell of every notebook, and the tests of what a reader uses",
+        "test",
+        lambda further: [[*PYTEST, *NBVAL, *READER, "notebooks", SOLVED]],
+        first=("solved",),
     ),
     "lint": Task(
         "the form of the code",
@@ -229,14 +243,17 @@ def call(command: Sequence[str], reader: bool = False) -> int:
     return 128 - code if code < 0 else code
 
 
-def variables(known: Mapping[str, str], reader: bool) -> dict[str, str]:
-    """What a task's processes inherit: one thread for each, as two run at once and the numbers do not depend on it, and
-    compiled files, as hundreds of processes start and each would compile the course anew.
+def variables(known: Mapping[str, str], reader: bool, system: str = os.name) -> dict[str, str]:
+    """What a task's processes inherit: one thread for each, as two run at once and the numbers do not depend on it;
+    compiled files, as hundreds of processes start and each would compile the course anew; UTF-8, also on Windows.
 
     reader:  whether somebody reads, whose progress is written; it is not for tests to write.
+    system:  as Python names it (`nt`: Windows).
     """
     inherited = {name: value for name, value in known.items() if name != "PYTHONDONTWRITEBYTECODE"}
     inherited.setdefault("OMP_NUM_THREADS", "1")
+    if system == "nt":
+        inherited.setdefault("PYTHONUTF8", "1")
     if not reader:
         inherited["COMPANION_HOME"] = str(ROOT / "build" / "progress")
     return inherited

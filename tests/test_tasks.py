@@ -142,6 +142,15 @@ def test_the_whole_proof_has_all_its_parts(calls):
     assert tests[-3:] == ("tests", "notebooks", "build/solved") and "--nbval" in tests
 
 
+def test_what_a_reader_relies_on_is_there_and_needs_no_other_system():
+    """No pipe, no limit, no process that is killed or forked: what Windows does not have."""
+    paths = [ROOT / name for name in tasks.READER]
+    files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    assert len(files) > 40
+    elsewhere = re.compile(r"\bimport (?:resource|fcntl|pwd)$|\bos\.(?:fork|mkfifo|kill|geteuid)\(", re.MULTILINE)
+    assert not [file.name for file in files if elsewhere.search(file.read_text("utf-8"))]
+
+
 def test_a_lesson_takes_all_its_notebooks(calls):
     assert do("test-notebooks", "python", ["02", "05"]) == 0
     names = [Path(word).relative_to(ROOT).as_posix() for word in calls[-1] if word.endswith(".ipynb")]
@@ -159,7 +168,9 @@ def test_a_lesson_takes_all_its_notebooks(calls):
 
 def test_one_thread_each_unless_told_and_no_readers_progress_is_written():
     known = {"PATH": "here", "PYTHONDONTWRITEBYTECODE": "1", "COMPANION_HOME": "mine"}
-    assert variables(known, reader=True) == {"PATH": "here", "OMP_NUM_THREADS": "1", "COMPANION_HOME": "mine"}
+    mine = {"PATH": "here", "OMP_NUM_THREADS": "1", "COMPANION_HOME": "mine"}
+    assert variables(known, reader=True, system="posix") == mine
+    assert variables(known, reader=True, system="nt") == {**mine, "PYTHONUTF8": "1"}
     tested = variables({**known, "OMP_NUM_THREADS": "4"}, reader=False)
     assert tested["OMP_NUM_THREADS"] == "4" and Path(tested["COMPANION_HOME"]).is_relative_to(ROOT / "build")
 
@@ -208,4 +219,4 @@ def test_make_and_the_readme_ask_for_tasks_that_exist():
     [together] = re.findall(r"^([a-z -]+):\n\t@\$\(TASKS\) \$@$", makefile, re.MULTILINE)
     named = {*together.split(), *re.findall(r"\$\(TASKS\) ([a-z-]+)", makefile)}
     assert named == set(TASKS)
-    assert {"lab", "quick"} <= set(re.findall(r"tasks\.py ([a-z-]+)", readme)) <= set(TASKS)
+    assert {"lab", "reader"} <= set(re.findall(r"tasks\.py ([a-z-]+)", readme)) <= set(TASKS)
