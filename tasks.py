@@ -268,8 +268,10 @@ def do(name: str, python: str, further: Sequence[str] = ()) -> int:
                 two.shutdown(wait=True, cancel_futures=True)
                 return code
     for arguments in task.commands(further):
-        print("python", shlex.join(arguments), flush=True)
-        if (code := call([python, *arguments], reader=name == "lab")) != 0:
+        reader = name == "lab"
+        if not reader:
+            print("python", shlex.join(arguments), flush=True)
+        if (code := call([python, *arguments], reader)) != 0:
             return code
     return 0
 
