@@ -38,7 +38,7 @@ def check_kind(name: str, value: object, kinds: type | tuple[type, ...], expecte
 
 def check_dtype(dtype: object) -> None:
     """Raises `ValueError` unless `dtype` is `None`, or one that a model's weights can have."""
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+    if dtype is not None and dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         raise ValueError(f"dtype={described(dtype)}: expected a floating torch.dtype, such as torch.bfloat16")
 
 

@@ -21,7 +21,7 @@ from companion.training.settings import TextSettings
 if TYPE_CHECKING:
     import torch
 
-    from companion.files.published.folder import SpecialTokens
+    from companion.files.published.writing import SpecialTokens
     from companion.generation.decoding import Rules
     from companion.generation.sampling import Sampling
     from companion.generation.weights import Weights
@@ -222,7 +222,7 @@ def from_run(folder: RunFolder, device: torch.device, *, ids: bool = False, best
 
     ids: prompts and texts are token ids. Raises `ValueError` as `RunFolder.model` does.
     """
-    from companion.files.published.folder import SpecialTokens
+    from companion.files.published.writing import SpecialTokens
 
     tokenizer = folder.tokenizer()
     separator = tokenizer.separator
@@ -242,7 +242,7 @@ def from_checkpoint(name: str, device: torch.device, *, download: bool = False, 
     """
     from companion.data.published_tokenizers import TextStream, load_tokenizer
     from companion.files.models import read_config
-    from companion.files.published.folder import special_tokens
+    from companion.files.published.writing import special_tokens
     from companion.files.published.pretrained import load_pretrained, pretrained_folder
 
     if not download and not Path(name).is_dir():
