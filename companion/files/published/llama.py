@@ -20,8 +20,10 @@ from companion.config import (
     MoEConfig,
     NormConfig,
 )
+from companion.fields import shown
 from companion.files.published.folder import Fields
 from companion.files.published.places import Places
+from companion.files.published.policy import alike
 from companion.files.published.reader import Reader
 from companion.files.published.rotary import GLOBAL, LOCAL, layer_types, positions, window
 
@@ -112,12 +114,16 @@ def _qwen_layers(fields: Fields) -> Sequence[str]:
 
 def _qwen3_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     config, normalised = _plain(fields), fields.take("norm_topk_prob")
+    said = [name for name in ("num_experts", "num_local_experts") if fields.take(name) is not None]
+    experts = fields.take(said[0]) if said else 128
+    if len(said) == 2 and not alike(experts, fields.take(said[1])):
+        raise fields.refuse(said[1], fields.take(said[1]), f"{shown(experts)}, as {said[0]}")
     if not isinstance(normalised, bool):
         raise fields.refuse("norm_topk_prob", normalised, "true or false")
     return config.with_(
         attention=replace(config.attention, qk_norm="head"),
         moe=MoEConfig(
-            fields.take("num_experts"),
+            experts,
             fields.take("num_experts_per_tok"),
             "softmax_topk_renormalised" if normalised else "softmax_topk",
         ),
