@@ -78,7 +78,7 @@ def require_types(config: Any) -> None:
             require_number(name, value)
         elif hint is bool:
             require(isinstance(value, bool), name, value, "True or False")
-        elif get_origin(hint) is tuple:  # of any length, all of one kind, which is bool
+        elif hint == tuple[bool, ...]:
             fits = isinstance(value, tuple) and all(isinstance(part, bool) for part in value)
             require(fits, name, value, "a tuple of True and False")
         elif is_dataclass(hint):
@@ -135,7 +135,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return build(hint, value, where)
     if get_origin(hint) is Literal:
         return value  # the dataclass itself checks choices, with a message of its own
-    if get_origin(hint) is tuple:
+    if hint == tuple[bool, ...]:
         return tuple(value) if isinstance(value, list) else value  # and what is in it
     fits = isinstance(value, (int, float)) if hint is float else isinstance(value, hint)
     if not fits or (isinstance(value, bool) and hint is not bool):

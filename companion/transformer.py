@@ -77,13 +77,17 @@ class Inputs(TypedDict, total=False):
 
 
 class Stack(nn.Module):
-    """`layers` blocks one after the other, and with pre-norm a last norm."""
+    """`layers` blocks one after the other, and unless they are post-norm a last norm."""
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
-        self.rotary = Rotary.of(config.positions, config.sizes.d_head)
-        self.blocks = nn.ModuleList(Block(config, causal=causal, cross=cross) for _ in range(config.layers))
-        self.norm = norm(config.norm, config.d_model) if config.norm.placement == "pre" else nn.Identity()
+        turned = [Rotary.of(config.layer(layer)[1], config.sizes.d_head) for layer in range(config.layers)]
+        self.rotaries = list(dict.fromkeys(rotary for rotary in turned if rotary is not None))
+        self.turns = [None if rotary is None else self.rotaries.index(rotary) for rotary in turned]
+        self.blocks = nn.ModuleList(
+            Block(config, causal=causal, cross=cross, layer=layer) for layer in range(config.layers)
+        )
+        self.norm = norm(config.norm, config.d_model) if config.norm.placement != "post" else nn.Identity()
 
     def forward(
         self,
@@ -97,7 +101,7 @@ class Stack(nn.Module):
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
         """All blocks in order, then the last norm where the config has one.
 
-        positions:  of each token; rotary angles are made of them here, once for all blocks.
+        positions:  of each token; rotary angles are made of them here, once for all blocks that turn alike.
         real:       which keys are not padding: no query sees the others, and no expert counts them. `None`: all.
         mask:       who may look at whom.
         cache:      of each block; it is written.
@@ -113,12 +117,12 @@ class Stack(nn.Module):
             mask = visible_and(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
             real = real.expand(len(x), -1)
             real = real if cache is None else real.gather(1, cache[0].slots)
-        turns = positions if self.rotary is None else self.rotary.at(positions, x.dtype)
+        rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
         routing = []
-        for i, block in enumerate(self.blocks):
+        for i, (block, turn) in enumerate(zip(self.blocks, self.turns, strict=True)):
             x, where = block(
                 x,
-                positions=turns,
+                positions=positions if turn is None else rotations[turn],
                 mask=mask,
                 cache=None if cache is None else cache[i],
                 source=None if memory is None else memory.layers[i],
@@ -230,6 +234,8 @@ class Transformer(nn.Module):
         memory = self.encode(source) if isinstance(source, Tensor) else source
         if memory is not None:
             self._check_memory(memory, tokens.shape[0])
+        if cache is not None:
+            cache = cache.ready(tokens.shape[1])
         opened = None if cache is None else cache.open(tokens.shape[1])
         self._check_reach("tokens", tokens.shape[1] + (0 if cache is None else cache.filled))
         if mask is not None:
@@ -266,11 +272,17 @@ class Transformer(nn.Module):
         return Memory(layers, real, routing)
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Logits of states of the stream: stream @ E^T when tied, plus what `config.embedding.head` adds."""
+        """Logits of states of the stream: stream @ E^T when tied, plus what `config.embedding.head` adds, capped where
+        it says so."""
         if self.transform is not None:
             stream = self.transform(stream)
         table = self.embedding.weight if self.unembedding is None else self.unembedding.weight
-        return nn.functional.linear(stream, table, self.head_bias)
+        return self.capped(nn.functional.linear(stream, table, self.head_bias))
+
+    def capped(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """c tanh(logits / c) for the cap c of `config.embedding.logit_cap`; without one the logits themselves."""
+        cap = self.config.embedding.logit_cap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def pool(self, stream: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch d_model"]:
         """The vector that BERT makes of a whole sequence's stream (of `features`, that is).
@@ -365,7 +377,8 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "batch token d_model"]:
         x = look_up(name, self.embedding, tokens)
         if self.config.embedding.scaled:
-            x = x * math.sqrt(self.config.d_model)
+            factor = math.sqrt(self.config.d_model)
+            x = x * (x.new_full((), factor) if self.config.embedding.rounded else factor)
         if self.positions is not None:
             x = x + look_up("positions", self.positions, positions)
         elif self.config.positions.kind == "sinusoidal":
