@@ -272,22 +272,3 @@ def test_a_field_left_out_has_its_published_default(make, tmp_path):
     kept = {name: value for name, value in json.loads(path.read_text()).items() if name not in LEFT_OUT[make]}
     path.write_text(json.dumps(kept))
     assert load_pretrained(tmp_path).config == said
-
-
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
-        ({"repetition_penalty": 1.3}, r"repetition_penalty=1\.3: expected 1\.0"),
-        ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size=3"),
-        ({"eos_token_id": [[1]]}, r"eos_token_id=\[\[1\]\]: expected token ids"),
-        ({"bad_words_ids": [[1, 2]]}, "expected single tokens"),
-    ],
-)
-def test_a_rule_of_generation_that_is_not_followed_is_refused(tmp_path, rule, message):
-    (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": "gpt2", "eos_token_id": 3, "repetition_penalty": 1.0})
-    )
-    assert special_tokens(tmp_path).stop == {3}
-    (tmp_path / "generation_config.json").write_text(json.dumps(rule))
-    with pytest.raises(ValueError, match=message):
-        special_tokens(tmp_path)

@@ -17,7 +17,7 @@ from torch import Tensor
 from companion.config import ModelConfig
 from companion.fields import is_number, parse_json, shown
 from companion.files.models import CONFIG, WEIGHTS, load_tensors, raise_faults, read_config, tensor_headers
-from companion.files.published.policy import alike, kinds, policies
+from companion.files.published.policy import Policy, alike, kinds, policies
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
@@ -111,28 +111,36 @@ class Fields:
 
     def _became(self, name: str, value: Any) -> Became:
         policy = self.table.get(name)
-        if policy is None:
-            if value is None:
-                return Became(name, value, "null, which says nothing")
-            error = self.refuse(name, value, "a field this reader knows; it may change the model")
-            return Became(name, value, "not known here", str(error))
-        if policy.kind == "must be":
-            if any(alike(value, allowed) for allowed in policy.values):
-                return Became(name, value, "as it must be")
-            only = " or ".join(map(json.dumps, policy.values))
-            error = self.refuse(name, value, f"{only}, the only value this reader knows how to honour")
-            return Became(name, value, f"must be {only}", str(error))
-        if policy.kind == "must equal":
+        if policy is not None and policy.kind == "must equal":
             other = self.given.get(policy.equals, self.table[policy.equals].default)
             if alike(value, other):
                 return Became(name, value, f"as {policy.equals}, as it must be")
             error = self.refuse(name, value, f"{shown(other)}, as {policy.equals}: our models have one number for both")
             return Became(name, value, f"must equal {policy.equals}", str(error))
-        if policy.kind == "taken":
+        return became_by(self.path, name, value, policy, "it may change the model")
+
+
+def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: str) -> Became:
+    """What a field of the file at `path` became. `harm`: what an unknown field may do."""
+    if policy is None:
+        if value is None:
+            return Became(name, value, "null, which says nothing")
+        return Became(
+            name, value, "not known here", f"{path}: {name}={shown(value)}: expected a field this reader knows; {harm}"
+        )
+    match policy.kind:
+        case "must be":
+            only = " or ".join(map(json.dumps, policy.values))
+            if any(alike(value, allowed) for allowed in policy.values):
+                return Became(name, value, "as it must be")
+            why = f"{path}: {name}={shown(value)}: expected {only}, the only value this reader knows how to honour"
+            return Became(name, value, f"must be {only}", why)
+        case "taken":
             return Became(name, value, f"taken: {policy.note}")
-        if policy.kind == "writing":
-            return Became(name, value, "for writing, below")
-        return Became(name, value, "neutral" + (f": {policy.note}" if policy.note else ""))
+        case "writing":
+            return Became(name, value, "for writing")
+        case _:
+            return Became(name, value, "neutral" + (f": {policy.note}" if policy.note else ""))
 
 
 def model_type(folder: Path) -> str | None:
