@@ -11,7 +11,7 @@ from torch import Tensor
 from companion.groups import RotaryScaling
 
 
-def frequencies(width: int, base: float | Tensor, like: Tensor) -> Float[Tensor, "*batch pair"]:
+def frequencies(width: int, base: float | Tensor, like: Tensor) -> Float[Tensor, "*rows pair"]:
     """omega_i = base^(-2i / width) for i = 0 ... width/2 - 1: one frequency for each pair of components, in the dtype
     and on the device of `like`."""
     exponent = torch.arange(0, width, 2, device=like.device, dtype=like.dtype) / width
@@ -20,7 +20,7 @@ def frequencies(width: int, base: float | Tensor, like: Tensor) -> Float[Tensor,
 
 def scaled_frequencies(
     width: int, base: float, scaling: RotaryScaling, places: Float[Tensor, "*batch token"]
-) -> Float[Tensor, "*batch pair"]:
+) -> Float[Tensor, "*rows pair"]:
     """The frequencies by the equations of `RotaryScaling`, for tokens at these positions (floating, of the dtype that
     angles are computed in). Those of `"dynamic"` are (batch, 1, pair) where rows have positions of their own."""
     if scaling.kind == "dynamic":
@@ -40,7 +40,7 @@ def scaled_frequencies(
 
 def _larger_base(
     width: int, base: float, scaling: RotaryScaling, places: Float[Tensor, "*batch token"]
-) -> Float[Tensor, "*batch 1"]:
+) -> Float[Tensor, "*rows 1"]:
     """The base for a text as long as the furthest position of each row says. It stays on the device."""
     assert scaling.original is not None
     length = (places.amax(-1, keepdim=True) + 1).clamp(min=scaling.original)

@@ -79,7 +79,9 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
             bias=moe is None and draw(st.booleans()),
         ),
         positions=PositionConfig(draw(st.sampled_from(["rotary", "sinusoidal", "learned", "none"]))),
-        norm=NormConfig(draw(st.sampled_from(["layer", "rms"])), draw(st.sampled_from(["pre", "post", "both", "after"]))),
+        norm=NormConfig(
+            draw(st.sampled_from(["layer", "rms"])), draw(st.sampled_from(["pre", "post", "both", "after"]))
+        ),
         embedding=draw(ends(stack)),
         moe=moe,
         stack=stack,
