@@ -7,10 +7,19 @@ from itertools import count
 from typing import NamedTuple, TypedDict, Unpack
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from companion.boundary import check_broadcasts, check_ids, check_kind, check_positions, described, look_up
+from companion.boundary import (
+    check_broadcasts,
+    check_ids,
+    check_kind,
+    check_positions,
+    described,
+    look_up,
+    mask_of,
+    padding_of,
+)
 from companion.config import ModelConfig
 from companion.layers.attention import Attention, Mask, visible_and
 from companion.layers.bert import MaskedTransform, Pooler
@@ -209,7 +218,7 @@ class Transformer(nn.Module):
         source: Int[Tensor, "batch key"] | Memory | None = None,
         positions: Int[Tensor, "*batch token"] | None = None,
         segments: Int[Tensor, "batch token"] | None = None,
-        real: Bool[Tensor, "#batch key"] | None = None,
+        real: Shaped[Tensor, "#batch key"] | None = None,
         mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Features:
@@ -218,8 +227,8 @@ class Transformer(nn.Module):
         source:     for an encoder-decoder: the source's ids, or the `Memory` that `encode` made of them.
         positions:  (token) or (batch, token). Default: 0, 1, ..., or from where each row of the cache stands.
         segments:   for an encoder with `config.embedding.segments`: which one each token belongs to. Default: 0.
-        real:       (batch, key): which tokens are not padding. No query sees padding, and no expert counts it. With a
-                    cache, key counts the slots it shows. Default: all.
+        real:       (batch, key): which tokens are not padding (True, or 1) and which are (False, or 0). No query sees
+                    padding, and no expert counts it. With a cache, key counts the slots it shows. Default: all.
         mask:       who may look at whom: broadcasts to (batch, head, token, key), with key as in `real`.
         cache:      what the decoder has seen so far; call under `torch.no_grad()` and go on with `Features.cache`.
 
@@ -228,8 +237,7 @@ class Transformer(nn.Module):
         a GPU only as `companion.boundary` says).
         """
         check_ids("tokens", tokens)
-        if real is not None:
-            check_kind("real", real, Tensor, "a tensor, (batch, key): which tokens are not padding")
+        real = None if real is None else padding_of(real)
         self._check(tokens, source, segments, mask, cache)
         memory = self.encode(source) if isinstance(source, Tensor) else source
         if memory is not None:
@@ -242,6 +250,7 @@ class Transformer(nn.Module):
             keys = tokens.shape[1] if opened is None else opened[0].visible
             shape = (tokens.shape[0], self.config.attention.heads, tokens.shape[1], keys)
             check_broadcasts("mask", mask, shape, "(batch, head, token, key)")
+            mask = mask_of(mask, anywhere=True)
         if positions is not None:
             check_positions(positions, *tokens.shape)
         else:
@@ -253,7 +262,7 @@ class Transformer(nn.Module):
         routing = (() if memory is None else memory.routing) + routing
         return Features(x, routing, None if cache is None else cache.advance(tokens.shape[1], self._number))
 
-    def encode(self, source: Int[Tensor, "batch key"], *, real: Bool[Tensor, "#batch key"] | None = None) -> Memory:
+    def encode(self, source: Int[Tensor, "batch key"], *, real: Shaped[Tensor, "#batch key"] | None = None) -> Memory:
         """The source as the decoder's layers see it; run it once and pass it as `source` from then on.
 
         real: (batch, key), which source tokens are not padding. Default: all.
@@ -263,8 +272,7 @@ class Transformer(nn.Module):
         if self.encoder is None or self.decoder is None:
             raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the one stack with a source")
         check_ids("source", source, "(batch, key)")
-        if real is not None:
-            check_kind("real", real, Tensor, "a tensor, (batch, key): which tokens are not padding")
+        real = None if real is None else padding_of(real)
         self._check_reach("source", source.shape[1])
         positions = torch.arange(source.shape[1], device=source.device)
         x, routing = self.encoder(self._embed(source, positions, name="source"), positions=positions, real=real)

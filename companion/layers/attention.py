@@ -11,10 +11,10 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
-from companion.boundary import check_broadcasts, described
+from companion.boundary import check_broadcasts, described, mask_of
 from companion.config import AttentionConfig, NormConfig, PositionConfig
 from companion.fields import require, require_number
 from companion.layers.cache import CrossCache, LayerCache
@@ -23,10 +23,11 @@ from companion.layers.masks import causal as causal_predicate
 from companion.layers.norms import norm
 from companion.layers.positions import Rotary, Rotation
 
-Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"]
-"""Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores."""
+Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"] | Integer[Tensor, "*#axes"]
+"""Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores. Whole
+numbers: 1 = may look, 0 = may not."""
 
-SourceMask = Bool[Tensor, "*#source_axes"] | Float[Tensor, "*#source_axes"]
+SourceMask = Bool[Tensor, "*#source_axes"] | Float[Tensor, "*#source_axes"] | Integer[Tensor, "*#source_axes"]
 """A `Mask` over the keys of a source, of which there are not as many as in the `Mask` beside it."""
 
 Backend = Literal["reference", "sdpa"]
@@ -79,7 +80,7 @@ def full_mask(
     if causal:
         return visible_and(mask, materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device))
     _check_axes(mask)
-    return mask
+    return mask if mask is None else mask_of(mask)
 
 
 def visible_and(mask: Mask | None, allowed: Bool[Tensor, "*#axes"]) -> Mask:
@@ -87,6 +88,7 @@ def visible_and(mask: Mask | None, allowed: Bool[Tensor, "*#axes"]) -> Mask:
     if mask is None:
         return allowed
     _check_axes(mask)
+    mask = mask_of(mask)
     return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
 
 
@@ -152,8 +154,9 @@ def attend(
 ) -> Float[Tensor, "batch head query d_v"]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(d_head) + mask) v (Vaswani et al. 2017, eq. 1; lesson 02).
 
-    mask:         four axes that broadcast to (batch, head, query, key). Boolean: True may look. Floating: added to the
-                  scaled scores. Or a predicate of `companion.layers.masks`, with the last query at the last key.
+    mask:         four axes that broadcast to (batch, head, query, key). Boolean, or whole numbers 1 and 0: True may
+                  look. Floating: added to the scaled scores. Or a predicate of `companion.layers.masks`, with the last
+                  query at the last key.
     causal:       a query sees the keys up to its own place; with more keys than queries, the last query is at the last
                   key.
     dropout:      probability of dropping a weight (the rest is scaled up). The caller passes 0 outside training.
