@@ -193,16 +193,16 @@ def _check_dtypes(tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtyp
         first.setdefault(tensor.dtype, name)
     for name in first.values():
         if not tensors[name].is_floating_point():
-            raise ValueError(
-                f"{folder}: {name} is {_plain(tensors[name].dtype)}: expected floating numbers; nothing converts these"
-            )
+            kind = plain_dtype(tensors[name].dtype)
+            raise ValueError(f"{folder}: {name} is {kind}: expected floating numbers; nothing converts these")
         check_dtype_of(name, tensors[name], folder, dtype)
     if dtype is not None:
         return
     if len(first) > 1:
         (one, name), (other, odd) = list(first.items())[:2]
         raise ValueError(
-            f"{folder}: {name} is {_plain(one)}, {odd} is {_plain(other)}: expected one dtype, or dtype= to convert to"
+            f"{folder}: {name} is {plain_dtype(one)}, {odd} is {plain_dtype(other)}: expected one dtype, or dtype= to "
+            "convert to"
         )
 
 
@@ -210,12 +210,13 @@ def check_dtype_of(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype |
     """Raises `ValueError` for a tensor of floating numbers in which nothing computes, unless `dtype` converts it."""
     if dtype is None and tensor.is_floating_point() and tensor.dtype not in _COMPUTED:
         raise ValueError(
-            f"{folder}: {name} is {_plain(tensor.dtype)}, in which nothing computes: expected one of "
-            f"{', '.join(map(_plain, _COMPUTED))}, or dtype= to convert it"
+            f"{folder}: {name} is {plain_dtype(tensor.dtype)}, in which nothing computes: expected one of "
+            f"{', '.join(map(plain_dtype, _COMPUTED))}, or dtype= to convert it"
         )
 
 
-def _plain(dtype: torch.dtype) -> str:
+def plain_dtype(dtype: torch.dtype) -> str:
+    """The name of a dtype without its library's: float32."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -226,7 +227,7 @@ def _finite(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) 
         return made
     least, most = torch.aminmax(made)  # one pass, which allocates nothing; of numbers and a NaN it gives the NaN
     if not math.isfinite(least.item()) or not math.isfinite(most.item()):
-        became = "" if dtype is None or dtype == tensor.dtype else f" in {_plain(dtype)}"
+        became = "" if dtype is None or dtype == tensor.dtype else f" in {plain_dtype(dtype)}"
         wrong = int((~made.isfinite()).sum())
         raise ValueError(
             f"{folder}: {name} has {wrong:,} of {made.numel():,} numbers that are NaN or infinite{became}: expected "

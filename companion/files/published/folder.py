@@ -95,6 +95,11 @@ class Fields:
             if name not in self.given
         ]
 
+    def usual(self) -> dict[str, Any]:
+        """The fields that the file leaves out although their values are taken, with what that means."""
+        taken = (policy for name, policy in self.table.items() if policy.kind == "taken" and name not in self.given)
+        return {policy.name: policy.default for policy in taken if not policy.required}
+
     def check(self) -> None:
         """Raises `ValueError` for the first field that cannot be honoured."""
         for end in self.became():
@@ -140,7 +145,7 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
         case "writing":
             return Became(name, value, "for writing")
         case _:
-            return Became(name, value, "neutral" + (f": {policy.note}" if policy.note else ""))
+            return Became(name, value, f"neutral ({policy.note})")
 
 
 def model_type(folder: Path) -> str | None:
