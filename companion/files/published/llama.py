@@ -43,11 +43,6 @@ def _plain(fields: Fields, types: Sequence[str] = (), turning: Sequence[bool] = 
     if activation is None:
         raise fields.refuse(gate, fields.take(gate), "a silu or a gelu, which gate")
 
-    def said(name: str) -> Any:
-        """A field that some kinds take, and of the others the one value that it must have."""
-        policy = fields.table[name]
-        return fields.take(name) if policy.kind == "taken" else policy.values[0]
-
     return ModelConfig(
         vocab=fields.take("vocab_size"),
         d_model=fields.take("hidden_size"),
@@ -57,18 +52,24 @@ def _plain(fields: Fields, types: Sequence[str] = (), turning: Sequence[bool] = 
             heads=fields.take("num_attention_heads"),
             kv_heads=fields.take("num_key_value_heads"),
             d_head=fields.take("head_dim"),
-            bias=said("attention_bias"),
+            bias=_said(fields, "attention_bias"),
             window=window(fields, types, fields.take("sliding_window"), local) if types else None,
         ),
         feed_forward=FeedForwardConfig(
             fields.take("moe_intermediate_size" if "moe_intermediate_size" in fields.table else "intermediate_size"),
             activation,
-            bias=said("mlp_bias"),
+            bias=_said(fields, "mlp_bias"),
         ),
         positions=order,
         norm=NormConfig("rms", eps=fields.small("rms_norm_eps")),
         embedding=EmbeddingConfig(tied=fields.take("tie_word_embeddings")),
     )
+
+
+def _said(fields: Fields, name: str) -> Any:
+    """A field that some kinds take, and of the others the one value that it must have."""
+    policy = fields.table[name]
+    return fields.take(name) if policy.kind == "taken" else policy.values[0]
 
 
 def _llama(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
@@ -143,13 +144,11 @@ def _gemma3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _gemma(fields: Fields, usual: Sequence[str]) -> ModelConfig:
-    config = _plain(fields, layer_types(fields, usual))
+    config, width = _plain(fields, layer_types(fields, usual)), fields.take("query_pre_attn_scalar")
+    if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= 10**6:
+        raise fields.refuse("query_pre_attn_scalar", width, "a whole number from 1 to 1,000,000")
     return config.with_(
-        attention=replace(
-            config.attention,
-            score_width=fields.take("query_pre_attn_scalar"),
-            score_cap=fields.take("attn_logit_softcapping"),
-        ),
+        attention=replace(config.attention, score_width=width, score_cap=_said(fields, "attn_logit_softcapping")),
         norm=replace(config.norm, placement="both", unit_offset=True),
         embedding=replace(
             config.embedding, scaled=True, rounded=True, logit_cap=fields.take("final_logit_softcapping")

@@ -44,8 +44,8 @@ def _place(places: Places, config: ModelConfig) -> None:
     tables = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"]
     places.same([f"{name}.weight" for name in tables], "embedding.weight")
     places.move("final_logits_bias", "head_bias")
-    if (bias := places.moved.get("head_bias")) is not None:
-        places.moved["head_bias"] = bias.flatten()  # stored (1, vocab)
+    if (bias := places.moved.get("head_bias")) is not None and bias.ndim == 2 and bias.shape[0] == 1:
+        places.moved["head_bias"] = bias[0]  # stored (1, vocab)
     for stack in ("encoder", "decoder"):
         for layer in range(config.layers):
             old, new = f"model.{stack}.layers.{layer}", f"{stack}.blocks.{layer}"

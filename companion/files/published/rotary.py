@@ -28,7 +28,7 @@ _KEYS = {
         *("mscale", "mscale_all_dim", "truncate"),
     ),
 }
-"""What each kind of scaling says beside its kind, base and share."""
+"""What each kind of scaling says beside its kind and base."""
 
 
 def positions(fields: Fields, turning: Sequence[bool] = (True,)) -> tuple[PositionConfig, float | None]:
@@ -45,21 +45,18 @@ def positions(fields: Fields, turning: Sequence[bool] = (True,)) -> tuple[Positi
     values = fields.given[name] if said else {}
     if not isinstance(values, Mapping):
         raise fields.refuse(name, values, "an object with a rope_type, or null")
-    local = fields.take("rope_local_base_freq") if "rope_local_base_freq" in fields.table else None
-    if local is not None and name == "rope_parameters":
+    apart, local = "rope_local_base_freq" in fields.table, None
+    if apart and name == "rope_parameters":
         if not set(values) <= {GLOBAL, LOCAL}:
             raise fields.refuse(name, values, f"objects for {GLOBAL} and {LOCAL}, and no more")
-        theirs = _part(fields, f"{name}.{LOCAL}", values.get(LOCAL) or {}, "rope_local_base_freq", {"default": ()})
-        if theirs.share != 1.0:
-            raise fields.refuse(f"{name}.{LOCAL}.partial_rotary_factor", theirs.share, "1.0")
-        local = theirs.base
+        local = _part(fields, f"{name}.{LOCAL}", values.get(LOCAL) or {}, "rope_local_base_freq", {"default": ()}).base
         name, values = f"{name}.{GLOBAL}", values.get(GLOBAL) or {}
-    elif local is not None:
+    elif apart:
         local = _part(fields, "", {}, "rope_local_base_freq", _KEYS).base
+        if "type" in values:  # which released code of some versions overlooks
+            raise fields.refuse(f"{name}.type", values["type"], "the kind as rope_type")
     own = _part(fields, name, values, "rope_theta", _KEYS)
-    return PositionConfig(
-        "rotary", base=own.base, layout="half", share=own.share, scaling=own.scaling, pattern=shortest(turning)
-    ), local
+    return PositionConfig("rotary", base=own.base, layout="half", scaling=own.scaling, pattern=shortest(turning)), local
 
 
 def window(fields: Fields, types: Sequence[str], width: Any, base: float | None) -> WindowConfig | None:
@@ -101,7 +98,7 @@ def _part(
     def wrong(key: str, value: Any, expected: str) -> ValueError:
         return fields.refuse(f"{name}.{key}", value, expected)
 
-    values = {key: value for key, value in values.items() if value is not None}
+    values = {key: value for key, value in values.items() if value is not None or key in ("rope_type", "type")}
     kind = values.pop("rope_type", values.get("type", "default"))
     if values.pop("type", kind) != kind or not isinstance(kind, str) or kind not in kinds:
         raise wrong("rope_type", kind, "one of " + ", ".join(map(repr, kinds)))
@@ -112,7 +109,8 @@ def _part(
         base = values.pop("rope_theta")
     if not is_number(base) or not 1 <= base <= 1e12:
         raise fields.refuse(outer, base, "a number from 1 to 1e12")
-    share = values.pop("partial_rotary_factor", fields.take("partial_rotary_factor"))
+    if (share := values.pop("partial_rotary_factor", 1.0)) != 1.0:
+        raise wrong("partial_rotary_factor", share, "1.0: versions of the released code disagree on others")
     if unknown := [key for key in values if key not in kinds[kind]]:
         raise wrong(unknown[0], values[unknown[0]], f"what a scaling of the kind {kind!r} says")
     for key, value in values.items():
@@ -124,7 +122,7 @@ def _part(
             if key not in values:
                 raise ValueError(f"{fields.path}: {name}.{key} is missing")
         scaling = _scaling(fields, name, kind, values)
-    return PositionConfig("rotary", base=base, share=share, scaling=scaling)
+    return PositionConfig("rotary", base=base, scaling=scaling)
 
 
 def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) -> RotaryScaling:

@@ -158,7 +158,7 @@ llama
     rope_theta                       taken = 10000.0         positions.base
     rope_scaling                     taken = null            positions.scaling; up to 4.57
     rope_parameters                  taken = null            positions; 5.0 on
-    partial_rotary_factor            taken = 1.0             positions.share
+    partial_rotary_factor            must be 1.0 or null
     rms_norm_eps                     taken = 1e-06           norm.eps
     tie_word_embeddings              taken = false           embedding.tied
     attention_dropout                must be 0.0
@@ -234,7 +234,7 @@ gemma2, as llama but for
 gemma3_text, as gemma2 but for
     rope_theta                       taken = 1000000.0       positions.base
     rope_local_base_freq             taken = 10000.0         attention.window.base
-    attn_logit_softcapping           taken = null            attention.score_cap
+    attn_logit_softcapping           must be null
     final_logit_softcapping          taken = null            embedding.logit_cap
     layer_types                      taken = null            attention.window.pattern; 4.53 on
     sliding_window_pattern           taken = 6               attention.window.pattern: one in so many is global; 4.51
