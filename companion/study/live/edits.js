@@ -17,21 +17,21 @@
   };
   const pale = (color) => `color-mix(in srgb, var(--${color}) 24%, var(--page))`;
   kit.svg(draw, "rect", { x: 8, y: 92, width: RIGHT + 40, height: 268, rx: 10, fill: "none", stroke: "var(--edge)", "stroke-dasharray": "5 4" });
-  const times = write(16, 110, "", { class: "strong" });
+  const times = write(RIGHT + 38, 112, "", { class: "strong", "text-anchor": "end" }), MIDDLE = LEFT + 100;
   line(`M${STREAM} 394 H${LEFT} M${STREAM} 394 V77 H${LEFT}`);
-  for (const [low, high] of [[344, 238], [206, 118]]) {
-    line(`M${STREAM} ${low} H${LEFT} M${LEFT} ${high} H${STREAM}`);
+  for (const [low, high, top] of [[344, 232, 242], [206, 112, 138]]) { // from the stream, and back to it
+    line(`M${STREAM} ${low} H${LEFT} M${MIDDLE} ${top} V${high} H${STREAM}`);
     kit.svg(draw, "circle", { cx: STREAM, cy: high, r: 9, fill: "var(--page)", stroke: "var(--edge)" });
     write(STREAM, high + 5, "+", { "text-anchor": "middle", class: "strong" });
   }
-  const out = brick("head", LEFT, 14, 200, 32, pale("orange")), outText = write(LEFT + 100, 35, "", { "text-anchor": "middle" });
-  line(`M${LEFT + 100} 46 V66`);
+  line(`M${MIDDLE} 46 V66 M${MIDDLE} 182 V196`);
+  const out = brick("head", LEFT, 14, 200, 32, pale("orange")), outText = write(MIDDLE, 35, "", { "text-anchor": "middle" });
   const norms = [66, 334, 196].map((y) => {
     brick("norm", LEFT, y, 200, 22);
-    return write(LEFT + 100, y + 15, "", { "text-anchor": "middle", class: "small" });
+    return write(MIDDLE, y + 15, "", { "text-anchor": "middle", class: "small" });
   });
   brick("table", LEFT, 378, 200, 32, pale("orange"));
-  write(LEFT + 100, 399, "table of tokens", { "text-anchor": "middle" });
+  write(MIDDLE, 399, "table of tokens", { "text-anchor": "middle" });
   const places = kit.svg(draw, "g", { class: "move" }), table = brick("positions", LEFT + 214, 378, 92, 32, pale("orange"));
   const placesText = write(LEFT + 260, 399, "positions", { "text-anchor": "middle" });
   places.append(table, placesText);
@@ -42,16 +42,16 @@
     return Array.from({ length: 6 }, (_, i) => brick(row ? "keys" : "heads", cell(i), y, 30, 24, pale("blue")));
   });
   const clock = kit.svg(draw, "g", { class: "move" });
-  (parts.positions ||= []).push(kit.svg(clock, "circle", { cx: 354, cy: 302, r: 13, fill: "var(--page)", stroke: "var(--ink)" }));
-  kit.svg(clock, "path", { d: "M354 302 L362 293", stroke: "var(--ink)", "stroke-width": 2 });
-  kit.svg(clock, "text", { x: 374, y: 307, class: "small" }, "turned");
-  const shared = write(LEFT + 212, 258, "", { class: "small quiet" });
+  (parts.positions ||= []).push(kit.svg(clock, "circle", { cx: 357, cy: 314, r: 13, fill: "var(--page)", stroke: "var(--ink)" }));
+  kit.svg(clock, "path", { d: "M357 314 L365 305", stroke: "var(--ink)", "stroke-width": 2 });
+  kit.svg(clock, "text", { x: 377, y: 319, class: "small" }, "turned");
+  const heads = [251, 266].map((y) => write(LEFT + 212, y, "", { class: "small quiet" }));
   // network: matrices as wide as they have hidden numbers; experts stand behind one another
   const behind = [3, 2, 1].map((k) => brick("experts", LEFT + 5 * k, 138 - 5 * k, 200, 44, "var(--page)"));
   const matrices = ["in", "gate", "out"].map((name) => ({ rect: brick("network", LEFT, 138, 60, 44, pale("green")), text: write(0, 165, name, { "text-anchor": "middle" }) }));
-  const router = write(LEFT, 116, "", { class: "small" }), biases = [[LEFT - 10, 226], [LEFT - 10, 165]].map(([x, y]) => write(x, y, "+ biases", { "text-anchor": "end", class: "small" }));
+  const router = write(MIDDLE + 10, 112, "", { class: "small" }), biases = [290, 165].map((y) => write(LEFT + 212, y, "+ biases", { class: "small" }));
   // the counts
-  const AT = 470, WIDE = 176;
+  const AT = 470, WIDE = 140;
   const name = write(AT, 30, "", { class: "strong" }), counts = ["parameters", "of these, a token meets", "kept of each token (cache)"].map((what, i) => {
     write(AT, 64 + 50 * i, what, { class: "quiet" });
     return write(AT, 84 + 50 * i, "", { class: "strong" });
@@ -87,7 +87,8 @@
     kit.put(clock, { visibility: now.rotary ? "visible" : "hidden" });
     const group = now.kv < now.heads ? 3 : 1;
     rows.slice(1).forEach((row) => row.forEach((rect, i) => kit.put(rect, { width: 34 * (group - (i % group)) - 4, opacity: i % group ? 0 : 1 })));
-    shared.textContent = `${now.heads} query heads, ${now.kv} key heads`;
+    heads[0].textContent = `${now.heads} query heads`;
+    heads[1].textContent = `${now.kv} key heads`;
     let x = LEFT;
     matrices.forEach(({ rect, text }, i) => {
       const there = i !== 1 || now.gate, width = there ? (23 * now.hidden) / now.width : 0;
@@ -96,8 +97,8 @@
       x += width + (there ? 4 : 0);
     });
     behind.forEach((rect) => kit.put(rect, { width: x - LEFT - 4, visibility: now.experts > 1 ? "visible" : "hidden" }));
-    kit.put(router, { x: LEFT }, now.experts > 1 ? `a router: ${now.visited} of ${now.experts} networks` : "");
-    for (const text of biases) kit.put(text, { visibility: now.bias ? "visible" : "hidden", fill: "var(--ink)" });
+    router.textContent = now.experts > 1 ? `a router: ${now.visited} of ${now.experts}` : "";
+    for (const text of biases) kit.put(text, { visibility: now.bias ? "visible" : "hidden" });
     name.textContent = now.name || "on the way";
     counts[0].textContent = commas(now.total);
     counts[1].textContent = now.active === now.total ? "all" : commas(now.active);
@@ -105,7 +106,7 @@
     bars.forEach(({ bar, said }, i) => {
       const wide = Math.max((WIDE * now.where[i]) / most, 2), millions = now.where[i] / 1e6;
       kit.put(bar, { width: wide });
-      kit.put(said, { x: wide > WIDE - 40 ? AT + 72 + wide - 6 : AT + 78 + wide, "text-anchor": wide > WIDE - 40 ? "end" : "start", fill: wide > WIDE - 40 ? "var(--page)" : "var(--ink)" }, millions < 1000 ? kit.fixed(millions, 1) : commas(Math.round(millions)));
+      kit.put(said, { x: AT + 80 + wide }, millions < 1000 ? kit.fixed(millions, 1) : commas(Math.round(millions)));
     });
     rest.textContent = `and ${commas(now.where[3])} in norms${now.experts > 1 ? " and routers" : ""}`;
     const more = now.total - before.total, change = more ? `${commas(Math.abs(more))} parameters ${more > 0 ? "more" : "fewer"}` : "As many parameters as before";

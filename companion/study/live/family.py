@@ -1,4 +1,4 @@
-"""Moving figures of the family: GPT-2 becoming LLaMA and Mixtral, edit by edit; what a model needs of a card's memory."""
+"""Moving figures of the family: GPT-2 becoming LLaMA and Mixtral, edit by edit; a model beside the memory of cards."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from companion.study import figures
 from companion.study.live import moving
 
 TEXTS = (1, 4, 16, 64, 256)
+SAID = {"head": "way out", "network": "gate", "keys": "shared keys"}
 TOKENS = (1024, 4096, 16384, 65536, 131072)
 
 
@@ -26,7 +27,7 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
     """
     walks = {size: list(steps) for size, steps in models.items()}
     lengths = {len(steps) for steps in walks.values()}
-    if len(lengths) != 1 or min(lengths) < 2:
+    if len(lengths) != 1 or lengths == {1}:
         raise ValueError(f"models: expected walks of one length, of two models or more, got lengths {sorted(lengths)}")
     for name, config in (step for steps in walks.values() for step in steps):
         if config.stack != "decoder":
@@ -34,15 +35,14 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
     told = {size: list(_told(steps)) for size, steps in walks.items()}
     first = next(iter(told))
     steps = told[first]
-    names = [f"{at}: {', '.join(step['changed']) or step['name']}" for at, step in enumerate(steps)]
-    fig, ax = figures.subplots(width=7.2, height=3.4)
+    said = [", ".join(SAID.get(part, part) for part in step["changed"]) or step["name"] for step in steps]
+    fig, ax = figures.subplots(width=6.2, height=2.9)
     left = [0.0] * len(steps)
-    shown = ("tables", "orange", "//"), ("attention", "blue", ""), ("networks", "green", "..")
-    for part, (label, color, hatch) in enumerate(shown):
+    for part, (label, color) in enumerate((("tables", "orange"), ("attention", "blue"), ("networks", "green"))):
         sizes = [step["where"][part] / 1e6 for step in steps]
-        ax.barh(range(len(steps)), sizes, left=left, color=figures.PALETTE[color], hatch=hatch, label=label)
+        ax.barh(range(len(steps)), sizes, left=left, color=figures.PALETTE[color], label=label)
         left = [a + b for a, b in zip(left, sizes, strict=True)]
-    ax.set_yticks(range(len(steps)), names)
+    ax.set_yticks(range(len(steps)), [f"{at}: {edit}" for at, edit in enumerate(said)])
     ax.invert_yaxis()
     ax.grid(False)
     ax.set(xlabel="parameters (millions)", ylabel="edit")
@@ -59,13 +59,13 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
             (
                 f"sizes of {size}",
                 {
-                    "edit": [", ".join(step["changed"]) or step["name"] for step in steps],
-                    "parameters": [f"{step['total']:,}" for step in steps],
-                    "a token meets": [f"{step['active']:,}" for step in steps],
-                    "kept of a token": [f"{step['cache']:,}" for step in steps],
+                    "edit": said,
+                    "parameters": [f"{step['total']:,}" for step in walked],
+                    "a token meets": [f"{step['active']:,}" for step in walked],
+                    "kept of a token": [f"{step['cache']:,}" for step in walked],
                 },
             )
-            for size, steps in told.items()
+            for size, walked in told.items()
         ],
     )
 
@@ -160,8 +160,10 @@ def memory(
     for label, needs, color, marker in looks:
         look = {"color": figures.PALETTE[color], "marker": marker, "linestyle": "none", "markersize": 8}
         ax.plot([needs[name] for name in models], range(len(models)), label=label, **look)
-    for gigabytes in room:
+    for card, gigabytes in cards.items():
         ax.axvline(gigabytes, color="black", linestyle="--", marker="", linewidth=1.2)
+        above = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": 9}
+        ax.annotate(card, (gigabytes, 1), xycoords=("data", "axes fraction"), **above)
     ax.set_yticks(range(len(models)), list(models))
     ax.invert_yaxis()
     ax.set(xscale="log", xlabel="gigabytes, at two bytes a number", ylabel="model")

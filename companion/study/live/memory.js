@@ -1,6 +1,6 @@
 // What a model needs to be held, to write and to be trained, beside the memory of some cards.
 (box, data, kit) => {
-  const { models, cards } = data, LEFT = 118, RIGHT = 736, TOP = 40, ROW = 52, low = -1, high = 4.3;
+  const { models, cards } = data, LEFT = 118, RIGHT = 736, TOP = 40, ROW = 52, low = 0, high = 4.3;
   const large = (x) => (x >= 1024 ? `${x / 1024}k` : String(x)), commas = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
   let which = data.start, size = 2, texts = data.texts[0], tokens = data.tokens[0];
   kit.choice("Model", models.map(({ name }) => name), which, (at) => { which = at; show(); });
@@ -12,16 +12,17 @@
   const draw = kit.picture(760, TOP + 3 * ROW + 40), X = (gb) => LEFT + ((Math.log10(gb) - low) / (high - low)) * (RIGHT - LEFT);
   const write = (x, y, text, options = {}) => kit.svg(draw, "text", { x, y, ...options }, text);
   const base = TOP + 3 * ROW;
-  for (const gb of [0.1, 1, 10, 100, 1000, 10000]) {
+  for (const gb of [1, 10, 100, 1000, 10000]) {
     kit.svg(draw, "line", { x1: X(gb), x2: X(gb), y1: TOP, y2: base, stroke: "var(--faint)" });
     write(X(gb), base + 17, commas(gb), { "text-anchor": "middle", class: "small quiet" });
   }
   write((LEFT + RIGHT) / 2, base + 35, "gigabytes: each line is ten times the one before", { "text-anchor": "middle", class: "small quiet" });
-  for (const { name, gb } of cards) {
+  cards.forEach(({ name, gb }, i) => {
+    const left = cards.length - 1 - i, side = ["start", "end"][left] || "middle", x = X(gb) + ([-6, 6][left] || 0); // the last two may be close
     kit.svg(draw, "line", { x1: X(gb), x2: X(gb), y1: TOP - 6, y2: base, stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "5 4" });
-    write(X(gb), 14, name, { "text-anchor": "middle", class: "small" });
-    write(X(gb), 29, `${gb} GB`, { "text-anchor": "middle", class: "small" });
-  }
+    write(x, 14, name, { "text-anchor": side, class: "small" });
+    write(x, 29, `${gb} GB`, { "text-anchor": side, class: "small" });
+  });
   const rows = [["hold", "blue"], ["write", "green"], ["train", "red"]].map(([name, color], i) => {
     const y = TOP + ROW * i + ROW / 2;
     write(LEFT - 14, y + 5, name, { "text-anchor": "end", class: "strong" });
