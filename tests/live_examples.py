@@ -93,7 +93,7 @@ EXAMPLES = {
         caption="Figure 9.1. One decoder in two lanes.",
     ),
     "growing": lambda: live.growing(
-        {0: (4.1, "ofof zx 7qu"), 100: (2.6, "the the mordel is"), 500: (1.6, "the mean of a row is zero.")},
+        {0: (4.1, "ofof zx 7qu"), 100: (2.6, " the the mordel is"), 500: (1.6, " mean of a row is zero.")},
         prompt="The",
         known={"the", "mean", "of", "a", "row", "is", "zero"},
         marks={"compressor": 2.0, "counting": 1.8},

@@ -1,6 +1,6 @@
 // A model while it learns: the curve of its score with a dot at one moment, and what it writes then.
 (box, data, kit) => {
-  const { updates, bits, rows, shares, marks } = data, LEFT = 52, RIGHT = 744, TOP = 22, BASE = 166, FIRST = 236, STEP = 21;
+  const { updates, bits, rows, marks } = data, LEFT = 52, RIGHT = 744, TOP = 22, BASE = 166, FIRST = 236, STEP = 21;
   let at = data.start;
   kit.handle("update", updates.map((_, i) => i), at, (i) => String(updates[i]), (i) => { at = i; show(); });
   const most = Math.max(...rows.map((lines) => lines.length)), draw = kit.picture(760, FIRST + STEP * most);
@@ -30,8 +30,8 @@
       line.replaceChildren();
       for (const [piece, odd] of rows[at][i] ?? []) kit.svg(line, "tspan", odd ? { style: "fill:var(--red);text-decoration:underline" } : {}, piece);
     });
-    const beaten = marks.filter((mark) => bits[at] < mark.bits).length, left = shares[at] > 99.5 ? "Every word it wrote is" : `Of the words it wrote, ${kit.fixed(shares[at], 0)} in a hundred are`;
-    kit.say(`After ${updates[at]} updates: ${kit.fixed(bits[at])} bits per byte, better than ${beaten} of ${marks.length} yardsticks. ${left} in the training text; the others are underlined.`);
+    const beaten = marks.filter((mark) => bits[at] < mark.bits).length;
+    kit.say(`After ${updates[at]} updates: ${kit.fixed(bits[at])} bits per byte, better than ${beaten} of ${marks.length} yardsticks. Underlined: what is hardly ever a word of the training text.`);
   };
   show();
 }

@@ -97,7 +97,7 @@ def growing(
 
     Words that are not among the known ones are drawn in red and underlined.
 
-    moments:  update -> the score in bits per byte, and what the model wrote after the prompt; two to ten, rising.
+    moments:  update -> the score in bits per byte, and what the model wrote right after the prompt; two to ten, rising.
     prompt:   what stands before every continuation.
     known:    words in lower case, of letters only: those of the training text.
     marks:    yardsticks, name -> bits per byte, one to three.
@@ -116,10 +116,8 @@ def growing(
     if first not in updates:
         raise ValueError(f"start: expected one of the updates {updates}, got {start!r}")
     bits = [score for score, _ in moments.values()]
-    texts = [" ".join(text.split()) for _, text in moments.values()]
-    rows = [_marked(f"{prompt} {text}".replace("  ", " "), known) for text in texts]
-    words = [LETTERS.findall(text.lower()) for text in texts]
-    shares = [100 * sum(word in known for word in found) / max(1, len(found)) for found in words]
+    texts = [" ".join(f"{prompt}{text}".split()) for _, text in moments.values()]
+    rows = [_marked(text, known) for text in texts]
     at = updates.index(first)
     fig, ax = figures.subplots(width=6.6, height=3.6)
     ax.plot(updates, bits, color=figures.PALETTE["blue"], label="held-out text")
@@ -132,13 +130,13 @@ def growing(
     moving.show(
         "growing",
         {
-            "updates": updates, "bits": bits, "rows": rows, "shares": shares, "start": at, "prompt": prompt,
+            "updates": updates, "bits": bits, "rows": rows, "start": at,
             "marks": [{"name": name, "bits": level} for name, level in marks.items()],
         },
         fig,
         alt="A curve of bits per byte that falls over the updates, across dashed lines of yardsticks. A handle moves a "
-        "dot along it, and under the picture stands what the model writes at that moment: first scraps of letters, "
-        "later words and phrases. Words that do not exist are underlined.",
+        "dot along it, and under the picture stands what the model writes at that moment: first any token "
+        "after any other, later words and phrases. Words that it made up are underlined.",
         caption=caption,
         numbers={"update": updates, "bits per byte": [f"{score:.2f}" for score in bits], "it writes": texts},
     )  # fmt: skip
@@ -170,7 +168,7 @@ def valley(*, rate: float = 0.2, caption: str = "") -> None:
     x, y = np.meshgrid(np.linspace(-4.6, 1.4, 120), np.linspace(-1.5, 1.5, 60))
     fig, ax = figures.subplots(width=6.6, height=3.4)
     curves = 0.5 * (FLAT * x**2 + STEEP * y**2)
-    ax.contour(x, y, curves, levels=[0.02, 0.1, 0.3, 0.7, 1.3, 2.1], colors="0.55", linewidths=0.8)
+    ax.contour(x, y, curves, levels=[0.1, 0.5, 1.25], colors="0.55", linewidths=0.8)
     path = [np.array(VALLEY_START)]
     for _ in range(STEPS):
         path.append(path[-1] * (1 - rate * np.array([FLAT, STEEP])))
