@@ -96,7 +96,7 @@ EXAMPLES = {
         {0: (4.1, "ofof zx 7qu"), 100: (2.6, " the the mordel is"), 500: (1.6, " mean of a row is zero.")},
         prompt="The",
         known={"the", "mean", "of", "a", "row", "is", "zero"},
-        marks={"compressor": 2.0, "counting": 1.8},
+        marks={"compressor": 2.0, "counting": 1.9},
         caption="Figure 14.1. A model grows up.",
     ),
     "valley": lambda: live.valley(caption="Figure 14.3. A narrow valley."),
