@@ -136,9 +136,8 @@ def test_the_triangle_counts_the_rows_of_every_step(shown):
 def test_what_a_model_writes_follows_its_prompt_and_made_up_words_are_marked(shown):
     growing()
     first, last = data(shown[0])["rows"]
-    assert "".join(piece for piece, _ in first[0]) == "The models zx of"
-    assert [piece for piece, odd in first[0] if odd] == ["models", "zx", "of"]
-    assert [odd for _, odd in last[0]] == [""] * 9
+    assert first == [["The ", "models", " ", "zx", " ", "of", ""]]  # each second piece is marked
+    assert last == [["The model is a row"]]
 
 
 def test_the_still_picture_of_the_valley_goes_down_as_its_rate_says(shown):

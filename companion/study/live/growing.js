@@ -28,7 +28,7 @@
     kit.put(dot, { cx: x(updates[at]), cy: y(bits[at]) });
     lines.forEach((line, i) => {
       line.replaceChildren();
-      for (const [piece, odd] of rows[at][i] ?? []) kit.svg(line, "tspan", odd ? { style: "fill:var(--red);text-decoration:underline" } : {}, piece);
+      (rows[at][i] ?? []).forEach((piece, nth) => kit.svg(line, "tspan", nth % 2 ? { style: "fill:var(--red);text-decoration:underline" } : {}, piece));
     });
     const beaten = marks.filter((mark) => bits[at] < mark.bits).length;
     kit.say(`After ${updates[at]} updates: ${kit.fixed(bits[at])} bits per byte, better than ${beaten} of ${marks.length} yardsticks. Underlined: what is hardly ever a word of the training text.`);

@@ -119,7 +119,7 @@ def growing(
     texts = [" ".join(f"{prompt}{text}".split()) for _, text in moments.values()]
     rows = [_marked(text, known) for text in texts]
     at = updates.index(first)
-    fig, ax = figures.subplots(width=6.6, height=3.6)
+    fig, ax = figures.subplots(width=5.6, height=3.0)
     ax.plot(updates, bits, color=figures.PALETTE["blue"], label="held-out text")
     for name, level in marks.items():
         ax.axhline(level, color="black", linestyle="--", linewidth=0.9)
@@ -142,13 +142,17 @@ def growing(
     )  # fmt: skip
 
 
-def _marked(text: str, known: Collection[str]) -> list[list[list[str]]]:
-    """A text in lines, each of pieces: [what stands there, "" for a known word and for what is no word, else "?"]."""
+def _marked(text: str, known: Collection[str]) -> list[list[str]]:
+    """A text in lines, each of pieces in turn: what is known or no word, a word that is not known, and so on."""
     lines = []
     for line in textwrap.wrap(text, LINE):
-        pieces = [piece for piece in re.split(r"([A-Za-z]+)", line) if piece]
-        strange = [bool(LETTERS.fullmatch(piece)) and piece.lower() not in known for piece in pieces]
-        lines.append([[piece, "?" if odd else ""] for piece, odd in zip(pieces, strange, strict=True)])
+        pieces = [""]
+        for piece in re.split(r"([A-Za-z]+)", line):
+            if LETTERS.fullmatch(piece) and piece.lower() not in known:
+                pieces += [piece, ""]
+            else:
+                pieces[-1] += piece
+        lines.append(pieces)
     return lines
 
 
