@@ -106,6 +106,14 @@ EXAMPLES = {
         says={"<bos>": "twenty", "twenty": "-", "-": "twenty", "one": "<eos>"},
         caption="Figure 9.1. One decoder in two lanes.",
     ),
+    "growing": lambda: live.growing(
+        {0: (4.1, "ofof zx 7qu"), 100: (2.6, " the the mordel is"), 500: (1.6, " mean of a row is zero.")},
+        prompt="The",
+        known={"the", "mean", "of", "a", "row", "is", "zero"},
+        marks={"compressor": 2.0, "counting": 1.9},
+        caption="Figure 14.1. A model grows up.",
+    ),
+    "valley": lambda: live.valley(caption="Figure 14.3. A narrow valley."),
     "cut": lambda: live.cut(
         BytePairTokenizer.train(["the cat sat on the mat, the cat sat"] * 3, 300),
         "the naïve cat",

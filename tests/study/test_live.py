@@ -72,6 +72,14 @@ def lanes(target=("twenty", "one"), says=SAYS, **others):
     live.lanes(target, says=says, **others)
 
 
+MOMENTS = {0: (4.0, "s zx of"), 50: (2.0, " is a row")}
+
+
+def growing(moments=MOMENTS, known=("is", "a", "row"), marks=None, **others):
+    marks = {"counting": 3.0} if marks is None else marks
+    live.growing(moments, prompt="The model", known=set(known) | {"the", "model"}, marks=marks, **others)
+
+
 def walk(models=None, start=("the", "boss", "is")):
     live.walk({"trained": SMALL} if models is None else models, vocabulary=micro_example.VOCABULARY, start=start)
 
@@ -124,6 +132,20 @@ def test_the_triangle_counts_the_rows_of_every_step(shown):
     live.triangle(["a", "b", "c", "d"], caption="Figure 10.1. Four words.")
     rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))
     assert [re.findall(r"<td>(.*?)</td>", row) for row in rows][-1] == ["4", "4", "10"]
+
+
+def test_what_a_model_writes_follows_its_prompt_and_made_up_words_are_marked(shown):
+    growing()
+    first, last = data(shown[0])["rows"]
+    assert first == [["The ", "models", " ", "zx", " ", "of", ""]]  # each second piece is marked
+    assert last == [["The model is a row"]]
+
+
+def test_the_still_picture_of_the_valley_goes_down_as_its_rate_says(shown):
+    live.valley(rate=0.4, caption="Figure 14.2. A valley.")
+    rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))
+    last = re.findall(r"<td>(.*?)</td>", rows[-1])
+    assert last == ["40", f"{-4 * (1 - 0.4 * 0.1) ** 40:.3f}", "0.000"]
 
 
 @pytest.mark.parametrize("kv_heads", [4, 1])
@@ -336,6 +358,11 @@ def test_memory_travels_with_the_parameters_and_the_numbers_that_a_token_keeps(s
         (lambda: lanes(says=SAYS | {"one": "two"}), "says: expected .* one of .*'one': 'two'"),
         (lambda: lanes(slots=2), "slots: expected 3 to 8, got 2"),
         (lambda: lanes(start=7), "start: expected 1 to 6, got 7"),
+        (lambda: growing({0: (4.0, "a")}), r"moments: expected two to ten updates that rise, got \[0\]"),
+        (lambda: growing({9: (4.0, "a"), 3: (2.0, "b")}), r"moments: expected .* that rise, got \[9, 3\]"),
+        (lambda: growing(marks={}), "marks: expected one to three yardsticks, got 0"),
+        (lambda: growing(start=7), r"start: expected one of the updates \[0, 50\], got 7"),
+        (lambda: live.valley(rate=0.3), r"rate: expected one of \(0.02, .*\), got 0.3"),
         (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
         (lambda: live.clocks(base=7), r"base, bases: expected numbers above 1, with the base among them; got 7"),
         (lambda: live.clocks(start=201), "places, start: expected .* got 201 and 201"),

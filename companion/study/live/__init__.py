@@ -17,7 +17,7 @@ from companion.study.live.heads import bricks, switchboard
 from companion.study.live.rotary import dials, together
 from companion.study.live.tiles import climb, sweep
 from companion.study.live.tokens import cut
-from companion.study.live.training import lanes
+from companion.study.live.training import growing, lanes, valley
 from companion.study.live.walk import walk
 from companion.study.live.waves import clocks
 
@@ -30,6 +30,7 @@ __all__ = [
     "dials",
     "edits",
     "filler",
+    "growing",
     "hearing",
     "home",
     "hover",
@@ -42,6 +43,7 @@ __all__ = [
     "switchboard",
     "together",
     "triangle",
+    "valley",
     "walk",
     "writing",
 ]
