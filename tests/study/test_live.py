@@ -71,6 +71,11 @@ def lanes(target=("twenty", "one"), says=SAYS, **others):
     live.lanes(target, says=says, **others)
 
 
+def queues(tokens="ABCDEFGH", runs=None, steps=(0, 10), experts=4, **others):
+    runs = {"a": [[0, 1, 2, 3] * 2, [0] * 8]} if runs is None else runs
+    live.queues(tokens, runs, steps=steps, experts=experts, **others)
+
+
 def walk(models=None, start=("the", "boss", "is")):
     live.walk({"trained": SMALL} if models is None else models, vocabulary=micro_example.VOCABULARY, start=start)
 
@@ -202,6 +207,17 @@ def test_a_larger_tile_moves_less_and_a_small_one_more_than_the_formula(shown):
     assert moved[0] > formula > moved[1] > moved[2] == pytest.approx(2 * 4 * 1024 * 64 / 1e6, abs=0.05)
 
 
+def test_every_token_stands_in_one_queue_at_every_moment(shown):
+    queues(
+        runs={"alone": torch.tensor([[0, 1, 2, 3] * 2, [3] * 8]), "bias": [[0] * 8, [1, 2] * 4]},
+        caption="Figure 11.2. Q.",
+    )
+    assert [run["experts"] for run in data(shown[0])["runs"]] == [["01230123", "33333333"], ["00000000", "12121212"]]
+    rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))[1:5]
+    counts = [[int(n) for n in re.findall(r">([^<]*)</td>", row)[-4:]] for row in rows]
+    assert counts == [[2, 0, 8, 0], [2, 0, 0, 4], [2, 0, 0, 4], [2, 8, 0, 0]]
+
+
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -290,6 +306,13 @@ def test_a_larger_tile_moves_less_and_a_small_one_more_than_the_formula(shown):
         (lambda: lanes(says=SAYS | {"one": "two"}), "says: expected .* one of .*'one': 'two'"),
         (lambda: lanes(slots=2), "slots: expected 3 to 8, got 2"),
         (lambda: lanes(start=7), "start: expected 1 to 6, got 7"),
+        (lambda: queues(tokens="ABC"), "tokens: expected 8 to 96, got 3"),
+        (lambda: queues(experts=9), "experts: expected 2 to 8, got 9"),
+        (lambda: queues(steps=[5, 5]), r"steps: expected two or more, rising, got \[5, 5\]"),
+        (lambda: queues(start=2), "start: expected the number of one of 2 moments, got 2"),
+        (lambda: queues(runs={}), "runs: expected one to three, got 0"),
+        (lambda: queues(runs={"a": [[0] * 8]}), r"runs, a: expected whole numbers from 0 to 3 of shape \(2, 8\)"),
+        (lambda: queues(runs={"a": [[4] * 8] * 2}), "runs, a: expected whole numbers from 0 to 3"),
         (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
         (lambda: live.clocks(base=7), r"base, bases: expected numbers above 1, with the base among them; got 7"),
         (lambda: live.clocks(start=201), "places, start: expected .* got 201 and 201"),

@@ -49,7 +49,7 @@ def queues(
     chosen = {name: _choices(name, run, (len(moments), len(signs)), experts) for name, run in runs.items()}
     counts = {name: _counts(run, experts) for name, run in chosen.items()}
     top = max(int(count.max()) for count in counts.values())
-    fig, axes = figures.subplots(1, len(runs), width=3.2 + 2.8 * len(runs), height=3.2, sharey=True, squeeze=False)
+    fig, axes = figures.subplots(1, len(runs), width=2.6 + 2.0 * len(runs), height=2.6, sharey=True, squeeze=False)
     for ax, (name, count) in zip(axes[0], counts.items(), strict=True):
         drawn = figures.heatmap(
             ax,
@@ -63,6 +63,8 @@ def queues(
             values=False,
         )
         ax.set_aspect("auto")
+        every = -(-len(moments) // 5)  # five steps at most are named, or their names would touch
+        ax.set_xticks(range(0, len(moments), every), moments[::every])
     fig.colorbar(drawn, ax=list(axes[0]), label="tokens in its queue", shrink=0.9)
     moving.show(
         "queues",
