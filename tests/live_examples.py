@@ -84,6 +84,16 @@ EXAMPLES = {
         caption="Figure 12.2. A tile sweeps over the scores.",
     ),
     "climb": lambda: live.climb(published_chip("a100-80gb"), 192, caption="Figure 12.3. Larger tiles."),
+    "queues": lambda: live.queues(
+        "THE ROUTER SENDS",
+        {
+            "left alone": [[t % 4 for t in range(16)], [t % 3 for t in range(16)], [3 * (t > 13) for t in range(16)]],
+            "with a bias": [[t % 4 for t in range(16)], [t % 3 for t in range(16)], [t // 4 for t in range(16)]],
+        },
+        steps=[0, 10, 20],
+        experts=4,
+        caption="Figure 11.1. Letters queue at experts.",
+    ),
     "together": lambda: live.together(
         [1.0, 0.6], [0.3, 1.1], words=("bites", "dog"), caption="Figure 5.1. Two people on a carousel."
     ),

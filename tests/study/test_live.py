@@ -80,6 +80,11 @@ def growing(moments=MOMENTS, known=("is", "a", "row"), marks=None, **others):
     live.growing(moments, prompt="The model", known=set(known) | {"the", "model"}, marks=marks, **others)
 
 
+def queues(tokens="ABCDEFGH", runs=None, steps=(0, 10), experts=4, **others):
+    runs = {"a": [[0, 1, 2, 3] * 2, [0] * 8]} if runs is None else runs
+    live.queues(tokens, runs, steps=steps, experts=experts, **others)
+
+
 def walk(models=None, start=("the", "boss", "is")):
     live.walk({"trained": SMALL} if models is None else models, vocabulary=micro_example.VOCABULARY, start=start)
 
@@ -251,6 +256,17 @@ def test_memory_travels_with_the_parameters_and_the_numbers_that_a_token_keeps(s
     assert 16e6 * model["millions"] == pytest.approx(account.train_bytes(config), rel=5e-4)
 
 
+def test_every_token_stands_in_one_queue_at_every_moment(shown):
+    queues(
+        runs={"alone": torch.tensor([[0, 1, 2, 3] * 2, [3] * 8]), "bias": [[0] * 8, [1, 2] * 4]},
+        caption="Figure 11.2. Q.",
+    )
+    assert [run["experts"] for run in data(shown[0])["runs"]] == [["01230123", "33333333"], ["00000000", "12121212"]]
+    rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))[1:5]
+    counts = [[int(n) for n in re.findall(r">([^<]*)</td>", row)[-4:]] for row in rows]
+    assert counts == [[2, 0, 8, 0], [2, 0, 0, 4], [2, 0, 0, 4], [2, 8, 0, 0]]
+
+
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -363,6 +379,13 @@ def test_memory_travels_with_the_parameters_and_the_numbers_that_a_token_keeps(s
         (lambda: growing(marks={}), "marks: expected one to three yardsticks, got 0"),
         (lambda: growing(start=7), r"start: expected one of the updates \[0, 50\], got 7"),
         (lambda: live.valley(rate=0.3), r"rate: expected one of \(0.02, .*\), got 0.3"),
+        (lambda: queues(tokens="ABC"), "tokens: expected 8 to 96, got 3"),
+        (lambda: queues(experts=9), "experts: expected 2 to 8, got 9"),
+        (lambda: queues(steps=[5, 5]), r"steps: expected two or more, rising, got \[5, 5\]"),
+        (lambda: queues(start=2), "start: expected the number of one of 2 moments, got 2"),
+        (lambda: queues(runs={}), "runs: expected one to three, got 0"),
+        (lambda: queues(runs={"a": [[0] * 8]}), r"runs, a: expected whole numbers from 0 to 3 of shape \(2, 8\)"),
+        (lambda: queues(runs={"a": [[4] * 8] * 2}), "runs, a: expected whole numbers from 0 to 3"),
         (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
         (lambda: live.clocks(base=7), r"base, bases: expected numbers above 1, with the base among them; got 7"),
         (lambda: live.clocks(start=201), "places, start: expected .* got 201 and 201"),

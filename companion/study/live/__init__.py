@@ -11,6 +11,7 @@ from companion.study.live.attention import collapse, hover
 from companion.study.live.decoder import mask_and_shift, writing
 from companion.study.live.depth import home
 from companion.study.live.encoder import filler, hearing
+from companion.study.live.experts import queues
 from companion.study.live.family import edits, memory
 from companion.study.live.generation import roofline, sampling, triangle
 from companion.study.live.heads import bricks, switchboard
@@ -37,6 +38,7 @@ __all__ = [
     "lanes",
     "mask_and_shift",
     "memory",
+    "queues",
     "roofline",
     "sampling",
     "sweep",
