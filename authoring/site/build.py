@@ -49,7 +49,11 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
     _set(work, root)
     site = work / "html"
     shown = {name: content for name, content in assets.files.items() if name.startswith("_static/")}
-    known = search.script(extension.SITE.sections)
+    glossary = course.pages["glossary.md"]
+    terms = search.terms(
+        glossary.source.read_text(encoding="utf-8"), lambda href: press.links.leads(href, glossary, glossary.place)
+    )
+    known = search.script([*extension.SITE.sections, *terms])
     _write(site, shown | {STYLES: assets.sheet().encode(), "_static/sections.js": known.encode()})
     finish.clear(site)
     sources = {f"{page.name}.html": page.place for page in course.pages.values()}
@@ -71,10 +75,9 @@ def _texts(
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     """The text of every page, what the contents call it, and its kind, by the page's name."""
     texts, labels, kinds = {}, {}, {}
-    lessons_there = {page.lesson: page for page in course.of_kind("lesson")}
     asked = questions.by_lesson()
     made = [
-        *(("question", *entry) for entry in questions.texts(press, lessons_there)),
+        *(("question", *entry) for entry in questions.texts(press, course)),
         *(("reference", *entry) for entry in reference.texts(there)),
     ]
     for kind, name, label, text in made:
@@ -111,7 +114,7 @@ def _with_head(text: str, page: Page, course: Course, home: str) -> str:
     """The text of a page with what stands under its title: what belongs to it, and where it can be opened."""
     if page.source.suffix != ".ipynb":
         return text
-    links = []
+    links = [f"Lesson {page.lesson}"] if page.kind == "lesson" else []
     for kind, label in (("lesson", f"Lesson {page.lesson}"), ("exercises", "Exercises"), ("deeper", "Deeper")):
         other = course.part(kind, page.lesson)
         if other and other is not page:

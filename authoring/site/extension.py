@@ -111,6 +111,8 @@ def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     before, after = SITE.ways.get(page, (None, None))
     context["prev"], context["next"] = link(before), link(after)
     context["kind"] = SITE.kinds.get(page, "")
+    contents = context.get("furo_navigation_tree", "")  # Sphinx calls its captions headings, and leaves out of which level
+    context["furo_navigation_tree"] = contents.replace('role="heading"', 'role="heading" aria-level="2"')
     if doctree is not None:
         title = context.get("title", "")
         SITE.sections += sections(page, SITE.kinds.get(page, ""), re.sub(r"<[^>]+>", "", title), doctree)
@@ -129,7 +131,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     for name, directive in {"cell": Cell, "printed": Printed, "signature": Signature, "shown": Shown}.items():
         app.add_directive(name, directive)
     app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_display, None))
-    app.connect("html-page-context", _context)
+    app.connect("html-page-context", _context, priority=900)  # after the theme
     app.connect("builder-inited", _no_index)
     app.connect("html-collect-pages", _search_page)
     return {"parallel_read_safe": False, "parallel_write_safe": False}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from authoring.site.questions import bar
 from companion.questions.question import Question
 
 TEXT = Path(__file__).with_name("index.md")
-_DOLLARS = re.compile(r"\$([^$]+)\$")
 
 
 def text(course: Course, asked: Mapping[str, list[Question]], press: Press, badges: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from authoring.site import output
 from authoring.site.notebook import Press, block, raw
-from authoring.site.pages import Page
+from authoring.site.pages import Course, Page
 from companion.questions.question import Question, questions
 from companion.questions.reader import Shown
 from companion.readable import count
@@ -24,10 +24,17 @@ def by_lesson() -> dict[str, list[Question]]:
     return found
 
 
-def place_of(lesson: Page, question: Question) -> str | None:
-    """The id of the cell that asks the question in its lesson."""
-    cells = lesson.notebook.cells
-    return next((cell.id for cell in cells if cell.source.startswith(f"# question {question.id}\n")), None)
+def place_of(pages: Iterable[Page], question: Question) -> str | None:
+    """Where the question is asked: the page, and the cell in it."""
+    return next(
+        (
+            f"{page.name}.html#cell-{cell.id}"
+            for page in pages
+            for cell in page.notebook.cells
+            if cell.source.startswith(f"# question {question.id}\n")
+        ),
+        None,
+    )
 
 
 def bar(asked: list[Question]) -> str:
@@ -36,11 +43,11 @@ def bar(asked: list[Question]) -> str:
     return f'<span class="progress" data-questions="{keys}">{count(len(asked), "question")}</span>'
 
 
-def texts(press: Press, lessons: Mapping[str, Page]) -> Iterator[tuple[str, str, str]]:
+def texts(press: Press, course: Course) -> Iterator[tuple[str, str, str]]:
     """The name of each page, what the contents call it, and its text."""
     rows = []
     for number, asked in by_lesson().items():
-        lesson = lessons.get(number)
+        lesson = course.part("lesson", number)
         if lesson is None:
             continue
         name = f"questions/{number}"
@@ -55,7 +62,7 @@ def texts(press: Press, lessons: Mapping[str, Page]) -> Iterator[tuple[str, str,
             raw(f"<p>{bar(asked)}</p>"),
         ]
         for question in asked:
-            parts += [f"## {question.id}", _shown(question, replace(lesson, name=name), lesson, press)]
+            parts += [f"## {question.id}", _shown(question, replace(lesson, name=name), course, press)]
         yield name, f"Questions {number}", "\n\n".join(parts) + "\n"
     table = f'<table class="progress-table"><thead><tr><th>lesson</th><th>answered</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
     text = (
@@ -65,16 +72,17 @@ def texts(press: Press, lessons: Mapping[str, Page]) -> Iterator[tuple[str, str,
     yield INDEX, "Questions", f"# Questions\n\n{text}\n\n{raw(table)}\n"
 
 
-def _shown(question: Question, page: Page, lesson: Page, press: Press) -> str:
+def _shown(question: Question, page: Page, course: Course, press: Press) -> str:
     place = f"question {question.id}"
+    asking = [part for kind in ("lesson", "deeper") if (part := course.part(kind, page.lesson))]
 
     def lead(href: str) -> str | None:
         there = press.links.leads(href, page, place)
-        return f"../{lesson.name}.html{there}" if there and there.startswith("#") else there
+        return f"../{asking[0].name}.html{there}" if there and there.startswith("#") else there
 
     shown = Shown(question)._repr_html_()
     for formula in output.formulas_of(shown):
         press.formulas.add(formula, place)
-    cell = place_of(lesson, question)
-    back = f'<p class="back"><a href="../{lesson.name}.html#cell-{cell}">in its place</a></p>' if cell else ""
+    asked = place_of(asking, question)
+    back = f'<p class="back"><a href="../{asked}">Question {question.id} in its place</a></p>' if asked else ""
     return block("shown", output.page_html(shown, press.assets, lead, page.up) + back)

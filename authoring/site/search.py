@@ -9,16 +9,18 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from docutils import nodes
 
+from authoring.markdown import tables
 from authoring.site.formula import Formula
 from companion.questions.terminal import readable
 
 _ASKED = re.compile(r'<div class="ext-ask">(.*?)</div>', re.DOTALL)
 _CAPTION = re.compile(r"<figcaption>(.*?)</figcaption>|<img alt=\"([^\"]*)\"", re.DOTALL)
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _MATH = re.compile(r"\$\$?(.+?)\$\$?", re.DOTALL)
 
 
@@ -47,6 +49,19 @@ def sections(page: str, kind: str, title: str, doctree: nodes.document) -> Itera
         anchor = section["ids"][0] if len(above) > 1 else ""
         if words or len(above) > 1:
             yield Section(page, kind, title, anchor, tuple(above[1:]), words)
+
+
+def terms(glossary: str, lead: Callable[[str], str | None]) -> Iterator[Section]:
+    """What the glossary explains, each term as a section that leads to where it is explained.
+
+    lead:  where a link of the glossary leads on the site.
+    """
+    for rows in tables(glossary):
+        for term, said, where in rows[1:]:
+            link = _LINK.search(where)
+            page, _, anchor = ((lead(link[2]) if link else None) or "glossary.html").partition("#")
+            words = readable(f"{said} {link[1] if link else ''}")
+            yield Section(page.removesuffix(".html"), "term", "Glossary", anchor, (term.strip("* "),), words)
 
 
 def _counts(node: nodes.Node) -> bool:
@@ -79,6 +94,6 @@ def script(found: Sequence[Section]) -> str:
     """The file that the search's page reads."""
     rows = [
         [entry.page, entry.anchor, entry.kind, entry.title, " › ".join(entry.headings), " ".join(entry.text.split())]
-        for entry in sorted(found, key=lambda entry: (entry.page, entry.anchor))
+        for entry in sorted(found, key=lambda entry: (entry.page, entry.anchor, entry.headings))
     ]
     return f"window.courseSections = {json.dumps(rows, ensure_ascii=False, separators=(',', ':'))};\n"

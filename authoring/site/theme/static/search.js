@@ -3,7 +3,9 @@
 (() => {
   "use strict";
   const field = document.getElementById("search-for"), said = document.getElementById("search-said"), list = document.getElementById("search-found");
-  const MOST = 40, KINDS = { lesson: 6, beside: 5, deeper: 3, exercises: 2, reference: 2, question: 1 };
+  const MOST = 40, KINDS = { term: 1.6, lesson: 1, start: 0.8, deeper: 0.6, beside: 0.6, reference: 0.5, exercises: 0.5, question: 0.4 };
+  // Words that every section has; a phrase in quotes keeps them.
+  const SMALL = new Set("a an and are as at be by can do does for from how i in is it its of on or the to was what when where which who why with you".split(" "));
   const plain = (text) => text.toLowerCase().normalize("NFKD").replace(/[\u0300-\u036f]/g, "").replace(/[\u2018\u2019]/g, "'");
   const all = window.courseSections.map(([page, anchor, kind, title, headings, text]) => (
     { page, anchor, kind, title, headings, text, name: plain(title + " " + headings), words: plain(text) }));
@@ -13,7 +15,8 @@
   const parsed = (query) => {
     const phrases = [];
     const rest = plain(query).replace(/"([^"]+)"/g, (_, phrase) => { phrases.push(phrase.trim()); return " "; });
-    return [...phrases, ...rest.replace(/"/g, " ").split(/[\s,;]+/)].filter(Boolean);
+    const words = rest.replace(/[",;?!()]/g, " ").split(/\s+/).filter(Boolean), telling = words.filter((word) => !SMALL.has(word));
+    return [...phrases, ...(telling.length || phrases.length ? telling : words)];
   };
   const times = (text, found) => (text.match(found) ?? []).length;
   const find = (query) => {
@@ -21,7 +24,7 @@
     if (!parts.length) return [];
     const found = [];
     for (const section of all) {
-      let score = KINDS[section.kind] ?? 1;
+      let score = 0;
       const fits = patterns.every((one) => {
         const inName = times(section.name, one), inText = times(section.words, one);
         score += 12 * Math.min(inName, 2) + Math.min(inText, 6);
@@ -31,7 +34,7 @@
       if (parts.length > 1 && section.name.includes(whole)) score += 40;
       if (parts.length > 1 && section.words.includes(whole)) score += 25;
       if (plain(section.headings.split(" › ").at(-1) || section.title) === whole) score += 40;
-      found.push({ section, score });
+      found.push({ section, score: score * (KINDS[section.kind] ?? 0.5) });
     }
     return found.sort((a, b) => b.score - a.score || a.section.page.localeCompare(b.section.page));
   };

@@ -28,7 +28,7 @@
   // Where the reader was: the last heading of a lesson that was passed.
   const root = document.documentElement.dataset.content_root ?? "./";
   const headings = [...document.querySelectorAll("article section[id] > :is(h2, h3)")];
-  const lesson = document.querySelector("article[data-kind=lesson], .lesson-page");
+  const lesson = document.querySelector("#page-kind[data-kind=lesson]");
   if (lesson) {
     const note = () => {
       const passed = headings.filter((heading) => heading.getBoundingClientRect().top < innerHeight / 2).at(-1);
