@@ -36,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
         if page.stat().st_size > LARGE:
             print(f"{page.relative_to(options.out)}: {page.stat().st_size / 1000:.0f} kB, above {LARGE / 1000:.0f}")
     seconds = time.monotonic() - start
-    print(f"{len(pages)} pages, {size / 1e6:.1f} MB, {links:,} links followed, {seconds:.0f} s: {options.out / 'index.html'}")
+    print(f"{len(pages)} pages, {size / 1e6:.1f} MB, {links:,} links followed, {seconds:.0f} s")
+    print(f"Open {options.out / 'index.html'}")
     return 0
 
 

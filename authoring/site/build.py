@@ -100,7 +100,9 @@ def _texts(
             ("Teaching", [course.pages[file].name for file, _ in TEACHING]),
         )
     )
-    texts[reference.INDEX] += _contents([name for name in texts if kinds[name] == "reference" and name != reference.INDEX], labels)
+    texts[reference.INDEX] += _contents(
+        [name for name in texts if kinds[name] == "reference" and name != reference.INDEX], labels
+    )
     return texts, labels, kinds
 
 
@@ -162,7 +164,15 @@ def _set(work: Path, root: Path) -> None:
     """Have Sphinx set the pages. Raises `Broken` for its warnings."""
     said = io.StringIO()
     app = Sphinx(
-        work / "source", None, work / "html", work / "doctrees", "html", _settings(root), io.StringIO(), said, freshenv=True
+        work / "source",
+        None,
+        work / "html",
+        work / "doctrees",
+        "html",
+        _settings(root),
+        io.StringIO(),
+        said,
+        freshenv=True,
     )
     app.build(force_all=True)
     warnings = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in said.getvalue().splitlines() if line.strip()]

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -39,7 +39,7 @@ class Cell(SphinxDirective):
     """A code cell; a folded one opens by a click on its first line."""
 
     has_content = True
-    option_spec = {"id": directives.unchanged_required, "folded": directives.flag, "unrun": directives.flag}
+    option_spec: ClassVar = {"id": directives.unchanged_required, "folded": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         source = "\n".join(self.content)
@@ -68,7 +68,7 @@ class Signature(SphinxDirective):
     """A signature in the package's reference, or an example."""
 
     has_content = True
-    option_spec = {"language": directives.unchanged_required}
+    option_spec: ClassVar = {"language": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
         text = "\n".join(self.content)
@@ -111,7 +111,9 @@ def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     before, after = SITE.ways.get(page, (None, None))
     context["prev"], context["next"] = link(before), link(after)
     context["kind"] = SITE.kinds.get(page, "")
-    contents = context.get("furo_navigation_tree", "")  # Sphinx calls its captions headings, and leaves out of which level
+    contents = context.get(
+        "furo_navigation_tree", ""
+    )  # Sphinx calls its captions headings, and leaves out of which level
     context["furo_navigation_tree"] = contents.replace('role="heading"', 'role="heading" aria-level="2"')
     if doctree is not None:
         title = context.get("title", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote
@@ -44,7 +45,7 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
     count = 0
     for page, text in sorted(texts.items()):
         place = sources.get(page, page)
-        for name in sorted(name for name in _repeated(text)):
+        for name in _repeated(text):
             faults.add(place, f"two places of the page are called {name!r}")
         for tag, target in _LEADS.findall(text):
             target = html.unescape(target)
@@ -53,7 +54,11 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
                     faults.add(place, f"the page would ask another machine for {target}")
                 continue
             path, _, anchor = target.partition("#")
-            file = posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(path.partition("?")[0]))) if path else page
+            file = (
+                posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(path.partition("?")[0])))
+                if path
+                else page
+            )
             count += 1
             if file.startswith("..") or not (site / file).is_file():
                 faults.add(place, f"the link {target!r} leads nowhere: there is no {file}")
@@ -62,6 +67,7 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
     return count
 
 
-def _repeated(text: str) -> set[str]:
-    seen: set[str] = set()
-    return {name for name in re.findall(r'\sid="([^"]+)"', text) if name in seen or seen.add(name)}
+def _repeated(text: str) -> list[str]:
+    """The names that more than one place of a page has."""
+    counts = Counter(re.findall(r'\sid="([^"]+)"', text))
+    return sorted(name for name, count in counts.items() if count > 1)

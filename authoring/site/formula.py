@@ -12,15 +12,21 @@ import re
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from xml.etree import ElementTree
 
 from authoring.markdown import TAG
 
+LONG = 18  # elements of a formula in a line, above which the line may break in it
+OPENS, CLOSES = "([{⌈⌊⟨", ")]}⌉⌋⟩"
+BREAKS = ("=", "<", ">", "≤", "≥", "≈", "≠", "∈", "→", "←", "⟶", "⟹", "⇒", "+", "−", "-", "⋅", "×", ",", ";", "⇔")
 API = [1, 23, 1]  # of Pandoc's documents
 _MATH = re.compile(r"<math\b.*</math>", re.DOTALL)
 _ANNOTATION = re.compile(r"<annotation.*?</annotation>|</?semantics>", re.DOTALL)
 # A name, and the invisible sign that it is applied to what follows: a typesetter puts a thin space, unless a bracket
 # follows, and browsers put none.
-_APPLIED = re.compile(r"(<mi(?: mathvariant=\"normal\")?>[a-zA-Z]{2,}</mi><mo>)&#8289;(</mo>)(</mrow>)?(?!<mo[^>]*>[(\[]|</mrow>)")
+_APPLIED = re.compile(
+    r"(<mi(?: mathvariant=\"normal\")?>[a-zA-Z]{2,}</mi><mo>)&#8289;(</mo>)(</mrow>)?(?!<mo[^>]*>[(\[]|</mrow>)"
+)
 
 
 @dataclass(frozen=True)
@@ -65,11 +71,37 @@ class Formulas:
                 raise ValueError(faults[0])
         mathml = self.done[formula]
         if not display:
-            return mathml
+            return breakable(mathml)
         tag = TAG.search(text)
         number = f'<span class="number">({html.escape(tag[1])})</span>' if tag else ""
         name = f' id="equation-{tag[1]}"' if tag else ""
         return f'<div class="equation"{name}><div class="formula">{mathml}</div>{number}</div>'
+
+
+def breakable(mathml: str) -> str:
+    """A long formula in a line of text, as several, between which the line may break: browsers break none by itself.
+
+    As in print, a line ends after a relation, an operator or a comma that stands in no bracket.
+    """
+    if mathml.count("</m") < LONG:
+        return mathml
+    root = ElementTree.fromstring(mathml)
+    row = root[0] if len(root) == 1 and root[0].tag == "mrow" else root
+    parts: list[list[ElementTree.Element]] = [[]]
+    depth = 0
+    for child in row:
+        parts[-1].append(child)
+        sign = child.text or ""
+        depth += child.tag == "mo" and (sign in OPENS) - (sign in CLOSES)
+        if child.tag == "mo" and sign in BREAKS and depth == 0 and len(parts[-1]) > 1 and child is not row[-1]:
+            child.set("form", "infix")  # though it is the last of its part now
+            parts.append([])
+    pieces = []
+    for part in parts:
+        math = ElementTree.Element("math", {"display": "inline"})
+        ElementTree.SubElement(math, "mrow").extend(part)
+        pieces.append(ElementTree.tostring(math, encoding="unicode", short_empty_elements=False))
+    return "<wbr>".join(pieces)
 
 
 def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:

@@ -37,7 +37,8 @@ def path(course: Course, asked: Mapping[str, list[Question]], formulas: Formulas
         parts = [
             f'<a href="{page.name}.html">{html.escape(page.label)}</a>',
             f'<span class="asks">{html.escape(lesson["question"])}</span>',
-            f'<span class="counts">{lesson["minutes"]} minutes{_progress(asked.get(number))}{_more(course, page)}</span>',
+            f'<span class="counts">{lesson["minutes"]} minutes',
+            f"{_progress(asked.get(number))}{_more(course, page)}</span>",
         ]
         rows.append(f"<li>{''.join(parts)}</li>")
     minutes = sum(lesson["minutes"] for lesson in course.path)
@@ -52,5 +53,6 @@ def _progress(asked: list[Question] | None) -> str:
 def _more(course: Course, lesson: Page) -> str:
     parts = [(page, kind) for kind in ("exercises", "deeper") if (page := course.part(kind, lesson.lesson))]
     return "".join(
-        f' · <a href="{page.name}.html" aria-label="{kind} of lesson {lesson.lesson}">{kind}</a>' for page, kind in parts
+        f' · <a href="{page.name}.html" aria-label="{kind} of lesson {lesson.lesson}">{kind}</a>'
+        for page, kind in parts
     )

@@ -17,7 +17,7 @@ from authoring.site.output import Assets
 from authoring.site.pages import Page
 
 FENCE = "`" * 12  # longer than any in a cell
-NAVIGATION, FOLDED, RAISES = "navigation", "folded", "raises-exception"
+NAVIGATION, FOLDED = "navigation", "folded"
 _QUESTION = re.compile(r"# question \d+\.[a-z]$")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -84,8 +84,6 @@ def code(cell: NotebookNode, page: Page, press: Press, place: str) -> list[str]:
     options = {"id": f"cell-{cell.id}"}
     if FOLDED in tags:
         options["folded"] = ""
-    if cell.execution_count is None and not shown and RAISES not in tags:
-        options["unrun"] = ""
     return [block("cell", cell.source, **options), *shown]
 
 

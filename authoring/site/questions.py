@@ -52,19 +52,18 @@ def texts(press: Press, course: Course) -> Iterator[tuple[str, str, str]]:
             continue
         name = f"questions/{number}"
         label = lesson.label.removeprefix(f"{number} ")
-        rows.append(
-            f'<tr><td><a href="{number}.html">{html.escape(lesson.label)}</a></td><td>{bar(asked)}</td></tr>'
-        )
+        rows.append(f'<tr><td><a href="{number}.html">{html.escape(lesson.label)}</a></td><td>{bar(asked)}</td></tr>')
         parts = [
             f"# Questions: {label}",
-            f"They stand in [lesson {number}](../{lesson.name}.html), where the reasons are. Here you can ask yourself again: "
-            "your answers are kept in this browser, and shown there too.",
+            f"They stand in [lesson {number}](../{lesson.name}.html), where the reasons are. Here you can ask yourself "
+            "again: your answers are kept in this browser, and shown there too.",
             raw(f"<p>{bar(asked)}</p>"),
         ]
         for question in asked:
             parts += [f"## {question.id}", _shown(question, replace(lesson, name=name), course, press)]
         yield name, f"Questions {number}", "\n\n".join(parts) + "\n"
-    table = f'<table class="progress-table"><thead><tr><th>lesson</th><th>answered</th></tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    head = "<thead><tr><th>lesson</th><th>answered</th></tr></thead>"
+    table = f'<table class="progress-table">{head}<tbody>{"".join(rows)}</tbody></table>'
     text = (
         "Every question of the course, lesson by lesson. Your answers are kept in this browser, and nowhere else. "
         "In JupyterLab, `companion review` asks each of them again after 1, 3, 7 and 21 days."

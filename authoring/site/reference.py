@@ -76,7 +76,7 @@ def texts(there: Sequence[Module]) -> Iterator[tuple[str, str, str]]:
         pages.setdefault(module.page, []).append(module)
     lines = [
         "# The package",
-        "`companion` is what the course builds: reading order is from the ground up, each file uses only what stands below it.",
+        "`companion` is what the course builds. Read it from the ground up: each file uses only what stands below it.",
     ]
     for page, own in pages.items():
         name = page.rpartition("/")[2]
@@ -162,7 +162,9 @@ def words(docstring: str) -> str:
         elif entries := _entries(lines):
             parts.append("\n\n".join(f"{prose(term)}\n: {prose(said)}" for term, said in entries))
         elif lines[0].startswith("- "):
-            parts.append("\n".join(f"- {prose(' '.join(item.split()))}" for item in re.split(r"^- ", paragraph, flags=re.M)[1:]))
+            parts.append(
+                "\n".join(f"- {prose(' '.join(item.split()))}" for item in re.split(r"^- ", paragraph, flags=re.M)[1:])
+            )
         else:
             parts.append(prose(" ".join(paragraph.split())))
     return "\n\n".join(parts)

@@ -149,7 +149,9 @@ def without_scripts(page: Page, address: str) -> list[str]:
     """What is missing where no script runs: text, pictures, formulas, questions with their reasons."""
     page.goto(address)
     faults = [] if len(page.locator("article").inner_text()) > 2000 else ["no text"]
-    counts = {what: page.locator(f"article {what}").count() for what in ("math", ".ext-figure img", ".ext-answers details")}
+    counts = {
+        what: page.locator(f"article {what}").count() for what in ("math", ".ext-figure img", ".ext-answers details")
+    }
     return faults + [f"no {what}" for what, count in counts.items() if not count]
 
 
@@ -198,7 +200,10 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
             phone = chromium.new_context(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
             wrong += [f"on a phone: {fault}" for fault in touch(phone.new_page(), (site / f"{lesson}.html").as_uri())]
             bare = chromium.new_context(java_script_enabled=False)
-            wrong += [f"without scripts: {fault}" for fault in without_scripts(bare.new_page(), (site / f"{lesson}.html").as_uri())]
+            wrong += [
+                f"without scripts: {fault}"
+                for fault in without_scripts(bare.new_page(), (site / f"{lesson}.html").as_uri())
+            ]
         with served(site) as root:
             context = chromium.new_context()
             page, watch = context.new_page(), Watch(context, (root, "data:", "blob:"))
@@ -208,7 +213,9 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
                 wrong += [f"{name}, behind a server: {fault}" for fault in watch.taken()]
         chromium.close()
     print(*wrong, sep="\n", end="\n" if wrong else "")
-    print(f"{len(names)} pages, {links:,} links, {handles} handles moved, {answers} answers, {2 * len(PHRASES)} searches")
+    print(
+        f"{len(names)} pages, {links:,} links, {handles} handles moved, {answers} answers, {2 * len(PHRASES)} searches"
+    )
     return faults + wrong
 
 
@@ -216,7 +223,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Open the site's pages in a real browser, and look.")
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="part of a page's name (default: all)")
     parser.add_argument("--site", type=Path, default=ROOT / "build" / "site", help="the site's folder (%(default)s)")
-    parser.add_argument("--figures", type=Path, default=Path("lab-figures"), help="folder for screenshots (%(default)s)")
+    parser.add_argument(
+        "--figures", type=Path, default=Path("lab-figures"), help="folder for screenshots (%(default)s)"
+    )
     parser.add_argument("--chromium", default=next(filter(None, map(shutil.which, BROWSERS)), None), help="the browser")
     options = parser.parse_args()
     if not options.chromium:

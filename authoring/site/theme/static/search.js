@@ -8,7 +8,7 @@
   const SMALL = new Set("a an and are as at be by can do does for from how i in is it its of on or the to was what when where which who why with you".split(" "));
   const plain = (text) => text.toLowerCase().normalize("NFKD").replace(/[\u0300-\u036f]/g, "").replace(/[\u2018\u2019]/g, "'");
   const all = window.courseSections.map(([page, anchor, kind, title, headings, text]) => (
-    { page, anchor, kind, title, headings, text, name: plain(title + " " + headings), words: plain(text) }));
+    { page, anchor, kind, title, headings, text, name: plain(title + " " + headings), words: plain(text).replace(/\u221a/g, "\u221a root ") }));
   const escape = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
   // A word is found where a word begins with it, in one number or the other.
   const pattern = (word) => new RegExp("(?<![\\p{L}\\p{N}])" + escape(/[^s]s$/.test(word) && word.length > 4 ? word.slice(0, -1) : word), "gu");
@@ -40,7 +40,7 @@
   };
   const around = (section, query) => {
     const whole = plain(query).replace(/"/g, "").trim(), parts = parsed(query), marks = [whole, ...parts];
-    // `words` is as long as `text` but for accents; close enough to cut out the place.
+    // `words` is as long as `text` but for accents and roots; close enough to cut out the place.
     const at = marks.map((mark) => section.words.search(new RegExp(pattern(mark).source, "u"))).find((place) => place >= 0) ?? 0;
     const from = Math.max(0, section.text.lastIndexOf(" ", Math.max(at - 70, 0))), cut = section.text.slice(from, at + 150).trim();
     const line = document.createElement("small"), shown = new RegExp(`(${marks.map(escape).sort((a, b) => b.length - a.length).join("|")})`, "giu");
