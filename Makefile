@@ -1,8 +1,8 @@
 # The Executable Transformer. `make` explains the targets. Paths are relative on purpose: the checkout may lie in a
 # folder with spaces or accents in its name, which make cannot handle. Works with GNU make 3.81 (macOS).
 
-PYTHON ?= python3
-TORCH  ?= torch==2.13.0
+PYTHON ?= $(if $(filter Windows_NT,$(OS)),python,python3)
+TORCH  ?=
 LESSON ?=
 FIGURES ?= lab-figures
 ONLY ?=
@@ -12,10 +12,19 @@ SETTING ?=
 FUZZ ?=
 MACHINES ?=
 GPU ?=
+TAG ?=
+ACTIONLINT ?= go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.7
 
 VENV := .venv
-PY   := $(VENV)/bin/python
-PIP  := $(PY) -m pip --disable-pip-version-check install
+PY   := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)/python
+
+# The Python you name, else the environment's, if that is there.
+ANY_PYTHON = $(if $(shell $(PYTHON) -c 'print(1)' 2>/dev/null),$(PYTHON),$(if $(wildcard $(PY)*),$(PY),$(error \
+  The course needs Python 3.11 or newer, and "$(PYTHON)" is not there. Name another one:  make $(MAKECMDGOALS) \
+  PYTHON=python3.12)))
+WITH_TORCH = $(if $(TORCH),--torch '$(TORCH)')
+# The environment, and what proves the course: whoever has no make calls this file.
+TASKS = $(ANY_PYTHON) tasks.py $(WITH_TORCH)
 
 # One thread for each process: the tests run two at once, and the numbers do not depend on it.
 OMP_NUM_THREADS ?= 1
@@ -23,15 +32,9 @@ export OMP_NUM_THREADS
 # Hundreds of processes start here, and each would compile the course anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# A file's tests stay in one process; what takes long starts first (tests/conftest.py), so that both end together.
-PYTEST := $(PY) -m pytest -n 2 --dist loadscope --no-loadscope-reorder
-NBVAL  := --nbval --nbval-current-env --nbval-cell-timeout=600
-# A reader's progress is not for tests to write.
-IN_BUILD := COMPANION_HOME="$$PWD/build/progress"
-
 .DEFAULT_GOAL := help
-.PHONY: help lab test quick lint types pytest test-notebooks machines solved verify notebooks check-notebooks lab-check \
-  site site-check bench gpu fuzz clean FORCE
+.PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify notebooks check-notebooks lab-check \
+  site site-check bench gpu fuzz package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -39,6 +42,7 @@ help:
 	@echo '  make lab               open the course in JupyterLab (makes its environment first)'
 	@echo '  make test              prove everything: lint, types, tests, and every cell of every notebook'
 	@echo '  make quick             under two minutes, for a changed line: lint, types, and the tests that are not slow'
+	@echo '  make reader            what a reader relies on, on any system: every cell again, and the tests of what lessons use'
 	@echo
 	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
@@ -58,91 +62,49 @@ help:
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make gpu               everything that needs a GPU, proved and measured in under 8 minutes, with nothing but PyTorch,'
 	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decoding"'
+	@echo '  make package           build what goes to the package index into dist/, and try it in an empty environment (minutes)'
+	@echo '  make workflows         look for mistakes in .github/workflows with actionlint (fetched by Go; or ACTIONLINT=COMMAND)'
 	@echo '  make clean             remove the environment and all caches'
 	@echo
 	@echo 'Options, as in  make lab PYTHON=python3.12'
 	@echo '  PYTHON=$(PYTHON)         the Python (3.11 or newer) that makes the environment'
-	@echo '  TORCH=$(TORCH)   which PyTorch to install, with any options of pip: see pytorch.org/get-started'
+	@echo '  TORCH="torch==2.13.0 --index-url ADDRESS"   which PyTorch, with any options of pip: see pytorch.org/get-started'
 
 # --- the environment -------------------------------------------------------------------------------------------------
-# Stamp files say what has been installed, and are touched only when something was: a second run takes seconds.
-
-$(VENV)/.created:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo 'The course needs Python 3.11 or newer, and "$(PYTHON)" is' "$$($(PYTHON) --version 2>/dev/null || echo 'not there')." >&2; \
-	  echo 'Name another one:  make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
-	@$(PY) -m pip --version >/dev/null 2>&1 || { echo 'Making the environment in $(VENV) ...'; $(PYTHON) -m venv $(VENV); } || { \
-	  echo 'Could not make a virtual environment. On Debian and Ubuntu:  apt install python3-venv' >&2; exit 1; }
-	@touch $@
-
-# PyTorch alone and first, so that nothing else chooses its build. Another TORCH= is taken up when you give one.
-$(VENV)/.torch: $(VENV)/.created FORCE
-	@if [ ! -f $@ ] || { [ '$(origin TORCH)' != file ] && [ "$$(cat $@)" != '$(TORCH)' ]; }; then \
-	  echo 'Installing $(TORCH) (a minute or more) ...'; \
-	  $(PIP) $(TORCH) && echo '$(TORCH)' > $@; fi
-
-# A checkout that was moved installs itself again: Python finds the package by the folder's name. Each extra contains
-# those after it, whose stamps it sets too.
+# Each extra contains those that it names in pyproject.toml. What is there already takes no time.
 define install
-@if [ ! -f $@ ] || [ "$$(cat $@)" != "$$PWD" ] || [ pyproject.toml -nt $@ ] || [ $(VENV)/.torch -nt $@ ]; then \
-  echo 'Installing the course with its extra "$(1)" (a minute or two) ...'; \
-  $(PIP) --quiet --editable '.[$(1)]' && for extra in $(1) $(2); do echo "$$PWD" > $(VENV)/.$$extra; done; fi
+@$(TASKS) environment $(1)
 endef
 
-$(VENV)/.lab: $(VENV)/.torch FORCE
+$(VENV)/.lab: FORCE
 	$(call install,lab)
 
-$(VENV)/.test: $(VENV)/.torch FORCE
-	$(call install,test,lab)
+$(VENV)/.test: FORCE
+	$(call install,test)
 
-$(VENV)/.bench: $(VENV)/.torch FORCE
+$(VENV)/.bench: FORCE
 	$(call install,bench)
 
-$(VENV)/.site: $(VENV)/.torch FORCE
-	$(call install,site,test lab)
+$(VENV)/.site: FORCE
+	$(call install,site)
 
-$(VENV)/.dev: $(VENV)/.torch FORCE
-	$(call install,dev,site test lab)
+$(VENV)/.dev: FORCE
+	$(call install,dev)
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading and proving ---------------------------------------------------------------------------------------------
 # What a reader opens are copies in my/, which git ignores: reading and answering leave the checkout as it is.
-lab: $(VENV)/.lab
-	@$(PY) -m companion.study.lab
+lab:
+	@$(TASKS) lab
 
-# --- proving ---------------------------------------------------------------------------------------------------------
-test: $(VENV)/.test
-	@$(MAKE) --no-print-directory -j2 lint types solved verify
-	$(IN_BUILD) $(PYTEST) $(NBVAL) tests notebooks build/solved
+test quick reader lint types pytest solved verify:
+	@$(TASKS) $@
 
-quick: $(VENV)/.test
-	@$(MAKE) --no-print-directory lint types
-	$(PYTEST) -q -m 'not slow' tests
-
-lint: $(VENV)/.test
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check --quiet .
-
-types: $(VENV)/.test
-	$(PY) -m mypy
-
-pytest: $(VENV)/.test
-	$(PYTEST) tests
-
-test-notebooks: $(VENV)/.test solved
-	$(IN_BUILD) $(PYTEST) $(NBVAL) $(or $(foreach one,$(LESSON),notebooks/$(one)*.ipynb $(wildcard notebooks/deeper/$(one)*.ipynb notebooks/exercises/$(one)*.ipynb build/solved/$(one)*.ipynb)),notebooks build/solved)
+test-notebooks:
+	@$(TASKS) test-notebooks $(LESSON)
 
 # Other kernels, threads, alignments and hash seeds, one after the other; not part of `make test`.
 machines: $(VENV)/.test solved
 	@PYTHONPATH=tests $(PY) -m machines.run $(if $(LESSON),--lesson $(LESSON)) $(if $(SETTING),--setting $(SETTING)) $(MACHINES)
-
-# The exercises' notebooks with their solutions, and with what they must print.
-solved: $(VENV)/.test
-	@rm -rf build/solved
-	@$(PY) -m companion course notebooks --solved build/solved
-
-# Every reference, every other right answer, every stub and known mistake, and the hostile class: counted.
-verify: $(VENV)/.test
-	@$(PY) -m companion course verify
 
 lab-check: $(VENV)/.dev
 	PYTHONPATH=tests $(PY) tests/lab/check.py $(if $(ONLY),--only $(ONLY)) --figures '$(FIGURES)' $(if $(LESSON),-- $(LESSON))
@@ -153,6 +115,13 @@ site-check: $(VENV)/.dev site
 # `make test` tries a fixed thousand of these cases.
 fuzz: $(VENV)/.test
 	@cd tests && ../$(PY) -m fuzz $(FUZZ)
+
+# TAG=v1.0.0 refuses to build another version.
+package:
+	@$(ANY_PYTHON) tests/package/trial.py $(if $(TAG),--tag '$(TAG)') $(WITH_TORCH)
+
+workflows:
+	@$(ACTIONLINT)
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 bench: $(VENV)/.bench
@@ -180,5 +149,5 @@ check-notebooks: $(VENV)/.test
 	@$(PY) -m pytest -q tests/authoring/test_lessons.py tests/test_claims.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +

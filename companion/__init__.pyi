@@ -9,6 +9,7 @@ from .config import (
     NormConfig as NormConfig,
     PositionConfig as PositionConfig,
 )
+from .groups import RotaryScaling as RotaryScaling, WindowConfig as WindowConfig
 from .layers.positions import (
     Learned as Learned,
     half_from_interleaved as half_from_interleaved,

@@ -6,6 +6,11 @@ about numbers. The CPU answers it in the look-up itself, at no cost. A GPU would
 and ends the process some time after such an id; there, ids are looked at only where the environment says
 COMPANION_CHECK_IDS=1, which is for finding the culprit. `generate` and `beam_search` take prompts as lists and check
 those anywhere.
+
+Masks are decided here, too. True and False say who may look; so do ones and zeros of whole numbers, as tokenizers of
+other libraries give them. Of floating numbers a `mask` is added to the scores, but ones and zeros alone were hardly
+meant to be, and are refused; a `real` of floating ones and zeros is taken for what it says. Whether there is anything
+else in them is looked at where they enter the model, and in `attend` as ids are.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ def check_kind(name: str, value: object, kinds: type | tuple[type, ...], expecte
 
 def check_dtype(dtype: object) -> None:
     """Raises `ValueError` unless `dtype` is `None`, or one that a model's weights can have."""
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+    if dtype is not None and dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         raise ValueError(f"dtype={described(dtype)}: expected a floating torch.dtype, such as torch.bfloat16")
 
 
@@ -75,6 +80,74 @@ def check_positions(positions: object, batch: int, tokens: int) -> None:
     *rows, last = positions.shape or (0,)
     if last != tokens or len(rows) > 1 or (rows and rows[0] not in (1, batch)):
         raise ValueError(f"positions has shape {tuple(positions.shape)}: expected {expected}")
+
+
+def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
+    """Which tokens are not padding, as True and False, whatever numbers say it.
+
+    Raises `ValueError` for what is no tensor, and numbers other than 0 and 1. Floating zeros alone could be meant for
+    adding to scores, where they hide nothing: they are refused.
+    """
+    if not isinstance(real, Tensor) or real.is_complex():
+        raise ValueError(f"real={described(real)}: expected a tensor, {axes}: True for tokens that are not padding")
+    if real.dtype == torch.bool:
+        return real
+    if _to_be_seen(real, anywhere=True):
+        least, most, ones = _contents(real)
+        if not ones:
+            raise ValueError(
+                f"real is {described(real)} with numbers from {least:g} to {most:g}: expected 1 for tokens that are "
+                "not padding, 0 for those that are"
+            )
+        if real.is_floating_point() and most == 0:
+            raise ValueError(
+                f"real is {described(real)} of zeros alone: expected True for tokens that are not padding; zeros to be "
+                "added to scores would hide nothing, and are no mask"
+            )
+    return real != 0
+
+
+def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
+    """Who may look at whom: True and False, or floating numbers to add to scores. Whole numbers 1 and 0 become the
+    first.
+
+    anywhere:  look at the numbers also on devices that have to be waited for.
+
+    Raises `ValueError` for other whole numbers, and for floating ones and zeros alone.
+    """
+    if mask.dtype == torch.bool:
+        return mask
+    if mask.is_complex():
+        raise ValueError(f"mask is {described(mask)}: expected True and False, or floating numbers to add to scores")
+    if _to_be_seen(mask, anywhere):
+        least, most, ones = _contents(mask)
+        if mask.is_floating_point() and ones and most == 1:
+            raise ValueError(
+                f"mask is {described(mask)} of ones and zeros: expected True and False, which mask.bool() gives; "
+                "floating numbers are added to scores"
+            )
+        if not mask.is_floating_point() and not ones:
+            raise ValueError(
+                f"mask is {described(mask)} with numbers from {least} to {most}: expected 1 for who may be looked at, "
+                "0 for who may not; floating numbers are added to scores"
+            )
+    return mask if mask.is_floating_point() else mask != 0
+
+
+def _contents(tensor: Tensor) -> tuple[float, float, bool]:
+    """The least and the largest number of a tensor, and whether all are 0 or 1."""
+    usual = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
+    numbers = tensor.detach()
+    if tensor.dtype not in usual:
+        numbers = numbers.float() if tensor.is_floating_point() else numbers.long()
+    least, most = (end.item() for end in torch.aminmax(numbers))
+    return least, most, least in (0, 1) and most in (0, 1) and bool(((numbers == 0) | (numbers == 1)).all())
+
+
+def _to_be_seen(tensor: Tensor, anywhere: bool) -> bool:
+    """Whether a tensor's numbers are looked at."""
+    near = tensor.device.type == "cpu" or anywhere or CHECKS_IDS
+    return near and tensor.device.type != "meta" and tensor.numel() > 0 and not torch.compiler.is_compiling()
 
 
 def check_broadcasts(name: str, given: Tensor, shape: Sequence[int], axes: str) -> None:

@@ -22,17 +22,27 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from companion.fields import build, parse_json, require, require_types, require_whole
+from companion.groups import RotaryScaling, WindowConfig, in_turn, require_pattern
 
 
 @dataclass(frozen=True)
 class AttentionConfig:
     """The heads of an attention layer (Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023).
 
-    heads:     number of query heads.
-    kv_heads:  number of key and value heads; `heads / kv_heads` query heads share one. `None`: as many as `heads`.
-    d_head:    width of a query and of a key (d_k). `None`: `d_model / heads`.
-    d_v:       width of a value. `None`: `d_head`.
-    bias:      whether the four projections add a bias.
+    heads:        number of query heads.
+    kv_heads:     number of key and value heads; `heads / kv_heads` query heads share one. `None`: as many as `heads`.
+    d_head:       width of a query and of a key (d_k). `None`: `d_model / heads`.
+    d_v:          width of a value. `None`: `d_head`.
+    bias:         whether the projections to queries, keys and values add a bias.
+    output_bias:  whether the one back to the stream does. `None`: as `bias` (Qwen2: biases on the first three alone).
+    qk_norm:      queries and keys are normalised before they are turned (Henry et al. 2020), by norms of the model's
+                  kind and epsilon: `"head"`, each head's d_head numbers on their own, with one gain for all the heads
+                  (Qwen3, Gemma 3); `"width"`, all heads of a token together (OLMo 2). `None`: they are not.
+    score_width:  scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`:
+                  d_head.
+    score_cap:    scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024, Gemma 2, section 2).
+                  `None`: they stay.
+    window:       layers that see the last tokens only. `None`: every layer sees all.
     """
 
     heads: int
@@ -40,6 +50,11 @@ class AttentionConfig:
     d_head: int | None = None
     d_v: int | None = None
     bias: bool = False
+    output_bias: bool | None = None
+    qk_norm: Literal["head", "width"] | None = None
+    score_width: float | None = None
+    score_cap: float | None = None
+    window: WindowConfig | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -53,6 +68,14 @@ class AttentionConfig:
             self.kv_heads,
             f"a divisor of heads={self.heads}, because each key-value head serves the same number of query heads",
         )
+        for name in ("score_width", "score_cap"):
+            value = getattr(self, name)
+            require(value is None or value > 0, name, value, "a number > 0, or None")
+
+    @property
+    def biased_output(self) -> bool:
+        """`output_bias`, with its default filled in."""
+        return self.bias if self.output_bias is None else self.output_bias
 
     def resolved(self, d_model: int) -> ResolvedAttention:
         """The same heads with every width filled in for a model of width `d_model`."""
@@ -87,15 +110,31 @@ class PositionConfig:
     base:    the 10000 of the sinusoidal and rotary frequencies.
     layout:  which two components make a pair: `"half"` i and i + width/2 (LLaMA as published by Hugging Face; Marian's
              sinusoids), `"interleaved"` 2i and 2i + 1 (both papers). `None`: `"half"` for rotary, else `"interleaved"`.
+
+    Of rotary positions alone:
+
+    share:    of each head's width, the part that is turned: its first int(share d_head) components, an even number. The
+              others pass as they are, and frequencies come from the width that is turned (Black et al. 2022, GPT-NeoX).
+    scaling:  of the frequencies, for longer texts. `None`: none.
+    pattern:  which layers turn queries and keys, from the first on; it begins anew where it is used up. The others know
+              no positions but by their causal mask (Kazemnejad et al. 2023; every fourth layer of SmolLM3).
     """
 
     kind: Literal["sinusoidal", "learned", "rotary", "none"] = "rotary"
     base: float = 10000.0
     layout: Literal["half", "interleaved"] | None = None
+    share: float = 1.0
+    scaling: RotaryScaling | None = None
+    pattern: tuple[bool, ...] = (True,)
 
     def __post_init__(self) -> None:
         require_types(self)
         require(self.base > 0, "base", self.base, "a number > 0")
+        require(0 < self.share <= 1, "share", self.share, "a number above 0 and at most 1")
+        require_pattern("pattern", self.pattern)
+        for name, plain in (("share", 1.0), ("scaling", None), ("pattern", (True,))):
+            value = getattr(self, name)
+            require(self.kind == "rotary" or value == plain, name, value, f"{plain!r} for kind={self.kind!r}")
 
     @property
     def pairing(self) -> Literal["half", "interleaved"]:
@@ -107,17 +146,25 @@ class PositionConfig:
 class NormConfig:
     """Normalisation: which, where, and its epsilon (added inside the square root).
 
-    kind:       `"layer"` (Ba et al. 2016) or `"rms"` (Zhang and Sennrich 2019).
-    placement:  `"post"`: norm(x + f(x)), as in 2017, no final norm. `"pre"`: x + f(norm(x)), and one norm at the end.
+    kind:         `"layer"` (Ba et al. 2016) or `"rms"` (Zhang and Sennrich 2019).
+    placement:    for a sub-layer f on the stream x; all but the first have one more norm at the end of the stack.
+                  `"post"`:  norm(x + f(x)), as in 2017.
+                  `"pre"`:   x + f(norm(x)) (Xiong et al. 2020).
+                  `"both"`:  x + norm'(f(norm(x))), two norms (Ding et al. 2021, section 2.3; Gemma 2).
+                  `"after"`: x + norm(f(x)) (OLMo Team 2025, OLMo 2, section 3).
+    unit_offset:  the gain is 1 + weight, and weights begin at zero (Gemma). Of `"rms"` alone.
     """
 
     kind: Literal["layer", "rms"] = "rms"
-    placement: Literal["pre", "post"] = "pre"
+    placement: Literal["pre", "post", "both", "after"] = "pre"
     eps: float = 1e-6
+    unit_offset: bool = False
 
     def __post_init__(self) -> None:
         require_types(self)
         require(self.eps >= 0, "eps", self.eps, "a number >= 0")
+        rms = self.kind == "rms"
+        require(rms or not self.unit_offset, "unit_offset", self.unit_offset, f"False for kind={self.kind!r}")
 
 
 @dataclass(frozen=True)
@@ -125,13 +172,19 @@ class FeedForwardConfig:
     """A feed-forward network; with experts, each of them.
 
     d_ff:        hidden width.
-    activation:  `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation), `"silu"` (x sigmoid(x)) or
-                 `"swiglu"` (gated by a silu, three matrices).
+    activation:  `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation), `"silu"` (x sigmoid(x)); or gated,
+                 with three matrices: `"swiglu"` by a silu, `"geglu"` by a gelu, `"geglu_tanh"` by its approximation
+                 (Shazeer 2020; Gemma).
     """
 
     d_ff: int
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"] = "swiglu"
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"] = "swiglu"
     bias: bool = False
+
+    @property
+    def gated(self) -> bool:
+        """Whether a third matrix makes a gate."""
+        return self.activation in ("swiglu", "geglu", "geglu_tanh")
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -181,12 +234,15 @@ class EmbeddingConfig:
 
     tied:      the output head uses the same table (one parameter, not a copy; Press and Wolf 2017).
     scaled:    embeddings are multiplied by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
+    rounded:   that factor is first rounded to the dtype of the table, as where Gemma was trained: in bf16 25.25 for the
+               square root of 640, 25.298. In fp32 it changes nothing.
     norm:      what enters the first block is normalised (BERT).
     segments:  how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
     head:      what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token id
                (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
     pooled:    a dense layer and a tanh make a vector of the first token's last state (BERT).
     classes:   outputs of a classifier of that vector (BERT: 2, is the second sentence the next one?); 0: none.
+    logit_cap: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2). `None`: they stay.
     """
 
     tied: bool = True
@@ -196,11 +252,15 @@ class EmbeddingConfig:
     head: Literal["linear", "biased", "masked"] = "linear"
     pooled: bool = False
     classes: int = 0
+    rounded: bool = False
+    logit_cap: float | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
         for name in ("segments", "classes"):
             require_whole(name, getattr(self, name), 0)
+        require(self.scaled or not self.rounded, "rounded", self.rounded, "False unless scaled=True")
+        require(self.logit_cap is None or self.logit_cap > 0, "logit_cap", self.logit_cap, "a number > 0, or None")
         require(self.pooled or not self.classes, "classes", self.classes, "0 unless pooled=True")
 
 
@@ -247,6 +307,18 @@ class ModelConfig:
         sizes = self.attention.resolved(self.d_model)
         if self.positions.kind == "rotary":
             require(sizes.d_head % 2 == 0, "d_head", sizes.d_head, "an even width: rotary turns pairs of components")
+            share, turned = self.positions.share, int(self.positions.share * sizes.d_head)
+            whole = f"a share of d_head={sizes.d_head} that is an even number of components, not {turned}"
+            require(turned > 0 and turned % 2 == 0, "share", share, whole)
+        window = self.attention.window
+        if window is not None:
+            require(self.stack == "decoder", "window", window, "None; only a decoder looks back through a window")
+            require(
+                window.base is None or self.positions.kind == "rotary",
+                "base",
+                window.base,
+                f"None for positions.kind={self.positions.kind!r}, which has no frequencies",
+            )
         if self.positions.kind == "sinusoidal":
             require(
                 self.d_model % 2 == 0, "d_model", self.d_model, "an even width: sinusoids come in sine-cosine pairs"
@@ -256,6 +328,24 @@ class ModelConfig:
     def sizes(self) -> ResolvedAttention:
         """heads, kv_heads, d_head and d_v with every default filled in."""
         return self.attention.resolved(self.d_model)
+
+    def local(self, layer: int) -> bool:
+        """Whether layer `layer`, counted from 0, looks through the window."""
+        window = self.attention.window
+        return window is not None and in_turn(window.pattern, layer)
+
+    def layer(self, layer: int) -> tuple[AttentionConfig, PositionConfig]:
+        """What layer `layer`, counted from 0, is made of: its attention, with a window only if it is local, and its
+        positions."""
+        window, positions = self.attention.window, self.positions
+        if not in_turn(positions.pattern, layer):
+            return self._seen(layer), PositionConfig("none")
+        if self.local(layer) and window is not None and window.base is not None:
+            positions = replace(positions, base=window.base, scaling=None)
+        return self._seen(layer), replace(positions, pattern=(True,))
+
+    def _seen(self, layer: int) -> AttentionConfig:
+        return self.attention if self.local(layer) else replace(self.attention, window=None)
 
     def with_(self, **changes: Any) -> ModelConfig:
         """A copy with some fields changed, validated again."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 
 def shown(value: object) -> str:
@@ -36,14 +36,19 @@ def require_whole(name: str, value: object, least: int = 1) -> None:
     require(whole and value >= least, name, value, f"a whole number >= {least}")  # type: ignore[operator]
 
 
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether `value` is a finite number that a float can hold; True is none."""
+    try:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 def require_number(name: str, value: object, expected: str = "a finite number") -> float:
     """`value` as a number. Raises `ValueError` unless `value`, the argument called `name`, is a finite one."""
-    try:
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    except OverflowError:  # a whole number that no float can hold
-        pass
-    raise ValueError(f"{name}={shown(value)}: expected {expected}")
+    if not is_number(value):
+        raise ValueError(f"{name}={shown(value)}: expected {expected}")
+    return float(value)
 
 
 @cache
@@ -73,6 +78,9 @@ def require_types(config: Any) -> None:
             require_number(name, value)
         elif hint is bool:
             require(isinstance(value, bool), name, value, "True or False")
+        elif hint == tuple[bool, ...]:
+            fits = isinstance(value, tuple) and all(isinstance(part, bool) for part in value)
+            require(fits, name, value, "a tuple of True and False")
         elif is_dataclass(hint):
             called = getattr(hint, "__name__", "")
             require(isinstance(value, hint), name, value, f"{'an' if called[:1] in 'AE' else 'a'} {called}")  # type: ignore[arg-type]
@@ -127,6 +135,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return build(hint, value, where)
     if get_origin(hint) is Literal:
         return value  # the dataclass itself checks choices, with a message of its own
+    if hint == tuple[bool, ...]:
+        return tuple(value) if isinstance(value, list) else value  # and what is in it
     fits = isinstance(value, (int, float)) if hint is float else isinstance(value, hint)
     if not fits or (isinstance(value, bool) and hint is not bool):
         raise ValueError(f"{where}={shown(value)}: expected {hint.__name__}")

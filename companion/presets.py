@@ -1,4 +1,4 @@
-"""The published systems that the course names, as configurations (lesson 13).
+"""Published systems as configurations: those that the course names, and releases to load (lesson 13).
 
 A preset says what its paper or its released configuration says, and nothing in the package asks for one by name: it is
 a `ModelConfig` like any other. `Transformer(preset(name))` is a fresh model; `load_pretrained` reads trained ones.
@@ -7,6 +7,10 @@ a `ModelConfig` like any other. `Transformer(preset(name))` is a fresh model; `l
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
 from companion.config import (
     AttentionConfig,
@@ -17,6 +21,7 @@ from companion.config import (
     NormConfig,
     PositionConfig,
 )
+from companion.groups import RotaryScaling, WindowConfig
 
 
 def _transformer(d_model: int, heads: int, d_ff: int, dropout: float) -> ModelConfig:
@@ -83,10 +88,12 @@ def _llama(
     kv_heads: int | None = None,
     base: float = 10000.0,
     moe: MoEConfig | None = None,
+    vocab: int = 32000,
+    tied: bool = False,
 ) -> ModelConfig:
-    """Touvron et al. 2023 (both papers); Jiang et al. 2024."""
+    """Touvron et al. 2023 (both papers); Jiang et al. 2023 and 2024; and what was built like them."""
     return ModelConfig(
-        vocab=32000,
+        vocab=vocab,
         d_model=d_model,
         layers=layers,
         context=context,
@@ -94,9 +101,77 @@ def _llama(
         feed_forward=FeedForwardConfig(d_ff=d_ff),
         positions=PositionConfig("rotary", base=base, layout="half"),
         norm=NormConfig("rms", eps=eps),
-        embedding=EmbeddingConfig(tied=False),
+        embedding=EmbeddingConfig(tied=tied),
         moe=moe,
     )
+
+
+def _with(
+    config: ModelConfig,
+    *,
+    attention: Mapping[str, Any] = MappingProxyType({}),
+    positions: Mapping[str, Any] = MappingProxyType({}),
+    norm: Mapping[str, Any] = MappingProxyType({}),
+) -> ModelConfig:
+    """`config` with some fields of these groups changed."""
+    return config.with_(
+        attention=replace(config.attention, **attention),
+        positions=replace(config.positions, **positions),
+        norm=replace(config.norm, **norm),
+    )
+
+
+def _llama3(d_model: int, layers: int, d_ff: int, *, factor: float, **changes: Any) -> ModelConfig:
+    """Grattafiori et al. 2024: trained on 8,192 tokens and then on more, with scaled frequencies."""
+    plain = _llama(d_model, layers, 32, d_ff, context=131072, eps=1e-5, kv_heads=8, base=5e5, vocab=128256, **changes)
+    return _with(plain, positions={"scaling": RotaryScaling("llama3", factor, 8192, slow=1.0, fast=4.0)})
+
+
+def _qwen3(
+    d_model: int, layers: int, heads: int, kv_heads: int, d_ff: int, *, tied: bool, moe: MoEConfig | None = None
+) -> ModelConfig:
+    """Yang et al. 2025: a norm over each head's queries and keys."""
+    plain = _llama(
+        d_model, layers, heads, d_ff, context=40960, eps=1e-6, kv_heads=kv_heads, base=1e6, moe=moe, vocab=151936,
+        tied=tied,
+    )  # fmt: skip
+    return _with(plain, attention={"d_head": 128, "qk_norm": "head"})
+
+
+def _gemma(
+    d_model: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    d_ff: int,
+    *,
+    vocab: int,
+    context: int,
+    attention: AttentionConfig,
+    positions: PositionConfig,
+    logit_cap: float | None = None,
+) -> ModelConfig:
+    """Gemma Team 2024 (Gemma 2) and 2025 (Gemma 3)."""
+    return ModelConfig(
+        vocab=vocab,
+        d_model=d_model,
+        layers=layers,
+        context=context,
+        attention=replace(attention, heads=heads, kv_heads=kv_heads, d_head=256, score_width=256.0),
+        feed_forward=FeedForwardConfig(d_ff=d_ff, activation="geglu_tanh"),
+        positions=positions,
+        norm=NormConfig("rms", "both", eps=1e-6, unit_offset=True),
+        embedding=EmbeddingConfig(tied=True, scaled=True, rounded=True, logit_cap=logit_cap),
+    )
+
+
+_GEMMA_3 = AttentionConfig(1, qk_norm="head", window=WindowConfig(512, (True,) * 5 + (False,), base=10000.0))
+_GEMMA_3_ENDS: dict[str, Any] = {
+    "vocab": 262144,
+    "context": 32768,
+    "attention": _GEMMA_3,
+    "positions": PositionConfig("rotary", base=1e6, layout="half"),
+}
 
 
 PRESETS: dict[str, ModelConfig] = {
@@ -115,13 +190,55 @@ PRESETS: dict[str, ModelConfig] = {
         4096, 32, 32, 14336, context=32768, eps=1e-5, kv_heads=8, base=1e6, moe=MoEConfig(experts=8, top_k=2)
     ),
 }
-"""Configurations by the names that `companion account` takes."""
+"""The systems of the course, by the names that `companion account` and `companion sizing` take."""
+
+RELEASES: dict[str, ModelConfig] = {
+    "distilgpt2": _gpt(768, 6, 12, context=1024, dropout=0.1),
+    "llama-2-7b": _llama(4096, 32, 32, 11008, context=4096, eps=1e-5, kv_heads=32),
+    "llama-3.1-8b": _llama3(4096, 32, 14336, factor=8.0),
+    "llama-3.2-1b": _with(_llama3(2048, 16, 8192, factor=32.0, tied=True), attention={"d_head": 64}),
+    "tinyllama-1.1b": _llama(2048, 22, 32, 5632, context=2048, eps=1e-5, kv_heads=4),
+    "smollm2-135m": _llama(
+        576, 30, 9, 1536, context=8192, eps=1e-5, kv_heads=3, base=1e5, vocab=49152, tied=True
+    ),
+    "smollm3-3b": _with(
+        _llama(2048, 36, 16, 11008, context=65536, eps=1e-6, kv_heads=4, base=5e6, vocab=128256, tied=True),
+        positions={"pattern": (True, True, True, False)},
+    ),
+    "mistral-7b-v0.1": _with(
+        _llama(4096, 32, 32, 14336, context=32768, eps=1e-5, kv_heads=8), attention={"window": WindowConfig(4096)}
+    ),
+    "mistral-7b-v0.3": _llama(4096, 32, 32, 14336, context=32768, eps=1e-5, kv_heads=8, base=1e6, vocab=32768),
+    "qwen2.5-0.5b": _with(
+        _llama(896, 24, 14, 4864, context=32768, eps=1e-6, kv_heads=2, base=1e6, vocab=151936, tied=True),
+        attention={"bias": True, "output_bias": False},
+    ),
+    "qwen3-0.6b": _qwen3(1024, 28, 16, 8, 3072, tied=True),
+    "qwen3-30b-a3b": _qwen3(
+        2048, 48, 32, 4, 768, tied=False, moe=MoEConfig(experts=128, top_k=8, gating="softmax_topk_renormalised")
+    ),
+    "gemma-2-2b": _gemma(
+        2304, 26, 8, 4, 9216, vocab=256000, context=8192, logit_cap=30.0,
+        attention=AttentionConfig(1, score_cap=50.0, window=WindowConfig(4096, (True, False))),
+        positions=PositionConfig("rotary", layout="half"),
+    ),
+    "gemma-3-270m": _gemma(640, 18, 4, 1, 2048, **_GEMMA_3_ENDS),
+    "gemma-3-1b": _gemma(1152, 26, 4, 1, 6912, **_GEMMA_3_ENDS),
+    "olmo-2-1b": _with(
+        _llama(2048, 16, 16, 8192, context=4096, eps=1e-6, kv_heads=16, base=5e5, vocab=100352),
+        attention={"qk_norm": "width"},
+        norm={"placement": "after"},
+    ),
+}  # fmt: skip
+"""Releases that `load_pretrained` reads, by the names that `companion account` takes as well."""
 
 
 def preset(name: str) -> ModelConfig:
-    """The configuration of a published system. Raises `ValueError` for a name that is not in `PRESETS`."""
-    if name not in PRESETS:
-        near = difflib.get_close_matches(name.lower(), PRESETS, n=1)
+    """The configuration of a published system. Raises `ValueError` for a name that is neither in `PRESETS` nor in
+    `RELEASES`."""
+    known = PRESETS | RELEASES
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"name={name!r}: expected one of {', '.join(PRESETS)}{hint}")
-    return PRESETS[name]
+        raise ValueError(f"name={name!r}: expected one of {', '.join(known)}{hint}")
+    return known[name]

@@ -7,10 +7,19 @@ from itertools import count
 from typing import NamedTuple, TypedDict, Unpack
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from companion.boundary import check_broadcasts, check_ids, check_kind, check_positions, described, look_up
+from companion.boundary import (
+    check_broadcasts,
+    check_ids,
+    check_kind,
+    check_positions,
+    described,
+    look_up,
+    mask_of,
+    padding_of,
+)
 from companion.config import ModelConfig
 from companion.layers.attention import Attention, Mask, visible_and
 from companion.layers.bert import MaskedTransform, Pooler
@@ -77,13 +86,17 @@ class Inputs(TypedDict, total=False):
 
 
 class Stack(nn.Module):
-    """`layers` blocks one after the other, and with pre-norm a last norm."""
+    """`layers` blocks one after the other, and unless they are post-norm a last norm."""
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
-        self.rotary = Rotary.of(config.positions, config.sizes.d_head)
-        self.blocks = nn.ModuleList(Block(config, causal=causal, cross=cross) for _ in range(config.layers))
-        self.norm = norm(config.norm, config.d_model) if config.norm.placement == "pre" else nn.Identity()
+        turned = [Rotary.of(config.layer(layer)[1], config.sizes.d_head) for layer in range(config.layers)]
+        self.rotaries = list(dict.fromkeys(rotary for rotary in turned if rotary is not None))
+        self.turns = [None if rotary is None else self.rotaries.index(rotary) for rotary in turned]
+        self.blocks = nn.ModuleList(
+            Block(config, causal=causal, cross=cross, layer=layer) for layer in range(config.layers)
+        )
+        self.norm = norm(config.norm, config.d_model) if config.norm.placement != "post" else nn.Identity()
 
     def forward(
         self,
@@ -97,7 +110,7 @@ class Stack(nn.Module):
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
         """All blocks in order, then the last norm where the config has one.
 
-        positions:  of each token; rotary angles are made of them here, once for all blocks.
+        positions:  of each token; rotary angles are made of them here, once for all blocks that turn alike.
         real:       which keys are not padding: no query sees the others, and no expert counts them. `None`: all.
         mask:       who may look at whom.
         cache:      of each block; it is written.
@@ -113,12 +126,12 @@ class Stack(nn.Module):
             mask = visible_and(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
             real = real.expand(len(x), -1)
             real = real if cache is None else real.gather(1, cache[0].slots)
-        turns = positions if self.rotary is None else self.rotary.at(positions, x.dtype)
+        rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
         routing = []
-        for i, block in enumerate(self.blocks):
+        for i, (block, turn) in enumerate(zip(self.blocks, self.turns, strict=True)):
             x, where = block(
                 x,
-                positions=turns,
+                positions=positions if turn is None else rotations[turn],
                 mask=mask,
                 cache=None if cache is None else cache[i],
                 source=None if memory is None else memory.layers[i],
@@ -205,7 +218,7 @@ class Transformer(nn.Module):
         source: Int[Tensor, "batch key"] | Memory | None = None,
         positions: Int[Tensor, "*batch token"] | None = None,
         segments: Int[Tensor, "batch token"] | None = None,
-        real: Bool[Tensor, "#batch key"] | None = None,
+        real: Shaped[Tensor, "#batch key"] | None = None,
         mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Features:
@@ -214,8 +227,8 @@ class Transformer(nn.Module):
         source:     for an encoder-decoder: the source's ids, or the `Memory` that `encode` made of them.
         positions:  (token) or (batch, token). Default: 0, 1, ..., or from where each row of the cache stands.
         segments:   for an encoder with `config.embedding.segments`: which one each token belongs to. Default: 0.
-        real:       (batch, key): which tokens are not padding. No query sees padding, and no expert counts it. With a
-                    cache, key counts the slots it shows. Default: all.
+        real:       (batch, key): which tokens are not padding (True, or 1) and which are (False, or 0). No query sees
+                    padding, and no expert counts it. With a cache, key counts the slots it shows. Default: all.
         mask:       who may look at whom: broadcasts to (batch, head, token, key), with key as in `real`.
         cache:      what the decoder has seen so far; call under `torch.no_grad()` and go on with `Features.cache`.
 
@@ -224,18 +237,20 @@ class Transformer(nn.Module):
         a GPU only as `companion.boundary` says).
         """
         check_ids("tokens", tokens)
-        if real is not None:
-            check_kind("real", real, Tensor, "a tensor, (batch, key): which tokens are not padding")
+        real = None if real is None else padding_of(real)
         self._check(tokens, source, segments, mask, cache)
         memory = self.encode(source) if isinstance(source, Tensor) else source
         if memory is not None:
             self._check_memory(memory, tokens.shape[0])
+        if cache is not None:
+            cache = cache.ready(tokens.shape[1])
         opened = None if cache is None else cache.open(tokens.shape[1])
         self._check_reach("tokens", tokens.shape[1] + (0 if cache is None else cache.filled))
         if mask is not None:
             keys = tokens.shape[1] if opened is None else opened[0].visible
             shape = (tokens.shape[0], self.config.attention.heads, tokens.shape[1], keys)
             check_broadcasts("mask", mask, shape, "(batch, head, token, key)")
+            mask = mask_of(mask, anywhere=True)
         if positions is not None:
             check_positions(positions, *tokens.shape)
         else:
@@ -247,7 +262,7 @@ class Transformer(nn.Module):
         routing = (() if memory is None else memory.routing) + routing
         return Features(x, routing, None if cache is None else cache.advance(tokens.shape[1], self._number))
 
-    def encode(self, source: Int[Tensor, "batch key"], *, real: Bool[Tensor, "#batch key"] | None = None) -> Memory:
+    def encode(self, source: Int[Tensor, "batch key"], *, real: Shaped[Tensor, "#batch key"] | None = None) -> Memory:
         """The source as the decoder's layers see it; run it once and pass it as `source` from then on.
 
         real: (batch, key), which source tokens are not padding. Default: all.
@@ -257,8 +272,7 @@ class Transformer(nn.Module):
         if self.encoder is None or self.decoder is None:
             raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the one stack with a source")
         check_ids("source", source, "(batch, key)")
-        if real is not None:
-            check_kind("real", real, Tensor, "a tensor, (batch, key): which tokens are not padding")
+        real = None if real is None else padding_of(real)
         self._check_reach("source", source.shape[1])
         positions = torch.arange(source.shape[1], device=source.device)
         x, routing = self.encoder(self._embed(source, positions, name="source"), positions=positions, real=real)
@@ -266,11 +280,17 @@ class Transformer(nn.Module):
         return Memory(layers, real, routing)
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Logits of states of the stream: stream @ E^T when tied, plus what `config.embedding.head` adds."""
+        """Logits of states of the stream: stream @ E^T when tied, plus what `config.embedding.head` adds, capped where
+        it says so."""
         if self.transform is not None:
             stream = self.transform(stream)
         table = self.embedding.weight if self.unembedding is None else self.unembedding.weight
-        return nn.functional.linear(stream, table, self.head_bias)
+        return self.capped(nn.functional.linear(stream, table, self.head_bias))
+
+    def capped(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """c tanh(logits / c) for the cap c of `config.embedding.logit_cap`; without one the logits themselves."""
+        cap = self.config.embedding.logit_cap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def pool(self, stream: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch d_model"]:
         """The vector that BERT makes of a whole sequence's stream (of `features`, that is).
@@ -365,7 +385,8 @@ class Transformer(nn.Module):
     ) -> Float[Tensor, "batch token d_model"]:
         x = look_up(name, self.embedding, tokens)
         if self.config.embedding.scaled:
-            x = x * math.sqrt(self.config.d_model)
+            factor = math.sqrt(self.config.d_model)
+            x = x * (x.new_full((), factor) if self.config.embedding.rounded else factor)
         if self.positions is not None:
             x = x + look_up("positions", self.positions, positions)
         elif self.config.positions.kind == "sinusoidal":

@@ -2,9 +2,10 @@
 
 import math
 
-from companion import AttentionConfig, FeedForwardConfig, ModelConfig, chips
+from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig, chips
 from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer
+from companion.presets import preset
 from companion.study import live, micro_example
 
 SENTENCE = ["The", "cat", "slept", ".", "It", "snored", "all", "night"]
@@ -44,6 +45,19 @@ EXAMPLES = {
         ),
         kv_heads=(32, 8, 1),
         caption="Figure 10.3. A step on the roofline.",
+    ),
+    "edits": lambda: live.edits(
+        {
+            "small": [("GPT-2", preset("gpt2")), ("", preset("gpt2").with_(positions=PositionConfig("rotary")))],
+            "large": [("LLaMA-7B", preset("llama-7b")), ("Mixtral", preset("mixtral-8x7b"))],
+        },
+        caption="Figure 13.2. One edit at two sizes.",
+    ),
+    "memory": lambda: live.memory(
+        {"LLaMA-7B": preset("llama-7b"), "GPT-3": preset("gpt3-175b")},
+        cards={"RTX 4090": 24, "H100": 80},
+        start="LLaMA-7B",
+        caption="Figure 13.4. Gigabytes.",
     ),
     "home": lambda: live.home(caption="Figure 6.2. Two ways home."),
     "hearing": lambda: live.hearing(

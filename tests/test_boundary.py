@@ -121,6 +121,37 @@ MISUSES = {
         lambda: forward(mask=torch.ones(3, 1, 5, 5, dtype=torch.bool)),
         "mask has shape (3, 1, 5, 5)",
     ),
+    "whole numbers of a mask": (
+        lambda: forward(mask=torch.full((1, 1, 5, 5), 2)),
+        "mask is int64 of shape (1, 1, 5, 5) with numbers from 2 to 2: expected 1 for who may be looked at, 0",
+    ),
+    "a mask to add, as whole numbers": (
+        lambda: forward(mask=-10000 * torch.ones(5, 5, dtype=torch.int32).triu(1)[None, None]),
+        "with numbers from -10000 to 0: expected 1 for who may be looked at",
+    ),
+    "floating ones and zeros": (
+        lambda: forward(mask=torch.ones(1, 1, 5, 5).tril()),
+        "mask is float32 of shape (1, 1, 5, 5) of ones and zeros: expected True and False, which mask.bool() gives",
+    ),
+    "a complex mask": (lambda: forward(mask=torch.ones(1, 1, 5, 5, dtype=torch.complex64)), "mask is complex64"),
+    "whole numbers of padding": (
+        lambda: forward(real=torch.tensor([[1, 1, 2, 0, 0]])),
+        "real is int64 of shape (1, 5) with numbers from 0 to 2: expected 1 for tokens that are not padding",
+    ),
+    "padding to add": (
+        lambda: forward("encoder", real=torch.tensor([[0.0, 0.0, 0.0, -1e9, -1e9]])),
+        "real is float32 of shape (1, 5) with numbers from -1e+09 to 0: expected 1",
+    ),
+    "padding to add, and none": (lambda: forward("encoder", real=torch.zeros(2, 5)), "of zeros alone: expected True"),
+    "padding that is no number": (
+        lambda: forward("encoder", real=torch.full((2, 5), math.nan)),
+        "with numbers from nan to nan: expected 1",
+    ),
+    "padding of a source to add": (
+        lambda: MODELS["both"].encode(IDS, real=torch.full((2, 5), -1.0)),
+        "with numbers from -1 to -1: expected 1",
+    ),
+    "padding in a list": (lambda: forward(real=[[1, 1, 0]]), "real=[[1, 1, 0]]: expected a tensor, (batch, key)"),
     "a cache that is none": (lambda: forward(cache=[]), "cache=[]: expected a KVCache"),
     "a cache of a deeper model": (lambda: forward(cache=empty(layers=3)), "cache has layers=3"),
     "a cache of other heads": (
@@ -272,3 +303,36 @@ def test_nothing_is_asked_of_a_device_that_would_have_to_be_waited_for():
     cache = KVCache.create(config(), 2, 9, device="meta")
     with torch.no_grad():
         assert model(tokens, positions=torch.arange(5, device="meta"), cache=cache).logits.shape == (2, 5, 17)
+
+
+DTYPES = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.float32, torch.bfloat16, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+def test_padding_said_by_ones_and_zeros_is_padding(kind, dtype):
+    real = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    expected = MODELS[kind](IDS, real=real.bool()).logits
+    assert torch.equal(MODELS[kind](IDS, real=real.to(dtype)).logits, expected)
+    assert not torch.equal(MODELS[kind](IDS).logits[0], expected[0]) or kind == "decoder"
+    memory = MODELS["both"].encode(IDS, real=real.to(dtype))
+    assert memory.real is not None and torch.equal(memory.real, real.bool())
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if not dtype.is_floating_point], ids=str)
+def test_a_mask_of_ones_and_zeros_is_one_of_true_and_false(dtype):
+    torch.manual_seed(3)
+    table = torch.rand(2, 1, 5, 5) > 0.4
+    expected = MODELS["encoder"](IDS, mask=table).logits
+    assert torch.equal(MODELS["encoder"](IDS, mask=table.to(dtype)).logits, expected)
+    q, k, v = torch.randn(3, 2, 3, 5, 4)
+    for backend in ("reference", "sdpa"):
+        for causal in (False, True):
+            settings = {"causal": causal, "backend": backend}
+            found = attend(q, k, v, mask=table.to(dtype), **settings)
+            assert torch.equal(found, attend(q, k, v, mask=table, **settings))
+    with pytest.raises(ValueError, match="of ones and zeros: expected True and False"):
+        attend(q, k, v, mask=table.float())
+    added = torch.zeros(1, 1, 5, 5).masked_fill(~table[:1], -math.inf)
+    torch.testing.assert_close(attend(q, k, v, mask=added), attend(q, k, v, mask=table[:1]))
+    assert torch.equal(attend(q, k, v, mask=torch.zeros(1, 1, 5, 5)), attend(q, k, v, mask=torch.ones(1, 1, 5, 5) > 0))

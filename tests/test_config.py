@@ -12,6 +12,8 @@ from companion import (
     MoEConfig,
     NormConfig,
     PositionConfig,
+    RotaryScaling,
+    WindowConfig,
 )
 
 FULL = ModelConfig(
@@ -29,13 +31,39 @@ FULL = ModelConfig(
     dropout=0.1,
 )
 
+LONG = ModelConfig(
+    vocab=11,
+    d_model=12,
+    layers=7,
+    context=64,
+    attention=AttentionConfig(
+        6,
+        2,
+        d_head=8,
+        bias=True,
+        output_bias=False,
+        qk_norm="width",
+        score_width=3.0,
+        score_cap=50.0,
+        window=WindowConfig(5, (True, True, False), base=100.0),
+    ),
+    feed_forward=FeedForwardConfig(13, "geglu_tanh"),
+    positions=PositionConfig(
+        share=0.5,
+        scaling=RotaryScaling("yarn", 4.0, 16, slow=0.5, magnitude=1.5, whole=False),
+        pattern=(True, True, True, False),
+    ),
+    norm=NormConfig("rms", "both", unit_offset=True),
+    embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=30.0),
+)
+
 
 def small(**changes):
     fields = {"vocab": 11, "d_model": 12, "layers": 1, "context": 7}
     return ModelConfig(**fields | {"attention": AttentionConfig(3), "feed_forward": FeedForwardConfig(8)} | changes)
 
 
-@pytest.mark.parametrize("config", [FULL, small()])
+@pytest.mark.parametrize("config", [FULL, LONG, small()])
 def test_json_round_trip(config):
     assert ModelConfig.from_json(config.to_json()) == config
 
@@ -65,6 +93,48 @@ def test_sizes_are_filled_in():
         (lambda: EmbeddingConfig(segments=-1), "segments=-1: expected a whole number >= 0"),
         (lambda: EmbeddingConfig(classes=2), "classes=2: expected 0 unless pooled=True"),
         (lambda: small(embedding=EmbeddingConfig(segments=2)), "segments=2: expected 0; only an encoder has segments"),
+        (lambda: AttentionConfig(2, qk_norm="row"), "qk_norm='row': expected one of 'head', 'width'"),
+        (lambda: AttentionConfig(2, score_cap=0.0), "score_cap=0.0: expected a number > 0, or None"),
+        (lambda: AttentionConfig(2, score_width=-1), "score_width=-1: expected a number > 0, or None"),
+        (lambda: AttentionConfig(2, window=8), "window=8: expected a WindowConfig"),
+        (lambda: WindowConfig(0), "width=0: expected a whole number >= 1"),
+        (lambda: WindowConfig(3, ()), r"pattern=\(\): expected at least one True"),
+        (lambda: WindowConfig(3, [True]), r"pattern=\[True\]: expected a tuple of True and False"),
+        (lambda: WindowConfig(3, (1, 0)), r"pattern=\(1, 0\): expected a tuple of True and False"),
+        (lambda: WindowConfig(3, base=0.0), "base=0.0: expected a number > 0, or None"),
+        (
+            lambda: small(attention=AttentionConfig(3, window=WindowConfig(2)), stack="encoder"),
+            "window=.*only a decoder",
+        ),
+        (
+            lambda: small(
+                attention=AttentionConfig(3, window=WindowConfig(2, base=5.0)), positions=PositionConfig("learned")
+            ),
+            "base=5.0: expected None for positions.kind='learned'",
+        ),
+        (lambda: NormConfig("layer", unit_offset=True), "unit_offset=True: expected False for kind='layer'"),
+        (lambda: EmbeddingConfig(rounded=True), "rounded=True: expected False unless scaled=True"),
+        (lambda: EmbeddingConfig(logit_cap=-3), "logit_cap=-3: expected a number > 0, or None"),
+        (lambda: PositionConfig(share=0.0), "share=0.0: expected a number above 0 and at most 1"),
+        (
+            lambda: small(positions=PositionConfig(share=0.25)),
+            "share=0.25: expected a share of d_head=4 that is an even",
+        ),
+        (lambda: PositionConfig("learned", share=0.5), "share=0.5: expected 1.0 for kind='learned'"),
+        (
+            lambda: PositionConfig("none", scaling=RotaryScaling("linear", 2)),
+            "scaling=.*: expected None for kind='none'",
+        ),
+        (lambda: PositionConfig("learned", pattern=(True, False)), "pattern=.*: expected .* for kind='learned'"),
+        (lambda: PositionConfig(pattern=(False,)), r"pattern=\(False,\): expected at least one True"),
+        (lambda: RotaryScaling("ntk", 2.0), "RotaryScaling.kind='ntk': expected one of 'linear', 'dynamic', 'yarn'"),
+        (lambda: RotaryScaling("linear", 0.5), "factor=0.5: expected a number >= 1"),
+        (lambda: RotaryScaling("linear", 2.0, 64), "original=64: expected None for kind='linear'"),
+        (lambda: RotaryScaling("yarn", 2.0), "original=None: expected a whole number >= 1"),
+        (lambda: RotaryScaling("dynamic", 2.0, 64, slow=2.0), "slow=2.0: expected None for kind='dynamic'"),
+        (lambda: RotaryScaling("llama3", 2.0, 64, slow=4.0), "slow=4.0: expected a number > 0 and below fast=4.0"),
+        (lambda: RotaryScaling("llama3", 2.0, 64, magnitude=1.2), "magnitude=1.2: expected None for kind='llama3'"),
+        (lambda: RotaryScaling("llama3", 2.0, 64, whole=False), "whole=False: expected True for kind='llama3'"),
         (
             lambda: small(embedding=EmbeddingConfig(pooled=True)),
             "pooled=True: expected False; only an encoder has a pooler",
@@ -76,9 +146,20 @@ def test_impossible_models_are_refused(unchecked, build, message):
         build()
 
 
+def test_patterns_begin_anew_and_say_what_each_layer_is():
+    layers = [LONG.layer(i) for i in range(7)]
+    assert [attention.window is not None for attention, _ in layers] == [True, True, False, True, True, False, True]
+    assert [positions.kind for _, positions in layers] == ["rotary"] * 3 + ["none"] + ["rotary"] * 3
+    local, whole = layers[0][1], layers[2][1]
+    assert (local.base, local.scaling, local.share) == (100.0, None, 0.5)
+    assert (whole.base, whole.scaling, whole.share) == (10000.0, LONG.positions.scaling, 0.5)
+    assert FULL.layer(2) == (FULL.attention, FULL.positions) and not FULL.local(2)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"attention": {"heads": 3, "window": {"width": 2, "pattern": "local"}}}, r"pattern='local': expected a tuple"),
         ({"colour": "red"}, r"config\.colour: unknown field"),
         ({"vocab": "many"}, r"config\.vocab='many': expected int"),
         ({"attention": {"heads": 3, "width": 2}}, r"config\.attention\.width: unknown field"),

@@ -10,8 +10,8 @@ from theirs import bert, gpt2, llama, marian, mixtral
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from companion import KVCache
-from companion.files.published.folder import special_tokens
 from companion.files.published.pretrained import load_pretrained
+from companion.files.published.writing import special_tokens
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 

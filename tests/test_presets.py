@@ -8,7 +8,7 @@ from theirs import transformers
 
 from companion import ModelConfig, Transformer
 from companion.costs.account import cache_bytes, parameters
-from companion.presets import PRESETS, preset
+from companion.presets import PRESETS, RELEASES, preset
 
 
 def with_ends(name, **changes):
@@ -41,6 +41,26 @@ COUNTS = {
     "bert-large, both heads": (PRESETS["bert-large"], 336_226_108),
     "bert-large, encoder and pooler": (with_ends("bert-large", head="linear", classes=0), 335_141_888),
     "bert-large, cased": (with_ends("bert-large", head="linear", classes=0).with_(vocab=28996), 333_579_264),
+} | {  # as the hub counts what lies in their files
+    name: (RELEASES[name], count)
+    for name, count in {
+        "distilgpt2": 81_912_576,
+        "llama-2-7b": 6_738_415_616,
+        "llama-3.1-8b": 8_030_261_248,
+        "llama-3.2-1b": 1_235_814_400,
+        "tinyllama-1.1b": 1_100_048_384,
+        "smollm2-135m": 134_515_008,
+        "smollm3-3b": 3_075_098_624,
+        "mistral-7b-v0.1": 7_241_732_096,
+        "mistral-7b-v0.3": 7_248_023_552,
+        "qwen2.5-0.5b": 494_032_768,
+        "qwen3-0.6b": 596_049_920,
+        "qwen3-30b-a3b": 30_532_122_624,
+        "gemma-2-2b": 2_614_341_888,
+        "gemma-3-270m": 268_098_176,
+        "gemma-3-1b": 999_885_952,
+        "olmo-2-1b": 1_484_916_736,
+    }.items()
 }
 
 
@@ -52,8 +72,13 @@ def test_parameters_are_exactly_those_of_the_published_system(config, expected):
     assert sum(p.numel() for p in model.parameters()) == expected
 
 
-def test_what_one_token_meets_of_mixtral():
+def test_every_release_is_counted():
+    assert set(RELEASES) <= set(COUNTS) and not set(RELEASES) & set(PRESETS)
+
+
+def test_what_one_token_meets_of_a_mixture():
     assert parameters(PRESETS["mixtral-8x7b"]).active == 12_879_925_248
+    assert parameters(RELEASES["qwen3-30b-a3b"]).active == 3_353_032_704  # the "A3B" of its name
 
 
 ATTENTION = {
@@ -107,9 +132,9 @@ def test_grouped_queries_keep_an_eighth_of_the_cache():
     assert cache_bytes(every, 1) == 8 * cache_bytes(config, 1)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", PRESETS | RELEASES)
 def test_presets_travel_as_json(name):
-    assert ModelConfig.from_json(preset(name).to_json()) == PRESETS[name]
+    assert ModelConfig.from_json(preset(name).to_json()) == (PRESETS | RELEASES)[name]
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():

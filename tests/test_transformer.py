@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from transformers.models.gemma3.modeling_gemma3 import Gemma3TextScaledWordEmbedding
 
 from companion import (
     AttentionConfig,
@@ -16,8 +17,11 @@ from companion import (
     MoEConfig,
     NormConfig,
     PositionConfig,
+    RotaryScaling,
     Transformer,
+    WindowConfig,
 )
+from companion.layers.positions import Rotary
 
 
 def config(**changes):
@@ -52,8 +56,21 @@ VARIANTS = [
         ("none", "layer", "pre", "relu", None),
         ("rotary", "layer", "post", "gelu_tanh", None),
         ("rotary", "rms", "pre", "swiglu", MoEConfig(4, 2)),
+        ("rotary", "rms", "both", "geglu_tanh", None),
+        ("learned", "layer", "after", "geglu", None),
     ]
 ]
+LONG = dict(
+    layers=4,
+    attention=AttentionConfig(
+        6, 3, d_head=4, d_v=5, bias=True, output_bias=False, qk_norm="width", score_cap=3.0,
+        window=WindowConfig(3, (True, True, False), base=50.0),
+    ),
+    positions=PositionConfig(share=0.5, scaling=RotaryScaling("yarn", 2.0, 16), pattern=(True, False)),
+    norm=NormConfig("rms", "both", unit_offset=True),
+    embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=5.0),
+)  # fmt: skip
+VARIANTS.append(LONG)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -267,8 +284,9 @@ def test_a_tied_head_is_one_parameter_whose_gradient_is_the_sum_of_both_uses():
     torch.testing.assert_close(tied.embedding.weight.grad, twin.embedding.weight.grad + twin.unembedding.weight.grad)
 
 
-def test_every_parameter_learns():
-    net = model(moe=MoEConfig(2, 2), positions=PositionConfig("learned"), context=7)
+@pytest.mark.parametrize("changes", [dict(moe=MoEConfig(2, 2), positions=PositionConfig("learned"), context=7), LONG])
+def test_every_parameter_learns(changes):
+    net = model(**changes)
     net(tokens()).logits.square().sum().backward()
     assert [name for name, p in net.named_parameters() if p.grad is None or p.grad.abs().max() == 0] == []
 
@@ -307,6 +325,57 @@ def test_dropout_acts_in_training_and_never_in_evaluation():
 def test_scaled_embeddings_enter_the_stream_times_the_root_of_their_width():
     net = model(embedding=EmbeddingConfig(scaled=True), positions=PositionConfig("none"))
     torch.testing.assert_close(net._embed(tokens(), torch.arange(7)), net.embedding(tokens()) * math.sqrt(12))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_rounded_factor_is_that_of_gemma(dtype):
+    ends = EmbeddingConfig(scaled=True, rounded=True)
+    net = model(embedding=ends, positions=PositionConfig("none"), d_model=10).to(dtype)
+    theirs = Gemma3TextScaledWordEmbedding(13, 10, 0, embed_scale=10**0.5).to(dtype)
+    theirs.weight = net.embedding.weight
+    entered = net._embed(tokens(), torch.arange(7))
+    assert torch.equal(entered, theirs(tokens()))
+    plain = model(embedding=EmbeddingConfig(scaled=True), positions=PositionConfig("none"), d_model=10).to(dtype)
+    assert torch.equal(entered, plain._embed(tokens(), torch.arange(7))) == (dtype == torch.float32)
+
+
+def test_capped_logits_keep_their_order_and_stay_below_the_cap():
+    plain, capped = model(), model(embedding=EmbeddingConfig(logit_cap=0.7))
+    logits, below = plain(tokens()).logits, capped(tokens()).logits
+    torch.testing.assert_close(below, 0.7 * torch.tanh(logits / 0.7))
+    assert logits.abs().max() > 1 > 0.7 > below.abs().max()
+    assert torch.equal(logits.argsort(-1), below.argsort(-1))
+
+
+def test_a_layer_without_positions_sees_the_same_tokens_in_any_numbering():
+    net = model(layers=4, positions=PositionConfig(pattern=(True, False, True)))
+    assert [block.attention.rotary is not None for block in net.decoder.blocks] == [True, False, True, True]
+    x, far = torch.randn(2, 7, 12, dtype=torch.float64), 5 * torch.arange(7)
+    without, with_ = net.decoder.blocks[1].attention, net.decoder.blocks[0].attention
+    assert torch.equal(without(x), without(x, positions=far)) and not torch.allclose(with_(x), with_(x, positions=far))
+    every = model(layers=4)
+    every.load_state_dict(net.state_dict())
+    assert not torch.allclose(net(tokens()).logits, every(tokens()).logits)
+    alone = [net.decoder.blocks[i].attention.rotary for i in (0, 2, 3)]
+    assert net.decoder.rotaries == alone[:1] and net.decoder.turns == [0, None, 0, 0]  # angles are made once
+
+
+def test_local_and_global_layers_turn_by_bases_of_their_own():
+    attention = AttentionConfig(6, 3, d_head=4, d_v=5, window=WindowConfig(3, (True, False), base=100.0))
+    scaling = RotaryScaling("linear", 8.0)
+    net = model(attention=attention, positions=PositionConfig(base=1e6, scaling=scaling))
+    local, whole = (block.attention for block in net.decoder.blocks)
+    assert (local.rotary, local.window) == (Rotary(4, 100.0), 3)
+    assert (whole.rotary, whole.window) == (Rotary(4, 1e6, scaling=scaling), None)
+    x, places, cut = torch.randn(2, 7, 12, dtype=torch.float64), torch.arange(7), {}
+    for layer, block in zip((local, whole), net.decoder.blocks, strict=True):
+        block.register_forward_pre_hook(
+            lambda _, args, given, at=layer: cut.update({at: given["positions"]}), with_kwargs=True
+        )
+    net.decoder(x, positions=places)
+    for layer in (local, whole):
+        wanted = layer.rotary.at(places, torch.float64)
+        assert torch.equal(cut[layer].cos, wanted.cos) and torch.equal(cut[layer].sin, wanted.sin)
 
 
 def test_weights_start_with_the_variance_the_docstring_says():

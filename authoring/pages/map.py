@@ -37,7 +37,7 @@ FLOORS = (
         "numbers, files, devices",
         ("quantities", "readable", "installed", "files/atomic", "files/lock", "files/kept", "device", "fields", "room"),
     ),
-    ("what a model is", ("config", "boundary")),
+    ("what a model is", ("config", "groups", "boundary")),
     ("one idea a file", ("layers/",)),
     ("the model", ("transformer",)),
     ("numbers of models", ("presets", "costs/")),

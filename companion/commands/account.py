@@ -21,12 +21,13 @@ def parser() -> Parser:
             "examples:\n"
             "  companion account                          the model of the newest run\n"
             "  companion account llama-2-70b              a published system\n"
+            "  companion account gpt2 llama-7b            several\n"
             "  companion account mixtral-8x7b --chip h100\n"
             "  companion account --config my_model.json"
         ),
     )
     parser.add_argument(
-        "name", nargs="?", type=str | None, default=None, metavar="NAME", help="a published system, not a run"
+        "name", nargs="*", type=str, default=[], metavar="NAME", help="published systems, not a run"
     )
     add_run(parser)
     parser.add_argument(
@@ -39,9 +40,9 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    given = [name for name in ("name", "run", "config") if flags[name] is not None]
+    given = [name for name in ("name", "run", "config") if flags[name]]
     if len(given) > 1:
-        names = {"name": flags.name, "run": "--run", "config": "--config"}
+        names = {"name": " ".join(flags.name), "run": "--run", "config": "--config"}
         raise ValueError(
             f"expected one model: a published name, --run or --config; got {' and '.join(names[n] for n in given)}"
         )
@@ -50,14 +51,19 @@ def run(flags: Namespace) -> int:
 
     chip = None if flags.chip is None else published_chip(flags.chip)
     if flags.config is not None:
-        config = read_config(flags.config)
-    elif flags.name is not None:
-        config = preset(flags.name)
+        configs = [read_config(flags.config)]
+    elif flags.name:
+        configs = [preset(name) for name in flags.name]
     else:
-        config = run_folder(flags.run).model().config
-    if chip is not None and config.stack != "decoder":
-        raise ValueError(f"--chip {flags.chip}: expected a decoder, which writes, got stack={config.stack!r}")
-    print(account_table(config), flush=True)
-    if config.stack == "decoder":
-        print("\n" + decoding_table(config, chip or this_chip()))
+        configs = [run_folder(flags.run).model().config]
+    for config in configs:
+        if chip is not None and config.stack != "decoder":
+            raise ValueError(f"--chip {flags.chip}: expected a decoder, which writes, got stack={config.stack!r}")
+    for at, config in enumerate(configs):
+        if len(configs) > 1:
+            print(f"{chr(10) if at else ''}{flags.name[at]}\n")
+        print(account_table(config), flush=True)
+        if config.stack == "decoder":
+            chip = chip or this_chip()
+            print("\n" + decoding_table(config, chip))
     return 0

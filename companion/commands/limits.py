@@ -152,6 +152,7 @@ def must_have_room(settings: Settings, device: torch.device, world: int = 1) -> 
 
     config = settings.model_config(getattr(settings, "vocab", 257))
     spread = world if settings.shard or settings.expert_parallel else 1
+    training = train_bytes(config) // spread
     ids = settings.batch * settings.accumulate * config.context * 16
     rows = -(-settings.batch // world)
     stream = rows * config.context * (config.layers * config.d_model + config.vocab) * 4
@@ -166,6 +167,6 @@ def must_have_room(settings: Settings, device: torch.device, world: int = 1) -> 
         return f"--{name.replace('_', '-')} {shown(getattr(settings, name))}"
 
     model = f"--model {settings.model}" if settings.model is not None else culprit(_SIZES)
-    check_room(model, "this model in training", train_bytes(config) // spread, device)
+    check_room(model, "this model in training", training, device)
     both = culprit((*_OF_A_BATCH, *(() if settings.model else _SIZES)))
-    check_room(both, "an update", train_bytes(config) // spread + ids + stream, device)
+    check_room(both, "an update", training + ids + stream, device)

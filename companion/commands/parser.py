@@ -202,7 +202,7 @@ def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple
         inner.prog = f"{parser.prog} {name}"
 
 
-def refuse_empty(flags: Any, allowed: Iterable[str] = ("prompt", "prompt_ids", "names")) -> None:
+def refuse_empty(flags: Any, allowed: Iterable[str] = ("prompt", "prompt_ids", "names", "stop")) -> None:
     """Raises `ValueError` for a flag that was given an empty text: as a path it would be the current folder."""
     for name, value in vars(flags).items():
         if name not in allowed and (value == "" or (isinstance(value, list) and "" in value)):

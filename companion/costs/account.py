@@ -18,6 +18,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from companion.config import ModelConfig, require_whole
+from companion.layers.cache import columns
 
 """Dense half-precision matrix products, accumulated in fp32, in FLOPs per second (makers' data sheets; the figures
 printed there "with sparsity" are twice these)."""
@@ -29,6 +30,7 @@ class Parameters:
 
     embedding:     the table of tokens, and that of segments.
     feed_forward:  all experts, where there are several, the shared ones included.
+    norms:         those of queries and keys included.
     head:          0 when it is the embedding table and no more; BERT's dense layer, its norm and the bias belong to it.
     pooler:        the dense layer that makes one vector of a sequence, and the classifier of that vector.
     active:        those that take part in one token's forward pass: all but the experts it does not visit.
@@ -67,12 +69,15 @@ def parameters(config: ModelConfig) -> Parameters:
     cross = decoder if encoder else 0  # a decoder beside an encoder looks at it in every layer
     attention = _attention_weights(config)
     if config.attention.bias:
-        attention += sizes.heads * sizes.d_head + sizes.kv_heads * (sizes.d_head + sizes.d_v) + d_model
+        attention += sizes.heads * sizes.d_head + sizes.kv_heads * (sizes.d_head + sizes.d_v)
+    attention += d_model * config.attention.biased_output
     network = _matrices(config) * d_model * d_ff
     if config.feed_forward.bias:
         network += (_matrices(config) - 1) * d_ff + d_model
-    norm = d_model * (2 if config.norm.kind == "layer" else 1)  # gain, and for layer norm a bias
-    last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement == "pre" else 0
+    gains = 2 if config.norm.kind == "layer" else 1  # a gain, and for layer norm a bias
+    norm, around = d_model * gains, 2 if config.norm.placement == "both" else 1
+    last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement != "post" else 0
+    qk_heads = {None: 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
     ends, dense = config.embedding, (d_model + 1) * d_model
     head = 0 if ends.tied else config.vocab * d_model
     head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + dense + norm}[ends.head]
@@ -84,7 +89,8 @@ def parameters(config: ModelConfig) -> Parameters:
         "attention": (layers + cross) * attention,
         "feed_forward": layers * experts * network,
         "router": 0 if moe is None else layers * d_model * moe.experts,
-        "norms": (2 * layers + cross + last_norms + ends.norm) * norm,
+        "norms": (around * (2 * layers + cross) + last_norms + ends.norm) * norm
+        + (layers + cross) * qk_heads * sizes.d_head * gains,
         "head": head,
         "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
     }
@@ -131,7 +137,9 @@ def forward_flops(
     cached:  tokens already in the KV cache; the new ones look at them too.
     source:  for an encoder-decoder, the source's length. With `cached > 0` it is taken as encoded already.
     logits:  for which tokens the head runs.
-    causal:  credit decoder self-attention only with the pairs that the causal mask lets through.
+    causal:  credit decoder self-attention only with the pairs that the causal mask, and in local layers the window, let
+             through. Otherwise local layers count the pairs of new tokens with each other and with the cached ones that
+             are in the window of any: what is computed.
 
     For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys with the `cached` ones, a layer
     costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
@@ -155,9 +163,7 @@ def forward_flops(
     cross = decoder if encoder else 0
     keys_values = 2 * config.d_model * sizes.kv_heads * (sizes.d_head + sizes.d_v)
     queries_output = 2 * _attention_weights(config) - keys_values
-    pairs = written * (cached + written)
-    if causal:
-        pairs = written * cached + written * (written + 1) // 2
+    pairs = _pairs(config, written, cached, causal)
     visits = encoder * read + decoder * written  # of a token to a layer's feed-forward network
     experts, visited = (0, 1) if config.moe is None else (config.moe.experts, config.moe.top_k + config.moe.shared)
     heads = {"all": tokens, "last": 1, "none": 0}[logits]
@@ -167,7 +173,7 @@ def forward_flops(
     network = 2 * _matrices(config) * config.d_model * config.feed_forward.d_ff
     return Flops(
         projections=batch * projections,
-        scores=batch * pair * (encoder * read**2 + decoder * pairs + cross * written * source),
+        scores=batch * pair * (encoder * read**2 + (decoder > 0) * pairs + cross * written * source),
         feed_forward=batch * visits * visited * network,
         router=batch * visits * 2 * config.d_model * experts,
         head=batch * heads * 2 * config.d_model * (config.vocab + masked),
@@ -236,7 +242,8 @@ def cache_bytes(
     config: ModelConfig, tokens: int, *, batch: int = 1, dtype: torch.dtype = torch.float32, source: int = 0
 ) -> int:
     """Bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows:
-    layers kv_heads (d_head + d_v) numbers a token. For an encoder-decoder the keys and values of `source` tokens too.
+    layers kv_heads (d_head + d_v) numbers a token; a local layer keeps little more than a window of them. For an
+    encoder-decoder the keys and values of `source` tokens too.
 
     Raises `ValueError` for an encoder, which keeps nothing.
     """
@@ -247,9 +254,11 @@ def cache_bytes(
     require_whole("source", source, 0)
     if source and config.stack == "decoder":
         raise ValueError(f"source={source!r}: expected 0 for stack='decoder', which looks at no source")
-    sizes = config.sizes
-    token = config.layers * sizes.kv_heads * (sizes.d_head + sizes.d_v)
-    return batch * (tokens + source) * token * dtype.itemsize
+    sizes, window = config.sizes, config.attention.window
+    held = [tokens + source] * config.layers
+    if window is not None:
+        held = [columns(window.width, tokens) if config.local(layer) else tokens for layer in range(config.layers)]
+    return batch * sum(held) * sizes.kv_heads * (sizes.d_head + sizes.d_v) * dtype.itemsize
 
 
 def serve_bytes(
@@ -283,7 +292,8 @@ def forward_bytes(
     cache_dtype: torch.dtype | None = None,
 ) -> int:
     """Bytes that a forward pass must at least move between memory and processor: every weight that takes part, once;
-    the cached keys and values, read; the new ones, written. Activations are taken to stay close to the processor.
+    the cached keys and values, read, in local layers those in the window; the new ones, written. Activations are taken
+    to stay close to the processor.
 
     Of the tables of embeddings and learned positions a row per token is read (the whole of a tied table, for the head).
     With a mixture of experts, the experts that `tokens * batch` tokens are expected to visit if each chooses at random.
@@ -304,7 +314,12 @@ def forward_bytes(
         missed = (1 - config.moe.top_k / config.moe.experts) ** rows  # the chance that no token visits an expert
         routed = config.moe.experts / (config.moe.experts + config.moe.shared)  # the shared ones are never missed
         weights -= missed * routed * count.feed_forward
-    kept = cache_bytes(config, cached + tokens, batch=batch, dtype=cache_dtype or dtype)
+    sizes, window = config.sizes, config.attention.window
+    seen = [cached + tokens] * config.layers
+    if window is not None:
+        near = min(cached, window.width - 1) + tokens
+        seen = [near if config.local(layer) else cached + tokens for layer in range(config.layers)]
+    kept = batch * sum(seen) * sizes.kv_heads * (sizes.d_head + sizes.d_v) * (cache_dtype or dtype).itemsize
     return round(weights * dtype.itemsize) + kept
 
 
@@ -341,4 +356,20 @@ def _attention_weights(config: ModelConfig) -> int:
 
 def _matrices(config: ModelConfig) -> int:
     """Matrices of one feed-forward network: in, out, and a gate where there is one."""
-    return 3 if config.feed_forward.activation == "swiglu" else 2
+    return 3 if config.feed_forward.gated else 2
+
+
+def _pairs(config: ModelConfig, tokens: int, cached: int, causal: bool) -> int:
+    """Pairs of a query and a key in the self-attention of all of a decoder's layers together: those that are computed,
+    or with `causal` those that are used."""
+    everything = tokens * cached + tokens * (tokens + 1) // 2 if causal else tokens * (cached + tokens)
+    window = config.attention.window
+    if window is None:
+        return config.layers * everything
+    before = min(cached, window.width - 1)
+    near = tokens * (before + tokens)
+    if causal:  # each new token sees as many as there are, up to the width
+        short = max(0, min(tokens, window.width - before))  # tokens that have not yet a whole window before them
+        near = short * before + short * (short + 1) // 2 + (tokens - short) * window.width
+    local = sum(map(config.local, range(config.layers)))
+    return local * near + (config.layers - local) * everything

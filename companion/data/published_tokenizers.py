@@ -29,6 +29,9 @@ class PublishedTokenizer(Protocol):
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`, special tokens left out."""
 
+    def spell(self, ids: Iterable[int]) -> str:
+        """The text of `ids`, special tokens in it; an id that only the model's table has adds nothing."""
+
 
 def load_tokenizer(folder: str | Path) -> PublishedTokenizer:
     """The tokenizer in a published checkpoint's folder, whichever form it has.
@@ -62,6 +65,9 @@ class JsonTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         return str(self._tokenizer.decode(_checked(ids, self.vocab), skip_special_tokens=True))
+
+    def spell(self, ids: Iterable[int]) -> str:
+        return str(self._tokenizer.decode([i for i in ids if i < self.vocab], skip_special_tokens=False))
 
 
 class MarianTokenizer:
@@ -112,6 +118,9 @@ class MarianTokenizer:
         pieces = [self._pieces[i] for i in _checked(ids, self.vocab) if i not in special and i in self._pieces]
         text = self._target.DecodePieces(pieces)
         return str(text).replace("▁", " ").strip()
+
+    def spell(self, ids: Iterable[int]) -> str:
+        return "".join(self._pieces[i] for i in ids if i in self._pieces).replace("▁", " ").lstrip(" ")
 
 
 class TextStream:

@@ -9,15 +9,16 @@ beside its final name, flushed to the disk and renamed, so that whoever reads it
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -48,13 +49,43 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
 
 def load_tensors(path: str | Path, *, device: torch.device | str | None = None) -> dict[str, Tensor]:
     """Read what `save_tensors` wrote. Raises `ValueError` if the file is missing, cut short or not safetensors."""
-    path = Path(path)
+    return _reading(Path(path), lambda path: load_file(path, device=str(device or "cpu")))
+
+
+def tensor_headers(path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a file without their numbers, on the device "meta". Raises `ValueError` as `load_tensors` does."""
+
+    def read(path: Path) -> dict[str, Tensor]:
+        with safe_open(path, framework="pt") as file:
+            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return {
+                name: torch.empty(part.get_shape(), dtype=_DTYPES[part.get_dtype()], device="meta")
+                for name, part in found.items()
+            }
+
+    return _reading(Path(path), read)
+
+
+_DTYPES = {
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{
+        "F8_E4M3": torch.float8_e4m3fn,
+        "F8_E5M2": torch.float8_e5m2,
+        "F8_E8M0": torch.float8_e8m0fnu,
+        "C64": torch.complex64,
+    },
+    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
+    **{"U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool},
+}
+
+
+def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
     if not path.is_file():
         pickles = [p.name for p in sorted(path.parent.glob("*.bin"))] if path.parent.is_dir() else []
         why = f"; {pickles[0]} beside it is a pickle, which could run any code and is never read" if pickles else ""
         raise ValueError(f"{path}: expected a safetensors file, found none{why}")
     try:
-        return load_file(path, device=str(device or "cpu"))
+        return read(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
@@ -123,9 +154,13 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
 
 
 def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtype: torch.dtype | None) -> Transformer:
-    """The model of `config` around `tensors`, in evaluation mode.
+    """The model of `config` around `tensors`, in evaluation mode; the dictionary is emptied on the way, so that what is
+    converted does not stand twice in memory.
 
-    Raises `ValueError` unless they are exactly its parameters, naming those that are not.
+    dtype:  what they become. `None`: what they are, which must then be one dtype.
+
+    Raises `ValueError` unless they are exactly its parameters, of floating dtypes, and finite, naming those that are
+    not.
     """
     if config.layers > len(tensors):  # before as many layers are made, be it without their numbers
         raise_faults(folder, [f"layers={config.layers}, expected at most the {len(tensors)} tensors there are"])
@@ -141,10 +176,64 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
     faults += [f"missing {name} {wanted[name]}" for name in wanted if name not in got]
     faults += [f"unexpected {name} {got[name]}" for name in got if name not in wanted]
     raise_faults(folder, faults)
-    if dtype is not None:
-        tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-    model.load_state_dict(tensors, assign=True)
+    _check_dtypes(tensors, folder, dtype)
+    ready = {name: _finite(name, tensors.pop(name), folder, dtype) for name in list(tensors)}
+    model.load_state_dict(ready, assign=True)
     return model.eval()
+
+
+_COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""The dtypes in which models compute."""
+
+
+def _check_dtypes(tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype | None) -> None:
+    """Raises `ValueError` for tensors in which nothing computes, or of several dtypes; unless `dtype` converts them."""
+    first: dict[torch.dtype, str] = {}
+    for name, tensor in tensors.items():
+        first.setdefault(tensor.dtype, name)
+    for name in first.values():
+        if not tensors[name].is_floating_point():
+            kind = plain_dtype(tensors[name].dtype)
+            raise ValueError(f"{folder}: {name} is {kind}: expected floating numbers; nothing converts these")
+        check_dtype_of(name, tensors[name], folder, dtype)
+    if dtype is not None:
+        return
+    if len(first) > 1:
+        (one, name), (other, odd) = list(first.items())[:2]
+        raise ValueError(
+            f"{folder}: {name} is {plain_dtype(one)}, {odd} is {plain_dtype(other)}: expected one dtype, or dtype= to "
+            "convert to"
+        )
+
+
+def check_dtype_of(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) -> None:
+    """Raises `ValueError` for a tensor of floating numbers in which nothing computes, unless `dtype` converts it."""
+    if dtype is None and tensor.is_floating_point() and tensor.dtype not in _COMPUTED:
+        raise ValueError(
+            f"{folder}: {name} is {plain_dtype(tensor.dtype)}, in which nothing computes: expected one of "
+            f"{', '.join(map(plain_dtype, _COMPUTED))}, or dtype= to convert it"
+        )
+
+
+def plain_dtype(dtype: torch.dtype) -> str:
+    """The name of a dtype without its library's: float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _finite(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) -> Tensor:
+    """The tensor, converted. Raises `ValueError` for one that is not finite then."""
+    made = tensor if dtype is None else tensor.to(dtype)
+    if made.numel() == 0 or made.is_meta:
+        return made
+    least, most = torch.aminmax(made)  # one pass, which allocates nothing; of numbers and a NaN it gives the NaN
+    if not math.isfinite(least.item()) or not math.isfinite(most.item()):
+        became = "" if dtype is None or dtype == tensor.dtype else f" in {plain_dtype(dtype)}"
+        wrong = int((~made.isfinite()).sum())
+        raise ValueError(
+            f"{folder}: {name} has {wrong:,} of {made.numel():,} numbers that are NaN or infinite{became}: expected "
+            "finite ones"
+        )
+    return made
 
 
 def raise_faults(folder: Path, faults: list[str]) -> None:

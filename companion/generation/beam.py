@@ -6,8 +6,9 @@ It follows the rules of `transformers`' `generate(num_beams=...)`, so that the s
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -16,7 +17,8 @@ from companion.boundary import check_kind
 from companion.config import require_whole
 from companion.costs.account import cache_bytes
 from companion.fields import require_number, shown
-from companion.generation.decoding import NotFinite, Rules, check_request, decode, evaluating, prefill
+from companion.generation.decoding import NotFinite, check_request, decode, evaluating, prefill
+from companion.generation.rules import Rules, Until
 from companion.layers.wide import wide
 from companion.room import check_room
 from companion.transformer import Transformer
@@ -45,6 +47,7 @@ def beam_search(
     max_new_tokens: int | None = None,
     stop: Collection[int] = (),
     rules: Rules | None = None,
+    until: Until | None = None,
     length_penalty: float = 0.0,
     early_stopping: bool | Literal["never"] = False,
 ) -> list[list[Beam]]:
@@ -55,7 +58,7 @@ def beam_search(
     most probable of its step and among the `width` best that have ended so far. What has ended is worth
     log_probability / length^length_penalty, its length counting the new tokens, the stop id among them.
 
-    prompts, source, start, max_new_tokens, stop, rules: as in `companion.generation.generate.generate`.
+    prompts, source, start, max_new_tokens, stop, rules, until: as in `companion.generation.generate.generate`.
     width:           1 is greedy decoding (for length_penalty = 0). A width that holds every continuation finds the best
                      for certain; in between, a prefix that falls out early is lost, however good its continuation.
     length_penalty:  0 compares the probabilities themselves, which favours short texts; 1 the means per token. (Wu et
@@ -88,12 +91,18 @@ def beam_search(
     ends = frozenset(stop)
     # With k stop ids, at most k * width of the best (1 + k) * width candidates end: `width` are left to live on.
     considered = max(2, 1 + len(ends)) * width
-    searches = [_Search(width, steps, ends, length_penalty, early_stopping) for _ in prompts]
+    searches = [
+        _Search(width, steps, ends, length_penalty, early_stopping, None if until is None else partial(until, row))
+        for row in range(len(prompts))
+    ]
     with evaluating(model.modules()):
         logits, cache, memory = prefill(model, prompts, source, slots)
         everyone, owners = memory, list(range(len(prompts)))  # owners: whose candidate each row of the cache is
         for step in range(steps):
-            scores = rules.apply(wide(logits).log_softmax(-1), step, steps, ends)
+            texts: list[Sequence[int]] = []
+            if rules.looks_back:
+                texts = [[*p, *b.tokens] for p, s in zip(prompts, searches, strict=True) for b in s.live]
+            scores = rules.apply(wide(logits).log_softmax(-1), step, steps, ends, texts)
             # A row's share of its prompt's best `considered` is among its own best.
             best = scores.topk(min(considered, scores.shape[1]), dim=-1)
             values, ids = best.values.tolist(), best.indices.tolist()
@@ -138,6 +147,7 @@ class _Search:
     stop: frozenset[int]
     length_penalty: float
     early_stopping: bool | Literal["never"]
+    until: Callable[[Sequence[int]], bool] | None = None
     live: list[Beam] = field(default_factory=lambda: [Beam((), 0.0)])
     ended: list[Beam] = field(default_factory=list)
 
@@ -150,9 +160,9 @@ class _Search:
         going: list[tuple[Beam, int]] = []
         ranked = sorted(candidates, key=lambda candidate: -candidate[0])[:considered]
         for rank, (score, place, token) in enumerate(ranked):
-            ends = token in self.stop or length == self.steps
+            beam = Beam((*self.live[place].tokens, token), score)
+            ends = token in self.stop or length == self.steps or (self.until is not None and self.until(beam.tokens))
             if (ends and rank < self.width) or (not ends and len(going) < self.width):
-                beam = Beam((*self.live[place].tokens, token), score)
                 if ends:
                     self.ended.append(beam)
                 else:

@@ -5,10 +5,9 @@ An encoder-decoder reads its sources once before that; what the decoder's layers
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from companion.boundary import described
 from companion.config import ModelConfig, require_whole
-from companion.fields import shown
+from companion.generation.rules import check_ids
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
@@ -27,74 +26,10 @@ class NotFinite(ValueError):
     """What a model says of the next token is not a number."""
 
 
-def check_ids(name: str, ids: Collection[int], vocab: int) -> None:
-    """Raises `ValueError` for an id that no token of the vocabulary has, and for what is no collection of ids."""
-    if isinstance(ids, (str, bytes, Tensor)) or not isinstance(ids, Collection):
-        raise ValueError(f"{name}={described(ids)}: expected a list of token ids")
-    for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
-            raise ValueError(f"{name}: token id {shown(token)}: expected a whole number from 0 to {vocab - 1}")
-
-
 def check_model(model: object) -> None:
     """Raises `ValueError` for what is no model."""
     if not isinstance(getattr(model, "config", None), ModelConfig):
         raise ValueError(f"model={described(model)}: expected a Transformer")
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Which tokens may come when, whatever their probability.
-
-    never:           ids that are not chosen (in `transformers`: `bad_words_ids` of one token each, `suppress_tokens`).
-                     Marian's models need it for their padding id, which also begins every target.
-    min_new_tokens:  how many tokens come before the first stop id that is allowed (`transformers` has the same name).
-    last:            the id that the last permitted step takes if the text has not stopped by then
-                     (`forced_eos_token_id`). It wins over the other two rules.
-
-    Raises `ValueError` for an id or a count that cannot be one.
-    """
-
-    never: Collection[int] = ()
-    min_new_tokens: int = 0
-    last: int | None = None
-
-    def __post_init__(self) -> None:
-        never, last = self.never, self.last
-        for name, ids in (("never", never), ("last", () if last is None else [last])):
-            whole = isinstance(ids, Collection) and all(isinstance(i, int) and not isinstance(i, bool) for i in ids)
-            if not whole:
-                raise ValueError(f"{name}={shown(ids)}: expected token ids, whole numbers")
-        object.__setattr__(self, "never", tuple(sorted(set(never))))
-        require_whole("min_new_tokens", self.min_new_tokens, 0)
-
-    def apply(
-        self, scores: Float[Tensor, "batch vocab"], step: int, steps: int, stop: Collection[int]
-    ) -> Float[Tensor, "batch vocab"]:
-        """`scores` of the tokens of step `step` (counted from 0) of `steps`: -inf for those that may not come now.
-
-        A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities.
-        """
-        if self.last is not None and step == steps - 1:
-            forced = torch.full_like(scores, -math.inf)
-            forced[:, self.last] = 0.0
-            return forced
-        banned = [*self.never, *(stop if step < self.min_new_tokens else ())]
-        if not banned:
-            return scores
-        return scores.index_fill(-1, torch.tensor(banned, device=scores.device), -math.inf)
-
-    def check(self, vocab: int, stop: Collection[int]) -> None:
-        """Raises `ValueError` for an id outside the vocabulary, or if nothing at all could be chosen."""
-        check_ids("stop", stop, vocab)
-        check_ids("never", self.never, vocab)
-        if self.last is not None:
-            check_ids("last", [self.last], vocab)
-        if len({*self.never, *(stop if self.min_new_tokens else ())}) == vocab:
-            raise ValueError(
-                f"never={self.never!r} with min_new_tokens={self.min_new_tokens} and stop={sorted(stop)!r}: "
-                f"expected at least one of the {vocab} token ids to be left"
-            )
 
 
 def check_request(

@@ -1,13 +1,15 @@
 """Writing text with a decoder or an encoder-decoder, a token per row and step (lesson 10).
 
-What is drawn from is one distribution, transformed: `temperature`, `top_k` and `top_p` are functions on logits that
-compose, and `Sampling` composes them. `generate` streams; `complete` waits for the whole; `generate_long` goes on past
-the context. `companion.generation.beam` looks for the most probable text instead of drawing one.
+What is drawn from is one distribution, transformed: `temperature`, `top_k`, `top_p` and `min_p` are functions on logits
+that compose, and `Sampling` composes them. `generate` streams; `complete` waits for the whole; `generate_long` goes on
+past the context. `companion.generation.beam` looks for the most probable text instead of drawing one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -19,7 +21,6 @@ from companion.config import require_whole
 from companion.generation.decoding import (
     BUCKET,
     NotFinite,
-    Rules,
     check_model,
     check_request,
     check_rows,
@@ -28,6 +29,7 @@ from companion.generation.decoding import (
     evaluating,
     prefill,
 )
+from companion.generation.rules import Rules, Until
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, prepared
 from companion.layers.cache import KVCache
@@ -51,6 +53,7 @@ def generate(
     sampling: Sampling | None = None,
     stop: Collection[int] = (),
     rules: Rules | None = None,
+    until: Until | None = None,
     seed: int = 0,
     streams: Sequence[Stream] | None = None,
     compile: bool = False,
@@ -66,6 +69,7 @@ def generate(
     sampling:        how to choose among the tokens. `None`: `Sampling()`, the model's own distribution.
     stop:            ids that end a row. The id itself is still given; after it the row gives `None`.
     rules:           which tokens may not come, or must. `None`: all may.
+    until:           given a row's number and its new tokens so far, whether they end it, as a stop id does.
     seed, streams:   row r draws from the random stream that `seed` and the number `streams[r]` (`None`: r) alone
                      decide: its continuation does not depend on the other rows, nor on the device the model is on (but
                      the last digits of the logits may). `streams[r]` may also be a NumPy generator, which is then read
@@ -95,7 +99,9 @@ def generate(
     draws = _streams(seed, streams, len(prompts))
     check_kind("compile", compile, bool, "True or False")
     writer = model if weights is None else prepared(model, weights)
-    return _generate(model, writer, prompts, source, steps, sampling, frozenset(stop), rules, draws, compile)
+    texts = [_Text(list(ids), len(ids), row) for row, ids in enumerate(prompts)]
+    ends = _Ends(frozenset(stop), until)
+    return _generate(model, writer, prompts, source, steps, sampling, ends, rules, texts, draws, compile)
 
 
 def complete(
@@ -108,6 +114,7 @@ def complete(
     sampling: Sampling | None = None,
     stop: Collection[int] = (),
     rules: Rules | None = None,
+    until: Until | None = None,
     seed: int = 0,
     streams: Sequence[Stream] | None = None,
     compile: bool = False,
@@ -123,6 +130,7 @@ def complete(
         sampling=sampling,
         stop=stop,
         rules=rules,
+        until=until,
         seed=seed,
         streams=streams,
         compile=compile,
@@ -139,6 +147,7 @@ def generate_long(
     sampling: Sampling | None = None,
     stop: Collection[int] = (),
     rules: Rules | None = None,
+    until: Until | None = None,
     seed: int = 0,
     compile: bool = False,
     weights: Weights | None = None,
@@ -170,7 +179,8 @@ def generate_long(
     draws = _streams(seed, None, len(prompts))
     check_kind("compile", compile, bool, "True or False")
     writer = model if weights is None else prepared(model, weights)
-    return _generate_long(model, writer, prompts, max_new_tokens, sampling, frozenset(stop), rules, draws, compile)
+    ends = _Ends(frozenset(stop), until)
+    return _generate_long(model, writer, prompts, max_new_tokens, sampling, ends, rules, draws, compile)
 
 
 def _generate_long(
@@ -179,26 +189,28 @@ def _generate_long(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     sampling: Sampling,
-    stop: frozenset[int],
+    ends: _Ends,
     rules: Rules,
     streams: Sequence[np.random.Generator],
     compile: bool,
 ) -> Iterator[list[int | None]]:
     context = model.config.context
     going = {row: list(prompt) for row, prompt in enumerate(prompts)}
+    texts = [_Text(list(prompt), len(prompt), row) for row, prompt in enumerate(prompts)]  # also what falls out
     written = 0
     while written < max_new_tokens and going:
         for ids in going.values():
             if len(ids) == context:
                 del ids[: context - context // 2]
         steps = min(max_new_tokens - written, context - max(map(len, going.values())))
-        now = Rules(
-            rules.never,
-            max(0, rules.min_new_tokens - written),
-            rules.last if written + steps == max_new_tokens else None,
+        now = replace(
+            rules,
+            min_new_tokens=max(0, rules.min_new_tokens - written),
+            last=rules.last if written + steps == max_new_tokens else None,
         )
-        rows = [streams[row] for row in going]
-        for step in _generate(model, writer, list(going.values()), None, steps, sampling, stop, now, rows, compile):
+        rows, kept = [streams[row] for row in going], list(going.values())
+        theirs = [texts[row] for row in going]
+        for step in _generate(model, writer, kept, None, steps, sampling, ends, now, theirs, rows, compile):
             line: list[int | None] = [None] * len(prompts)
             for (row, ids), token in zip(going.items(), step, strict=True):
                 if token is not None:
@@ -206,7 +218,27 @@ def _generate_long(
                     ids.append(token)
             yield line
         written += steps
-        going = {row: ids for row, ids in going.items() if ids[-1] not in stop}
+        going = {row: ids for row, ids in going.items() if not ends.after(texts[row])}
+
+
+@dataclass
+class _Text:
+    """A row's tokens so far, of which the first `given` were not written here."""
+
+    ids: list[int]
+    given: int
+    row: int = 0
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What ends a row."""
+
+    stop: frozenset[int]
+    until: Until | None
+
+    def after(self, text: _Text) -> bool:
+        return text.ids[-1] in self.stop or (self.until is not None and self.until(text.row, text.ids[text.given :]))
 
 
 def _choices(sampling: Sampling | None, rules: Rules | None) -> tuple[Sampling, Rules]:
@@ -238,11 +270,13 @@ def _generate(
     source: Sequence[Sequence[int]] | None,
     steps: int,
     sampling: Sampling,
-    stop: frozenset[int],
+    ends: _Ends,
     rules: Rules,
+    texts: Sequence[_Text],
     streams: Sequence[np.random.Generator],
     compile: bool,
 ) -> Iterator[list[int | None]]:
+    """`texts`, one for each prompt, grow."""
     bucket = BUCKET if compile else 1
     slots = -(-(max(map(len, prompts)) + steps - 1) // bucket) * bucket
     next_logits: Callable[..., tuple[Tensor, KVCache]] = compiled_decode if compile else decode
@@ -258,18 +292,28 @@ def _generate(
                 logits, cache, memory = prefill(model, prompts, source, slots, bucket)
             else:
                 logits, cache = next_logits(writer, tokens, cache, memory)
-            tokens = _draw(rules.apply(logits, i, steps, stop), sampling, streams)
+            allowed = rules.apply(logits, i, steps, ends.stop, [text.ids for text in texts])
+            tokens = _draw(allowed, sampling, streams)
         drawn = tokens.tolist()
         if NOTHING in drawn:
-            raise NotFinite(
-                f"logits of row {drawn.index(NOTHING)} at step {i}: expected finite numbers, got others; a weight of "
-                "this model, or what became of it on the way, is not a number"
-            )
+            _raise_nothing(logits[drawn.index(NOTHING)], drawn.index(NOTHING), i)
         step = [None if done else token for done, token in zip(stopped, drawn, strict=True)]
-        stopped = [done or token in stop for done, token in zip(stopped, step, strict=True)]
+        for text, token in zip(texts, step, strict=True):
+            text.ids += [] if token is None else [token]
+        stopped = [done or ends.after(text) for done, text in zip(stopped, texts, strict=True)]
         yield step
         if all(stopped):
             return
+
+
+def _raise_nothing(logits: Float[Tensor, "vocab"], row: int, step: int) -> NoReturn:
+    """Raises `NotFinite`, or where the logits are numbers `ValueError`: the rules have left no token."""
+    if bool(logits.isfinite().all()):
+        raise ValueError(f"rules: no token is left at step {step} of row {row}: expected rules that leave one")
+    raise NotFinite(
+        f"logits of row {row} at step {step}: expected finite numbers, got others; a weight of this model, or what "
+        "became of it on the way, is not a number"
+    )
 
 
 def _draw(

@@ -1,4 +1,4 @@
-"""How a token is drawn (lesson 10): temperature, top-k and top-p as functions on logits, composed by `Sampling`."""
+"""How a token is drawn (lesson 10): temperature, top-k, top-p, min-p as functions on logits, composed by `Sampling`."""
 
 from __future__ import annotations
 
@@ -59,12 +59,24 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     return torch.full_like(logits, -math.inf).scatter(-1, order, descending.masked_fill(before >= p, -math.inf))
 
 
+def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
+    """Keep the tokens that are at least p times as probable as the most probable one (Nguyen et al. 2024, section 3).
+
+    That one always stays; all others become -inf. Raises `ValueError` unless 0 <= p <= 1.
+    """
+    if not 0 <= require_number("min_p", p, "a number from 0 to 1") <= 1:
+        raise ValueError(f"min_p={p!r}: expected a number from 0 to 1")
+    if p == 0:
+        return logits
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p), -math.inf)
+
+
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: the logits through `temperature`, then `top_k`, then `top_p`, then softmax.
+    """How the next token is chosen: logits through `temperature`, then `top_k`, `top_p` and `min_p`, then softmax.
 
     temperature:  0 is greedy decoding.
-    top_k, top_p: `None` leaves the step out.
+    top_k, top_p, min_p: `None` leaves the step out.
 
     Raises `ValueError` for a value that its function would refuse.
     """
@@ -72,6 +84,7 @@ class Sampling:
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
 
     def __post_init__(self) -> None:
         self.probabilities(torch.zeros(1, 1))  # the functions themselves are the judges
@@ -83,4 +96,6 @@ class Sampling:
             logits = top_k(logits, self.top_k)
         if self.top_p is not None:
             logits = top_p(logits, self.top_p)
+        if self.min_p is not None:
+            logits = min_p(logits, self.min_p)
         return logits.softmax(-1)

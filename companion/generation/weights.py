@@ -118,6 +118,8 @@ class _Attention(Attention):
     def __init__(self, layer: Attention, form: str) -> None:
         nn.Module.__init__(self)
         self.sizes, self.causal, self.dropout, self.rotary = layer.sizes, layer.causal, layer.dropout, layer.rotary
+        self.window, self.score_width, self.score_cap = layer.window, layer.score_width, layer.score_cap
+        self.query_norm, self.key_norm, self.by_width = layer.query_norm, layer.key_norm, layer.by_width
         self.together = _product([layer.query, layer.key, layer.value], form)
         self.widths = [layer.query.out_features, layer.key.out_features, layer.value.out_features]
         self.output = _product([layer.output], form)  # type: ignore[assignment]
@@ -151,7 +153,7 @@ class Prepared(Transformer):
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits of states of the stream."""
-        return self.output(stream if self.transform is None else self.transform(stream))
+        return self.capped(self.output(stream if self.transform is None else self.transform(stream)))
 
     @property
     def step_bytes(self) -> int:

@@ -11,21 +11,23 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
-from companion.boundary import check_broadcasts, described
-from companion.config import AttentionConfig, PositionConfig
-from companion.fields import require_number
+from companion.boundary import check_broadcasts, described, mask_of
+from companion.config import AttentionConfig, NormConfig, PositionConfig
+from companion.fields import require, require_number
 from companion.layers.cache import CrossCache, LayerCache
-from companion.layers.masks import Predicate, evaluate, materialize
+from companion.layers.masks import Predicate, evaluate, materialize, window
 from companion.layers.masks import causal as causal_predicate
-from companion.layers.positions import Rotary, Rotation, rotate
+from companion.layers.norms import norm
+from companion.layers.positions import Rotary, Rotation
 
-Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"]
-"""Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores."""
+Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"] | Integer[Tensor, "*#axes"]
+"""Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores. Whole
+numbers: 1 = may look, 0 = may not."""
 
-SourceMask = Bool[Tensor, "*#source_axes"] | Float[Tensor, "*#source_axes"]
+SourceMask = Bool[Tensor, "*#source_axes"] | Float[Tensor, "*#source_axes"] | Integer[Tensor, "*#source_axes"]
 """A `Mask` over the keys of a source, of which there are not as many as in the `Mask` beside it."""
 
 Backend = Literal["reference", "sdpa"]
@@ -78,7 +80,7 @@ def full_mask(
     if causal:
         return visible_and(mask, materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device))
     _check_axes(mask)
-    return mask
+    return mask if mask is None else mask_of(mask)
 
 
 def visible_and(mask: Mask | None, allowed: Bool[Tensor, "*#axes"]) -> Mask:
@@ -86,6 +88,7 @@ def visible_and(mask: Mask | None, allowed: Bool[Tensor, "*#axes"]) -> Mask:
     if mask is None:
         return allowed
     _check_axes(mask)
+    mask = mask_of(mask)
     return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
 
 
@@ -116,14 +119,19 @@ def attention_weights(
     *,
     mask: Mask | Predicate | None = None,
     causal: bool = False,
+    score_width: float | None = None,
+    score_cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """softmax(q k^T / sqrt(d_head) + mask) over the keys (Vaswani et al. 2017, eq. 1; lesson 02).
 
     Scores are scaled first and masked then, before the softmax. Rows sum to one; a row that may look nowhere is all
-    zeros. With fewer key heads than query heads, consecutive query heads share one.
+    zeros. With fewer key heads than query heads, consecutive query heads share one. `attend` says what the last two
+    arguments are.
     """
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1] if score_width is None else score_width)
+    if score_cap is not None:
+        scores = score_cap * torch.tanh(scores / score_cap)
     mask = full_mask(q, k, mask, causal)
     if mask is None:
         return scores.softmax(-1)
@@ -141,44 +149,58 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
     backend: Backend = "sdpa",
+    score_width: float | None = None,
+    score_cap: float | None = None,
 ) -> Float[Tensor, "batch head query d_v"]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(d_head) + mask) v (Vaswani et al. 2017, eq. 1; lesson 02).
 
-    mask:     four axes that broadcast to (batch, head, query, key). Boolean: True may look. Floating: added to the
-              scaled scores. Or a predicate of `companion.layers.masks`, with the last query at the last key.
-    causal:   a query sees the keys up to its own place; with more keys than queries, the last query is at the last key.
-    dropout:  probability of dropping a weight (the rest is scaled up). The caller passes 0 outside training.
-    backend:  `"reference"` is the formula, `"sdpa"` PyTorch's fused operator.
+    mask:         four axes that broadcast to (batch, head, query, key). Boolean, or whole numbers 1 and 0: True may
+                  look. Floating: added to the scaled scores. Or a predicate of `companion.layers.masks`, with the last
+                  query at the last key.
+    causal:       a query sees the keys up to its own place; with more keys than queries, the last query is at the last
+                  key.
+    dropout:      probability of dropping a weight (the rest is scaled up). The caller passes 0 outside training.
+    backend:      `"reference"` is the formula, `"sdpa"` PyTorch's fused operator.
+    score_width:  scores are q k^T / sqrt(score_width). `None`: d_head.
+    score_cap:    c: scaled scores s become c tanh(s / c), between -c and c, before the mask (Gemma Team 2024, Gemma 2).
+                  The fused operator cannot: they are computed by the formula, all of them at once. `None`: they stay.
 
     A query that may look nowhere gives zeros, and no gradient, on either backend. Cost: 2 query key (d_head + d_v)
     floating-point operations per head.
 
     Raises `ValueError` if shapes or dtypes do not fit each other, the head counts do not divide, the mask has not four
-    axes, or `backend` is unknown.
+    axes, `backend` is unknown, or the last two are not numbers above 0.
     """
     check_attended(q, k, v)
     require_number("dropout", dropout)
+    for name, value in (("score_width", score_width), ("score_cap", score_cap)):
+        if value is not None and not require_number(name, value) > 0:
+            raise ValueError(f"{name}={value!r}: expected a number > 0, or None")
     if not 0 <= dropout <= 1:
         raise ValueError(f"dropout={dropout!r}: expected a probability in [0, 1]")
     if isinstance(mask, Tensor) and mask.ndim == 4:
         check_broadcasts("mask", mask, (*q.shape[:3], k.shape[2]), "(batch, head, query, key)")
     if backend not in ("reference", "sdpa"):
         raise ValueError(f"backend={backend!r}: expected 'reference' or 'sdpa'")
-    if backend == "reference":
-        weights = F.dropout(attention_weights(q, k, mask=mask, causal=causal), dropout, training=dropout > 0)
+    if backend == "reference" or score_cap is not None:
+        weights = attention_weights(q, k, mask=mask, causal=causal, score_width=score_width, score_cap=score_cap)
+        weights = F.dropout(weights, dropout, training=dropout > 0)
         return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    scale = None if score_width is None else score_width**-0.5  # `None`: PyTorch's own, 1 / sqrt(d_head)
     grouped = q.shape[1] != k.shape[1]
     if mask is None and (not causal or q.shape[2] == k.shape[2] or q.shape[2] == 1):
         # PyTorch aligns is_causal top-left, which is right only for as many keys as queries; a single last query
         # sees every key and needs no mask at all.
         triangle = causal and q.shape[2] > 1
-        return F.scaled_dot_product_attention(q, k, v, is_causal=triangle, dropout_p=dropout, enable_gqa=grouped)
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=triangle, dropout_p=dropout, enable_gqa=grouped, scale=scale
+        )
     full = full_mask(q, k, mask, causal)
     assert full is not None
     full, empty = split_empty_rows(full)
     if full.dtype != torch.bool:
         full = full.to(q.dtype)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=full, dropout_p=dropout, enable_gqa=grouped)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=full, dropout_p=dropout, enable_gqa=grouped, scale=scale)
     return out.masked_fill(empty, 0.0)
 
 
@@ -190,8 +212,12 @@ class Attention(nn.Module):
     causal:     whether a token may look only at itself and what came before it.
     positions:  rotary positions turn queries and keys here; the other kinds do nothing in this layer.
     dropout:    probability of dropping an attention weight in training.
+    norms:      the kind of those of queries and keys, where `config.qk_norm` asks for them.
 
-    Raises `ValueError` for an odd `d_head` with rotary positions, or heads that do not divide.
+    A layer with `config.window` is local. Which layers of a model are is for `ModelConfig.layer` to say.
+
+    Raises `ValueError` for an odd `d_head` with rotary positions, heads that do not divide, or a window that is not
+    causal.
     """
 
     def __init__(
@@ -202,6 +228,7 @@ class Attention(nn.Module):
         causal: bool = True,
         positions: PositionConfig | None = None,
         dropout: float = 0.0,
+        norms: NormConfig = NormConfig(),  # noqa: B008  (frozen)
     ) -> None:
         super().__init__()
         self.sizes = sizes = config.resolved(d_model)
@@ -211,7 +238,14 @@ class Attention(nn.Module):
         self.query = nn.Linear(d_model, sizes.heads * sizes.d_head, bias=config.bias)
         self.key = nn.Linear(d_model, sizes.kv_heads * sizes.d_head, bias=config.bias)
         self.value = nn.Linear(d_model, sizes.kv_heads * sizes.d_v, bias=config.bias)
-        self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.bias)
+        self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.biased_output)
+        self.by_width = config.qk_norm == "width"  # else by head
+        widths = (sizes.heads * sizes.d_head, sizes.kv_heads * sizes.d_head) if self.by_width else (sizes.d_head,) * 2
+        self.query_norm, self.key_norm = (None if config.qk_norm is None else norm(norms, width) for width in widths)
+        self.score_width, self.score_cap = config.score_width, config.score_cap
+        if config.window is not None:
+            require(causal, "causal", causal, "True beside a window, which looks back")
+        self.window = None if config.window is None else config.window.width
 
     def forward(
         self,
@@ -236,20 +270,36 @@ class Attention(nn.Module):
         causal = self.causal
         if isinstance(cache, CrossCache) or source is not None:
             kept = cache if isinstance(cache, CrossCache) else self.project_source(source)
-            q, k, v, causal = self._split(self.query(x), self.sizes.heads), kept.keys, kept.values, False
+            q = self._heads(self.query(x), self.sizes.heads, self.query_norm)
+            k, v, causal = kept.keys, kept.values, False
         elif cache is None:
-            q, k, v = self.project(x, torch.arange(x.shape[1], device=x.device) if positions is None else positions)
+            n = x.shape[1]
+            q, k, v = self.project(x, torch.arange(n, device=x.device) if positions is None else positions)
+            if self.window is not None and n > self.window:
+                near = materialize(window(self.window), 1, n, n, device=x.device)
+                mask, causal = visible_and(full_mask(q, k, mask, causal=False), near), False
         elif not causal:
             raise ValueError("cache: kept keys and values stay right only under a causal mask; got causal=False")
         else:
             q, k, v = self.project(x, cache.slots if positions is None else positions)
             k, v = cache.write(k, v)
             if mask is not None and not isinstance(mask, Tensor):
-                mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(k.shape[2], device=q.device))
+                mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(cache.visible, device=q.device))
+            if mask is not None:
+                mask = cache.shown(mask)
             if cache.mask is not None:  # it says what causal would, of rows that stand at different places
                 mask, causal = visible_and(mask, cache.mask), False
-        dropout = self.dropout if self.training else 0.0
-        heads = attend(q, k.to(q.dtype), v.to(q.dtype), mask=mask, causal=causal, dropout=dropout, backend=backend)
+        heads = attend(
+            q,
+            k.to(q.dtype),
+            v.to(q.dtype),
+            mask=mask,
+            causal=causal,
+            dropout=self.dropout if self.training else 0.0,
+            backend=backend,
+            score_width=self.score_width,
+            score_cap=self.score_cap,
+        )
         return self.output(self._merge(heads))
 
     def project(
@@ -259,13 +309,14 @@ class Attention(nn.Module):
         Float[Tensor, "batch kv_head token d_head"],
         Float[Tensor, "batch kv_head token d_v"],
     ]:
-        """Queries, keys and values of `x`, split into heads; queries and keys rotated if positions are rotary."""
+        """Queries, keys and values of `x`, split into heads; queries and keys normalised where there is a norm for
+        them, and rotated if positions are rotary."""
         queries, keys, values = self._projected(x)
-        q = self._split(queries, self.sizes.heads)
-        k, v = self._split(keys, self.sizes.kv_heads), self._split(values, self.sizes.kv_heads)
+        q = self._heads(queries, self.sizes.heads, self.query_norm)
+        k, v = self._heads(keys, self.sizes.kv_heads, self.key_norm), self._split(values, self.sizes.kv_heads)
         if self.rotary is not None:
             turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions, x.dtype)
-            q, k = rotate(q, turn, self.rotary.layout), rotate(k, turn, self.rotary.layout)
+            q, k = self.rotary.turn(q, turn), self.rotary.turn(k, turn)
         return q, k, v
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -279,9 +330,18 @@ class Attention(nn.Module):
         """
         if source is None:
             raise ValueError("source=None: expected the tensor that cross-attention looks at, (batch, key, d_model)")
+        keys, values = self.key(source), self.value(source)
         return CrossCache(
-            self._split(self.key(source), self.sizes.kv_heads), self._split(self.value(source), self.sizes.kv_heads)
+            self._heads(keys, self.sizes.kv_heads, self.key_norm), self._split(values, self.sizes.kv_heads)
         )
+
+    def _heads(
+        self, x: Float[Tensor, "batch token wide"], heads: int, norm: nn.Module | None
+    ) -> Float[Tensor, "batch head token d_head"]:
+        """Queries or keys split into heads, and normalised before or after, or not at all."""
+        if norm is None:
+            return self._split(x, heads)
+        return self._split(norm(x), heads) if self.by_width else norm(self._split(x, heads))
 
     @staticmethod
     def _split(x: Float[Tensor, "batch token wide"], heads: int) -> Float[Tensor, "batch head token d_head"]:

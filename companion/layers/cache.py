@@ -9,6 +9,11 @@ conversations on one model cannot meet.
 The tensors are allocated once and written in place; only `lengths` tells what is in them. Handles of one conversation
 share them: an older handle stays valid for what it describes, and going on from it overwrites what came later
 (`rewind` says so explicitly); `clone` it first to keep both futures.
+
+A local layer, whose tokens see a window of the last ones, needs no more than these. Where its window is much shorter
+than the text may get, its tensors roll: they have columns for the window and `BACK` tokens on either side of it, and
+when they are full, the last columns move to the front of new ones. What a token sees is in its window, so none of this
+changes a number.
 """
 
 from __future__ import annotations
@@ -21,8 +26,17 @@ from torch import Tensor
 
 from companion.boundary import check_kind, described
 from companion.config import ModelConfig, require_whole
-from companion.layers.masks import causal, materialize
+from companion.layers.masks import causal, materialize, window
 from companion.room import check_room
+
+BACK = 64
+"""Tokens that a rolling layer always holds before its window, so that as many can be taken back, and columns that are
+free after a move, so that moves are rare."""
+
+
+def columns(width: int, slots: int) -> int:
+    """Columns of a local layer with a window of `width` tokens, in a cache with room for `slots`."""
+    return min(slots, width - 1 + 2 * BACK)
 
 
 @dataclass(frozen=True)
@@ -42,9 +56,13 @@ class LayerCache:
     """One layer's share of a `KVCache`, opened for a call of `token` new tokens.
 
     slots:    where each new token goes, (batch, token). It is also its position.
-    filled:   slots in use before this call when that is the same for every row, else `None`.
-    visible:  how many slots attention reads.
-    mask:     which of them each new token may see; `None` when lower-right causal says it all.
+    filled:   columns in use before this call when that is the same for every row, else `None`.
+    visible:  how many slots a mask counts.
+    mask:     which of the keys each new token may see; `None` when lower-right causal says it all.
+    first:    the first column that attention reads,
+    end:      and the one behind the last.
+    gone:     tokens of each row that a rolling layer holds no more, so that its column c is slot c + gone; `None`: the
+              columns are the slots.
     """
 
     keys: Float[Tensor, "batch kv_head slot d_head"]
@@ -52,12 +70,15 @@ class LayerCache:
     slots: Int[Tensor, "batch token"]
     filled: int | None
     visible: int
-    mask: Bool[Tensor, "batch 1 token key"] | None
+    mask: Bool[Tensor, "#batch 1 token key"] | None
+    first: int
+    end: int
+    gone: Int[Tensor, "batch"] | None = None
 
     def write(
         self, k: Float[Tensor, "batch kv_head token d_head"], v: Float[Tensor, "batch kv_head token d_v"]
     ) -> tuple[Float[Tensor, "batch kv_head key d_head"], Float[Tensor, "batch kv_head key d_v"]]:
-        """Store the new keys (already rotated) and values; give back every visible slot.
+        """Store the new keys (already rotated) and values; give back every column that attention reads.
 
         Raises `ValueError` where a gradient is being recorded, which writing in place would break.
         """
@@ -68,8 +89,37 @@ class LayerCache:
                 store[:, :, self.filled : self.filled + new.shape[2]] = new
             else:
                 rows = torch.arange(store.shape[0], device=store.device)[:, None]
-                store[rows, :, self.slots] = new.transpose(1, 2).to(store.dtype)
-        return self.keys[:, :, : self.visible], self.values[:, :, : self.visible]
+                places = self.slots if self.gone is None else self.slots - self.gone[:, None]
+                store[rows, :, places] = new.transpose(1, 2).to(store.dtype)
+        return self.keys[:, :, self.first : self.end], self.values[:, :, self.first : self.end]
+
+    def shown(self, mask: Tensor) -> Tensor:
+        """A mask over all slots, (..., slot), as one over the columns that attention reads."""
+        if mask.shape[-1] == 1 or (self.gone is None and self.end - self.first == mask.shape[-1]):
+            return mask
+        if self.gone is None:
+            return mask[..., self.first : self.end]
+        column = torch.arange(self.first, self.end, device=mask.device)
+        slot = (column + self.gone[:, None]).clamp(max=self.visible - 1)  # columns from there on are in no window
+        return mask.expand(len(slot), *mask.shape[1:]).take_along_dim(slot[:, None, None], dim=-1)
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a `KVCache` knows of its local layers.
+
+    width:    of the window, in tokens.
+    layers:   which layers are local.
+    slots:    room in each row, in tokens.
+    columns:  in use; an upper bound, and exact where the cache is uniform.
+    gone:     tokens of each row that these layers hold no more, (batch,); `None`: they have a column for every slot.
+    """
+
+    width: int
+    layers: tuple[bool, ...]
+    slots: int
+    columns: int
+    gone: Int[Tensor, "batch"] | None
 
 
 @dataclass(frozen=True)
@@ -82,15 +132,17 @@ class KVCache:
     uniform:       whether every row's length is exactly `filled`.
     bucket:        attention reads a multiple of this many slots, so that a compiled step meets few different shapes.
     writer:        the number of the model that filled it; `None` while it is empty.
+    local:         of the layers that look through a window; `None` if there are none.
     """
 
-    keys: tuple[Float[Tensor, "batch kv_head slot d_head"], ...]
-    values: tuple[Float[Tensor, "batch kv_head slot d_v"], ...]
+    keys: tuple[Float[Tensor, "batch kv_head _ d_head"], ...]  # not as many slots in rolling layers
+    values: tuple[Float[Tensor, "batch kv_head _ d_v"], ...]
     lengths: Int[Tensor, "batch"]
     filled: int = 0
     uniform: bool = True
     bucket: int = 1
     writer: int | None = None
+    local: Local | None = None
 
     @classmethod
     def create(
@@ -105,23 +157,30 @@ class KVCache:
     ) -> KVCache:
         """An empty cache with room for `slots` tokens in each of `batch` rows.
 
-        Memory: 2 (or d_head + d_v) numbers for each layer, kv_head and slot; `companion.account` counts the bytes.
+        Memory: 2 (or d_head + d_v) numbers for each layer, kv_head and slot, of a local layer for `columns(...)` of the
+        slots; `companion.account` counts the bytes. A local layer also keeps all that the last call brought until the
+        next, because only then is it known which of it was padding.
         Raises `ValueError` if a size is below 1, or memory has no room for it.
         """
         check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
         for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):
             require_whole(name, value)
-        sizes = config.sizes
-        numbers = config.layers * sizes.kv_heads * (sizes.d_head + sizes.d_v)
-        check_room(f"batch={batch} and slots={slots}", "the cache", batch * slots * numbers * dtype.itemsize, device)
+        sizes, seen = config.sizes, config.attention.window
+        lengths = torch.zeros(batch, dtype=torch.long, device=device)
+        room, local = [slots] * config.layers, None
+        if seen is not None:
+            layers = tuple(map(config.local, range(config.layers)))
+            held = columns(seen.width, slots)
+            room = [held if layer else slots for layer in layers]
+            local = Local(seen.width, layers, slots, 0, lengths if held < slots else None)
+        numbers = sum(room) * sizes.kv_heads * (sizes.d_head + sizes.d_v)
+        check_room(f"batch={batch} and slots={slots}", "the cache", batch * numbers * dtype.itemsize, device)
 
         def store(width: int) -> tuple[Tensor, ...]:
-            shape = (batch, sizes.kv_heads, slots, width)
-            return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers))
+            shapes = ((batch, sizes.kv_heads, held, width) for held in room)
+            return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape in shapes)
 
-        return cls(
-            store(sizes.d_head), store(sizes.d_v), torch.zeros(batch, dtype=torch.long, device=device), bucket=bucket
-        )
+        return cls(store(sizes.d_head), store(sizes.d_v), lengths, bucket=bucket, local=local)
 
     @property
     def batch(self) -> int:
@@ -131,7 +190,7 @@ class KVCache:
     @property
     def slots(self) -> int:
         """Room in each row, in tokens."""
-        return self.keys[0].shape[2]
+        return self.keys[0].shape[2] if self.local is None else self.local.slots
 
     def check(self, config: ModelConfig, writer: int) -> None:
         """Raises `ValueError` unless this is a cache for a model of `config`, and none that another one has filled."""
@@ -141,14 +200,48 @@ class KVCache:
         if got != expected:
             named = "layers={}, kv_head={}, d_head={}, d_v={}".format
             raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as this model has")
+        seen, local = config.attention.window, self.local
+        here = None if seen is None else (seen.width, tuple(map(config.local, range(config.layers))))
+        if here != (None if local is None else (local.width, local.layers)):
+            raise ValueError(f"cache is for window={local and local.width}: expected one made for this model's {here}")
         if self.writer is not None and self.writer != writer:
             raise ValueError(
                 "cache: another model has filled it, whose keys mean nothing to this one; expected an empty cache, or "
                 "the one that this model's last call gave back"
             )
 
+    def ready(self, tokens: int) -> KVCache:
+        """This cache with columns for `tokens` more tokens in its local layers: itself, or one whose local layers have
+        moved their last columns to new tensors, which leaves this one as it was."""
+        local = self.local
+        if local is None or local.gone is None or self.filled + tokens > self.slots:  # too many: `open` refuses them
+            return self
+        of_one = local.layers.index(True)
+        if local.columns + tokens <= self.keys[of_one].shape[2]:
+            return self
+        held = min(local.columns, local.width - 1 + BACK)
+        shift = (self.lengths - local.gone - held).clamp(min=0)
+        column = shift[:, None] + torch.arange(held, device=shift.device)
+
+        def moved(store: Tensor) -> Tensor:
+            new = store.new_zeros(
+                *store.shape[:2], max(columns(local.width, local.slots), held + tokens), store.shape[3]
+            )
+            if self.uniform:
+                new[:, :, :held] = store[:, :, local.columns - held : local.columns]
+            else:
+                new[:, :, :held] = store.take_along_dim(column[:, None, :, None], dim=2)
+            return new
+
+        def all_moved(stores: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return tuple(moved(s) if here else s for s, here in zip(stores, local.layers, strict=True))
+
+        rolled = replace(local, columns=held, gone=local.gone + shift)
+        return replace(self, keys=all_moved(self.keys), values=all_moved(self.values), local=rolled)
+
     def open(self, tokens: int) -> list[LayerCache]:
-        """Every layer's share, for a call that brings `tokens` new tokens to each row.
+        """Every layer's share, for a call that brings `tokens` new tokens to each row; with local layers, of what
+        `ready` gave back.
 
         Raises `ValueError` if they do not fit; nothing has been written then.
         """
@@ -164,16 +257,45 @@ class KVCache:
         if not self.uniform or visible != reach:
             mask = materialize(causal, self.batch, slots, visible)
         filled = self.filled if self.uniform else None
-        return [LayerCache(k, v, slots, filled, visible, mask) for k, v in zip(self.keys, self.values, strict=True)]
+        stores = list(zip(self.keys, self.values, strict=True))
+        opened = [LayerCache(k, v, slots, filled, visible, mask, 0, visible) for k, v in stores]
+        local = self.local
+        if local is None or reach <= local.width:  # nothing is out of any window
+            return opened
+        near = self._open_local(local, opened[0])
+        return [
+            replace(near, keys=layer.keys, values=layer.values) if here else layer
+            for layer, here in zip(opened, local.layers, strict=True)
+        ]
+
+    def _open_local(self, local: Local, layer: LayerCache) -> LayerCache:
+        """What a local layer shows where a global one shows `layer`; its tensors are for the caller to put in."""
+        tokens, end = layer.slots.shape[1], local.columns + layer.slots.shape[1]
+        if self.uniform and self.bucket == 1:
+            first = max(0, end - tokens - local.width + 1)  # no query sees further back
+            mask = None
+            if tokens > 1:
+                mask = materialize(window(local.width), 1, tokens, end - first, device=layer.slots.device)
+            return replace(layer, filled=local.columns, mask=mask, first=first, end=end, gone=local.gone)
+        if self.bucket > 1:  # `filled` says where a bucket ends, and there are never more columns than slots
+            end = min(self.keys[local.layers.index(True)].shape[2], layer.visible)
+        places = layer.slots if local.gone is None else layer.slots - local.gone[:, None]
+        mask = materialize(window(local.width), self.batch, places, end)
+        filled = local.columns if self.uniform else None
+        return replace(layer, filled=filled, mask=mask, first=0, end=end, gone=local.gone)
 
     def advance(self, tokens: int, writer: int | None = None) -> KVCache:
         """The cache after a call that wrote `tokens` tokens to every row. `writer`: the number of the model."""
-        return replace(self, lengths=self.lengths + tokens, filled=self.filled + tokens, writer=writer)
+        local = None if self.local is None else replace(self.local, columns=self.local.columns + tokens)
+        lengths, filled = self.lengths + tokens, self.filled + tokens
+        return replace(self, lengths=lengths, filled=filled, writer=writer, local=local)
 
     def rewind(self, lengths: int | Int[Tensor, "batch"]) -> KVCache:
         """Forget what lies beyond `lengths`: padding of unequal prompts, or tokens to be taken back.
 
-        Raises `ValueError` for what is no number of tokens, and if a row would have to hold more than it does.
+        Raises `ValueError` for what is no number of tokens, if a row would have to hold more than it does, and if
+        local layers no longer hold what its last token saw: they are sure to for what the last call brought, and for
+        `BACK` tokens.
         """
         expected = f"a whole number, or a tensor of one for each of the {self.batch} rows"
         if isinstance(lengths, Tensor):
@@ -189,7 +311,20 @@ class KVCache:
             )
         longest, shortest = int(wanted.max()), int(wanted.min())
         writer = self.writer if longest else None
-        return replace(self, lengths=wanted.clone(), filled=longest, uniform=longest == shortest, writer=writer)
+        uniform, local = longest == shortest, self.local
+        if local is not None:
+            gone, most = local.gone, longest
+            if gone is not None:
+                gone = gone.masked_fill(wanted == 0, 0)
+                if bool((gone > (wanted - local.width + 1).clamp(min=0)).any()):
+                    raise ValueError(
+                        f"lengths={wanted.tolist()}: expected of each row 0, or a number near what it holds, "
+                        f"{self.lengths.tolist()}; local layers keep the last tokens only, a window of {local.width} "
+                        f"and {BACK} more"
+                    )
+                most, uniform = int((wanted - gone).max()), uniform and bool((gone == gone[0]).all())
+            local = replace(local, columns=most, gone=gone)
+        return replace(self, lengths=wanted.clone(), filled=longest, uniform=uniform, writer=writer, local=local)
 
     def clone(self) -> KVCache:
         """A copy with storage of its own, to follow two continuations of one text."""
@@ -203,16 +338,22 @@ class KVCache:
         if not isinstance(rows, Tensor) or rows.dtype not in (torch.int64, torch.int32) or rows.ndim != 1:
             raise ValueError(f"rows={described(rows)}: expected a tensor of whole numbers, (row,)")
 
-        def pick(store: Tensor) -> Tensor:
+        def pick(store: Tensor, filled: int) -> Tensor:
             # What no row has filled is not worth copying. It is zero, not left undefined: a masked slot has weight
             # zero, and zero times whatever a float may hold could be NaN.
             picked = store.new_zeros(len(rows), *store.shape[1:])
-            picked[:, :, : self.filled] = store[rows, :, : self.filled]
+            picked[:, :, :filled] = store[rows, :, :filled]
             return picked
 
+        local = self.local
+        used = [self.filled] * len(self.keys)
+        if local is not None:
+            used = [local.columns if here else self.filled for here in local.layers]
+            local = replace(local, gone=None if local.gone is None else local.gone[rows])
         return replace(
             self,
-            keys=tuple(map(pick, self.keys)),
-            values=tuple(map(pick, self.values)),
+            keys=tuple(map(pick, self.keys, used)),
+            values=tuple(map(pick, self.values, used)),
             lengths=self.lengths[rows],
+            local=local,
         )

@@ -13,14 +13,16 @@ from torch import Tensor, nn
 from companion.config import FeedForwardConfig
 
 
-def activation(kind: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]) -> Callable[[Tensor], Tensor]:
-    """The scalar nonlinearity of `kind`; for `"swiglu"` that of its gate, SiLU: x * sigmoid(x)."""
+def activation(
+    kind: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"],
+) -> Callable[[Tensor], Tensor]:
+    """The scalar nonlinearity of `kind`; of a gated one that of its gate: `"swiglu"` SiLU, x * sigmoid(x)."""
     match kind:
         case "relu":
             return F.relu
-        case "gelu":
+        case "gelu" | "geglu":
             return F.gelu
-        case "gelu_tanh":
+        case "gelu_tanh" | "geglu_tanh":
             return partial(F.gelu, approximate="tanh")
         case "silu" | "swiglu":
             return F.silu
@@ -28,7 +30,8 @@ def activation(kind: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu"]) -> 
 
 class FeedForward(nn.Module):
     """Plain: f(x W_in + b_in) W_out + b_out (Vaswani et al. 2017, eq. 2, with f = ReLU).
-    Gated (`"swiglu"`): (silu(x W_gate) * (x W_in)) W_out (Shazeer 2020, eq. 6). Biases only if the config asks.
+    Gated (`"swiglu"`): (silu(x W_gate) * (x W_in)) W_out (Shazeer 2020, eq. 6); `"geglu"` has a GELU there (eq. 5).
+    Biases only if the config asks.
 
     W_in and W_gate are (d_model, d_ff), W_out (d_ff, d_model); `nn.Linear` stores the transpose.
     """
@@ -36,7 +39,7 @@ class FeedForward(nn.Module):
     def __init__(self, d_model: int, config: FeedForwardConfig) -> None:
         super().__init__()
         self.activation = activation(config.activation)
-        self.gate = nn.Linear(d_model, config.d_ff, bias=config.bias) if config.activation == "swiglu" else None
+        self.gate = nn.Linear(d_model, config.d_ff, bias=config.bias) if config.gated else None
         self.inner = nn.Linear(d_model, config.d_ff, bias=config.bias)
         self.outer = nn.Linear(config.d_ff, d_model, bias=config.bias)
 

@@ -226,7 +226,7 @@ class MoE(nn.Module):
         self.activation = activation(expert.activation)
         self.router = nn.Linear(d_model, config.experts, bias=False)
         inner = (config.experts, d_model, expert.d_ff)
-        self.gate = nn.Parameter(torch.empty(inner)) if expert.activation == "swiglu" else None
+        self.gate = nn.Parameter(torch.empty(inner)) if expert.gated else None
         self.inner = nn.Parameter(torch.empty(inner))
         self.outer = nn.Parameter(torch.empty(config.experts, expert.d_ff, d_model))
         for weight in (self.gate, self.inner, self.outer):

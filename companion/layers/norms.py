@@ -23,15 +23,22 @@ def rms_norm(
 
 
 class RMSNorm(nn.Module):
-    """`rms_norm` with a learned gain (d_model)."""
+    """`rms_norm` with a learned gain (d_model).
 
-    def __init__(self, d_model: int, eps: float = 1e-6) -> None:
+    unit_offset: the gain is 1 + weight (Gemma): weights begin at zero, and decay pulls the gain to one. Half precision
+    is multiplied by it in fp32, before it is rounded; a gain near one would lose its last digits there.
+    """
+
+    def __init__(self, d_model: int, eps: float = 1e-6, *, unit_offset: bool = False) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(d_model))
+        self.unit_offset = unit_offset
+        self.weight = nn.Parameter(torch.zeros(d_model) if unit_offset else torch.ones(d_model))
 
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """Each token normalised alone, over its last axis."""
+        if self.unit_offset:
+            return rms_norm(wide(x), 1 + wide(self.weight), self.eps).to(x.dtype)
         return rms_norm(x, self.weight, self.eps)
 
 
@@ -58,4 +65,4 @@ def norm(config: NormConfig, d_model: int) -> LayerNorm | RMSNorm:
         case "layer":
             return LayerNorm(d_model, config.eps)
         case "rms":
-            return RMSNorm(d_model, config.eps)
+            return RMSNorm(d_model, config.eps, unit_offset=config.unit_offset)

@@ -14,13 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.config import PositionConfig
+from companion.groups import RotaryScaling
+from companion.layers.frequencies import frequencies, magnitude_of, scaled_frequencies
 from companion.layers.wide import wide_dtype
-
-
-def _frequencies(width: int, base: float, like: Tensor) -> Float[Tensor, "pair"]:
-    """omega_i = base^(-2i / width) for i = 0 ... width/2 - 1: one frequency for each pair of components."""
-    exponent = torch.arange(0, width, 2, device=like.device, dtype=like.dtype) / width
-    return base**-exponent
 
 
 def _angles(
@@ -30,7 +26,7 @@ def _angles(
         raise ValueError(f"{name}={width}: expected an even width, because components are taken in pairs")
     # Angles reach thousands of radians: half precision would blur neighbouring positions into one.
     places = positions.to(wide_dtype(dtype))
-    return places[..., None] * _frequencies(width, base, places)
+    return places[..., None] * frequencies(width, base, places)
 
 
 def sinusoidal(
@@ -92,11 +88,17 @@ class Rotation(NamedTuple):
     sin: Float[Tensor, "... token pair"]
 
 
-def rotation(angles: Float[Tensor, "... token pair"], dtype: torch.dtype) -> Rotation:
-    """What `rotate` needs of the angles, (token, pair) or (batch, token, pair), in the dtype of what it will turn."""
+def rotation(angles: Float[Tensor, "... token pair"], dtype: torch.dtype, magnitude: float = 1.0) -> Rotation:
+    """What `rotate` needs of the angles, (token, pair) or (batch, token, pair), in the dtype of what it will turn.
+
+    magnitude: by which turning also stretches; 1 is a rotation and nothing else.
+    """
     if angles.ndim == 3:
         angles = angles[:, None]  # (batch, 1, token, pair): all heads of a row turn alike
-    return Rotation(angles.cos().to(dtype), angles.sin().to(dtype))
+    cos, sin = angles.cos(), angles.sin()
+    if magnitude != 1.0:
+        cos, sin = magnitude * cos, magnitude * sin
+    return Rotation(cos.to(dtype), sin.to(dtype))
 
 
 def rotate(
@@ -133,29 +135,55 @@ def _turned(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Ten
 class Rotary:
     """Rotary positions of heads of one width (Su et al. 2021; lesson 05). Layers whose `Rotary` is equal turn alike.
 
-    d_head:  width of a query and of a key.
-    base:    of the frequencies, see `rotary_angles`.
-    layout:  which components make a pair, see `rotate`.
+    d_head:   width of a query and of a key.
+    base:     of the frequencies, see `rotary_angles`.
+    layout:   which components make a pair, see `rotate`.
+    width:    how many components are turned, the first of each head; the others pass. `None`: all.
+    scaling:  of the frequencies, see `companion.groups.RotaryScaling`.
 
-    Raises `ValueError` if `d_head` is odd.
+    Raises `ValueError` if the width that is turned is odd.
     """
 
     d_head: int
     base: float = 10000.0
     layout: Literal["half", "interleaved"] = "half"
+    width: int | None = None
+    scaling: RotaryScaling | None = None
 
     def __post_init__(self) -> None:
-        if self.d_head % 2:
-            raise ValueError(f"d_head={self.d_head}: expected an even width, because rotary turns pairs of components")
+        if self.turned % 2:
+            name = "d_head" if self.width is None else "width"
+            raise ValueError(f"{name}={self.turned}: expected an even width, because rotary turns pairs of components")
+
+    @property
+    def turned(self) -> int:
+        """`width`, with its default filled in."""
+        return self.d_head if self.width is None else self.width
 
     @classmethod
     def of(cls, config: PositionConfig | None, d_head: int) -> Rotary | None:
         """The rotary positions that `config` asks for; `None` for the other kinds."""
-        return None if config is None or config.kind != "rotary" else cls(d_head, config.base, config.pairing)
+        if config is None or config.kind != "rotary":
+            return None
+        width = None if config.share == 1.0 else int(config.share * d_head)
+        return cls(d_head, config.base, config.pairing, width, config.scaling)
 
     def at(self, positions: Int[Tensor, "*batch token"], dtype: torch.dtype) -> Rotation:
         """By how much queries and keys of that dtype turn at these positions."""
-        return rotation(rotary_angles(positions, self.d_head, self.base, dtype), dtype)
+        if self.scaling is None:
+            return rotation(rotary_angles(positions, self.turned, self.base, dtype), dtype)
+        places = positions.to(wide_dtype(dtype))
+        omega = scaled_frequencies(self.turned, self.base, self.scaling, places)
+        return rotation(places[..., None] * omega, dtype, magnitude_of(self.scaling))
+
+    def turn(
+        self, x: Float[Tensor, "batch head token d_head"], by: Rotation
+    ) -> Float[Tensor, "batch head token d_head"]:
+        """`x` turned, and what is not turned beside it as it was. Raises `ValueError` as `rotate` does."""
+        if self.turned == x.shape[-1]:
+            return rotate(x, by, self.layout)
+        front, rest = x[..., : self.turned], x[..., self.turned :]
+        return torch.cat((rotate(front, by, self.layout), rest), dim=-1)
 
 
 def half_from_interleaved(d_head: int) -> Int[Tensor, "d_head"]:

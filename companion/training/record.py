@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from companion.fields import parse_json, shown
+from companion.fields import is_number, parse_json, shown
 
 DIGEST = "digest"
 _WHOLE = ("updates", "evaluations", "parameters")
@@ -76,7 +75,7 @@ def check_record(record: Record, remedy: str) -> None:
         require(record["precision"] in ("fp32", "bf16"), "precision", "'fp32' or 'bf16'")
     if "bytes_per_token" in record:
         require(
-            _is_number(record["bytes_per_token"]) and record["bytes_per_token"] > 0, "bytes_per_token", "a number > 0"
+            is_number(record["bytes_per_token"]) and record["bytes_per_token"] > 0, "bytes_per_token", "a number > 0"
         )
     if "data" in record:
         texts = isinstance(record["data"], list) and all(isinstance(path, str) for path in record["data"])
@@ -87,7 +86,7 @@ def check_record(record: Record, remedy: str) -> None:
         ("yardsticks", float, "numbers"),
     ):
         values = record.get(name, {}).values()
-        fits = all(_is_number(value) if kind is float else isinstance(value, str) for value in values)
+        fits = all(is_number(value) if kind is float else isinstance(value, str) for value in values)
         require(fits, name, f"an object whose values are {expected}")
     for name in ("title", "fingerprint"):
         text = record.get("text", {})
@@ -97,7 +96,7 @@ def check_record(record: Record, remedy: str) -> None:
 def check_result(result: Record, remedy: str) -> None:
     """Raises `ValueError` for a result that holds no number where one belongs."""
     for name, value in result.items():
-        if name != DIGEST and not (_is_number(value) or isinstance(value, (dict, list))):
+        if name != DIGEST and not (is_number(value) or isinstance(value, (dict, list))):
             raise ValueError(f"{result.path}: {name}={shown(value)}: expected a finite number; {remedy}")
 
 
@@ -108,7 +107,3 @@ def digest_of(values: object) -> str:
 
 def _digest(fields: Mapping[str, Any], run: str) -> str:
     return digest_of([run, fields])
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf

@@ -42,7 +42,7 @@ def test_every_comparison_notices_what_it_is_for(monkeypatch) -> None:
     with comparisons.threads(2):
         monkeypatch.setattr("companion.selftest.comparisons.F.linear", by_place)
         address, rows = comparisons.other_address(), comparisons.other_rows()
-        assert not address.same and address.found.startswith("400 of 400, by ")
+        assert not address.same and address.found.startswith("400 of 400, ")
         assert not rows.same and not comparisons.other_threads().same
         assert torch.get_num_threads() == 2
         monkeypatch.undo()

@@ -15,6 +15,7 @@ from companion import (
     NormConfig,
     PositionConfig,
     Transformer,
+    WindowConfig,
 )
 from companion.costs.account import (
     cache_bytes,
@@ -55,6 +56,7 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
         *(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)),
     )
     moe = draw(st.none() | mixtures)
+    windows = st.builds(WindowConfig, st.integers(1, 6), st.sampled_from([(True,), (True, False)]))
     return ModelConfig(
         vocab=draw(st.integers(2, 30)),
         d_model=2 * draw(st.integers(1, 12)),
@@ -66,14 +68,20 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
             d_head=2 * draw(st.integers(1, 4)),
             d_v=draw(st.none() | st.integers(1, 7)),
             bias=draw(st.booleans()),
+            output_bias=draw(st.none() | st.booleans()),
+            qk_norm=draw(st.none() | st.sampled_from(["head", "width"])),
+            score_cap=draw(st.none() | st.just(5.0)),
+            window=draw(st.none() | windows) if stack == "decoder" else None,
         ),
         feed_forward=FeedForwardConfig(
             d_ff=draw(st.integers(1, 20)),
-            activation=draw(st.sampled_from(["relu", "gelu", "swiglu"])),
+            activation=draw(st.sampled_from(["relu", "gelu", "swiglu", "geglu"])),
             bias=moe is None and draw(st.booleans()),
         ),
         positions=PositionConfig(draw(st.sampled_from(["rotary", "sinusoidal", "learned", "none"]))),
-        norm=NormConfig(draw(st.sampled_from(["layer", "rms"])), draw(st.sampled_from(["pre", "post"]))),
+        norm=NormConfig(
+            draw(st.sampled_from(["layer", "rms"])), draw(st.sampled_from(["pre", "post", "both", "after"]))
+        ),
         embedding=draw(ends(stack)),
         moe=moe,
         stack=stack,
@@ -215,8 +223,23 @@ def test_writing_1024_tokens_costs_530_times_more_without_a_cache():
 @given(configs(stacks=("decoder",)), st.integers(1, 9), st.integers(1, 3), st.booleans())
 def test_cache_bytes_are_those_of_the_tensors(config, tokens, batch, wide):
     dtype = torch.float64 if wide else torch.bfloat16
+    tokens += 150 * (tokens % 2)  # so many that local layers roll
     cache = KVCache.create(config, batch, tokens, dtype=dtype, device="meta")
     assert cache_bytes(config, tokens, batch=batch, dtype=dtype) == sum(t.nbytes for t in cache.keys + cache.values)
+
+
+@pytest.mark.parametrize("cached", [0, 3, 4, 5, 40])
+def test_local_layers_are_credited_with_what_the_window_shows(cached):
+    """Counted by hand: of each new token the keys that it sees, and that any new token sees."""
+    config = PLAIN.with_(attention=AttentionConfig(heads=3, window=WindowConfig(5, (True, False, True))))
+    pair = 2 * 3 * (4 + 4)
+    for tokens in (1, 2, 7):
+        used = sum(2 * min(t + 1, 5) + t + 1 for t in range(cached, cached + tokens))
+        assert forward_flops(config, tokens, cached=cached, causal=True).scores == pair * used
+        near = cached + tokens - max(0, cached - 4)
+        assert forward_flops(config, tokens, cached=cached).scores == pair * tokens * (2 * near + cached + tokens)
+    numbers = 2 * min(cached + 1, 5) + cached + 1  # keys and values of one step, over the layers
+    assert decode_bytes(config, cached) - decode_bytes(config, 0) == (numbers - 3) * 3 * (4 + 4) * 4
 
 
 def test_fewer_key_heads_keep_less():

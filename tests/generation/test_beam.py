@@ -14,8 +14,8 @@ from models import drawn
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig
 from companion.files.published.pretrained import load_pretrained
 from companion.generation.beam import Beam, beam_search
-from companion.generation.decoding import Rules
 from companion.generation.generate import complete
+from companion.generation.rules import Rules
 from companion.generation.sampling import Sampling
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here may look for a network

@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import Gemma2Config
+from transformers.models.gemma2.modeling_gemma2 import Gemma2MLP
 
 from companion import FeedForward, FeedForwardConfig
 
@@ -39,6 +41,27 @@ def test_swiglu_has_three_matrices_and_no_bias():
     expected = (gate * gate.sigmoid() * (x @ ours.inner.weight.T)) @ ours.outer.weight.T
     torch.testing.assert_close(ours(x), expected)
     assert sum(p.numel() for p in ours.parameters()) == 3 * 6 * 10
+
+
+@pytest.mark.parametrize(("kind", "form"), [("geglu", "none"), ("geglu_tanh", "tanh")])
+def test_geglu_is_gated_by_a_gelu(kind, form):
+    torch.manual_seed(0)
+    ours = FeedForward(6, FeedForwardConfig(10, kind, bias=True)).double()
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    gate, inner = (x @ layer.weight.T + layer.bias for layer in (ours.gate, ours.inner))
+    expected = (F.gelu(gate, approximate=form) * inner) @ ours.outer.weight.T + ours.outer.bias
+    torch.testing.assert_close(ours(x), expected)
+    theirs = Gemma2MLP(Gemma2Config(hidden_size=6, intermediate_size=10, num_attention_heads=2)).double()
+    theirs.load_state_dict(
+        {
+            f"{name}_proj.weight": getattr(ours, to).weight
+            for name, to in (("gate", "gate"), ("up", "inner"), ("down", "outer"))
+        }
+    )
+    with torch.no_grad():
+        for layer in (ours.gate, ours.inner, ours.outer):
+            layer.bias.zero_()
+    assert torch.allclose(ours(x), theirs(x)) == (kind == "geglu_tanh")
 
 
 @pytest.mark.parametrize("kind", ["relu", "swiglu"])

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from transformers import Qwen3MoeConfig
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 from companion import (
     AttentionConfig,
@@ -70,6 +72,20 @@ def test_the_four_gatings_are_their_formulas():
     torch.testing.assert_close(expected["topk_softmax"], expected["softmax_topk_renormalised"])
     assert (expected["softmax_topk"].sum(-1) < 1).all()
     assert not torch.allclose(expected["sigmoid"], expected["topk_softmax"], atol=1e-3)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_a_released_router_normalises_its_weights_or_does_not(normalised):
+    theirs = Qwen3MoeTopKRouter(
+        Qwen3MoeConfig(hidden_size=6, num_experts=5, num_experts_per_tok=3, norm_topk_prob=normalised)
+    )
+    torch.manual_seed(0)
+    torch.nn.init.normal_(theirs.weight)
+    x = torch.randn(2, 4, 6)
+    logits, weights, experts = theirs(x)
+    ours = route(logits, 3, "softmax_topk_renormalised" if normalised else "softmax_topk")
+    assert torch.equal(ours.experts, experts)
+    torch.testing.assert_close(ours.weights, weights)
 
 
 @pytest.mark.parametrize("gating", GATINGS)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 
 from companion import LayerNorm, RMSNorm, rms_norm
 
@@ -29,6 +30,20 @@ def test_rms_norm_equals_pytorch_forward_and_backward():
 def test_rms_norm_of_large_half_precision_numbers_stays_finite():
     x = torch.full((4,), 3e4, dtype=torch.float16)
     assert rms_norm(x, torch.ones(4, dtype=torch.float16), 1e-6).tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gain_of_one_plus_the_weight_is_that_of_gemma(dtype):
+    torch.manual_seed(0)
+    ours, theirs = RMSNorm(64, 1e-6, unit_offset=True), Gemma2RMSNorm(64)
+    assert torch.equal(ours.weight, torch.zeros(64))  # it starts as a norm without a gain
+    with torch.no_grad():
+        ours.weight.normal_(std=0.3)
+        theirs.weight.copy_(ours.weight)
+    x = torch.randn(5, 64).to(dtype)
+    assert ours(x).dtype == dtype
+    # Rounded once, after the gain: in half precision the very numbers.
+    torch.testing.assert_close(ours(x), theirs(x), atol=0, rtol=0 if dtype == torch.bfloat16 else 1e-6)
 
 
 def test_layer_norm_uses_the_biased_variance_and_epsilon_inside_the_root():

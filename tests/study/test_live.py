@@ -18,6 +18,7 @@ from authoring.figures import faults, figures_in, words
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, account, chips
 from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer
+from companion.presets import preset
 from companion.study import figures, live, micro_example
 from companion.study.live import moving
 from companion.study.live.walk import next_word
@@ -202,6 +203,32 @@ def test_a_larger_tile_moves_less_and_a_small_one_more_than_the_formula(shown):
     assert moved[0] > formula > moved[1] > moved[2] == pytest.approx(2 * 4 * 1024 * 64 / 1e6, abs=0.05)
 
 
+def test_each_edit_says_what_it_changes_and_counts_what_the_model_has(shown):
+    gpt, llama, mixtral = preset("gpt2"), preset("llama-7b"), preset("mixtral-8x7b")
+    live.edits({"a": [("GPT-2", gpt), ("LLaMA", llama), ("", mixtral)]}, caption="Figure 13.2. Two edits.")
+    [sizes] = data(shown[0])["sizes"]
+    first, second, third = sizes["steps"]
+    assert first["changed"] == [] and second["changed"] == ["positions", "norm", "biases", "network", "head", "keys"]
+    assert third["changed"] == ["keys", "hidden", "experts"]  # with a gate, the width is a change of its own
+    for step, config in zip((first, second, third), (gpt, llama, mixtral), strict=True):
+        count = account.parameters(config)
+        assert (step["total"], step["active"]) == (count.total, count.active)
+        assert sum(step["where"]) == count.total
+        assert step["cache"] * 2 == account.cache_bytes(config, 1, dtype=torch.bfloat16)
+
+
+def test_memory_travels_with_the_parameters_and_the_numbers_that_a_token_keeps(shown):
+    config = preset("llama-2-70b")
+    cards = {"small": 24, "large": 80}
+    live.memory({"70B": config}, cards=cards, start="70B", texts=[1, 3], tokens=[100], caption="Figure 13.4. Memory.")
+    [model] = data(shown[0])["models"]
+    texts, tokens = 3, 100
+    needed = 2 * (1e6 * model["millions"] + texts * tokens * model["each"])
+    exact = account.serve_bytes(config, tokens=tokens, batch=texts, dtype=torch.bfloat16)
+    assert needed == pytest.approx(exact, rel=5e-4)  # data are rounded to four digits
+    assert 16e6 * model["millions"] == pytest.approx(account.train_bytes(config), rel=5e-4)
+
+
 @pytest.mark.parametrize(
     "call, message",
     [
@@ -279,6 +306,25 @@ def test_a_larger_tile_moves_less_and_a_small_one_more_than_the_formula(shown):
         (
             lambda: walk(models={"a": SMALL | {"W1": torch.ones(3, 4)}}),
             r"a: expected W1 of shape \(4, 4\), got \(3, 4\)",
+        ),
+        (lambda: live.edits({}), r"models: expected walks of one length, of two models or more, got lengths \[\]"),
+        (lambda: live.edits({"a": [("", MODEL)]}), r"models: expected walks of one length, .* got lengths \[1\]"),
+        (
+            lambda: live.edits({"a": [("x", MODEL), ("y", MODEL)]}),
+            "change in each step, and step 1, 'y', changes nothing",
+        ),
+        (
+            lambda: live.edits({"a": [("x", MODEL), ("BERT", preset("bert-base"))]}),
+            "models: expected decoders, got 'BERT' with stack='encoder'",
+        ),
+        (
+            lambda: live.memory({"a": preset("bert-base")}, cards={"c": 24}, start="a"),
+            "models: expected decoders, got 'a' with stack='encoder'",
+        ),
+        (lambda: live.memory({"a": MODEL}, cards={"c": 24}, start="b"), "start: expected one of a, got 'b'"),
+        (
+            lambda: live.memory({"a": MODEL}, cards={"c": 80, "d": 24}, start="a"),
+            r"cards: expected gigabytes that rise from above 0, got \[80, 24\]",
         ),
         (lambda: live.bricks(7, 3), "tokens, heads: expected 2 to 6 and 2 to 4, got 7 and 3"),
         (lambda: live.switchboard([1.0] * 4, [["a", "b"], ["c"]]), r"does: expected rows of one length, .*\[2, 1\]"),

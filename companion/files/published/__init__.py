@@ -1,6 +1,10 @@
-"""Published checkpoints: GPT-2, BERT, LLaMA, Mixtral and Marian, read into our model.
+"""Published checkpoints: GPT-2, BERT, Marian, LLaMA and its kin, read into our model.
 
 pretrained  whatever a folder, or a name on a hub, holds
-folder      the fields, the tensors and the special tokens of such a folder
-gpt2, bert, llama, marian    a layout each
+policy      what becomes of every field of a configuration: the table
+folder      the fields and the tensors of such a folder
+places      tensors on their way to our names
+reader      how a folder goes through a layout
+gpt2, bert, marian, llama    a layout each; rotary: how LLaMA's kin write their positions
+writing     what a folder says of writing
 """

@@ -1,8 +1,9 @@
-"""Published GPT-2, BERT, LLaMA, Mixtral and Marian, as Hugging Face's `save_pretrained` writes them (lesson 13).
+"""Published GPT-2, BERT, Marian, LLaMA and its kin, as Hugging Face's `save_pretrained` writes them (lesson 13).
 
 `load_pretrained` reads a folder of safetensors, sharded or not, whatever its kind; the files beside this one read a
-kind each. A field of the configuration that changes what the model computes is translated or refused by name, and every
-tensor must find its place. Nothing is fetched from a network unless the caller asks for it.
+layout each. What becomes of a field of the configuration stands in the table of `policy`: one that changes what the
+model computes is translated or refused by name. Every tensor must find its place. Nothing is fetched from a network
+unless the caller asks for it.
 
 Dropout, which matters only if training goes on: ours acts on embeddings, attention weights and every sub-layer's output
 with one probability.
@@ -15,11 +16,9 @@ from pathlib import Path
 import torch
 
 from companion.boundary import check_device, check_dtype, check_kind
-from companion.files.models import CONFIG, WEIGHTS, load_model, read_config
-from companion.files.published.bert import load_bert
-from companion.files.published.gpt2 import load_gpt2
-from companion.files.published.llama import load_llama, load_mixtral
-from companion.files.published.marian import load_marian
+from companion.files.models import CONFIG, WEIGHTS, load_model
+from companion.files.published import bert, gpt2, llama, marian
+from companion.files.published.folder import model_type
 from companion.transformer import Transformer
 
 FETCHED = (
@@ -27,6 +26,10 @@ FETCHED = (
     "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "source.spm", "target.spm",
 )  # fmt: skip
 """The files of a published model that are read here; nothing else is downloaded, a pickle least of all."""
+
+
+READERS = {**gpt2.READERS, **bert.READERS, **marian.READERS, **llama.READERS}
+"""By `model_type`: who reads it."""
 
 
 def load_pretrained(
@@ -43,27 +46,18 @@ def load_pretrained(
     dtype:     `None`: as stored.
     device:    `None`: the CPU.
 
-    Raises `ValueError` as `load_model` and the other loaders do, for an unknown `model_type`, and for a model that
-    cannot be fetched.
+    Raises `ValueError` as `load_model` does, for an unknown `model_type`, a field that cannot be honoured, a tensor
+    without a place, or of which two files have copies that differ, and for a model that cannot be fetched.
     """
     check_kind("name", name, (str, Path), "a folder, or with download=True the name that a hub has for a model")
     check_kind("download", download, bool, "True or False")
     check_dtype(dtype)
     check_device(device)
     folder = pretrained_folder(name, download=download)
-    kind = read_config(folder).get("model_type")
+    kind = model_type(folder)
     if kind is None:
         return load_model(folder, dtype=dtype, device=device)
-    loaders = {
-        "gpt2": load_gpt2,
-        "bert": load_bert,
-        "llama": load_llama,
-        "mixtral": load_mixtral,
-        "marian": load_marian,
-    }
-    if kind not in loaders:
-        raise ValueError(f"{folder / CONFIG}: model_type={kind!r}: expected one of {', '.join(loaders)}, or none")
-    return loaders[kind](folder, dtype=dtype, device=device)
+    return READERS[kind].read(folder, kind, dtype=dtype, device=device)
 
 
 def pretrained_folder(name: str | Path, *, download: bool = False) -> Path:

@@ -11,6 +11,7 @@ from companion.study.live.attention import collapse, hover
 from companion.study.live.decoder import mask_and_shift, writing
 from companion.study.live.depth import home
 from companion.study.live.encoder import filler, hearing
+from companion.study.live.family import edits, memory
 from companion.study.live.generation import roofline, sampling, triangle
 from companion.study.live.heads import bricks, switchboard
 from companion.study.live.rotary import dials, together
@@ -27,12 +28,14 @@ __all__ = [
     "collapse",
     "cut",
     "dials",
+    "edits",
     "filler",
     "hearing",
     "home",
     "hover",
     "lanes",
     "mask_and_shift",
+    "memory",
     "roofline",
     "sampling",
     "sweep",

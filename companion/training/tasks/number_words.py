@@ -16,8 +16,8 @@ from companion.config import ModelConfig, require_whole
 from companion.data import number_words
 from companion.data.number_words import BOS, EOS, PAD, NumberWords, PairBatches
 from companion.generation.beam import beam_search
-from companion.generation.decoding import Rules
 from companion.generation.generate import complete
+from companion.generation.rules import Rules
 from companion.generation.sampling import Sampling
 from companion.training.losses import Loss, translation_loss
 from companion.training.plot import plot_exact_match

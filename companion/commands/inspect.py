@@ -1,0 +1,197 @@
+"""`companion inspect`: what a folder of a published model holds, and what each of its fields became."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+
+from companion.commands.parser import Parser
+
+if TYPE_CHECKING:
+    from companion.config import ModelConfig
+    from companion.files.published.folder import Became
+    from companion.files.published.inspected import Inspection
+    from companion.files.published.writing import Writing
+
+WIDTH = 80
+"""Columns of sentences; tables are as wide as they are."""
+
+
+def parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Look into a folder of a published model, or of one of your own: what the model is, what became of every "
+            "field of its files, what is missing, and how it will write. Where it could not be loaded as it is, the "
+            "exit code is 2, and the last lines say why. The model is loaded on the way, to see that its numbers are "
+            "numbers."
+        ),
+        epilog="examples:\n  companion inspect SmolLM2-135M/\n  companion inspect runs/one/checkpoints/step-200/",
+    )
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="a folder with config.json and model.safetensors")
+    return parser
+
+
+def run(flags: Namespace) -> int:
+    from companion.files.published.inspected import inspect
+
+    folder = Path(flags.folder)
+    if not folder.is_dir():
+        raise ValueError(f"FOLDER {flags.folder}: expected a folder with config.json and model.safetensors, found none")
+    found = inspect(folder)
+    print("\n\n".join(_report(folder, found)), flush=True)
+    if found.refused:
+        print()
+        more = len(found.refused) - 1
+        raise ValueError(found.refused[0] + (f"; and {more} more, said above" if more else ""))
+    return 0
+
+
+def _report(folder: Path, found: Inspection) -> Iterable[str]:
+    yield f"{folder}: {found.kind or 'a model of companion'}"
+    if found.config is not None:
+        yield f"The model\n{_wrapped(described(found.config))}\n\n{_settings(found.config)}"
+    left_out = ", ".join(f"{name} ({_json(value)})" for name, value in found.usual.items())
+    rest = "\n\n" + _wrapped(f"Left out, with what that means: {left_out}.") if left_out else ""
+    yield f"config.json\n{_became(found.fields)}{rest}"
+    if found.kind is None or found.kind == "bert":
+        yield "Writing\n" + _wrapped("Nothing is said of it." if found.kind is None else "It writes no text.")
+    elif found.rules or found.writing is not None:
+        said = _became(found.rules) if found.source != "config.json" else ""
+        yield f"{found.source}\n{said}" if said else f"{found.source} says how to write, too."
+        if found.writing is not None:
+            yield f"Writing\n{_wrapped(writes(found.writing, found.config))}"
+    yield "Files\n" + "\n".join(map(_wrapped, files(folder, found)))
+    if found.refused:
+        yield "Refused\n" + "\n".join(map(_wrapped, found.refused))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(
+        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _became(ends: Sequence[Became]) -> str:
+    """A line for each field: its name, its value, what became of it; what is refused first."""
+    from companion.readable import table
+
+    def cells(end: Became) -> tuple[str, str, str]:
+        value = "" if end.words == "missing" else _json(end.value)
+        return end.name, value, f"REFUSED: {end.words}" if end.refused is not None else end.words
+
+    ranked = sorted(ends, key=lambda end: (end.refused is None, end.words.startswith(("neutral", "null"))))
+    return table([cells(end) for end in ranked], left=(0, 1, 2), width=None) if ranked else "  nothing"
+
+
+def _json(value: object) -> str:
+    """A value as the file has it, cut short."""
+    from companion.fields import shown
+
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        text = shown(value)
+    return text if len(text) <= 30 else f"{text[:27]}..."
+
+
+def _settings(config: ModelConfig) -> str:
+    from companion.files.published.inspected import flat
+    from companion.readable import table
+
+    return table(flat(config), left=(0, 1), width=None)
+
+
+def described(config: ModelConfig) -> str:
+    """What a model is, in a few sentences."""
+    from companion.costs.account import parameters
+    from companion.readable import count
+
+    sizes, stack = config.sizes, config.stack.replace("_", "-")
+    heads = count(sizes.heads, "head") + f" of {sizes.d_head}"
+    if sizes.kv_heads != sizes.heads:
+        heads += f", which share {count(sizes.kv_heads, 'head')} of keys and values"
+    window = config.attention.window
+    local = sum(config.local(layer) for layer in range(config.layers))
+    if window is not None:
+        heads += f"; {local} of the layers see {window.width:,} tokens only"
+    network = f"a {config.feed_forward.activation} network of {config.feed_forward.d_ff:,}"
+    if config.moe is not None:
+        network = f"{config.moe.top_k} of {config.moe.experts} experts for each token, each {network}"
+    norm = {"layer": "layer norms", "rms": "RMS norms"}[config.norm.kind]
+    where = {"pre": "before", "post": "after the sum with", "both": "before and after", "after": "after"}
+    order = {"rotary": "rotary", "learned": "learned", "sinusoidal": "sinusoidal", "none": "no"}[config.positions.kind]
+    scaling = config.positions.scaling
+    if scaling is not None:
+        order += f" ({scaling.kind}, {scaling.factor:g} times)"
+    turning = config.positions.pattern
+    order += " positions" + (" in some of the layers" if not all(turning) else "")
+    table = "one table for both ends" if config.embedding.tied else "a table for each end"
+    article = "An" if stack.startswith("enc") else "A"
+    return (
+        f"{article} {stack} of {count(config.layers, 'layer')} and {parameters(config).total:,} parameters; d_model "
+        f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} {where[config.norm.placement]} "
+        f"each sub-layer, {order}, {config.vocab:,} token ids in {table}, and a context of {config.context:,} tokens."
+    )
+
+
+def writes(says: Writing, config: ModelConfig | None) -> str:
+    """What generation will do, in a sentence, where no flag says otherwise."""
+    translates = config is not None and config.stack == "encoder_decoder"
+    if says.beams > 1:
+        how = f"A beam search of {says.beams} candidates, length penalty {says.length_penalty:g}"
+    elif says.draws is False or (says.draws is None and says.temperature is None and translates):
+        how = "The most probable token each time"
+    else:
+        usual = 1.0 if says.draws else 0.8
+        parts = [f"temperature {usual if says.temperature is None else says.temperature:g}"]
+        known = (("top-k", says.top_k), ("top-p", says.top_p), ("min-p", says.min_p))
+        parts += [f"{name} {value:g}" for name, value in known if value is not None]
+        how = f"Drawn with {', '.join(parts)}"
+    rest = []
+    if says.special.start is not None and translates:
+        rest.append(f"begins with {says.special.start}")
+    if says.special.stop:
+        rest.append(f"ends at {' or '.join(map(str, sorted(says.special.stop)))}")
+    if says.stop_strings:
+        rest.append(f"ends at the text {' or '.join(map(repr, says.stop_strings))}")
+    if says.special.never:
+        rest.append(f"never {', '.join(map(str, sorted(says.special.never)))}")
+    if says.special.last is not None:
+        rest.append(f"the last permitted token is {says.special.last}")
+    if says.min_new_tokens:
+        rest.append(f"at least {says.min_new_tokens} tokens")
+    if says.most is not None:
+        rest.append(f"at most {says.most} tokens")
+    elif says.longest is not None:
+        rest.append(f"at most {says.longest} tokens, those before it counted")
+    if says.repetition_penalty != 1:
+        rest.append(f"a penalty of {says.repetition_penalty:g} on tokens that are there already")
+    if says.no_repeat:
+        rest.append(f"no {says.no_repeat} tokens in a row twice")
+    return f"{how}{'; ' if rest else ''}{'; '.join(rest)}."
+
+
+def files(folder: Path, found: Inspection) -> Iterable[str]:
+    """What is there and what is not; of tensors that are missing a refusal says which."""
+    from companion.data.published_tokenizers import load_tokenizer
+    from companion.readable import count
+
+    if found.tensors:
+        kinds = ", ".join(f"{number} in {dtype}" for dtype, number in sorted(found.tensors.items()))
+        yield f"Tensors: {kinds}, in {count(found.files, 'file')}."
+    else:
+        yield "Tensors: none that can be read."
+    if found.kind is None:
+        return
+    try:
+        tokenizer = load_tokenizer(folder)
+        yield f"Tokenizer: there, with {tokenizer.vocab:,} ids."
+        if found.config is not None and tokenizer.vocab > found.config.vocab:
+            yield f"The tokenizer has {tokenizer.vocab:,} ids, the model {found.config.vocab:,}: some have no vector."
+    except ValueError as error:
+        yield f"Tokenizer: missing; --prompt-ids takes token ids instead. ({error})"

@@ -1,0 +1,323 @@
+"""A model with its tokenizer, and how it writes: prompts become ids, the model writes, ids become text.
+
+`from_run` makes a `Writer` of a run, `from_checkpoint` of a published model. A decoder continues a prompt; an
+encoder-decoder translates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from companion.files.published.writing import Writing
+    from companion.generation.rules import Rules, Until
+    from companion.generation.sampling import Sampling
+    from companion.generation.weights import Weights
+    from companion.training.folder import RunFolder
+    from companion.transformer import Transformer
+
+TOKENS = 200
+"""How many are written where nobody says."""
+
+
+class Parts(Protocol):
+    """The text of tokens as they arrive: `push` gives what each one adds, `finish` what is left."""
+
+    def push(self, token: int) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class _Numbers:
+    """Tokens as their ids, with spaces between them and after those `before`."""
+
+    def __init__(self, before: Sequence[int]) -> None:
+        self._started = len(before) > 0
+
+    def push(self, token: int) -> str:
+        started, self._started = self._started, True
+        return f" {token}" if started else str(token)
+
+    def finish(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Beam search in place of drawing: what `beam_search` calls `width`, `length_penalty` and `early_stopping`."""
+
+    width: int
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A model that writes.
+
+    says:    which ids begin, end and may not be in what it writes, and what its folder says else of writing.
+    encode:  the ids of a prompt, as the model expects to begin from them.
+    parts:   given the ids that a text goes on from: what turns new ones into text.
+    spell:   the text of ids with special tokens in it, where it can be told.
+    flag:    where prompts come from, for messages.
+    """
+
+    model: Transformer
+    says: Writing
+    encode: Callable[[str], list[int]]
+    parts: Callable[[Sequence[int]], Parts]
+    spell: Callable[[Sequence[int]], str] | None = None
+    flag: str = "--prompt"
+
+    @property
+    def translates(self) -> bool:
+        return self.model.config.stack == "encoder_decoder"
+
+    @property
+    def rules(self) -> Rules:
+        from companion.generation.rules import Rules
+
+        says = self.says
+        return Rules(
+            never=says.special.never,
+            min_new_tokens=says.min_new_tokens,
+            last=says.special.last,
+            repetition_penalty=says.repetition_penalty,
+            no_repeat=says.no_repeat,
+            renormalised=says.renormalised,
+        )
+
+    def read(self, prompt: str, most: int) -> list[int]:
+        """The ids of `prompt`. Raises `ValueError` for none, more than `most`, or one that the model does not have."""
+        from companion.generation.rules import check_ids
+
+        ids, name = self.encode(prompt), f"{self.flag} {shortened(prompt)}"
+        if not ids:
+            raise ValueError(f"{name}: expected text that the tokenizer has tokens for, got none")
+        if len(ids) > most:
+            context = self.model.config.context
+            why = "the model's context" if most == context else f"so that one can follow in a context of {context:,}"
+            raise ValueError(
+                f"{name}: {len(ids):,} tokens with those that begin and end a text; expected at most {most:,}, {why}"
+            )
+        check_ids(name, ids, self.model.config.vocab)
+        return ids
+
+    def most(self, rows: Sequence[Sequence[int]], tokens: int | None) -> int:
+        """How many tokens to write at most after these prompts: `tokens`, or what the folder says, or `TOKENS`.
+
+        Raises `ValueError` for a prompt that is as long as the folder says a text may become.
+        """
+        if tokens is not None:
+            return tokens
+        if self.says.most is not None or self.says.longest is None:
+            return self.says.most or TOKENS
+        before = 1 if self.translates else max(map(len, rows))
+        if before >= self.says.longest:
+            raise ValueError(
+                f"{self.flag}: {before:,} tokens: expected fewer than the {self.says.longest:,} that the checkpoint's "
+                "max_length allows; --tokens says otherwise"
+            )
+        return self.says.longest - before
+
+    def until(self, rows: Sequence[Sequence[int]]) -> Until | None:
+        """What ends a text beside ids, given its prompts: one of the texts that the folder names has been written, its
+        last character by the last token.
+        """
+        strings, spell = self.says.stop_strings, self.spell
+        if not strings:
+            return None
+        assert spell is not None
+        # A token has at least a byte of the text, but for those that have none.
+        reach = max(len(text.encode()) for text in strings) + 16
+        prompts: list[Sequence[int]] = [() if self.translates else ids[-reach:] for ids in rows]
+
+        def ended(row: int, new: Sequence[int]) -> bool:
+            ids = [*prompts[row], *new][-reach:]
+            text, before = spell(ids), spell(ids[:-1]).rstrip("\ufffd")
+            return any(text.find(one, max(0, len(before) - len(one) + 1)) >= 0 for one in strings)
+
+        return ended
+
+
+def from_run(folder: RunFolder, device: torch.device, *, ids: bool = False, best: bool = False) -> Writer:
+    """The model that a run has trained so far, or with `best` the one that was measured best on the way.
+
+    ids: prompts and texts are token ids. Raises `ValueError` as `RunFolder.model` does.
+    """
+    from companion.files.published.writing import SpecialTokens, Writing
+
+    tokenizer = folder.tokenizer()
+    separator = tokenizer.separator
+    writer = Writer(
+        folder.model(best=best).to(device),
+        Writing(SpecialTokens(start=separator, stop=frozenset({separator}))),
+        lambda prompt: [separator, *tokenizer.encode(prompt)],
+        lambda before: tokenizer.stream(),
+        tokenizer.decode,
+    )
+    return _by_ids(writer) if ids else writer
+
+
+def from_checkpoint(
+    name: str,
+    device: torch.device,
+    *,
+    download: bool = False,
+    ids: bool = False,
+    dtype: torch.dtype | None = None,
+    stop: Sequence[str] = (),
+) -> Writer:
+    """The model in a published folder, or, to be fetched, of a hub's name.
+
+    ids:    it needs no tokenizer.
+    dtype:  of its weights. `None`: as stored.
+    stop:   texts that end a text, beside those that the folder names.
+
+    Raises `ValueError` for a folder that is missing, damaged or without a tokenizer, settings of generation that
+    nothing here follows, and a model that writes no text.
+    """
+    from companion.data.published_tokenizers import TextStream, load_tokenizer
+    from companion.files.models import read_config
+    from companion.files.published.pretrained import load_pretrained, pretrained_folder
+    from companion.files.published.writing import GENERATION, read_writing
+
+    if not download and not Path(name).is_dir():
+        raise ValueError(
+            f"--checkpoint {name}: expected a folder with config.json and model.safetensors, found none; a model that "
+            "a hub has under this name is fetched only with --download"
+        )
+    folder = pretrained_folder(name, download=download)
+    if read_config(folder).get("model_type") == "bert":  # before its weights are read
+        raise ValueError(f"--checkpoint {name}: expected a model that writes text; a BERT only reads it")
+    says = read_writing(folder)
+    says = replace(says, stop_strings=(*says.stop_strings, *stop))
+    tokenizer = None
+    if not ids or says.stop_strings:
+        try:
+            tokenizer = load_tokenizer(folder)
+        except ValueError as error:
+            if ids:
+                what = "--stop" if stop else f"{GENERATION}: stop_strings"
+                raise ValueError(f"{what}: expected a tokenizer, which tells where a text is ({error})") from None
+            raise ValueError(f"{error}; without a tokenizer, --prompt-ids takes token ids and gives them") from None
+    model = load_pretrained(folder, device=device, dtype=dtype)
+    if model.config.stack == "encoder_decoder" and says.special.start is None:
+        raise ValueError(f"{folder}: expected decoder_start_token_id, which begins every translation, found none")
+    read_writing(folder, model.config.vocab)  # an id that the model does not have can neither end nor begin a text
+    if tokenizer is None:
+        return _by_ids(Writer(model, says, read_ids, _Numbers))
+    known = tokenizer
+    writer = Writer(model, says, known.encode, lambda before: TextStream(known, before), known.spell)
+    return _by_ids(writer) if ids else writer
+
+
+def _by_ids(writer: Writer) -> Writer:
+    return replace(writer, encode=read_ids, parts=_Numbers, flag="--prompt-ids")
+
+
+def read_ids(text: str) -> list[int]:
+    """Token ids out of "5 17 3". Raises `ValueError` for anything else."""
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isascii() and word.isdigit() for word in words):
+        raise ValueError(f'--prompt-ids {shortened(text)}: expected token ids such as "5 17 3"')
+    return [int(word) for word in words]
+
+
+def shortened(text: str) -> str:
+    """A text in quotes, for a message: at most 40 of its characters."""
+    return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+def write(
+    writer: Writer,
+    prompts: Sequence[str],
+    *,
+    tokens: int | None,
+    sampling: Sampling,
+    search: Search | None = None,
+    seed: int = 0,
+    compile: bool = False,
+    weights: Weights | None = None,
+) -> None:
+    """Print each prompt's continuation after it, or its translation alone.
+
+    One text that is drawn appears token by token; several, or those of a beam search, when all are finished, behind a
+    progress bar.
+
+    tokens:  how many at most for each, as `Writer.most` has it; a translation, and what a beam search finds, end at the
+             model's context.
+
+    Raises `ValueError`, before anything is printed, for a prompt that `Writer.read` refuses.
+    """
+    from tqdm.auto import tqdm
+
+    context, translates = writer.model.config.context, writer.translates
+    rows = [writer.read(prompt, context if translates or search is None else context - 1) for prompt in prompts]
+    before: list[Sequence[int]] = [() if translates else ids for ids in rows]
+    parts = [writer.parts(ids) for ids in before]
+    texts = ["" if translates else prompt for prompt in prompts]
+    most = writer.most(rows, tokens)
+    if search is None:
+        steps = _steps(writer, rows, most, sampling, {"seed": seed, "compile": compile, "weights": weights})
+        if len(rows) == 1:
+            print(texts[0], end="", flush=True)
+            for (token,) in steps:
+                print("" if token is None else parts[0].push(token), end="", flush=True)
+            print(parts[0].finish())
+            return
+        for step in tqdm(steps, total=most, unit="token", disable=None, leave=False):
+            for row, token in enumerate(step):
+                if token is not None:
+                    texts[row] += parts[row].push(token)
+    else:
+        for row, ids in enumerate(tqdm(rows, unit="prompt", disable=None, leave=False)):
+            texts[row] += "".join(map(parts[row].push, _best(writer, ids, most, search)))
+    for row, text in enumerate(texts):
+        mark = f"{'' if row == 0 else chr(10)}[{row + 1}] " if len(rows) > 1 else ""
+        print(f"{mark}{text}{parts[row].finish()}")
+
+
+def _steps(
+    writer: Writer, rows: Sequence[Sequence[int]], tokens: int, sampling: Sampling, options: dict[str, Any]
+) -> Iterator[list[int | None]]:
+    from companion.generation.generate import generate, generate_long
+
+    special = writer.says.special
+    options |= {"sampling": sampling, "stop": special.stop, "rules": writer.rules, "until": writer.until(rows)}
+    if not writer.translates:
+        return generate_long(writer.model, rows, max_new_tokens=tokens, **options)
+    most = min(tokens, writer.model.config.context - 1)
+    return generate(writer.model, source=rows, start=special.start, max_new_tokens=most, **options)
+
+
+def _best(writer: Writer, ids: Sequence[int], tokens: int, search: Search) -> Iterable[int]:
+    from companion.costs.account import cache_bytes
+    from companion.generation.beam import beam_search
+    from companion.room import check_room
+
+    translates = writer.translates
+    room = writer.model.config.context - (1 if translates else len(ids))
+    most = cache_bytes(writer.model.config, room + len(ids), batch=min(search.width, 10**18))
+    check_room(f"--beams {search.width}", "the cache of its beams", most, writer.model.embedding.weight.device)
+    (found,) = beam_search(
+        writer.model,
+        None if translates else [ids],
+        source=[ids] if translates else None,
+        start=writer.says.special.start if translates else None,
+        width=search.width,
+        max_new_tokens=min(tokens, room),
+        stop=writer.says.special.stop,
+        rules=writer.rules,
+        until=writer.until([ids]),
+        length_penalty=search.length_penalty,
+        early_stopping=search.early_stopping,
+    )
+    if not found:
+        raise ValueError("the rules of generation leave no token: expected rules that leave one")
+    return found[0].tokens

@@ -1,0 +1,108 @@
+"""Published tensors on their way to our names: each must find its place, and every place its tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from companion.files.models import raise_faults
+
+
+class Places:
+    """Published tensors on their way to our names; each is moved exactly once."""
+
+    def __init__(self, given: dict[str, Tensor], folder: Path) -> None:
+        self.given, self.folder = given, folder
+        self.moved: dict[str, Tensor] = {}
+        self.missing: list[str] = []
+
+    def move(self, old: str, *new: str, transpose: bool = False) -> None:
+        """`old` becomes `new`; with several, its rows are dealt out in equal parts."""
+        if old not in self.given:
+            self._absent(old)
+            return
+        tensor = self.given.pop(old)
+        self._deal(old, tensor, new, (1, 0) if transpose and tensor.ndim == 2 else tuple(range(tensor.ndim)))
+
+    def pairs(self, old: str, new: str, parts: Iterable[str] = ("weight", "bias")) -> None:
+        """`move` for each of a layer's parameters."""
+        for part in parts:
+            self.move(f"{old}.{part}", f"{new}.{part}")
+
+    def experts(self, old: str, *new: str) -> None:
+        """One tensor (expert, out, in) becomes `new`, each (expert, in, out); with several, `out` is dealt out."""
+        if old not in self.given:
+            self._absent(old)
+            return
+        tensor = self.given.pop(old)
+        if tensor.ndim != 3:
+            raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected (expert, out, in)")
+        self._deal(old, tensor, new, (0, 2, 1), axis=2)
+
+    def stack(self, old: Sequence[str], new: str) -> None:
+        """One matrix (out, in) for each expert becomes one tensor (expert, in, out)."""
+        absent = [name for name in old if name not in self.given]
+        for name in absent:
+            self._absent(name)
+        if absent:
+            return
+        tensors = [self.given.pop(name) for name in old]
+        for name, tensor in zip(old, tensors, strict=True):
+            if tensor.ndim != 2 or tensor.shape != tensors[0].shape:
+                raise ValueError(
+                    f"{self.folder}: {name} is {tuple(tensor.shape)}: expected {tuple(tensors[0].shape)}, "
+                    "as the first expert's"
+                )
+        self.moved[new] = torch.stack([tensor.T for tensor in tensors])
+
+    def same(self, names: Sequence[str], new: str) -> None:
+        """One tensor that the file may hold under any of `names`, or under several if they are all equal."""
+        found = {name: self.given.pop(name) for name in names if name in self.given}
+        if not found:
+            self._absent(names[0])
+            return
+        (first, tensor), *others = found.items()
+        for name, other in others:
+            same = (tensor.shape, tensor.dtype) == (other.shape, other.dtype)
+            if not same or not (tensor.is_meta or torch.equal(tensor, other)):
+                raise ValueError(f"{self.folder}: {name} differs from {first}: expected one tied table")
+        self.moved[new] = tensor
+
+    def vocabulary(self, old: str, *, tied: bool) -> None:
+        """The table of tokens, `old`, and the head, which a tied model may store twice."""
+        if tied:
+            self.same([old, "lm_head.weight"], "embedding.weight")
+        else:
+            self.move(old, "embedding.weight")
+            self.move("lm_head.weight", "unembedding.weight")
+
+    def drop(self, computed: Callable[[str], bool]) -> None:
+        """Leave out the tensors whose names `computed` accepts: they are made here, not learned."""
+        self.given = {name: tensor for name, tensor in self.given.items() if not computed(name)}
+
+    def finish(self) -> dict[str, Tensor]:
+        """The tensors by our names. Raises `ValueError` with those that are missing and those that were left over."""
+        faults = [f"missing {name}" for name in self.missing]
+        faults += [f"unexpected {name} {tuple(tensor.shape)}" for name, tensor in self.given.items()]
+        raise_faults(self.folder, faults)
+        return self.moved
+
+    def _absent(self, name: str) -> None:
+        """Note that a tensor is missing; of a thousand the configuration's number of layers is wrong, not the file."""
+        self.missing.append(name)
+        if len(self.missing) >= 1000:
+            self.finish()
+
+    def _deal(self, old: str, tensor: Tensor, new: Sequence[str], order: tuple[int, ...], axis: int = 0) -> None:
+        """Bring the axes into `order`, then deal `axis` out to the `new` names."""
+        if len(new) > 1 and (tensor.ndim == 0 or tensor.shape[order[axis]] % len(new)):
+            raise ValueError(
+                f"{self.folder}: {old} is {tuple(tensor.shape)}: expected a multiple of {len(new)} in one axis, "
+                f"to become {', '.join(new)}"
+            )
+        parts = tensor.permute(order).chunk(len(new), dim=axis) if len(new) > 1 else [tensor.permute(order)]
+        for name, part in zip(new, parts, strict=True):
+            self.moved[name] = part.contiguous()

@@ -1,0 +1,239 @@
+"""What a published folder says of writing: its special tokens, and its settings of generation (lessons 10 and 13).
+
+What becomes of each field stands under "writing" in the table of `companion.files.published.table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from companion.fields import is_number, shown
+from companion.files.models import CONFIG, read_config
+from companion.files.published.folder import Became, became_by
+from companion.files.published.policy import writing
+
+GENERATION = "generation_config.json"
+IDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+"""Fields that are read from config.json where the other file leaves them out."""
+UNSAID = 20
+"""A longest text that nobody chose: version 4 of `transformers` put it where nothing was said."""
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The ids with a meaning of their own in generation.
+
+    start:  what the decoder begins with: an encoder-decoder's start token, or a decoder's; `None` if there is none.
+    stop:   what ends a text.
+    pad:    what fills up a batch.
+    never:  what must not be written.
+    last:   what the last permitted token must be if the text has not ended by then; `None`: anything.
+    """
+
+    start: int | None = None
+    stop: frozenset[int] = frozenset()
+    pad: int | None = None
+    never: frozenset[int] = frozenset()
+    last: int | None = None
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What a folder says of writing; of `None` it says nothing.
+
+    special:             ids with a meaning.
+    draws:               whether a token is drawn, or the most probable one taken.
+    temperature, top_k, top_p, min_p:  as `companion.generation.sampling.Sampling` has them.
+    beams:               1: no search.
+    length_penalty, early_stopping:    of the search, as `companion.generation.beam.beam_search` has them.
+    most, longest:       tokens to write at most; the same, those before it counted.
+    min_new_tokens, repetition_penalty, no_repeat, renormalised:  as `companion.generation.rules.Rules` has them.
+    stop_strings:        texts that end a text.
+    """
+
+    special: SpecialTokens = SpecialTokens()
+    draws: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    most: int | None = None
+    longest: int | None = None
+    min_new_tokens: int = 0
+    repetition_penalty: float = 1.0
+    no_repeat: int = 0
+    renormalised: bool = False
+    stop_strings: tuple[str, ...] = ()
+
+
+def special_tokens(folder: str | Path) -> SpecialTokens:
+    """`read_writing(folder).special`."""
+    return read_writing(folder).special
+
+
+def said_of_writing(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The file that says how to write, and what it says: generation_config.json; without it config.json.
+
+    Raises `ValueError` for a damaged file.
+    """
+    config = read_config(folder)
+    known = writing()
+    if not (folder / GENERATION).is_file():
+        return folder / CONFIG, {name: value for name, value in config.items() if name in known}
+    said = read_config(folder, GENERATION)
+    ids = {name: config[name] for name in IDS if name in config and said.get(name) is None}
+    return folder / GENERATION, {**said, **ids}
+
+
+def became_writing(folder: Path) -> list[Became]:
+    """What every field of the file that says how to write became. Raises `ValueError` for a damaged file."""
+    path, said = said_of_writing(folder)
+    known = writing()
+    found = []
+    for name, value in said.items():
+        end = became_by(path, name, value, known.get(name), "it may change what is written")
+        if end.refused is None and value is not None and name in _CHECKS:
+            try:
+                _checked(path, name, value)
+            except ValueError as error:
+                end = Became(name, value, end.words, str(error))
+        found.append(end)
+    return found
+
+
+def read_writing(folder: str | Path, vocab: int | None = None) -> Writing:
+    """How a published folder says that its model writes.
+
+    vocab:  how many token ids there are; `None`: whatever their number.
+
+    Raises `ValueError` for a damaged file, a value that a field cannot have, an id that is not in the vocabulary, and a
+    field that nothing here follows: ignoring it would write another text without a word.
+    """
+    folder = Path(folder)
+    for end in became_writing(folder):
+        if end.refused is not None:
+            raise ValueError(end.refused)
+    path, said = said_of_writing(folder)
+    table = writing()
+
+    def take(name: str) -> Any:
+        value = said.get(name)
+        return table[name].default if value is None else _checked(path, name, value)
+
+    translates = bool(read_config(folder).get("is_encoder_decoder"))
+    start = "decoder_start_token_id" if translates else "bos_token_id"
+    least, shortest = take("min_new_tokens") or 0, take("min_length")
+    if shortest and not translates:
+        raise ValueError(
+            f"{path}: min_length={shortest}: expected 0, or min_new_tokens; it counts the prompt's tokens, too"
+        )
+    stop, last = take("eos_token_id") or [], take("forced_eos_token_id")
+    never = {phrase[0] for phrase in take("bad_words_ids") or []} | set(take("suppress_tokens") or [])
+    for name, ids in (
+        ("eos_token_id", stop),
+        ("bad_words_ids or suppress_tokens", never),
+        ("forced_eos_token_id", last or []),
+        (start, [take(start)] if take(start) is not None and translates else []),
+    ):
+        if wrong := [token for token in ids if vocab is not None and token >= vocab]:
+            raise ValueError(f"{path}: {name}: {wrong[0]}: expected a token id from 0 to {vocab - 1}")  # type: ignore[operator]
+    longest = take("max_length")
+    return Writing(
+        SpecialTokens(
+            start=take(start),
+            stop=frozenset(stop),
+            pad=take("pad_token_id"),
+            never=frozenset(never),
+            last=last[0] if last else None,
+        ),
+        draws=take("do_sample"),
+        temperature=take("temperature"),
+        top_k=take("top_k") or None,
+        top_p=take("top_p"),
+        min_p=take("min_p"),
+        beams=take("num_beams"),
+        length_penalty=take("length_penalty"),
+        early_stopping=take("early_stopping"),
+        most=take("max_new_tokens"),
+        longest=None if longest == UNSAID else longest,
+        min_new_tokens=max(least, shortest - 1),
+        repetition_penalty=take("repetition_penalty"),
+        no_repeat=take("no_repeat_ngram_size"),
+        renormalised=take("renormalize_logits"),
+        stop_strings=tuple(take("stop_strings") or ()),
+    )
+
+
+def _is_whole(value: object, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_id(value: object) -> bool:
+    return _is_whole(value) and value < 2**31  # type: ignore[operator]
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_id, value))
+
+
+def _one_or_several(value: object) -> bool:
+    return _is_id(value) or _are_ids(value)
+
+
+def _phrases(value: object) -> bool:
+    return isinstance(value, list) and all(_are_ids(phrase) and len(phrase) == 1 for phrase in value)
+
+
+def _texts(value: object) -> bool:
+    texts = [value] if isinstance(value, str) else value
+    return isinstance(texts, list) and all(isinstance(text, str) and text != "" for text in texts)
+
+
+def _between(least: float, most: float) -> Callable[[object], bool]:
+    return lambda value: is_number(value) and least <= value <= most
+
+
+_TINY = 1e-300
+_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "bos_token_id": (_one_or_several, "a token id"),
+    "decoder_start_token_id": (_is_id, "a token id"),
+    "eos_token_id": (_one_or_several, "token ids"),
+    "pad_token_id": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    "do_sample": (lambda value: isinstance(value, bool), "true or false"),
+    "temperature": (_between(0, 1e30), "a number >= 0"),
+    "top_k": (_is_whole, "a whole number >= 0"),
+    "top_p": (_between(_TINY, 1), "a probability above 0 and at most 1"),
+    "min_p": (_between(0, 1), "a number from 0 to 1"),
+    "num_beams": (lambda value: _is_whole(value, 1), "a whole number >= 1"),
+    "length_penalty": (is_number, "a finite number"),
+    "early_stopping": (lambda value: isinstance(value, bool) or value == "never", "true, false or 'never'"),
+    "max_new_tokens": (lambda value: _is_whole(value, 1), "a whole number >= 1"),
+    "max_length": (lambda value: _is_whole(value, 1), "a whole number >= 1"),
+    "min_new_tokens": (_is_whole, "a whole number >= 0"),
+    "min_length": (_is_whole, "a whole number >= 0"),
+    "repetition_penalty": (_between(_TINY, 1e30), "a number > 0"),
+    "no_repeat_ngram_size": (_is_whole, "a whole number >= 0"),
+    "bad_words_ids": (_phrases, "single tokens, a list with one id for each"),
+    "suppress_tokens": (_are_ids, "a list of token ids"),
+    "forced_eos_token_id": (_one_or_several, "a token id"),
+    "renormalize_logits": (lambda value: isinstance(value, bool), "true or false"),
+    "stop_strings": (_texts, "a text, or a list of texts, none of them empty"),
+}
+"""What a field that is taken may be, and the words for it."""
+
+
+def _checked(path: Path, name: str, value: Any) -> Any:
+    """The value; one id or text where several may stand as a list. Raises `ValueError` for what cannot be."""
+    fits, expected = _CHECKS[name]
+    single = name in ("bos_token_id", "forced_eos_token_id") and isinstance(value, list) and len(value) != 1
+    if not fits(value) or single:
+        raise ValueError(f"{path}: {name}={shown(value)}: expected {expected}")
+    if name in ("eos_token_id", "forced_eos_token_id", "stop_strings"):
+        return value if isinstance(value, list) else [value]
+    return value[0] if name == "bos_token_id" and isinstance(value, list) else value

@@ -1,0 +1,126 @@
+"""Rules of writing: which tokens may come when, whatever their probability (lesson 10)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from companion.boundary import described
+from companion.config import require_whole
+from companion.fields import require_number, shown
+
+Until = Callable[[int, Sequence[int]], bool]
+"""Given a row's number and its new tokens so far: do they end it?"""
+
+
+def check_ids(name: str, ids: Collection[int], vocab: int) -> None:
+    """Raises `ValueError` for an id that no token of the vocabulary has, and for what is no collection of ids."""
+    if isinstance(ids, (str, bytes, Tensor)) or not isinstance(ids, Collection):
+        raise ValueError(f"{name}={described(ids)}: expected a list of token ids")
+    for token in ids:
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
+            raise ValueError(f"{name}: token id {shown(token)}: expected a whole number from 0 to {vocab - 1}")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which tokens may come when, whatever their probability.
+
+    never:           ids that are not chosen (in `transformers`: `bad_words_ids` of one token each, `suppress_tokens`).
+                     Marian's models need it for their padding id, which also begins every target.
+    min_new_tokens:  how many tokens come before the first stop id that is allowed (`transformers` has the same name).
+    last:            the id that the last permitted step takes if the text has not stopped by then
+                     (`forced_eos_token_id`). It wins over all other rules.
+    repetition_penalty:  scores of tokens that the text has already, prompt included, are divided by it where they are
+                     positive and multiplied where they are negative (Keskar et al. 2019, section 4.1); 1 does nothing.
+    no_repeat:       no run of so many tokens, prompt included, is written a second time (`no_repeat_ngram_size`; Paulus
+                     et al. 2018, section 2.5); 0 does nothing.
+    renormalised:    what the rules leave is made to sum to one again (`renormalize_logits`), which only a beam search
+                     can tell.
+
+    Raises `ValueError` for an id, a count or a penalty that cannot be one.
+    """
+
+    never: Collection[int] = ()
+    min_new_tokens: int = 0
+    last: int | None = None
+    repetition_penalty: float = 1.0
+    no_repeat: int = 0
+    renormalised: bool = False
+
+    def __post_init__(self) -> None:
+        never, last = self.never, self.last
+        for name, ids in (("never", never), ("last", () if last is None else [last])):
+            whole = isinstance(ids, Collection) and all(isinstance(i, int) and not isinstance(i, bool) for i in ids)
+            if not whole:
+                raise ValueError(f"{name}={shown(ids)}: expected token ids, whole numbers")
+        object.__setattr__(self, "never", tuple(sorted(set(never))))
+        require_whole("min_new_tokens", self.min_new_tokens, 0)
+        require_whole("no_repeat", self.no_repeat, 0)
+        if require_number("repetition_penalty", self.repetition_penalty) <= 0:
+            raise ValueError(f"repetition_penalty={self.repetition_penalty!r}: expected a number > 0")
+        if not isinstance(self.renormalised, bool):
+            raise ValueError(f"renormalised={shown(self.renormalised)}: expected True or False")
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether what may come depends on what has come."""
+        return self.repetition_penalty != 1 or self.no_repeat > 0
+
+    def apply(
+        self,
+        scores: Float[Tensor, "batch vocab"],
+        step: int,
+        steps: int,
+        stop: Collection[int],
+        texts: Sequence[Sequence[int]] = (),
+    ) -> Float[Tensor, "batch vocab"]:
+        """`scores` of the tokens of step `step` (counted from 0) of `steps`: -inf for those that may not come now.
+
+        A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities.
+
+        texts:  each row's tokens so far, its prompt included, for rules that look back.
+        """
+        if self.last is not None and step == steps - 1:
+            forced = torch.full_like(scores, -math.inf)
+            forced[:, self.last] = 0.0
+            return forced
+        if self.looks_back:
+            scores = torch.stack([self._looking_back(row, text) for row, text in zip(scores, texts, strict=True)])
+        banned = [*self.never, *(stop if step < self.min_new_tokens else ())]
+        if banned:
+            scores = scores.index_fill(-1, torch.tensor(banned, device=scores.device), -math.inf)
+        return scores.log_softmax(-1) if self.renormalised else scores
+
+    def _looking_back(self, scores: Float[Tensor, "vocab"], text: Sequence[int]) -> Float[Tensor, "vocab"]:
+        """The scores of one row, given its tokens so far."""
+        if self.repetition_penalty != 1:
+            there = torch.tensor(sorted(set(text)), device=scores.device)
+            now = scores[there]
+            penalty = self.repetition_penalty
+            scores = scores.index_copy(0, there, torch.where(now < 0, now * penalty, now / penalty))
+        if 0 < self.no_repeat <= len(text):
+            before = self.no_repeat - 1
+            end = tuple(text[len(text) - before :])
+            followers = {text[at + before] for at in range(len(text) - before) if tuple(text[at : at + before]) == end}
+            scores = scores.index_fill(
+                0, torch.tensor(sorted(followers), dtype=torch.long, device=scores.device), -math.inf
+            )
+        return scores
+
+    def check(self, vocab: int, stop: Collection[int]) -> None:
+        """Raises `ValueError` for an id outside the vocabulary, or if nothing at all could be chosen."""
+        check_ids("stop", stop, vocab)
+        check_ids("never", self.never, vocab)
+        if self.last is not None:
+            check_ids("last", [self.last], vocab)
+        if len({*self.never, *(stop if self.min_new_tokens else ())}) == vocab:
+            raise ValueError(
+                f"never={self.never!r} with min_new_tokens={self.min_new_tokens} and stop={sorted(stop)!r}: "
+                f"expected at least one of the {vocab} token ids to be left"
+            )

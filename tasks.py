@@ -1,0 +1,332 @@
+"""The tasks of the course, on every system, with nothing but Python: `python tasks.py lab`.
+
+`python tasks.py` alone explains them. The Makefile calls this file for whatever can be done without make, so that there
+is one way to make the environment, and one to prove the course.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ".venv"
+LEAST = (3, 11)
+"""The oldest Python that the course runs on. An older one must still be able to read this file, and say so."""
+TORCH = "torch==2.13.0"
+"""The PyTorch that is installed where nobody names another."""
+
+SOLVED = "build/solved"
+PYTEST = ["-m", "pytest", "-n", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
+"""A file's tests stay in one process; what takes long starts first (tests/conftest.py), so that both end together."""
+NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600"]
+
+READER = [
+    *("tests/checking", "tests/costs", "tests/data", "tests/exercises", "tests/files", "tests/generation"),
+    *("tests/layers", "tests/questions", "tests/study", "tests/test_config.py", "tests/test_package.py"),
+    *("tests/test_parity.py", "tests/test_tasks.py", "tests/test_transformer.py", "tests/test_worked_example.py"),
+]
+"""What somebody who reads the course relies on. The other tests start training runs that are killed, confine answers to
+be graded, and ask for pipes, limits and signals that not every system has."""
+
+
+class Refused(Exception):
+    """Why a task cannot be done, in a sentence for whoever asked for it; the second argument is the exit code."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What somebody can ask for.
+
+    says:      what it does, in a line.
+    extra:     the extra of pyproject.toml that must be installed for it; empty: none.
+    commands:  from the words that follow the task's name to the arguments of Python, one list for each run.
+    takes:     what these words are; empty: it takes none.
+    first:     the tasks that must have been done, two at a time.
+    """
+
+    says: str
+    extra: str
+    commands: Callable[[Sequence[str]], list[list[str]]]
+    takes: str = ""
+    first: tuple[str, ...] = ()
+
+
+def solved_commands(further: Sequence[str]) -> list[list[str]]:
+    """The exercises' notebooks with their solutions, and nothing that an earlier run left there."""
+    shutil.rmtree(ROOT / SOLVED, ignore_errors=True)
+    return [["-m", "companion", "course", "notebooks", "--solved", SOLVED]]
+
+
+def notebook_commands(lessons: Sequence[str]) -> list[list[str]]:
+    """Run every cell of these lessons' notebooks again; of none named, of all.
+
+    Raises `Refused` for a lesson that has no notebook.
+    """
+    folders = ("notebooks", "notebooks/deeper", "notebooks/exercises", SOLVED)
+    found = []
+    for lesson in lessons:
+        of_lesson = [str(path) for folder in folders for path in sorted((ROOT / folder).glob(f"{lesson}*.ipynb"))]
+        if not of_lesson:
+            raise Refused(f"test-notebooks: no notebook begins with {lesson!r}; expected a lesson, as in 02", 2)
+        found += of_lesson
+    return [[*PYTEST, *NBVAL, *(found or ["notebooks", SOLVED])]]
+
+
+TASKS = {
+    "lab": Task(
+        "open the course in JupyterLab, in your own copy of its notebooks",
+        "lab",
+        lambda further: [["-m", "companion.study.lab", *further]],
+        takes="flags of JupyterLab",
+    ),
+    "test": Task(
+        "prove everything: lint, types, tests, and every cell of every notebook",
+        "test",
+        lambda further: [[*PYTEST, *NBVAL, "tests", "notebooks", SOLVED]],
+        first=("lint", "types", "solved", "verify"),
+    ),
+    "quick": Task(
+        "for a changed line: lint, types, and the tests that are not slow",
+        "test",
+        lambda further: [[*PYTEST, "-q", "-m", "not slow", "tests"]],
+        first=("lint", "types"),
+    ),
+    "reader": Task(
+        "on any system: every cell of every notebook, and the tests of what a reader uses",
+        "test",
+        lambda further: [[*PYTEST, *NBVAL, *READER, "notebooks", SOLVED]],
+        first=("solved",),
+    ),
+    "lint": Task(
+        "the form of the code",
+        "test",
+        lambda further: [["-m", "ruff", "check", "."], ["-m", "ruff", "format", "--check", "--quiet", "."]],
+    ),
+    "types": Task("the types of the package", "test", lambda further: [["-m", "mypy"]]),
+    "pytest": Task(
+        "the tests, without the notebooks",
+        "test",
+        lambda further: [[*PYTEST, *(further or ["tests"])]],
+        takes="files of tests, and flags of pytest",
+    ),
+    "test-notebooks": Task(
+        "run every cell again and compare what it prints with what is stored",
+        "test",
+        notebook_commands,
+        takes="lessons, as in 02",
+        first=("solved",),
+    ),
+    "solved": Task(f"write the exercises with their solutions into {SOLVED}", "test", solved_commands),
+    "verify": Task(
+        "try every exercise with all that is right and all that is wrong, and count",
+        "test",
+        lambda further: [["-m", "companion", "course", "verify"]],
+    ),
+    "environment": Task(
+        "make the environment alone, with an extra of pyproject.toml if one is named",
+        "",
+        lambda further: [],
+        takes="an extra",
+    ),
+}
+
+
+# The environment
+
+
+def python_in(venv: Path, system: str = os.name) -> Path:
+    """The Python of a virtual environment, on this system or another (`nt`: Windows)."""
+    return venv / "Scripts" / "python.exe" if system == "nt" else venv / "bin" / "python"
+
+
+def contained(extra: str, extras: dict[str, list[str]], name: str) -> set[str]:
+    """This extra and all that it contains: `name[lab,course]` in an extra's list brings these two.
+
+    Raises `Refused` for an extra that is not there.
+    """
+    if extra not in extras:
+        raise Refused(f"extra {extra!r}: expected one of {', '.join(extras)}", 2)
+    inner = re.findall(re.escape(name) + r"\[(.+?)\]", "\n".join(extras[extra]))
+    return {extra}.union(*(contained(one.strip(), extras, name) for many in inner for one in many.split(",")))
+
+
+class Environment:
+    """The virtual environment of a checkout. Files in it, `.torch` and one for each extra, say what has been installed:
+    where all is there already, making it takes no time.
+
+    root:  the checkout.
+    call:  runs a command and returns its exit code.
+    """
+
+    def __init__(self, root: Path, call: Callable[[Sequence[str]], int]):
+        self.root, self.call = root, call
+        self.folder = root / VENV
+        self.python = python_in(self.folder)
+
+    def works(self) -> bool:
+        """Whether there is a Python that can install something."""
+        return self.python.exists() and self.call([str(self.python), "-c", "import pip"]) == 0
+
+    def make(self, extra: str = "", torch: str = "") -> None:
+        """Bring it to where this extra can be used; empty: PyTorch alone.
+
+        torch:  what pip is given for PyTorch, options included; empty: what is there, else `TORCH`.
+
+        Raises `Refused` if something cannot be made or installed.
+        """
+        extras, name = self._project()
+        brings = contained(extra, extras, name) if extra else set()
+        if not self.works():
+            print(f"Making the environment in {VENV} ...", flush=True)
+            if self.call([sys.executable, "-m", "venv", str(self.folder)]) != 0:
+                raise Refused(
+                    "Could not make a virtual environment. On Debian and Ubuntu:  apt install python3-venv", 1
+                )
+        # PyTorch alone and first, so that nothing else chooses its build.
+        if self._lacks_torch(torch):
+            wanted = torch or TORCH
+            print(f"Installing {wanted} (a minute or more) ...", flush=True)
+            self._install("PyTorch", shlex.split(wanted))
+            self._stamp("torch").write_text(wanted + "\n", "utf-8")
+        if extra and self._lacks(extra):
+            print(f'Installing the course with its extra "{extra}" (a minute or two) ...', flush=True)
+            self._install(f'the extra "{extra}"', ["--quiet", "--editable", f".[{extra}]"])
+            for one in brings:
+                self._stamp(one).write_text(f"{self.root}\n", "utf-8")
+
+    def _project(self) -> tuple[dict[str, list[str]], str]:
+        import tomllib  # not in a Python that is too old, which has been sent away by now
+
+        project = tomllib.loads((self.root / "pyproject.toml").read_text("utf-8"))["project"]
+        return project["optional-dependencies"], project["name"]
+
+    def _stamp(self, what: str) -> Path:
+        return self.folder / f".{what}"
+
+    def _lacks_torch(self, torch: str) -> bool:
+        stamp = self._stamp("torch")
+        return not stamp.exists() or (bool(torch) and stamp.read_text("utf-8").strip() != torch)
+
+    def _lacks(self, extra: str) -> bool:
+        """A checkout that was moved installs itself again: Python finds the package by the folder's name."""
+        stamp = self._stamp(extra)
+        if not stamp.exists() or stamp.read_text("utf-8").strip() != str(self.root):
+            return True
+        return any(
+            source.stat().st_mtime > stamp.stat().st_mtime
+            for source in (self.root / "pyproject.toml", self._stamp("torch"))
+        )
+
+    def _install(self, what: str, arguments: Sequence[str]) -> None:
+        pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install"]
+        if self.call([*pip, *arguments]) != 0:
+            raise Refused(f"Could not install {what}: pip says above why", 1)
+
+
+# Doing it
+
+
+def call(command: Sequence[str], reader: bool = False) -> int:
+    """Run it in the checkout; its exit code, and 128 and the signal's number where a signal ended it."""
+    code = subprocess.run(command, cwd=ROOT, env=variables(os.environ, reader)).returncode
+    return 128 - code if code < 0 else code
+
+
+def variables(known: Mapping[str, str], reader: bool, system: str = os.name) -> dict[str, str]:
+    """What a task's processes inherit: one thread for each, as two run at once and the numbers do not depend on it;
+    compiled files, as hundreds of processes start and each would compile the course anew; UTF-8, also on Windows.
+
+    reader:  whether somebody reads, whose progress is written; it is not for tests to write.
+    system:  as Python names it (`nt`: Windows).
+    """
+    inherited = {name: value for name, value in known.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    inherited.setdefault("OMP_NUM_THREADS", "1")
+    if system == "nt":
+        inherited.setdefault("PYTHONUTF8", "1")
+    if not reader:
+        inherited["COMPANION_HOME"] = str(ROOT / "build" / "progress")
+    return inherited
+
+
+def do(name: str, python: str, further: Sequence[str] = ()) -> int:
+    """Do a task in an environment that is there, after those that come first; the first exit code that is not 0."""
+    task = TASKS[name]
+    with ThreadPoolExecutor(max_workers=2) as two:
+        for code in two.map(lambda first: do(first, python), task.first):
+            if code != 0:
+                two.shutdown(wait=True, cancel_futures=True)
+                return code
+    for arguments in task.commands(further):
+        reader = name == "lab"
+        if not reader:
+            print("python", shlex.join(arguments), flush=True)
+        if (code := call([python, *arguments], reader)) != 0:
+            return code
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line asks for; the exit code, 2 where it cannot be understood."""
+    parser = argparse.ArgumentParser(
+        prog="python tasks.py",
+        description="The Executable Transformer: the tasks that need no make. Each makes its environment first.",
+        epilog="\n".join(f"  {name:<15} {task.says}" for name, task in TASKS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("task", nargs="?", help="one of those below", metavar="TASK")
+    parser.add_argument(
+        "--torch",
+        default="",
+        metavar="SPEC",
+        help=f'which PyTorch, with any options of pip, as in "{TORCH} --index-url ADDRESS" (default: {TORCH})',
+    )
+    options, further = parser.parse_known_args(arguments)
+    if options.task is None:
+        parser.print_help()
+        return 0
+    if options.task not in TASKS:
+        parser.error(f"{options.task}: expected one of {', '.join(TASKS)}")
+    task = TASKS[options.task]
+    if further and not task.takes:
+        parser.error(f"{options.task} takes nothing further, and was given {' '.join(further)}")
+    environment = Environment(ROOT, call)
+    if sys.version_info[:2] < LEAST:
+        if not environment.works():
+            raise Refused(too_old(options.task), 1)
+        return call([str(environment.python), str(ROOT / "tasks.py"), *(arguments or sys.argv[1:])])
+    if options.task == "environment":
+        environment.make(further[0] if further else "", options.torch)
+        return 0
+    environment.make(task.extra, options.torch)
+    return do(options.task, str(environment.python), further)
+
+
+def too_old(task: str) -> str:
+    """What to say to somebody whose Python is older than `LEAST`."""
+    least = ".".join(map(str, LEAST))
+    return (
+        f"The course needs Python {least} or newer, and this is {sys.version.split()[0]}.\n"
+        f"Name another one:  python3.12 tasks.py {task}  (Windows: py -3.12 tasks.py {task}),  "
+        f"or  make {task} PYTHON=python3.12"
+    )
+
+
+if __name__ == "__main__":
+    # Ctrl-C is for what runs: JupyterLab asks whether to stop, a test run prints what it knows.
+    signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        sys.exit(main())
+    except Refused as refused:
+        print(refused.args[0], file=sys.stderr)
+        sys.exit(refused.args[1])

@@ -1,0 +1,136 @@
+"""What a folder says of writing: every field honoured, known to be neutral, or refused by name."""
+
+import json
+
+import pytest
+import transformers
+
+from companion.files.published.policy import writing
+from companion.files.published.writing import SpecialTokens, Writing, read_writing, special_tokens
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder whose files say nothing of writing."""
+
+    def say(config=(), generation=None):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", **dict(config)}))
+        if generation is not None:
+            (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+        return tmp_path
+
+    return say
+
+
+def test_every_field_that_transformers_writes_has_a_row():
+    theirs = set(transformers.GenerationConfig().to_dict())
+    assert theirs <= set(writing())
+    older = {"forced_decoder_ids", "generation_kwargs", "return_legacy_cache", "cache_config", "num_beam_groups"}
+    assert older <= set(writing())
+
+
+def test_everything_that_is_taken_arrives(folder):
+    said = {
+        "bos_token_id": 1, "eos_token_id": [2, 9], "pad_token_id": -1, "do_sample": True, "temperature": 0.6,
+        "top_k": 20, "top_p": 0.9, "min_p": 0.05, "num_beams": 3, "length_penalty": 2.0, "early_stopping": "never",
+        "max_new_tokens": 30, "max_length": 40, "min_new_tokens": 5, "repetition_penalty": 1.1,
+        "no_repeat_ngram_size": 3, "bad_words_ids": [[7]], "suppress_tokens": [8], "forced_eos_token_id": [2],
+        "renormalize_logits": True, "stop_strings": "end",
+    }  # fmt: skip
+    assert read_writing(folder({}, said)) == Writing(
+        SpecialTokens(1, frozenset({2, 9}), -1, frozenset({7, 8}), 2),
+        draws=True, temperature=0.6, top_k=20, top_p=0.9, min_p=0.05, beams=3, length_penalty=2.0,
+        early_stopping="never", most=30, longest=40, min_new_tokens=5, repetition_penalty=1.1, no_repeat=3,
+        renormalised=True, stop_strings=("end",),
+    )  # fmt: skip
+    taken = {name for name, policy in writing().items() if policy.kind == "taken"}
+    assert taken == {*said, "decoder_start_token_id", "min_length"}
+    of_a_translator = {"decoder_start_token_id": 4, "min_length": 7}
+    told = read_writing(folder({"is_encoder_decoder": True}, of_a_translator))
+    assert told.special.start == 4 and told.min_new_tokens == 6  # the start token counts there
+
+
+def test_a_configuration_speaks_where_there_is_no_file_of_generation(folder):
+    config = {"eos_token_id": 3, "repetition_penalty": 1.3, "max_length": 20}
+    alone = read_writing(folder(config))
+    assert alone.special.stop == {3} and alone.repetition_penalty == 1.3 and alone.longest is None
+    beside = read_writing(folder(config, {"top_k": 0}))
+    assert beside.repetition_penalty == 1 and beside.top_k is None
+    assert beside.special.stop == {3}  # ids that only config.json has
+
+
+OTHERS = {
+    "typical_p": 0.5, "epsilon_cutoff": 0.1, "eta_cutoff": 0.1, "top_h": 0.3, "encoder_repetition_penalty": 2.0,
+    "encoder_no_repeat_ngram_size": 3, "exponential_decay_length_penalty": [3, 1.1], "diversity_penalty": 0.5,
+    "num_beam_groups": 2, "penalty_alpha": 0.6, "guidance_scale": 1.5, "dola_layers": "low",
+    "watermarking_config": {"bias": 2.0}, "token_healing": True, "remove_invalid_values": True,
+    "num_return_sequences": 2, "max_time": 1.0, "use_mtp": True, "generation_kwargs": {"a": 1},
+    "begin_suppress_tokens": [3], "forced_bos_token_id": 3, "forced_decoder_ids": [[1, 2]],
+    "force_words_ids": [[1]], "constraints": ["x"], "sequence_bias": {"(3,)": 2.0},
+}  # fmt: skip
+
+
+def test_every_rule_that_nothing_here_follows_has_a_case():
+    assert set(OTHERS) == {name for name, policy in writing().items() if policy.kind == "must be"}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_rule_that_nothing_here_follows_is_refused_by_name(name, folder):
+    with pytest.raises(ValueError, match=rf"generation_config.json: {name}=.*: expected .*the only value"):
+        read_writing(folder({}, {name: OTHERS[name]}))
+    for harmless in writing()[name].values:
+        assert read_writing(folder({}, {name: harmless})) == Writing()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"eos_token_id": [[1]]}, r"eos_token_id=\[\[1\]\]: expected token ids"),
+        ({"eos_token_id": True}, "eos_token_id=True: expected token ids"),
+        ({"eos_token_id": -1}, "eos_token_id=-1: expected token ids"),
+        ({"eos_token_id": 2.0}, r"eos_token_id=2\.0: expected token ids"),
+        ({"eos_token_id": 10}, "eos_token_id: 10: expected a token id from 0 to 9"),
+        ({"suppress_tokens": [3, 12]}, "suppress_tokens: 12: expected a token id from 0 to 9"),
+        ({"forced_eos_token_id": [1, 2]}, r"forced_eos_token_id=\[1, 2\]: expected a token id"),
+        ({"forced_eos_token_id": "x"}, "forced_eos_token_id='x': expected a token id"),
+        ({"bos_token_id": "<s>"}, "bos_token_id='<s>': expected a token id"),
+        ({"decoder_start_token_id": "x"}, "decoder_start_token_id='x': expected a token id"),
+        ({"pad_token_id": "x"}, "pad_token_id='x': expected a whole number"),
+        ({"bad_words_ids": [[1, 2]]}, "expected single tokens"),
+        ({"bad_words_ids": 5}, "bad_words_ids=5: expected single tokens"),
+        ({"bad_words_ids": [[[1]]]}, "expected single tokens"),
+        ({"do_sample": "yes"}, "do_sample='yes': expected true or false"),
+        ({"temperature": -1}, "temperature=-1: expected a number >= 0"),
+        ({"temperature": True}, "temperature=True"),
+        ({"temperature": float("inf")}, "temperature=inf"),
+        ({"top_k": -1}, "top_k=-1: expected a whole number >= 0"),
+        ({"top_p": 0}, "top_p=0: expected a probability"),
+        ({"top_p": 1.5}, r"top_p=1\.5: expected a probability"),
+        ({"min_p": 2}, "min_p=2: expected a number from 0 to 1"),
+        ({"num_beams": 0}, "num_beams=0: expected a whole number >= 1"),
+        ({"num_beams": True}, "num_beams=True"),
+        ({"length_penalty": "1"}, "length_penalty='1': expected a finite number"),
+        ({"early_stopping": "soon"}, "early_stopping='soon'"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0: expected a whole number >= 1"),
+        ({"max_length": 1.5}, r"max_length=1\.5"),
+        ({"min_new_tokens": -1}, "min_new_tokens=-1"),
+        ({"min_length": 5}, "min_length=5: expected 0, or min_new_tokens"),
+        ({"repetition_penalty": 0}, "repetition_penalty=0: expected a number > 0"),
+        ({"no_repeat_ngram_size": 2.5}, r"no_repeat_ngram_size=2\.5"),
+        ({"renormalize_logits": 1}, "renormalize_logits=1: expected true or false"),
+        ({"stop_strings": [""]}, r"stop_strings=\[''\]: expected a text"),
+        ({"stop_strings": 5}, "stop_strings=5: expected a text"),
+        ({"colour": "red"}, "colour='red': expected a field this reader knows"),
+    ],
+)
+def test_what_a_field_cannot_be_is_refused(said, message, folder):
+    with pytest.raises(ValueError, match=message) as caught:
+        read_writing(folder({}, said), 10)
+    assert "generation_config.json: " in str(caught.value)
+
+
+def test_a_damaged_file_is_refused_before_anything(folder):
+    home = folder({}, {})
+    (home / "generation_config.json").write_text("[1]")
+    with pytest.raises(ValueError, match="generation_config.json: expected a JSON object"):
+        special_tokens(home)

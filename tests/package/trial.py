@@ -1,0 +1,198 @@
+"""Build what goes to the package index, and try it as whoever installs it would, in an empty environment.
+
+    make package              the sdist and the wheel, in dist/, and the trial
+    make package TAG=v1.0.0   and whether they are the version of this tag
+
+Nothing of the checkout is used after the build. The commands and the examples are those of the page that the index
+shows, companion/README.md. It needs nothing but Python; pip needs its index.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+import tasks  # noqa: E402
+
+DIST = ROOT / "dist"
+TOOLS = ROOT / "build" / "package" / "tools"
+OPTIONAL = {"matplotlib", "nbformat", "triton"}
+"""What modules that draw or make notebooks import where they are loaded, and extras bring; PyTorch for CUDA brings
+Triton."""
+
+IMPORT_ALL = """
+import importlib, pkgutil, companion
+count, without = 0, set()
+for module in pkgutil.walk_packages(companion.__path__, "companion.", onerror=lambda name: None):
+    if not module.name.endswith("__main__"):
+        try:
+            importlib.import_module(module.name)
+            count += 1
+        except ImportError as error:
+            missing = error if error.name else error.__cause__
+            without.add(missing.name.partition(".")[0])
+print(count, *sorted(without))
+"""
+
+TYPED = """
+import companion
+from companion import ModelConfig, Sampling, Transformer
+
+def of(config: ModelConfig) -> None:
+    reveal_type(config.d_model)
+    reveal_type(Transformer(config))
+    reveal_type(companion.complete)
+
+Sampling(temperature="hot")
+"""
+SAYS = (
+    'Revealed type is "int"',
+    'Revealed type is "companion.transformer.Transformer"',
+    'Revealed type is "def (model: companion.transformer.Transformer',
+    'Argument "temperature" to "Sampling" has incompatible type "str"; expected "float"',
+)
+"""What mypy must find in `TYPED`, line by line, and nothing else."""
+
+
+class Failed(Exception):
+    """What went wrong, for whoever builds."""
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The code blocks of this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+
+
+def commands(page: str) -> list[list[str]]:
+    """The words of each `companion` command of the page."""
+    lines = [shlex.split(line, comments=True) for block in blocks(page, "bash") for line in block.splitlines()]
+    return [words for words in lines if words and words[0] == "companion"]
+
+
+def promised(example: str) -> list[str]:
+    """What an example says that it prints: the comments behind `print(...)` and `check(...)`."""
+    return re.findall(r"^(?:print|check)\(.*\)  # (.+)$", example, re.MULTILINE)
+
+
+def refuse_other_version(tag: str, version: str) -> None:
+    """Raises `Failed` unless `tag` is `v` and the version of pyproject.toml; an empty tag says nothing."""
+    if tag and tag != f"v{version}":
+        raise Failed(f"tag {tag!r}: expected 'v{version}', as pyproject.toml has version {version}")
+
+
+def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None) -> str:
+    """Run it, print what it was and how long it took, and return what it printed. Raises `Failed` if it fails."""
+    start = time.perf_counter()
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8"
+    )
+    shown = " ".join([Path(words[0]).stem, *(word if "\n" not in word else "..." for word in words[1:])])
+    print(f"{time.perf_counter() - start:6.1f} s  {shown}".replace(f"{ROOT}{os.sep}", ""), flush=True)
+    if done.returncode != 0:
+        raise Failed(f"{shown}: exit code {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def virtual_environment(folder: Path) -> Path:
+    """A fresh one; its Python."""
+    run([sys.executable, "-m", "venv", "--clear", folder], ROOT)
+    return tasks.python_in(folder)
+
+
+def build() -> Path:
+    """Build both into dist/ and let twine look at them; the wheel."""
+    python = tasks.python_in(TOOLS)
+    if not python.exists():
+        virtual_environment(TOOLS)
+        run([python, "-m", "pip", "install", "--quiet", "build", "twine"], ROOT)
+    shutil.rmtree(DIST, ignore_errors=True)
+    for stale in ROOT.glob("*.egg-info/SOURCES.txt"):
+        stale.unlink()  # what an earlier build has listed would be taken again
+    run([python, "-m", "build", "--outdir", DIST, ROOT], ROOT)
+    found = sorted(DIST.iterdir())
+    run([python, "-m", "twine", "check", "--strict", *found], ROOT)
+    [wheel] = (path for path in found if path.suffix == ".whl")
+    return wheel
+
+
+def alone(folder: Path) -> dict[str, str]:
+    """The variables of a user who has never seen a checkout, with the progress kept in `folder`."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    return known | {"COMPANION_HOME": str(folder / "progress"), "PYTHONUTF8": "1"}
+
+
+def trial(wheel: Path, torch: str, page: str, folder: Path) -> None:
+    """Install the wheel in an empty environment and use it. Raises `Failed` at what does not come out as promised."""
+    python = virtual_environment(folder / "empty")
+    user, work = alone(folder), folder / "a folder of one's own"
+    work.mkdir()
+    run([python, "-m", "pip", "install", "--quiet", *shlex.split(torch)], work, user)
+    run([python, "-m", "pip", "install", "--quiet", wheel], work, user)
+    run([python, "-m", "pip", "check"], work, user)
+    place = run([python, "-c", "import companion; print(companion.__file__)"], work, user).strip()
+    if not Path(place).is_relative_to(folder):
+        raise Failed(f"companion came from {place}, expected it from {folder}")
+    script = shutil.which("companion", path=str(python.parent))
+    if script is None:
+        raise Failed("no command companion was installed")
+    for words in commands(page):
+        run([script, *words[1:]], work, user)
+    for example in blocks(page, "python"):
+        said = run([python, "-c", example], work, user)
+        missing = [line for line in promised(example) if line not in said.splitlines()]
+        if missing:
+            raise Failed(f"the page promises {missing}, and the example prints\n{said}")
+    count, *without = run([python, "-c", IMPORT_ALL], work, user).split()
+    if not set(without) <= OPTIONAL:
+        raise Failed(f"{count} modules load, others ask for {without}; expected none but {OPTIONAL}")
+    print(f"          {count} modules load; others need {', '.join(without)}, which no plain install brings")
+    run([python, "-m", "pip", "install", "--quiet", "mypy"], work, user)
+    look(python, work, user)
+
+
+def look(python: Path, work: Path, user: dict[str, str]) -> None:
+    """Raises `Failed` unless mypy sees the package's types in a file of somebody else's."""
+    (work / "typed.py").write_text(TYPED, "utf-8")
+    checked = subprocess.run(
+        [str(python), "-m", "mypy", "--strict", "typed.py"], cwd=work, env=user, capture_output=True, encoding="utf-8"
+    )
+    found = re.findall(r"^typed\.py:\d+: (?:note|error): (.*)$", checked.stdout, re.MULTILINE)
+    if len(found) != len(SAYS) or any(not line.startswith(says) for line, says in zip(found, SAYS, strict=True)):
+        raise Failed(f"mypy sees other types than expected:\n{checked.stdout}{checked.stderr}")
+    print("          mypy sees the types")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make package", description=__doc__)
+    parser.add_argument("--tag", default="", help="refuse to build unless this is v and the version")
+    parser.add_argument("--torch", default=tasks.TORCH, help="which PyTorch is there first, with any options of pip")
+    options = parser.parse_args()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    try:
+        refuse_other_version(options.tag, project["version"])
+        wheel = build()
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            trial(wheel, options.torch, (ROOT / project["readme"]).read_text("utf-8"), Path(folder).resolve())
+    except Failed as failed:
+        print(failed, file=sys.stderr)
+        return 1
+    print(f"All of it holds: {', '.join(path.name for path in sorted(DIST.iterdir()))}, in dist/")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""What the wheel and the sdist hold: all that the package reads when it runs, and nothing of what makes the course.
+
+They are built by the backend alone, from a copy and without a network; `make package` installs them, and looks.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+from package.trial import Failed, blocks, commands, promised, refuse_other_version
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PAGE = (ROOT / PROJECT["readme"]).read_text(encoding="utf-8")
+STAYS = {"companion/README.md", "companion/data/texts/make.py"}
+"""The index's page, which is in the metadata, and what made the frozen text from a history that no wheel has."""
+ALSO_IN_THE_SDIST = {
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "LICENSE",
+    "MANIFEST.in",
+    "PKG-INFO",
+    "companion/README.md",
+    "pyproject.toml",
+    "setup.cfg",
+}
+BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A folder with both: the sdist from a checkout in which also lies what must not be in it, and the wheel from the
+    sdist, as `python -m build` does it."""
+    folder = tmp_path_factory.mktemp("a checkout, é")
+    copy = folder / "checkout"
+    shutil.copytree(ROOT / "companion", copy / "companion", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ALSO_IN_THE_SDIST:
+        if (ROOT / name).is_file() and "/" not in name:
+            shutil.copy(ROOT / name, copy)
+    strays = ("authoring/build.py", "tests/test_strays.py", "notebooks/build.py", "tasks.py", "companion/notes.txt")
+    for name in (*strays, "build/lib/companion/gone.py", "companion/layers/__pycache__/norms.cpython-311.pyc"):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text("")
+    build("build_sdist", copy, folder)
+    [sdist] = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as file:
+        file.extractall(folder, filter="data")
+    build("build_wheel", folder / sdist.name.removesuffix(".tar.gz"), folder)
+    return folder
+
+
+def build(what, source, into):
+    done = subprocess.run([sys.executable, "-c", BUILD, what, str(into)], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    """Every file's content by its path."""
+    [path] = built.glob("*.whl")
+    with zipfile.ZipFile(path) as file:
+        return {name: file.read(name) for name in file.namelist() if not name.endswith("/")}
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    [text] = [content for name, content in wheel.items() if name.endswith(".dist-info/METADATA")]
+    return message_from_string(text.decode())
+
+
+def package_files():
+    """Every file of the package, as this checkout has it."""
+    found = {path.relative_to(ROOT).as_posix() for path in (ROOT / "companion").rglob("*") if path.is_file()}
+    return {name for name in found if "__pycache__" not in name} - STAYS
+
+
+def test_the_wheel_holds_the_package_whole_and_nothing_else(wheel):
+    wanted = package_files()
+    assert {"companion/py.typed", "companion/__init__.pyi", "companion/data/texts/first_edition.json.xz"} <= wanted
+    assert {name for name in wheel if ".dist-info/" not in name} == wanted
+    assert all(wheel[name] == (ROOT / name).read_bytes() for name in wanted)
+
+
+def test_the_sdist_holds_what_the_wheel_is_built_from(built):
+    [path] = built.glob("*.tar.gz")
+    with tarfile.open(path) as file:
+        names = {name.partition("/")[2] for member in file.getmembers() if member.isfile() for name in [member.name]}
+    assert {name for name in names if ".egg-info/" not in name} == package_files() | ALSO_IN_THE_SDIST
+
+
+def test_the_wheel_says_what_it_is_and_what_it_needs(wheel, metadata):
+    assert metadata["Version"] == PROJECT["version"] and metadata["Requires-Python"] == PROJECT["requires-python"]
+    needed = {re.split(r"[\[>=]", line)[0] for line in metadata.get_all("Requires-Dist") if "extra ==" not in line}
+    assert needed == {re.split(r"[\[>=]", line)[0] for line in PROJECT["dependencies"]}
+    assert set(metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
+    assert metadata["License-Expression"] == "MIT AND CC-BY-4.0"
+    licences = {name.partition("/licenses/")[2] for name in wheel if "/licenses/" in name}
+    assert licences == {"LICENSE", "companion/data/texts/LICENSE.md"}
+    [entries] = [content.decode() for name, content in wheel.items() if name.endswith("entry_points.txt")]
+    assert "companion = companion.commands.main:main" in entries
+
+
+def test_the_index_shows_a_page_that_needs_no_repository(metadata):
+    assert metadata.get_payload().strip() == PAGE.strip() and metadata["Description-Content-Type"] == "text/markdown"
+    links = re.findall(r"\]\(([^)]+)\)", PAGE)
+    assert links and all(link.startswith("https://") for link in links)
+    assert f"pip install {PROJECT['name']}" in PAGE
+
+
+def test_the_version_stands_in_one_place(wheel):
+    """`companion doctor` and `--version` ask the installation; tests/test_repository.py looks at the citation."""
+    number = PROJECT["version"].encode()
+    code = [name for name in wheel if name.endswith((".py", ".pyi"))]
+    assert not [name for name in code if re.search(rb"[\"']" + re.escape(number) + rb"[\"']", wheel[name])]
+    assert not [name for name in code if b"__version__ =" in wheel[name]]
+
+
+def test_every_python_of_the_classifiers_is_one_that_may_install_it():
+    numbers = [entry.rpartition(" ")[2] for entry in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", entry)]
+    assert numbers[0] == PROJECT["requires-python"].removeprefix(">=") and len(numbers) >= 3
+
+
+def test_the_pages_examples_print_what_they_say(tmp_path, monkeypatch, capsys):
+    """As `make package` runs them in an empty environment; its commands it runs too."""
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
+    promises = [promised(example) for example in blocks(PAGE, "python")]
+    assert len(promises) == 2 and all(promises)
+    for example in blocks(PAGE, "python"):
+        exec(compile(example, "companion/README.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.splitlines() == [line for lines in promises for line in lines]
+    assert [words[1] for words in commands(PAGE)] == ["train", "generate", "account", "doctor"]
+
+
+def test_a_tag_of_another_version_is_refused():
+    refuse_other_version("", "1.2.0")
+    refuse_other_version("v1.2.0", "1.2.0")
+    with pytest.raises(Failed, match=r"tag 'v1\.2': expected 'v1\.2\.0'"):
+        refuse_other_version("v1.2", "1.2.0")

@@ -1,0 +1,222 @@
+"""The tasks that need no make: what they run, and when the environment is made again. Nothing is installed here."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tasks
+from tasks import ROOT, TASKS, Environment, Refused, contained, do, main, python_in, variables
+
+EXTRAS = {
+    "lab": ["jupyterlab>=4.4"],
+    "course": ["nbgrader"],
+    "test": ["the-course[lab, course]", "pytest"],
+    "dev": ["the-course[test]", "playwright"],
+}
+PYPROJECT = "[project]\nname = 'the-course'\n[project.optional-dependencies]\n" + "\n".join(
+    f"{extra} = {lines}" for extra, lines in EXTRAS.items()
+)
+
+
+class Calls(list):
+    """Commands that are noted instead of run; those that contain `fails` end with 3."""
+
+    fails = "nothing"
+
+    def __call__(self, command, reader=False):
+        self.append((*command[1:],))
+        return 3 if any(self.fails in word for word in command) else 0
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    noted = Calls()
+    monkeypatch.setattr(tasks, "call", noted)
+    return noted
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A checkout in a folder with a space in its name, with an environment in which nothing is installed yet."""
+    root = tmp_path / "a course, é"
+    python = python_in(root / ".venv")
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (root / "pyproject.toml").write_text(PYPROJECT, "utf-8")
+    return Environment(root, Calls())
+
+
+def installed(environment):
+    """What pip was asked for since last time."""
+    asked = [command[4:] for command in environment.call if command[:2] == ("-m", "pip")]
+    environment.call.clear()
+    return asked
+
+
+def test_an_environments_python_is_where_its_system_puts_it():
+    assert python_in(Path("a b", ".venv"), "nt") == Path("a b", ".venv", "Scripts", "python.exe")
+    assert python_in(Path("a b", ".venv"), "posix") == Path("a b", ".venv", "bin", "python")
+
+
+def test_an_extra_brings_those_that_it_contains():
+    assert contained("lab", EXTRAS, "the-course") == {"lab"}
+    assert contained("dev", EXTRAS, "the-course") == {"dev", "test", "lab", "course"}
+    with pytest.raises(Refused, match="extra 'labs': expected one of lab, course, test, dev"):
+        contained("labs", EXTRAS, "the-course")
+
+
+def test_torch_comes_first_and_nothing_is_installed_twice(environment):
+    environment.make("test")
+    assert installed(environment) == [(tasks.TORCH,), ("--quiet", "--editable", ".[test]")]
+    for extra in ("test", "lab", "course"):
+        environment.make(extra)
+    assert installed(environment) == []
+    environment.make("dev")
+    assert installed(environment) == [("--quiet", "--editable", ".[dev]")]
+
+
+def test_another_torch_is_taken_up_where_one_is_named(environment):
+    cpu = "torch==2.11.0 --index-url 'https://example.org/a b'"
+    environment.make("lab", cpu)
+    assert installed(environment)[0] == ("torch==2.11.0", "--index-url", "https://example.org/a b")
+    environment.make("lab")
+    assert installed(environment) == [], "who names none keeps what is there"
+    environment.make("lab", tasks.TORCH)
+    assert installed(environment)[0] == (tasks.TORCH,)
+
+
+def test_a_changed_pyproject_and_a_moved_checkout_are_installed_again(environment):
+    environment.make("lab")
+    installed(environment)
+    later = (environment.folder / ".lab").stat().st_mtime + 5
+    os.utime(environment.root / "pyproject.toml", (later, later))
+    environment.make("lab")
+    assert installed(environment) == [("--quiet", "--editable", ".[lab]")]
+    os.utime(environment.root / "pyproject.toml", (0, 0))
+    moved = environment.root.rename(environment.root.with_name("elsewhere"))
+    environment = Environment(moved, Calls())
+    environment.make("lab")
+    assert installed(environment) == [("--quiet", "--editable", ".[lab]")]
+
+
+def test_what_pip_refuses_is_tried_again_next_time(environment):
+    environment.call.fails = ".[lab]"
+    with pytest.raises(Refused, match='Could not install the extra "lab"'):
+        environment.make("lab")
+    environment.call.fails = "nothing"
+    installed(environment)
+    environment.make("lab")
+    assert installed(environment) == [("--quiet", "--editable", ".[lab]")]
+
+
+def test_an_environment_without_a_python_or_without_pip_is_made_anew(environment):
+    python_in(environment.folder).unlink()
+    environment.make()
+    assert environment.call[0] == ("-m", "venv", str(environment.folder))
+    python_in(environment.folder).touch()
+    environment.call.clear()
+    environment.call.fails = "import pip"
+    environment.make()
+    assert environment.call[1] == ("-m", "venv", str(environment.folder))
+    environment.call.fails = "venv"
+    python_in(environment.folder).unlink()
+    with pytest.raises(Refused, match="apt install python3-venv"):
+        environment.make()
+
+
+def test_what_fails_first_ends_a_task(calls):
+    calls.fails = "mypy"
+    assert do("quick", "python") == 3
+    assert ("-m", "ruff", "check", ".") in calls and not any("pytest" in command for command in calls)
+
+
+def test_the_whole_proof_has_all_its_parts(calls):
+    assert do("test", "python") == 0
+    *parts, tests = calls
+    assert {command[1] for command in parts} == {"ruff", "mypy", "companion"} and len(parts) == 5
+    assert tests[-3:] == ("tests", "notebooks", "build/solved") and "--nbval" in tests
+
+
+def test_what_a_reader_relies_on_is_there_and_needs_no_other_system():
+    """No pipe, no limit, no process that is killed or forked: what Windows does not have."""
+    paths = [ROOT / name for name in tasks.READER]
+    files = [file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])]
+    assert len(files) > 40
+    elsewhere = re.compile(r"\bimport (?:resource|fcntl|pwd)$|\bos\.(?:fork|mkfifo|kill|geteuid)\(", re.MULTILINE)
+    assert not [file.name for file in files if elsewhere.search(file.read_text("utf-8"))]
+
+
+def test_a_lesson_takes_all_its_notebooks(calls):
+    assert do("test-notebooks", "python", ["02", "05"]) == 0
+    names = [Path(word).relative_to(ROOT).as_posix() for word in calls[-1] if word.endswith(".ipynb")]
+    assert [name for name in names if "solved" not in name] == [
+        "notebooks/02_scaled_dot_product_attention.ipynb",
+        "notebooks/deeper/02_deeper.ipynb",
+        "notebooks/exercises/02_exercises.ipynb",
+        "notebooks/05_rotary_positions.ipynb",
+        "notebooks/deeper/05_deeper.ipynb",
+        "notebooks/exercises/05_exercises.ipynb",
+    ]
+    with pytest.raises(Refused, match="no notebook begins with '77'"):
+        do("test-notebooks", "python", ["77"])
+
+
+def test_one_thread_each_unless_told_and_no_readers_progress_is_written():
+    known = {"PATH": "here", "PYTHONDONTWRITEBYTECODE": "1", "COMPANION_HOME": "mine"}
+    mine = {"PATH": "here", "OMP_NUM_THREADS": "1", "COMPANION_HOME": "mine"}
+    assert variables(known, reader=True, system="posix") == mine
+    assert variables(known, reader=True, system="nt") == {**mine, "PYTHONUTF8": "1"}
+    tested = variables({**known, "OMP_NUM_THREADS": "4"}, reader=False)
+    assert tested["OMP_NUM_THREADS"] == "4" and Path(tested["COMPANION_HOME"]).is_relative_to(ROOT / "build")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["labs"], "labs: expected one of lab, test, quick"),
+        (["quick", "02"], "quick takes nothing further, and was given 02"),
+    ],
+)
+def test_what_it_does_not_know_is_told_before_anything_is_made(words, sentence, calls, capsys):
+    with pytest.raises(SystemExit) as refused:
+        main(words)
+    assert refused.value.code == 2 and sentence in capsys.readouterr().err and not calls
+
+
+def test_alone_it_explains_every_task(calls, capsys):
+    assert main([]) == 0 and not calls
+    assert set(TASKS) <= set(re.findall(r"^  ([a-z-]+) ", capsys.readouterr().out, re.MULTILINE))
+
+
+def test_a_python_that_is_too_old_can_read_the_file_and_says_so(monkeypatch, tmp_path):
+    ast.parse((ROOT / "tasks.py").read_text("utf-8"), feature_version=(3, 8))
+    monkeypatch.setattr(tasks, "LEAST", (4, 0))
+    monkeypatch.setattr(tasks, "ROOT", tmp_path)
+    with pytest.raises(Refused, match=r"needs Python 4\.0 or newer, and this is 3\."):
+        main(["lab"])
+
+
+def test_a_python_that_is_too_old_hands_over_to_the_environments(monkeypatch, environment):
+    monkeypatch.setattr(tasks, "LEAST", (4, 0))
+    monkeypatch.setattr(tasks, "ROOT", environment.root)
+    monkeypatch.setattr(tasks, "call", environment.call)
+    assert main(["lab", "--port=9999"]) == 0
+    assert environment.call[-1] == (str(environment.root / "tasks.py"), "lab", "--port=9999")
+
+
+def test_from_a_shell_it_answers_in_one_sentence():
+    done = subprocess.run([sys.executable, "tasks.py", "environment", "labs"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "extra 'labs'" in done.stderr
+
+
+def test_make_and_the_readme_ask_for_tasks_that_exist():
+    makefile, readme = ((ROOT / name).read_text("utf-8") for name in ("Makefile", "README.md"))
+    [together] = re.findall(r"^([a-z -]+):\n\t@\$\(TASKS\) \$@$", makefile, re.MULTILINE)
+    named = {*together.split(), *re.findall(r"\$\(TASKS\) ([a-z-]+)", makefile)}
+    assert named == set(TASKS)
+    assert {"lab", "reader"} <= set(re.findall(r"tasks\.py ([a-z-]+)", readme)) <= set(TASKS)
