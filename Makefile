@@ -6,6 +6,7 @@ TORCH  ?=
 LESSON ?=
 FIGURES ?= lab-figures
 ONLY ?=
+PAGES ?=
 BENCH ?=
 SETTING ?=
 FUZZ ?=
@@ -33,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify notebooks check-notebooks lab-check \
-  bench gpu fuzz package workflows clean FORCE
+  site site-check bench gpu fuzz package workflows clean FORCE
 
 help:
 	@echo 'The Executable Transformer'
@@ -53,6 +54,9 @@ help:
 	@echo '  make lint | types | pytest     one part of make test alone'
 	@echo '  make lab-check         open every notebook in a real browser, run it, move and answer everything (needs Chromium);'
 	@echo '                         ONLY="start figures exercise questions lessons" and LESSON=02 choose'
+	@echo '  make site              write the course as pages that need no network, for any browser: build/site/index.html'
+	@echo '  make site-check        open every page in a real browser, move and answer everything (needs Chromium);'
+	@echo '                         PAGES="02 glossary" chooses'
 	@echo '  make fuzz              ten minutes of malformed calls, files and command lines, and a table of what became of them;'
 	@echo '                         FUZZ="--minutes 60 --only flags run" passes flags on'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
@@ -81,6 +85,9 @@ $(VENV)/.test: FORCE
 $(VENV)/.bench: FORCE
 	$(call install,bench)
 
+$(VENV)/.site: FORCE
+	$(call install,site)
+
 $(VENV)/.dev: FORCE
 	$(call install,dev)
 
@@ -101,6 +108,9 @@ machines: $(VENV)/.test solved
 
 lab-check: $(VENV)/.dev
 	PYTHONPATH=tests $(PY) tests/lab/check.py $(if $(ONLY),--only $(ONLY)) --figures '$(FIGURES)' $(if $(LESSON),-- $(LESSON))
+
+site-check: $(VENV)/.dev site
+	PYTHONPATH=tests:. $(PY) tests/lab/pages.py --figures '$(FIGURES)' $(PAGES)
 
 # `make test` tries a fixed thousand of these cases.
 fuzz: $(VENV)/.test
@@ -127,6 +137,10 @@ notebooks: $(VENV)/.test
 	@$(PY) -m authoring.build $(if $(ALL),--all) $(LESSON)
 	@$(PY) -m companion course notebooks
 	@$(PY) -m authoring.pages
+
+# Everything a reader reads, from the notebooks as they are: no cell is run.
+site: $(VENV)/.site
+	@$(PY) -m authoring.site
 
 check-notebooks: $(VENV)/.test
 	@$(PY) -m authoring.build --check $(LESSON)

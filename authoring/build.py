@@ -285,7 +285,8 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE, known
 
 def collected(some: Sequence[Lesson]) -> str:
     """The text of the file of all questions, as the package reads them."""
-    asked = [dataclasses.asdict(question) for lesson in some if lesson.source.exists() for question in lesson.questions]
+    there = [part for part in with_deeper(some) if part.source.exists()]
+    asked = [dataclasses.asdict(question) for part in there for question in part.questions]
     return json.dumps(asked, ensure_ascii=False, indent=1) + "\n"
 
 

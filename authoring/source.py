@@ -100,6 +100,14 @@ def _first_lines(text: str, cells: list[NotebookNode]) -> Iterator[int]:
             yield text.count("\n", 0, position) + 1
 
 
+def _asked_by_the_lesson(path: Path) -> int:
+    """How many questions a lesson asks of whose deeper notebook this is the source: there the letters go on."""
+    lesson = path.parent.parent / "lessons" / path.name
+    if path.parent.name != "deeper" or not lesson.exists():
+        return 0
+    return len(re.findall(r"^```\{question\}", lesson.read_text(encoding="utf-8"), re.MULTILINE))
+
+
 def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, int]]:
     """Put the table of exercises where the cells ask for it; cell and line of each place."""
     found = [
@@ -124,7 +132,7 @@ def _split(
 ) -> Iterator[tuple[NotebookNode, int]]:
     """The cells, those of Markdown cut at questions and targets; both are noted under the number of their cell."""
     count = 0
-    lesson = int(path.name[:2])
+    lesson, above = int(path.name[:2]), _asked_by_the_lesson(path)
     for cell, first in placed:
         if cell.cell_type == "code":
             yield cell, first
@@ -145,7 +153,7 @@ def _split(
                     raise SourceError(path, line, f"a second target ({name})=; give it a name of its own")
                 targets[name] = count
             else:
-                draft = read_question(body, path, line, lesson, len(questions))
+                draft = read_question(body, path, line, lesson, above + len(questions))
                 twin = next((known for known in questions.values() if known.name == draft.name), None)
                 if twin:
                     raise SourceError(

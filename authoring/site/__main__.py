@@ -1,0 +1,45 @@
+"""Build the site: `python -m authoring.site [--out build/site]`. Executes no cell."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from authoring.lesson import NOTEBOOKS, ROOT
+from authoring.site.build import build
+from authoring.site.fault import Broken
+
+LARGE = 400_000  # bytes of a page, above which it is named
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m authoring.site", description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="the site's folder (%(default)s)")
+    parser.add_argument("--notebooks", type=Path, default=NOTEBOOKS, help="the notebooks' folder (%(default)s)")
+    options = parser.parse_args(arguments)
+    start, work = time.monotonic(), options.out.with_name(f"{options.out.name}.new")
+    try:
+        links = build(options.notebooks.resolve(), ROOT, work.resolve())
+    except Broken as error:
+        print(error, file=sys.stderr)
+        print(f"The site was not built: {len(error.faults)} faults. {options.out} is as it was.", file=sys.stderr)
+        return 1
+    shutil.rmtree(options.out, ignore_errors=True)
+    (work / "html").rename(options.out)
+    shutil.rmtree(work)
+    pages = sorted(options.out.rglob("*.html"))
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
+    for page in pages:
+        if page.stat().st_size > LARGE:
+            print(f"{page.relative_to(options.out)}: {page.stat().st_size / 1000:.0f} kB, above {LARGE / 1000:.0f}")
+    seconds = time.monotonic() - start
+    print(f"{len(pages)} pages, {size / 1e6:.1f} MB, {links:,} links followed, {seconds:.0f} s")
+    print(f"Open {options.out / 'index.html'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

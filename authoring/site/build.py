@@ -1,0 +1,216 @@
+"""The way from notebooks to pages: read, turn, set, look."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from sphinx.application import Sphinx
+
+from authoring.build import difference
+from authoring.lesson import Lesson, lessons, with_deeper
+from authoring.question import SourceError
+from authoring.site import extension, finish, front, questions, reference, repository, search
+from authoring.site.fault import Broken, Faults
+from authoring.site.formula import Formulas
+from authoring.site.links import Links
+from authoring.site.notebook import Press, raw, text_of
+from authoring.site.output import STYLES, Assets
+from authoring.site.pages import BESIDE, TEACHING, Course, Page
+
+HERE = Path(__file__).parent
+THEME = HERE / "theme"
+Way = tuple[str, str] | None  # the name of a page, and what the contents call it
+
+
+def build(notebooks: Path, root: Path, work: Path) -> int:
+    """Build the site into `work`/html, and say how many links were followed. Raises `Broken` for all that is wrong."""
+    faults = Faults()
+    course = Course.of(notebooks, root, faults)
+    for lesson in with_deeper(lessons(notebooks=notebooks)):
+        if found := _stale(lesson):
+            faults.add(f"{notebooks.name}/{lesson.notebook.relative_to(notebooks).as_posix()}", found)
+    formulas, assets = Formulas(), Assets()
+    there = reference.modules(root / "companion")
+    home = repository.address(root, faults)
+    press = Press(Links(course, reference.places(there), home, faults), assets, formulas, faults)
+    texts, labels, kinds = _texts(course, there, press, home)
+    for fault in formulas.convert():
+        faults.add(*fault.split(": ", 1))
+    faults.stop()
+    shutil.rmtree(work, ignore_errors=True)
+    _write(work / "source", {f"{name}.md": text.encode() for name, text in texts.items()} | assets.files)
+    extension.SITE = extension.Site(formulas, _ways(course, texts, labels), kinds)
+    _set(work, root)
+    site = work / "html"
+    shown = {name: content for name, content in assets.files.items() if name.startswith("_static/")}
+    glossary = course.pages["glossary.md"]
+    terms = search.terms(
+        glossary.source.read_text(encoding="utf-8"), lambda href: press.links.leads(href, glossary, glossary.place)
+    )
+    known = search.script([*extension.SITE.sections, *terms])
+    _write(site, shown | {STYLES: assets.sheet().encode(), "_static/sections.js": known.encode()})
+    finish.clear(site)
+    sources = {f"{page.name}.html": page.place for page in course.pages.values()}
+    links = finish.check(site, sources, faults)
+    faults.stop()
+    return links
+
+
+def _stale(lesson: Lesson) -> str:
+    try:
+        found = difference(lesson)
+    except SourceError as error:
+        return str(error)
+    return f"is not what its source builds: {found}. Run: make notebooks" if found else ""
+
+
+def _texts(
+    course: Course, there: list[reference.Module], press: Press, home: str
+) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """The text of every page, what the contents call it, and its kind, by the page's name."""
+    texts, labels, kinds = {}, {}, {}
+    asked = questions.by_lesson()
+    made = [
+        *(("question", *entry) for entry in questions.texts(press, course)),
+        *(("reference", *entry) for entry in reference.texts(there)),
+    ]
+    for kind, name, label, text in made:
+        texts[name], labels[name], kinds[name] = text, label, kind
+    for page in course.pages.values():
+        labels[page.name], kinds[page.name] = page.label, page.kind
+        if page.kind == "start":
+            texts[page.name] = front.text(course, asked, press, "")
+        else:
+            texts[page.name] = _with_head(text_of(page, press), page, course, home)
+    parts = {page.name: _children(page, course, labels) for page in course.of_kind("lesson")}
+    for name, children in parts.items():
+        texts[name] += _contents(children, labels)
+    texts["index"] += "".join(
+        _contents(names, labels, caption)
+        for caption, names in (
+            ("Lessons", parts),
+            ("Beside the lessons", [*(course.pages[file].name for file, _ in BESIDE), questions.INDEX]),
+            ("The package", [reference.INDEX]),
+            ("Teaching", [course.pages[file].name for file, _ in TEACHING]),
+        )
+    )
+    texts[reference.INDEX] += _contents(
+        [name for name in texts if kinds[name] == "reference" and name != reference.INDEX], labels
+    )
+    return texts, labels, kinds
+
+
+def _children(lesson: Page, course: Course, labels: dict[str, str]) -> list[str]:
+    """The pages that belong to a lesson."""
+    pages = [page.name for kind in ("deeper", "exercises") if (page := course.part(kind, lesson.lesson))]
+    return [*pages, *(name for name in [f"questions/{lesson.lesson}"] if name in labels)]
+
+
+def _with_head(text: str, page: Page, course: Course, home: str) -> str:
+    """The text of a page with what stands under its title: what belongs to it, and where it can be opened."""
+    if page.source.suffix != ".ipynb":
+        return text
+    links = [f"Lesson {page.lesson}"] if page.kind == "lesson" else []
+    for kind, label in (("lesson", f"Lesson {page.lesson}"), ("exercises", "Exercises"), ("deeper", "Deeper")):
+        other = course.part(kind, page.lesson)
+        if other and other is not page:
+            links.append(f'<a href="{page.up}{other.name}.html">{label}</a>')
+    if page.lesson in questions.by_lesson():
+        links.append(f'<a href="{page.up}questions/{page.lesson}.html">Questions</a>')
+    head = f'<p class="belongs">{" · ".join(links)}</p>{repository.bar(home, page)}'
+    before, title, after = re.split(r"^(# .*)$", text, maxsplit=1, flags=re.MULTILINE)
+    return f"{before}{title}\n\n{raw(head)}\n{after}"
+
+
+def _contents(names: Iterable[str], labels: dict[str, str], caption: str = "") -> str:
+    options = [":hidden:", *([f":caption: {caption}"] if caption else [])]
+    lines = [f"{labels[name]} </{name}>" for name in names]
+    return "\n\n" + "\n".join(["```{toctree}", *options, "", *lines, "```"]) + "\n"
+
+
+def _ways(course: Course, texts: dict[str, str], labels: dict[str, str]) -> dict[str, tuple[Way, Way]]:
+    """What is read before and after each page: lessons after lessons, and from what belongs to one back to it."""
+
+    def row(names: list[str]) -> dict[str, tuple[Way, Way]]:
+        entries: list[Way] = [(name, labels[name]) for name in names]
+        around = [None, *entries, None]
+        return {name: (around[at], around[at + 2]) for at, name in enumerate(names)}
+
+    path = ["index", *(page.name for page in course.of_kind("lesson"))]
+    beside = [page.name for page in course.of_kind("beside")]
+    package = [reference.INDEX, *(name for name in texts if name.startswith("reference/") and name != reference.INDEX)]
+    ways = row(path) | row(beside) | row(package)
+    for lesson in course.of_kind("lesson"):
+        after = ways[lesson.name][1]
+        for name in _children(lesson, course, labels):
+            ways[name] = ((lesson.name, lesson.label), after)
+    return ways
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _set(work: Path, root: Path) -> None:
+    """Have Sphinx set the pages. Raises `Broken` for its warnings."""
+    said = io.StringIO()
+    app = Sphinx(
+        work / "source",
+        None,
+        work / "html",
+        work / "doctrees",
+        "html",
+        _settings(root),
+        io.StringIO(),
+        said,
+        freshenv=True,
+    )
+    app.build(force_all=True)
+    warnings = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in said.getvalue().splitlines() if line.strip()]
+    if warnings or app.statuscode:
+        raise Broken(line.replace(f"{work / 'source'}/", "") for line in warnings or ["Sphinx failed"])
+
+
+def _settings(root: Path) -> dict[str, Any]:
+    citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
+    title = citation["title"].split(":")[0]
+    return {
+        "project": title,
+        "html_title": title,
+        "version": str(citation["version"]),
+        "author": citation["authors"][0]["name"],
+        "html_context": {
+            "authors": ", ".join(author["name"] for author in citation["authors"]),
+            "released": str(citation["date-released"]),
+        },
+        "extensions": ["myst_parser", "authoring.site.extension"],
+        "myst_enable_extensions": ["dollarmath", "deflist"],
+        "myst_disable_syntax": ["myst_line_comment", "myst_block_break", "myst_target", "myst_role", "colon_fence"],
+        "myst_all_links_external": True,
+        "myst_heading_anchors": 4,
+        "html_theme": "furo",
+        "html_math_renderer": "mathml",
+        "html_static_path": [str(THEME / "static")],
+        "templates_path": [str(THEME / "templates")],
+        "html_css_files": ["outputs.css", "site.css"],
+        "html_js_files": [("site.js", {"defer": "defer"})],
+        "html_theme_options": {"light_css_variables": {}, "dark_css_variables": {}},
+        "html_copy_source": False,
+        "html_show_sourcelink": False,
+        "html_use_index": False,
+        "html_permalinks_icon": "#",
+        "html_baseurl": "",
+        "highlight_language": "none",
+        "smartquotes": False,
+        "language": "en",
+        "nitpicky": True,
+    }

@@ -1,0 +1,139 @@
+"""What the site adds to Sphinx: cells, what they showed, formulas as MathML, the way through the pages, the search."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from authoring.site.formula import Formulas
+from authoring.site.output import with_formulas
+from authoring.site.search import Section, sections
+
+
+@dataclass
+class Site:
+    """What pages need while they are set.
+
+    ways:      the name of each page, the pages before and after it as (name, label), and its heading in the contents.
+    sections:  what the search knows, as it is found.
+    """
+
+    formulas: Formulas
+    ways: Mapping[str, tuple[tuple[str, str] | None, tuple[str, str] | None]] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    sections: list[Section] = field(default_factory=list)
+
+
+SITE = Site(Formulas())  # Sphinx makes its directives itself, and hands them nothing of ours
+
+
+class Cell(SphinxDirective):
+    """A code cell; a folded one opens by a click on its first line."""
+
+    has_content = True
+    option_spec: ClassVar = {"id": directives.unchanged_required, "folded": directives.flag}
+
+    def run(self) -> list[nodes.Node]:
+        source = "\n".join(self.content)
+        code = nodes.literal_block(source, source, language="python")
+        id = html.escape(self.options["id"])
+        if "folded" in self.options:
+            first, _, rest = source.partition("\n")
+            code = nodes.literal_block(rest, rest, language="python", classes=["of-a-fold"])
+            said = html.escape(first.removeprefix("#").strip())
+            before = f'<details class="cell fold" id="{id}"><summary>{said}</summary>'
+            return [_raw(before), code, _raw("</details>")]
+        return [_raw(f'<div class="cell" id="{id}">'), code, _raw("</div>")]
+
+
+class Printed(SphinxDirective):
+    """What a cell printed."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        text = "\n".join(self.content)
+        return [nodes.literal_block(text, text, language="none", classes=["printed"])]
+
+
+class Signature(SphinxDirective):
+    """A signature in the package's reference, or an example."""
+
+    has_content = True
+    option_spec: ClassVar = {"language": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        text = "\n".join(self.content)
+        return [nodes.literal_block(text, text, language=self.options.get("language", "python"), classes=["signature"])]
+
+
+class Shown(SphinxDirective):
+    """HTML that a cell showed, or that the site shows: the formulas in it are set."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        return [_raw(with_formulas("\n".join(self.content), SITE.formulas))]
+
+
+def _raw(content: str) -> nodes.raw:
+    return nodes.raw("", content, format="html")
+
+
+def _inline(self: Any, node: nodes.math) -> None:
+    self.body.append(SITE.formulas.html(node.astext(), False, _where(node)))
+    raise nodes.SkipNode
+
+
+def _display(self: Any, node: nodes.math_block) -> None:
+    self.body.append(SITE.formulas.html(node.astext(), True, _where(node)))
+    raise nodes.SkipNode
+
+
+def _where(node: nodes.Node) -> str:
+    return f"{node.document.attributes.get('source', '') if node.document else ''}, line {node.line}"
+
+
+def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    """The pages before and after, which are those of the same kind; and what kind it is."""
+
+    def link(there: tuple[str, str] | None) -> dict[str, str] | None:
+        return {"link": context["pathto"](there[0]), "title": html.escape(there[1])} if there else None
+
+    before, after = SITE.ways.get(page, (None, None))
+    context["prev"], context["next"] = link(before), link(after)
+    context["kind"] = SITE.kinds.get(page, "")
+    contents = context.get(
+        "furo_navigation_tree", ""
+    )  # Sphinx calls its captions headings, and leaves out of which level
+    context["furo_navigation_tree"] = contents.replace('role="heading"', 'role="heading" aria-level="2"')
+    if doctree is not None:
+        title = context.get("title", "")
+        SITE.sections += sections(page, SITE.kinds.get(page, ""), re.sub(r"<[^>]+>", "", title), doctree)
+
+
+def _no_index(app: Sphinx) -> None:
+    app.builder.search = False  # type: ignore[attr-defined]  # the site has a search of its own (search.py)
+
+
+def _search_page(app: Sphinx) -> Sequence[tuple[str, dict[str, Any], str]]:
+    return [("search", {"title": "Search"}, "search.html")]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """What Sphinx calls."""
+    for name, directive in {"cell": Cell, "printed": Printed, "signature": Signature, "shown": Shown}.items():
+        app.add_directive(name, directive)
+    app.add_html_math_renderer("mathml", inline_renderers=(_inline, None), block_renderers=(_display, None))
+    app.connect("html-page-context", _context, priority=900)  # after the theme
+    app.connect("builder-inited", _no_index)
+    app.connect("html-collect-pages", _search_page)
+    return {"parallel_read_safe": False, "parallel_write_safe": False}

@@ -1,0 +1,73 @@
+"""After Sphinx: what nobody needs goes away, and every link and every file that a page names must be there."""
+
+from __future__ import annotations
+
+import html
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote
+
+from authoring.site.fault import Faults
+
+# Of Sphinx and its theme: its own search, maps for debuggers, and what tells a later run what this one did.
+UNNEEDED = (
+    "_static/searchtools.js", "_static/language_data.js", "_static/*.map", "_static/**/*.map", "_static/file.png",
+    "_static/minus.png", "_static/plus.png", "_static/skeleton.css", "_static/debug.css", "_static/basic.css.map",
+    ".buildinfo", ".buildinfo.bak", "objects.inv", "_sources", "searchindex.js",
+)  # fmt: skip
+_ID = re.compile(r'\s(?:id|name)="([^"]+)"')
+_LEADS = re.compile(r'<(a|link|script|img|source|iframe)\b[^>]*?\s(?:href|src)="([^"]*)"')
+_ADDRESS = re.compile(r"(?:[a-z]+:|//)")
+
+
+def clear(site: Path) -> None:
+    """Remove what no reader needs."""
+    for pattern in UNNEEDED:
+        for path in sorted(site.glob(pattern)):
+            if path.is_dir():
+                for inner in sorted(path.rglob("*"), reverse=True):
+                    inner.rmdir() if inner.is_dir() else inner.unlink()
+                path.rmdir()
+            else:
+                path.unlink()
+
+
+def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
+    """Follow every link of every page: how many lead to a place on the site.
+
+    sources:  what each page is made from, by its path: what a fault names.
+    """
+    texts = {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    ids = {page: set(map(html.unescape, _ID.findall(text))) for page, text in texts.items()}
+    count = 0
+    for page, text in sorted(texts.items()):
+        place = sources.get(page, page)
+        for name in _repeated(text):
+            faults.add(place, f"two places of the page are called {name!r}")
+        for tag, target in _LEADS.findall(text):
+            target = html.unescape(target)
+            if _ADDRESS.match(target):
+                if tag != "a" and not target.startswith("data:"):
+                    faults.add(place, f"the page would ask another machine for {target}")
+                continue
+            path, _, anchor = target.partition("#")
+            file = (
+                posixpath.normpath(posixpath.join(posixpath.dirname(page), unquote(path.partition("?")[0])))
+                if path
+                else page
+            )
+            count += 1
+            if file.startswith("..") or not (site / file).is_file():
+                faults.add(place, f"the link {target!r} leads nowhere: there is no {file}")
+            elif anchor and file in ids and unquote(anchor) not in ids[file]:
+                faults.add(place, f"the link {target!r} leads nowhere: {file} has no place of that name")
+    return count
+
+
+def _repeated(text: str) -> list[str]:
+    """The names that more than one place of a page has."""
+    counts = Counter(re.findall(r'\sid="([^"]+)"', text))
+    return sorted(name for name, count in counts.items() if count > 1)

@@ -1,0 +1,139 @@
+"""Formulas as MathML, which browsers set without a script and screen readers read.
+
+Pandoc converts them, all in one call. What it leaves out for typesetters, and a browser needs, is put in afterwards: a
+space between a function's name and its argument. The number of an equation, `\\tag{2.1}`, stands beside it.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from xml.etree import ElementTree
+
+from authoring.markdown import TAG
+
+LONG = 18  # elements of a formula in a line, above which the line may break in it
+OPENS, CLOSES = "([{⌈⌊⟨", ")]}⌉⌋⟩"
+BREAKS = ("=", "<", ">", "≤", "≥", "≈", "≠", "∈", "→", "←", "⟶", "⟹", "⇒", "+", "−", "-", "⋅", "×", ",", ";", "⇔")
+API = [1, 23, 1]  # of Pandoc's documents
+_MATH = re.compile(r"<math\b.*</math>", re.DOTALL)
+_ANNOTATION = re.compile(r"<annotation.*?</annotation>|</?semantics>", re.DOTALL)
+# A name, and the invisible sign that it is applied to what follows: a typesetter puts a thin space, unless a bracket
+# follows, and browsers put none.
+_APPLIED = re.compile(
+    r"(<mi(?: mathvariant=\"normal\")?>[a-zA-Z]{2,}</mi><mo>)&#8289;(</mo>)(</mrow>)?(?!<mo[^>]*>[(\[]|</mrow>)"
+)
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A formula without its dollars and its number, and whether it stands on lines of its own."""
+
+    tex: str
+    display: bool
+
+    @classmethod
+    def of(cls, text: str, display: bool) -> Formula:
+        return cls(" ".join(TAG.sub("", text).split()), display)
+
+
+@dataclass
+class Formulas:
+    """Formulas with the place where each stands first, and what became of them."""
+
+    places: dict[Formula, str] = field(default_factory=dict)
+    done: dict[Formula, str] = field(default_factory=dict)
+
+    def add(self, formula: Formula, place: str) -> None:
+        self.places.setdefault(formula, place)
+
+    def convert(self) -> list[str]:
+        """Convert all; what could not be, each with its place and why."""
+        wanted = [formula for formula in self.places if formula not in self.done]
+        faults = []
+        for formula, (mathml, why) in zip(wanted, converted(wanted), strict=True):
+            if mathml:
+                self.done[formula] = mathml
+            else:
+                faults.append(f"{self.places[formula]}: the formula {formula.tex!r} does not convert: {why}")
+        return faults
+
+    def html(self, text: str, display: bool, place: str = "") -> str:
+        """The formula as a page has it. Raises `ValueError` if it does not convert."""
+        formula = Formula.of(text, display)
+        if formula not in self.done:
+            self.add(formula, place)
+            if faults := self.convert():
+                raise ValueError(faults[0])
+        mathml = self.done[formula]
+        if not display:
+            return breakable(mathml)
+        tag = TAG.search(text)
+        number = f'<span class="number">({html.escape(tag[1])})</span>' if tag else ""
+        name = f' id="equation-{tag[1]}"' if tag else ""
+        return f'<div class="equation"{name}><div class="formula">{mathml}</div>{number}</div>'
+
+
+def breakable(mathml: str) -> str:
+    """A long formula in a line of text, as several, between which the line may break: browsers break none by itself.
+
+    As in print, a line ends after a relation, an operator or a comma that stands in no bracket.
+    """
+    if mathml.count("</m") < LONG:
+        return mathml
+    root = ElementTree.fromstring(mathml)
+    row = root[0] if len(root) == 1 and root[0].tag == "mrow" else root
+    parts: list[list[ElementTree.Element]] = [[]]
+    depth = 0
+    for child in row:
+        parts[-1].append(child)
+        sign = child.text or ""
+        depth += child.tag == "mo" and (sign in OPENS) - (sign in CLOSES)
+        if child.tag == "mo" and sign in BREAKS and depth == 0 and len(parts[-1]) > 1 and child is not row[-1]:
+            child.set("form", "infix")  # though it is the last of its part now
+            parts.append([])
+    pieces = []
+    for part in parts:
+        math = ElementTree.Element("math", {"display": "inline"})
+        ElementTree.SubElement(math, "mrow").extend(part)
+        pieces.append(ElementTree.tostring(math, encoding="unicode", short_empty_elements=False))
+    return "<wbr>".join(pieces)
+
+
+def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
+    """Each as MathML, or empty and why not."""
+    formulas = list(formulas)
+    blocks = [
+        {"t": "Para", "c": [{"t": "Math", "c": [{"t": "DisplayMath" if f.display else "InlineMath"}, f.tex]}]}
+        for f in formulas
+    ]
+    page, said = pandoc({"pandoc-api-version": API, "meta": {}, "blocks": blocks})
+    pieces = re.split(r"(?=<p>)", page)[1:]
+    if len(pieces) != len(formulas):
+        raise RuntimeError(f"Pandoc made {len(pieces)} formulas of {len(formulas)}: {said}")
+    reasons = iter(re.findall(r"Could not convert TeX math (?:.*?):?\n((?:  .*\n?)+)", said))
+    found = []
+    for piece in pieces:
+        math = _MATH.search(piece)
+        found.append((_mended(math[0]), "") if math else ("", " ".join(next(reasons, "unknown").split())))
+    return found
+
+
+def pandoc(document: dict[str, object]) -> tuple[str, str]:
+    """The HTML of a document, and what Pandoc said."""
+    import pypandoc
+
+    command = [pypandoc.get_pandoc_path(), "--from=json", "--to=html", "--mathml", "--wrap=none"]
+    run = subprocess.run(command, input=json.dumps(document), capture_output=True, text=True, encoding="utf-8")
+    if run.returncode:
+        raise RuntimeError(f"Pandoc failed: {run.stderr}")
+    return run.stdout, run.stderr
+
+
+def _mended(math: str) -> str:
+    math = _ANNOTATION.sub("", math).replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
+    return _APPLIED.sub(r'\1&#8289;\2\3<mspace width="0.167em"></mspace>', math).replace("\n", " ")

@@ -1,0 +1,80 @@
+"""Where the links of notebooks lead on the site."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from authoring.markdown import DISPLAY
+from authoring.site.fault import Faults
+from authoring.site.pages import Course, Page, cells_with_id
+
+CELL = "cell-id="  # JupyterLab's name of a place in a notebook
+TOP = "navigation-top"  # the cell that every lesson begins with, and no page has
+_CODE = r"^(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=fence)[ \t]*$|(?<!`)(?P<tick>`+)(?!`).+?(?<!`)(?P=tick)(?!`)"
+_INLINE = r"(?<![\\$])\$(?!\$)[^$]+?(?<!\\)\$(?!\$)"
+_LINK = r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<href>[^()\s]+)\)"
+_PROSE = re.compile(f"{_CODE}|{DISPLAY.pattern}|{_INLINE}|{_LINK}", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Links:
+    """Turns links of notebooks into links of pages.
+
+    modules:     the place of each module's reference, by its file: "companion/layers/attention.py".
+    repository:  the address of what is on no page; empty if the project has none.
+    """
+
+    course: Course
+    modules: dict[str, str]
+    repository: str
+    faults: Faults
+
+    def leads(self, href: str, page: Page, place: str) -> str | None:
+        """Where a link of a page leads; None where it is to something that is not on the site, and has no address."""
+        if re.match(r"[a-z]+:", href) or href.startswith("//"):
+            return href
+        target, _, fragment = href.partition("#")
+        if not target:
+            return f"#{self._fragment(page, fragment, href, place)}" if fragment else "#"
+        folder = posixpath.dirname(page.source.relative_to(self.course.folder).as_posix())
+        file = posixpath.normpath(posixpath.join(folder, unquote(target)))
+        if found := self.course.pages.get(file):
+            fragment = self._fragment(found, fragment, href, place)
+            return f"{page.up}{found.name}.html" + (f"#{fragment}" if fragment else "")
+        inside = posixpath.normpath(posixpath.join(self.course.folder.name, file))
+        if inside in self.modules:
+            return page.up + self.modules[inside]
+        if inside.startswith("..") or not (self.course.root / inside).exists():
+            self.faults.add(place, f"the link {href!r} leads nowhere")
+            return None
+        return f"{self.repository}/blob/main/{inside}" if self.repository else None
+
+    def _fragment(self, page: Page, fragment: str, href: str, place: str) -> str:
+        if not fragment.startswith(CELL):
+            return fragment  # a heading: finish.py looks for it in the page
+        id = fragment.removeprefix(CELL)
+        if page.source.suffix != ".ipynb" or id not in cells_with_id(page.notebook.cells):
+            self.faults.add(place, f"the link {href!r} leads nowhere: no such cell")
+        return "" if id == TOP else f"cell-{id}"
+
+    def in_prose(self, text: str, page: Page, place: str, picture: Callable[[Path], str]) -> str:
+        """Markdown with its links turned. `picture` says where a picture is found that stands in a file."""
+
+        def turned(found: re.Match[str]) -> str:
+            if found["href"] is None:
+                return found[0]
+            if found["image"]:
+                file = page.source.parent / unquote(found["href"])
+                if not file.is_file():
+                    self.faults.add(place, f"the picture {found['href']!r} is not there")
+                    return ""
+                return f"![{found['text']}]({picture(file)})"
+            where = self.leads(found["href"], page, place)
+            return f"[{found['text']}]({where})" if where else found["text"]
+
+        return _PROSE.sub(turned, text)

@@ -1,0 +1,108 @@
+"""A notebook, or a Markdown page, as the text that Sphinx reads."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from authoring.markdown import formulas as formulas_in
+from authoring.site import output
+from authoring.site.fault import Faults
+from authoring.site.formula import Formula, Formulas
+from authoring.site.links import Links
+from authoring.site.output import Assets
+from authoring.site.pages import Page
+
+FENCE = "`" * 12  # longer than any in a cell
+NAVIGATION, FOLDED = "navigation", "folded"
+_QUESTION = re.compile(r"# question \d+\.[a-z]$")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass
+class Press:
+    """What turning notebooks into pages needs and collects."""
+
+    links: Links
+    assets: Assets
+    formulas: Formulas
+    faults: Faults
+
+    def picture(self, file: Path) -> str:
+        """Where a picture stands that is a file of the notebooks' folder."""
+        self.assets.files[f"figures/{file.name}"] = file.read_bytes()
+        return f"/figures/{file.name}"
+
+
+def block(directive: str, content: str, **options: str) -> str:
+    """A directive of Sphinx, as MyST writes it."""
+    lines = [f"{FENCE}{{{directive.split()[0]}}} {' '.join(directive.split()[1:])}".rstrip()]
+    lines += [f":{name}: {value}".rstrip() for name, value in options.items()]
+    return "\n".join([*lines, "", content, FENCE])
+
+
+def raw(html: str) -> str:
+    """HTML that stands in the page as it is."""
+    return block("raw html", html)
+
+
+def text_of(page: Page, press: Press) -> str:
+    """The page's text."""
+    if page.source.suffix == ".md":
+        return prose(page.source.read_text(encoding="utf-8"), page, press, page.place)
+    parts = []
+    for number, cell in enumerate(page.notebook.cells, 1):
+        if NAVIGATION in cell.metadata.get("tags", []):
+            continue
+        place = f"{page.place}, cell {number}"
+        if cell.cell_type == "markdown":
+            parts.append(raw(f'<span class="place" id="cell-{cell.id}"></span>'))
+            parts.append(prose(cell.source, page, press, place))
+        elif cell.cell_type == "code":
+            parts += code(cell, page, press, place)
+    return "\n\n".join(parts) + "\n"
+
+
+def prose(text: str, page: Page, press: Press, place: str) -> str:
+    """Markdown with its links turned; its formulas are noted."""
+    for line, tex in formulas_in(text):
+        display = text.split("\n")[line].lstrip().startswith("$$") or f"$${tex}$$" in text
+        press.formulas.add(Formula.of(tex, display), f"{place}, line {line + 1}")
+    return press.links.in_prose(text, page, place, press.picture).strip()
+
+
+def code(cell: NotebookNode, page: Page, press: Press, place: str) -> list[str]:
+    """A code cell with what it printed and drew. Of a question only the question is shown."""
+    tags = cell.metadata.get("tags", [])
+    shown = [part for result in cell.get("outputs", []) if (part := _shown(result, page, press, place))]
+    asks = _QUESTION.match(cell.source.split("\n")[0])
+    if asks:
+        return [raw(f'<div class="place" id="cell-{cell.id}">'), *shown, raw("</div>")]
+    options = {"id": f"cell-{cell.id}"}
+    if FOLDED in tags:
+        options["folded"] = ""
+    return [block("cell", cell.source, **options), *shown]
+
+
+def _shown(result: NotebookNode, page: Page, press: Press, place: str) -> str:
+    if result.output_type == "stream" and result.name == "stdout":
+        return block("printed", _ESCAPES.sub("", result.text).rstrip("\n"))
+    data = result.get("data", {})
+    if result.output_type in ("display_data", "execute_result") and "text/html" in data:
+        for formula in output.formulas_of(data["text/html"]):
+            press.formulas.add(formula, place)
+
+        def lead(href: str) -> str | None:
+            return press.links.leads(href, page, place)
+
+        try:
+            html = output.page_html(data["text/html"], press.assets, lead, page.up)
+        except ValueError as error:
+            press.faults.add(place, str(error))
+            return ""
+        return block("shown", html)
+    press.faults.add(place, f"the page cannot show this output: {result.output_type} {sorted(data)}")
+    return ""

@@ -1,0 +1,139 @@
+"""What cells showed, for a page: pictures, scripts and styles of their own, once for the whole site.
+
+A notebook's output holds everything it needs, again and again: a script and a style in each question, each picture as
+text. Here pictures become files, a script is one file however many outputs use it, and all styles are one sheet, whose
+rules for JupyterLab's themes become rules for those of the page. Scripts are no modules: a browser loads no module from
+a folder.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from authoring import figures
+from authoring.markdown import DISPLAY
+from authoring.site.formula import Formula, Formulas
+
+PICTURES, SCRIPTS, STYLES = "_static/pictures", "_static/outputs", "_static/outputs.css"
+_STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
+_SCRIPT = re.compile(r'<script type="module">(.*?)</script>', re.DOTALL)
+_PICTURE = re.compile(r'src="data:image/png;base64,([^"]+)"')
+_WIDTH = re.compile(r'<img [^>]*?width="(\d+)"')
+_HREF = re.compile(r'href="([^"]+)"')
+_ANCHOR = re.compile(r'<a\b[^>]*href="[^"]+"[^>]*>(.*?)</a>', re.DOTALL)
+# Where dollars are formulas: in questions, and in what the front page says of a lesson.
+_QUESTION = re.compile(r'<section class="ext-question".*?</section>|<span class="asks">.*?</span>', re.DOTALL)
+_DOLLARS = re.compile(r"(?<!\\)\$([^$]+?)(?<!\\)\$")
+_CODE = re.compile(r"(<code>.*?</code>)", re.DOTALL)
+_OUTSIDE_A_MODULE = re.compile(r"^\s*(?:import|export)\b|^await\b", re.MULTILINE)
+
+# What says "dark" in an output, and what says it on a page.
+_THEMES = (
+    ("body:not([data-jp-theme-light])", "body:not([data-theme=light])"),
+    ("[data-jp-theme-light=false]", "body[data-theme=dark]"),
+    ("[data-jp-theme-light=true]", "body[data-theme=light]"),
+)
+
+Lead = Callable[[str], str | None]  # where a link leads on the site; None: nowhere on it
+
+
+@dataclass
+class Assets:
+    """The files that outputs need, by their path on the site."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    styles: dict[str, None] = field(default_factory=dict)
+
+    def sheet(self) -> str:
+        """All styles, as one sheet."""
+        return "\n".join(sorted(self.styles)) + "\n"
+
+    def script(self, code: str) -> str:
+        """The path of a file that runs this code once the page is there. Raises `ValueError` if only a module could."""
+        if found := _OUTSIDE_A_MODULE.search(code):
+            raise ValueError(f"a script on a page opened from a folder cannot {found[0].strip()!r}")
+        text = f'(() => {{ "use strict";\n{code.strip()}\n}})();\n'
+        name = f"{SCRIPTS}/{_digest(text.encode())}.js"
+        self.files[name] = text.encode()
+        return name
+
+    def picture(self, data: str) -> tuple[str, int, int]:
+        """The path of a file with this picture, and its pixels."""
+        png = base64.b64decode(data)
+        name = f"{PICTURES}/{_digest(png)}.png"
+        self.files[name] = png
+        width, height = struct.unpack(">II", png[16:24])
+        return name, width, height
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def page_html(output: str, assets: Assets, lead: Lead, up: str) -> str:
+    """The HTML of an output as a page has it; its formulas stay in dollars (`with_formulas`).
+
+    lead:  where a link leads; it raises what it wants to for one that leads nowhere.
+    up:    from the page to the site's root.
+
+    Raises `ValueError` for a moving figure without its still picture, and a script that no page can run.
+    """
+    for attributes, inside in figures.figures_in(output):
+        if not figures.words(inside):
+            what = f"moving figure {attributes['data-live']!r}" if "data-live" in attributes else "a figure"
+            raise ValueError(f"{what} has no still picture with words")
+    for style in _STYLE.findall(output):
+        for notebook, page in _THEMES:
+            style = style.replace(notebook, page)
+        assets.styles[style.strip()] = None
+    output = _STYLE.sub("", output)
+
+    def script(found: re.Match[str]) -> str:
+        return f'<script defer src="{up}{assets.script(found[1])}"></script>'
+
+    def picture(found: re.Match[str]) -> str:
+        name, width, height = assets.picture(found[1])
+        before = _WIDTH.findall(output, 0, found.start())
+        tall = round(int(before[-1]) * height / width) if before else height
+        return f'height="{tall}" loading="lazy" decoding="async" src="{up}{name}"'
+
+    output = _PICTURE.sub(picture, _SCRIPT.sub(script, output))
+
+    def link(found: re.Match[str]) -> str:
+        there = lead(html.unescape(_HREF.search(found[0])[1]))  # type: ignore[index]
+        return _HREF.sub(f'href="{html.escape(there)}"', found[0], count=1) if there else found[1]
+
+    return _ANCHOR.sub(link, output).strip()
+
+
+def formulas_of(output: str) -> list[Formula]:
+    """The formulas of an output's questions."""
+    return [
+        Formula.of(html.unescape(tex), display)
+        for question in _QUESTION.findall(output)
+        for part in _CODE.split(question)[::2]
+        for display, pattern in ((True, DISPLAY), (False, _DOLLARS))
+        for tex in pattern.findall(part if display else DISPLAY.sub("", part))
+    ]
+
+
+def with_formulas(output: str, formulas: Formulas, place: str = "") -> str:
+    """The output with the formulas of its questions set."""
+
+    def question(found: re.Match[str]) -> str:
+        parts = _CODE.split(found[0])
+        parts[::2] = [_set(part, formulas, place) for part in parts[::2]]
+        return "".join(parts)
+
+    return _QUESTION.sub(question, output)
+
+
+def _set(part: str, formulas: Formulas, place: str) -> str:
+    part = DISPLAY.sub(lambda found: formulas.html(html.unescape(found[1]), True, place), part)
+    return _DOLLARS.sub(lambda found: formulas.html(html.unescape(found[1]), False, place), part)

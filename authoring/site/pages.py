@@ -1,0 +1,112 @@
+"""Which pages there are, what each is made from, and in which order they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+
+from authoring.lesson import NOTEBOOKS, ROOT
+from authoring.site.fault import Faults
+
+START = "start.ipynb"
+# Pages that stand beside the lessons: the file, and what the contents call it.
+BESIDE = (
+    ("glossary.md", "Glossary"),
+    ("notation.md", "Notation"),
+    ("where_texts_differ.md", "Where texts differ"),
+    ("map.md", "The map"),
+    ("sizing.md", "Sizing"),
+)
+TEACHING = (("exercises/INSTRUCTORS.md", "For instructors"), ("exercises/TUTOR.md", "For a tutor"))
+# What belongs to a lesson, in the contents: the kind, and its name.
+PARTS = (("deeper", "Deeper"), ("exercises", "Exercises"))
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that is made from a file of the notebooks' folder.
+
+    name:    from the site's root, without ending: "deeper/02_deeper".
+    source:  the notebook, or the Markdown file.
+    kind:    "lesson", "deeper", "exercises", "start" or "beside".
+    label:   what the contents call it.
+    lesson:  the number of its lesson, as "02"; empty where it has none.
+    """
+
+    name: str
+    source: Path
+    kind: str
+    label: str
+    lesson: str = ""
+
+    @cached_property
+    def notebook(self) -> NotebookNode:
+        return nbformat.read(self.source, as_version=4)
+
+    @property
+    def place(self) -> str:
+        """How a fault names it."""
+        return self.source.relative_to(self.source.parents[len(Path(self.name).parts)]).as_posix()
+
+    @property
+    def up(self) -> str:
+        """From the page to the site's root."""
+        return "../" * self.name.count("/")
+
+
+@dataclass
+class Course:
+    """The pages made from files, by the file's path in the notebooks' folder."""
+
+    folder: Path = NOTEBOOKS
+    root: Path = ROOT
+    pages: dict[str, Page] = field(default_factory=dict)
+    path: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, folder: Path, root: Path, faults: Faults) -> Course:
+        """The course in a folder of notebooks, as its start page lists it; what is missing is a fault."""
+        course = cls(folder, root)
+        if not (folder / START).exists():
+            faults.add(f"{folder.name}/{START}", "has never been built. Run: make notebooks")
+            faults.stop()
+        course._add(START, "start", "Start", name="index")
+        course.path = course.pages[START].notebook.metadata["path"]
+        for lesson in course.path:
+            number = lesson["number"]
+            course._add(lesson["file"], "lesson", f"{number} {lesson['title']}", number)
+            for kind, label in PARTS:
+                if kind == "exercises" or (folder / f"{kind}/{number}_{kind}.ipynb").exists():
+                    course._add(f"{kind}/{number}_{kind}.ipynb", kind, f"{label} {number}", number)
+        for file, label in (*BESIDE, *TEACHING):
+            course._add(file, "beside", label)
+        for page in course.pages.values():
+            if not page.source.exists():
+                faults.add(page.place, "has never been built. Run: make notebooks")
+        listed = {page.source for page in course.pages.values()}
+        for source in sorted([*folder.glob("[0-9][0-9]_*.ipynb"), *folder.glob("deeper/*.ipynb")]):
+            if source not in listed:
+                faults.add(source.relative_to(folder.parent).as_posix(), f"is not in {START}. Run: make notebooks")
+        faults.stop()
+        return course
+
+    def _add(self, file: str, kind: str, label: str, lesson: str = "", name: str = "") -> None:
+        self.pages[file] = Page(name or file.rsplit(".", 1)[0], self.folder / file, kind, label, lesson)
+
+    def of_kind(self, *kinds: str) -> Iterator[Page]:
+        return (page for page in self.pages.values() if page.kind in kinds)
+
+    def part(self, kind: str, lesson: str) -> Page | None:
+        """The page of a kind that belongs to a lesson, if there is one."""
+        return next((page for page in self.of_kind(kind) if page.lesson == lesson), None)
+
+
+def cells_with_id(cells: Sequence[NotebookNode]) -> set[str]:
+    """The ids of the cells: where links lead."""
+    return {cell.id for cell in cells}

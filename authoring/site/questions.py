@@ -1,0 +1,87 @@
+"""The questions of each lesson on a page of their own, and how many are answered: what a reader comes back to."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from authoring.site import output
+from authoring.site.notebook import Press, block, raw
+from authoring.site.pages import Course, Page
+from companion.questions.question import Question, questions
+from companion.questions.reader import Shown
+from companion.readable import count
+
+INDEX = "questions/index"
+
+
+def by_lesson() -> dict[str, list[Question]]:
+    """All questions, by their lesson's number as "02"."""
+    found: dict[str, list[Question]] = {}
+    for question in questions().values():
+        found.setdefault(f"{question.lesson:02d}", []).append(question)
+    return found
+
+
+def place_of(pages: Iterable[Page], question: Question) -> str | None:
+    """Where the question is asked: the page, and the cell in it."""
+    return next(
+        (
+            f"{page.name}.html#cell-{cell.id}"
+            for page in pages
+            for cell in page.notebook.cells
+            if cell.source.startswith(f"# question {question.id}\n")
+        ),
+        None,
+    )
+
+
+def bar(asked: list[Question]) -> str:
+    """How many of these questions are answered: a place that the page's script fills, and their number without it."""
+    keys = html.escape(" ".join(question.key for question in asked))
+    return f'<span class="progress" data-questions="{keys}">{count(len(asked), "question")}</span>'
+
+
+def texts(press: Press, course: Course) -> Iterator[tuple[str, str, str]]:
+    """The name of each page, what the contents call it, and its text."""
+    rows = []
+    for number, asked in by_lesson().items():
+        lesson = course.part("lesson", number)
+        if lesson is None:
+            continue
+        name = f"questions/{number}"
+        label = lesson.label.removeprefix(f"{number} ")
+        rows.append(f'<tr><td><a href="{number}.html">{html.escape(lesson.label)}</a></td><td>{bar(asked)}</td></tr>')
+        parts = [
+            f"# Questions: {label}",
+            f"They stand in [lesson {number}](../{lesson.name}.html), where the reasons are. Here you can ask yourself "
+            "again: your answers are kept in this browser, and shown there too.",
+            raw(f"<p>{bar(asked)}</p>"),
+        ]
+        for question in asked:
+            parts += [f"## {question.id}", _shown(question, replace(lesson, name=name), course, press)]
+        yield name, f"Questions {number}", "\n\n".join(parts) + "\n"
+    head = "<thead><tr><th>lesson</th><th>answered</th></tr></thead>"
+    table = f'<table class="progress-table">{head}<tbody>{"".join(rows)}</tbody></table>'
+    text = (
+        "Every question of the course, lesson by lesson. Your answers are kept in this browser, and nowhere else. "
+        "In JupyterLab, `companion review` asks each of them again after 1, 3, 7 and 21 days."
+    )
+    yield INDEX, "Questions", f"# Questions\n\n{text}\n\n{raw(table)}\n"
+
+
+def _shown(question: Question, page: Page, course: Course, press: Press) -> str:
+    place = f"question {question.id}"
+    asking = [part for kind in ("lesson", "deeper") if (part := course.part(kind, page.lesson))]
+
+    def lead(href: str) -> str | None:
+        there = press.links.leads(href, page, place)
+        return f"../{asking[0].name}.html{there}" if there and there.startswith("#") else there
+
+    shown = Shown(question)._repr_html_()
+    for formula in output.formulas_of(shown):
+        press.formulas.add(formula, place)
+    asked = place_of(asking, question)
+    back = f'<p class="back"><a href="../{asked}">Question {question.id} in its place</a></p>' if asked else ""
+    return block("shown", output.page_html(shown, press.assets, lead, page.up) + back)

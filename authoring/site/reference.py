@@ -1,0 +1,198 @@
+"""The package's reference, from its docstrings: read, not imported, so that nothing has to run.
+
+A page for each folder of the package, in the order of its floors; on it the modules, and in each what is public and has
+a docstring: signature as it is written, then the words. Exercises are left out, since they hold the solutions.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from authoring.imports import PACKAGE
+from authoring.pages.map import FLOORS
+from authoring.site.notebook import block, raw
+
+INDEX = "reference/index"
+LEFT_OUT = re.compile(r"exercises/lesson_\d\d$|(^|/)(_\w*|__main__)$")
+_OWN = "companion"  # the page of the modules that stand in no folder
+_TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # two spaces or more
+_MARKS = re.compile(r"([\\*_\[\]<>$#|~^{}])")
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module of the package: its dotted name, its file from the repository's root, and its source."""
+
+    name: str
+    file: str
+    source: str
+
+    @property
+    def page(self) -> str:
+        """The name of its page."""
+        folders = self.name.split(".")[1:-1]
+        return f"reference/{folders[0] if folders else _OWN}"
+
+
+def modules(package: Path = PACKAGE) -> list[Module]:
+    """The modules, floor by floor, and on each floor by name."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).with_suffix("").as_posix()
+        if LEFT_OUT.search(name.removesuffix("/__init__")) or name == "__init__":
+            continue
+        source = path.read_text(encoding="utf-8")
+        if ast.get_docstring(ast.parse(source)) and not name.endswith("__init__"):
+            dotted = f"{package.name}.{name.replace('/', '.')}"
+            found.append((_floor(name), name, Module(dotted, f"{package.name}/{name}.py", source)))
+    return [module for _, _, module in sorted(found, key=lambda entry: entry[:2])]
+
+
+def _floor(name: str) -> int:
+    """The floor that a module stands on; the most exact entry counts."""
+    fits = [
+        (len(entry), floor)
+        for floor, (_, entries) in enumerate(FLOORS)
+        for entry in entries
+        if name == entry or (entry.endswith("/") and name.startswith(entry))
+    ]
+    return max(fits)[1] if fits else len(FLOORS)
+
+
+def places(there: Iterable[Module]) -> dict[str, str]:
+    """Where each module's part begins on the site, by its file."""
+    return {module.file: f"{module.page}.html#{module.name}" for module in there}
+
+
+def texts(there: Sequence[Module]) -> Iterator[tuple[str, str, str]]:
+    """The name of each page, what the contents call it, and its text."""
+    pages: dict[str, list[Module]] = {}
+    for module in there:
+        pages.setdefault(module.page, []).append(module)
+    lines = [
+        "# The package",
+        "`companion` is what the course builds. Read it from the ground up: each file uses only what stands below it.",
+    ]
+    for page, own in pages.items():
+        name = page.rpartition("/")[2]
+        title = "companion" if name == _OWN else f"companion.{name}"
+        parts = [f"# {title}"]
+        entries = []
+        for module in own:
+            parts += part(module)
+            said = prose(_first(ast.get_docstring(ast.parse(module.source)) or ""))
+            entries.append(f"- [`{module.name}`]({name}.html#{module.name}): {said}")
+        lines += [f"## [{title}]({name}.html)", "\n".join(entries)]
+        yield page, title, "\n\n".join(parts) + "\n"
+    yield INDEX, "The package", "\n\n".join(lines) + "\n"
+
+
+def part(module: Module) -> Iterator[str]:
+    """The text of a module: its docstring, and what in it is public and says what it is."""
+    tree = ast.parse(module.source)
+    yield raw(f'<span class="place" id="{module.name}"></span>')
+    yield f"## {module.name.removeprefix('companion.')}"
+    yield words(ast.get_docstring(tree) or "")
+    for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from _defined(node, module, 3)
+        elif (name := _assigned(node)) and not name.startswith("_") and (said := _string(after)):
+            yield raw(f'<span class="place" id="{module.name}.{name}"></span>')
+            yield f"### {name}"
+            yield block("signature", ast.get_source_segment(module.source, node) or name)
+            yield words(said)
+
+
+def _defined(node: ast.FunctionDef | ast.ClassDef, module: Module, level: int, inside: str = "") -> Iterator[str]:
+    said = ast.get_docstring(node)
+    if node.name.startswith("_") or not said:
+        return
+    name = f"{inside}{node.name}"
+    yield raw(f'<span class="place" id="{module.name}.{name}"></span>')
+    yield f"{'#' * level} {node.name}"
+    yield block("signature", signature(node, module.source))
+    yield words(said)
+    if isinstance(node, ast.ClassDef):
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef):
+                yield from _defined(method, module, level + 1, f"{name}.")
+
+
+def signature(node: ast.FunctionDef | ast.ClassDef, source: str) -> str:
+    """What stands before the docstring, as it is written; of a class also its fields, and how it is made."""
+    lines = source.splitlines()
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    head = "\n".join(lines[first - 1 : node.body[0].lineno - 1])
+    if isinstance(node, ast.ClassDef):
+        for member in node.body:
+            if isinstance(member, ast.AnnAssign) and not str(_assigned(member)).startswith("_"):
+                head += f"\n{ast.get_source_segment(source, member, padded=True)}"
+            elif isinstance(member, ast.FunctionDef) and member.name == "__init__":
+                head += "\n" + "\n".join(lines[member.lineno - 1 : member.body[0].lineno - 1])
+    return textwrap.dedent(head).rstrip()
+
+
+def _assigned(node: ast.AST | None) -> str:
+    """The name that a statement binds, if it is one name."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
+
+
+def _string(node: ast.AST | None) -> str:
+    value = node.value if isinstance(node, ast.Expr) else None
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+
+
+def _first(docstring: str) -> str:
+    return " ".join(docstring.split("\n\n")[0].split())
+
+
+def words(docstring: str) -> str:
+    """A docstring as Markdown: paragraphs, what is said of each parameter, lists, and examples, which are indented."""
+    parts = []
+    for paragraph in re.split(r"\n\s*\n", textwrap.dedent(docstring).strip()):
+        lines = paragraph.split("\n")
+        if all(line.startswith("    ") for line in lines):
+            parts.append(block("signature", textwrap.dedent(paragraph), language=_language(textwrap.dedent(paragraph))))
+        elif entries := _entries(lines):
+            parts.append("\n\n".join(f"{prose(term)}\n: {prose(said)}" for term, said in entries))
+        elif lines[0].startswith("- "):
+            parts.append(
+                "\n".join(f"- {prose(' '.join(item.split()))}" for item in re.split(r"^- ", paragraph, flags=re.M)[1:])
+            )
+        else:
+            parts.append(prose(" ".join(paragraph.split())))
+    return "\n\n".join(parts)
+
+
+def _language(example: str) -> str:
+    """Whether an example is Python, or to be shown as it is: a folder, a command."""
+    try:
+        ast.parse(example)
+    except SyntaxError:
+        return "none"
+    return "python"
+
+
+def _entries(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """`name:  what it is`, with what goes on under it indented; empty if the lines are not all of that kind."""
+    found: list[tuple[str, str]] = []
+    for line in lines:
+        if found and line.startswith("  "):
+            found[-1] = (found[-1][0], f"{found[-1][1]} {line.strip()}")
+        elif opening := _TERM.fullmatch(line):
+            found.append((opening[1], opening[2]))
+        else:
+            return []
+    return found
+
+
+def prose(text: str) -> str:
+    """Plain words as Markdown: what looks like a mark is none, except code in backticks."""
+    pieces = re.split(r"(`[^`]+`)", text)
+    return "".join(piece if at % 2 else _MARKS.sub(r"\\\1", piece) for at, piece in enumerate(pieces))

@@ -1,0 +1,68 @@
+// What the pages do besides: progress, kept in this browser; what scrolls can be reached by keyboard; links of cells.
+(() => {
+  "use strict";
+  const keep = {
+    read(key) { try { return JSON.parse(localStorage.getItem(key)); } catch { return null; } },
+    write(key, value) { try { localStorage.setItem(key, JSON.stringify(value)); } catch { /* private window */ } },
+  };
+  const make = (tag, attributes = {}, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  };
+
+  // How many of a lesson's questions are answered.
+  const count = () => {
+    for (const place of document.querySelectorAll("[data-questions]")) {
+      const keys = place.dataset.questions.split(" "), done = keys.filter((key) => keep.read("ext:" + key)).length;
+      const said = done ? `${done} of ${keys.length} questions answered` : `${keys.length} questions`;
+      place.replaceChildren(...(done ? [make("progress", { max: keys.length, value: done, "aria-hidden": "true" })] : []), said);
+    }
+  };
+  count();
+  addEventListener("pageshow", count);
+  addEventListener("storage", count);
+  document.addEventListener("submit", () => setTimeout(count, 300));
+
+  // Where the reader was: the last heading of a lesson that was passed.
+  const root = document.documentElement.dataset.content_root ?? "./";
+  const headings = [...document.querySelectorAll("article section[id] > :is(h2, h3)")];
+  const lesson = document.querySelector("#page-kind[data-kind=lesson]");
+  if (lesson) {
+    const note = () => {
+      const passed = headings.filter((heading) => heading.getBoundingClientRect().top < innerHeight / 2).at(-1);
+      const anchor = passed?.parentElement.id;
+      const title = document.querySelector("h1").firstChild.textContent.trim();
+      keep.write("ext-page:last", { page: location.pathname.split("/").at(-1), anchor, title, at: passed?.firstChild.textContent.trim() });
+    };
+    let waiting = 0;
+    addEventListener("scroll", () => { clearTimeout(waiting); waiting = setTimeout(note, 400); }, { passive: true });
+  }
+  const on = document.getElementById("go-on"), last = keep.read("ext-page:last");
+  if (on && last?.page) {
+    const there = make("a", { href: root + last.page + (last.anchor ? "#" + last.anchor : "") }, [last.title, last.at].filter(Boolean).join(": "));
+    on.append("Go on where you were: ", there);
+    on.hidden = false;
+  }
+
+  // A part that scrolls sideways can be scrolled with the arrow keys.
+  const reach = () => {
+    for (const box of document.querySelectorAll(".formula, pre, .table-wrapper, .ext-numbers, .ext-figure, .toc-scroll, .sidebar-scroll")) {
+      const scrolls = box.scrollWidth > box.clientWidth + 1 || (box.matches(".toc-scroll, .sidebar-scroll") && box.scrollHeight > box.clientHeight + 1);
+      if (scrolls) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  reach();
+  addEventListener("resize", reach);
+  document.addEventListener("toggle", reach, true);
+
+  // Each cell leads to its place where it can be run.
+  const badges = [...document.querySelectorAll(".badge[data-opens]")];
+  for (const cell of badges.length ? document.querySelectorAll(".cell[id^=cell-]") : []) {
+    const id = cell.id.slice("cell-".length), line = make("p", { class: "opens" });
+    for (const badge of badges) line.append(make("a", { href: badge.dataset.opens + id }, badge.textContent.replace("Open in ", "")));
+    cell.append(line);
+  }
+})();

@@ -1,0 +1,230 @@
+"""The course as pages, as far as that needs no browser and no Sphinx: what notebooks become, and what is refused."""
+
+import base64
+import io
+import json
+import re
+
+import nbformat
+import pytest
+from PIL import Image
+
+from authoring.site import finish, formula, links, notebook, output, reference, repository
+from authoring.site.fault import Broken, Faults
+from authoring.site.formula import Formula, Formulas
+from authoring.site.pages import Course
+
+ALT = "Bars of a weight that falls, one after the other."
+
+
+def png(width=80, height=30):
+    file = io.BytesIO()
+    Image.new("P", (width, height)).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def picture(alt=ALT):
+    return f'<img alt="{alt}" width="40" src="data:image/png;base64,{png()}">'
+
+
+def moving(still):
+    box, style = f'<div class="ext-box">{still}</div>', "[data-jp-theme-light=false] .ext-figure{--page:#111}"
+    script = '<script type="application/json">{"a":1}</script><script type="module">const box = 1;</script>'
+    return f'<style>{style}</style><figure class="ext-figure" data-live="hover" role="group">{box}{script}</figure>'
+
+
+def cell(kind, source, id, outputs=(), **metadata):
+    made = getattr(nbformat.v4, f"new_{kind}_cell")(source, id=id, metadata=metadata)
+    if kind == "code":
+        made.outputs = [nbformat.v4.new_output("display_data", data={"text/html": page}) for page in outputs]
+    return made
+
+
+def write(path, /, *cells, **metadata):
+    path.parent.mkdir(exist_ok=True)
+    made = nbformat.v4.new_notebook(cells=list(cells), metadata=metadata)
+    path.write_text(nbformat.writes(made), encoding="utf-8")
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A course of one lesson, with its exercises, and all that stands beside."""
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    lesson = {"number": "02", "file": "02_small.ipynb", "title": "Small", "question": "Why?", "minutes": 3}
+    write(folder / "start.ipynb", cell("markdown", "# Start", "aaaa0001"), path=[lesson])
+    prose = "# Small\n\nSee [there](exercises/02_exercises.ipynb#cell-id=bbbb0002), $x$ and `[no](link)`."
+    prose += "\n\n$$\ny = x\n\\tag{2.1}\n$$"
+    write(
+        folder / "02_small.ipynb",
+        cell("markdown", "[start](start.ipynb)", "navigation-top", tags=["navigation"]),
+        cell("markdown", prose, "cccc0001"),
+        cell("code", "# draws the figure below\nlive.hover()", "cccc0002", [moving(picture())], tags=["folded"]),
+    )
+    write(folder / "exercises" / "02_exercises.ipynb", cell("markdown", "# Exercises", "bbbb0002"))
+    for file in (
+        "glossary",
+        "notation",
+        "where_texts_differ",
+        "map",
+        "sizing",
+        "exercises/INSTRUCTORS",
+        "exercises/TUTOR",
+    ):
+        (folder / f"{file}.md").write_text(f"# {file}\n", encoding="utf-8")
+    return folder
+
+
+def press_of(folder, faults, repository=""):
+    there = links.Links(
+        Course.of(folder, folder.parent, faults), {"companion/a.py": "reference/x.html#a"}, repository, faults
+    )
+    return notebook.Press(there, output.Assets(), Formulas(), faults)
+
+
+def text_of(folder, file, faults):
+    press = press_of(folder, faults)
+    return notebook.text_of(press.links.course.pages[file], press), press
+
+
+def test_a_lesson_becomes_prose_cells_and_one_file_each_of_what_it_shows(course):
+    text, press = text_of(course, "02_small.ipynb", Faults())
+    assert "[there](exercises/02_exercises.html#cell-bbbb0002)" in text and "`[no](link)`" in text
+    assert "(start.ipynb)" not in text, "the site has its own way from page to page"
+    assert ":id: cell-cccc0002\n:folded:" in text
+    assert set(press.formulas.places) == {Formula("x", False), Formula("y = x", True)}
+    assert press.formulas.places[Formula("y = x", True)] == "notebooks/02_small.ipynb, cell 2, line 5"
+    [script, still] = sorted(press.assets.files, key=lambda name: name.endswith("png"))
+    assert f'<script defer src="{script}"></script>' in text and "data:image" not in text
+    assert f'width="40" height="15" loading="lazy" decoding="async" src="{still}"' in text
+    assert press.assets.files[script].startswith(b'(() => { "use strict"')
+    assert "body[data-theme=dark] .ext-figure" in press.assets.sheet() and "data-jp-theme" not in press.assets.sheet()
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([cell("markdown", "# A\n\n[b](02_smal.ipynb)", "dddd0001")], "cell 1: the link '02_smal.ipynb' leads nowhere"),
+        ([cell("markdown", "[b](#cell-id=eeee0009)", "dddd0001")], "'#cell-id=eeee0009' leads nowhere: no such cell"),
+        ([cell("markdown", "![b](no.png)", "dddd0001")], "cell 1: the picture 'no.png' is not there"),
+        ([cell("code", "x", "dddd0001", [moving("nothing")])], "cell 1: moving figure 'hover' has no still picture"),
+        ([cell("code", "x", "dddd0001", [moving(picture(""))])], "cell 1: moving figure 'hover' has no still picture"),
+        ([cell("code", "x", "d", ['<script type="module">import "a"</script>'])], "a folder cannot 'import'"),
+    ],
+)
+def test_what_cannot_be_shown_is_told_with_its_place(course, cells, said):
+    write(course / "02_small.ipynb", *cells)
+    faults = Faults()
+    text_of(course, "02_small.ipynb", faults)
+    with pytest.raises(Broken, match=re.escape(said)) as broken:
+        faults.stop()
+    assert broken.value.faults[0].startswith("notebooks/02_small.ipynb, cell 1: ")
+
+
+def test_a_notebook_that_is_missing_or_not_listed_is_told(course):
+    (course / "02_small.ipynb").rename(course / "03_other.ipynb")
+    faults = Faults()
+    with pytest.raises(Broken) as broken:
+        Course.of(course, course.parent, faults)
+    assert broken.value.faults == [
+        "notebooks/02_small.ipynb: has never been built. Run: make notebooks",
+        "notebooks/03_other.ipynb: is not in start.ipynb. Run: make notebooks",
+    ]
+
+
+def test_a_formula_that_does_not_convert_is_told_with_its_place(monkeypatch):
+    said = "[WARNING] Could not convert TeX math \\foo{x}, rendering as TeX:\n  \\foo{x}\n     ^\n  unexpected \\foo\n"
+    page = '<p><math display="inline"><mi>x</mi></math></p>\n<p><span class="math display">\\foo{x}</span></p>'
+    monkeypatch.setattr(formula, "pandoc", lambda document: (page, said))
+    formulas = Formulas()
+    formulas.add(Formula.of("x", False), "lesson 02, cell 1")
+    formulas.add(Formula.of("\\foo{x}\n\\tag{2.1}", True), "lesson 02, cell 3")
+    assert formulas.convert() == [
+        "lesson 02, cell 3: the formula '\\\\foo{x}' does not convert: \\foo{x} ^ unexpected \\foo"
+    ]
+    assert formulas.html("x", False) == '<math display="inline"><mi>x</mi></math>'
+
+
+def test_a_function_stands_apart_from_its_argument_and_the_number_beside_the_formula(monkeypatch):
+    name = '<mrow><mi mathvariant="normal">ln</mi><mo>&#8289;</mo></mrow>'
+    said = "<annotation>ln p</annotation>"
+    page = f'<p><math display="block"><semantics>{name}<mi>p</mi>{said}</semantics></math></p>'
+    monkeypatch.setattr(formula, "pandoc", lambda document: (page, ""))
+    shown = Formulas().html("\\ln p \\tag{2.1}", True)
+    assert f'{name}<mspace width="0.167em"></mspace><mi>p</mi></math>' in shown
+    assert '<div class="equation" id="equation-2.1">' in shown and '<span class="number">(2.1)</span>' in shown
+
+
+def test_a_line_may_break_in_a_long_formula_after_a_sign_that_stands_in_no_bracket():
+    signs = "a=(b+c)+d"
+    row = "".join(f"<{tag}>{sign}</{tag}>" for sign in signs for tag in ["mi" if sign.isalpha() else "mo"])
+    short = f'<math display="inline"><mrow>{row}</mrow></math>'
+    assert formula.breakable(short) == short
+    long = formula.breakable(f'<math display="inline"><mrow>{row}{"<mi>x</mi>" * formula.LONG}</mrow></math>')
+    assert [re.sub("<[^>]+>", "", part) for part in long.split("<wbr>")] == ["a=", "(b+c)+", "d" + "x" * formula.LONG]
+    assert long.count('<mo form="infix">') == 2, "as the last sign of its part it would lose the space behind it"
+
+
+def test_only_questions_have_formulas_in_dollars():
+    shown = '<section class="ext-question"><p>$a &lt; b$ for <code>$5</code></p></section><p>$6 and $7</p>'
+    assert output.formulas_of(shown) == [Formula("a < b", False)]
+
+
+def test_links_to_files_need_the_repositorys_address(course):
+    (course.parent / "tests").mkdir()
+    (course.parent / "tests" / "a.py").write_text("")
+    for address, leads in (("", None), ("https://github.com/o/n", "https://github.com/o/n/blob/main/tests/a.py")):
+        press = press_of(course, Faults(), address)
+        page = press.links.course.pages["glossary.md"]
+        assert press.links.leads("../tests/a.py", page, "") == leads
+        assert press.links.leads("../companion/a.py", page, "") == "reference/x.html#a"
+        assert bool(repository.bar(address, press.links.course.pages["02_small.ipynb"])) == bool(address)
+
+
+def test_the_repositorys_address_stands_in_pyproject(tmp_path):
+    table = '[project]\nname = "a"\n'
+    for line, found in (
+        ("", ""),
+        ('[project.urls]\nRepository = "https://github.com/o/n.git"\n', "https://github.com/o/n"),
+    ):
+        (tmp_path / "pyproject.toml").write_text(table + line)
+        assert repository.address(tmp_path, Faults()) == found
+    (tmp_path / "pyproject.toml").write_text(table + '[project.urls]\nRepository = "git@somewhere"\n')
+    faults = Faults()
+    repository.address(tmp_path, faults)
+    with pytest.raises(Broken, match="'git@somewhere': expected an address as https://github.com/owner/name"):
+        faults.stop()
+
+
+def test_a_docstring_keeps_its_parameters_lists_and_examples_and_its_signs():
+    parameters = "mask:    four axes\n         that broadcast.\ncausal:  later ones."
+    said = f"Of `a_b` and a_b*.\n\n{parameters}\n\n- one\n- two\n\n    x = 1\n"
+    text = reference.words(said)
+    assert text.startswith("Of `a_b` and a\\_b\\*.") and "- one\n- two" in text
+    assert "mask\n: four axes that broadcast.\n\ncausal\n: later ones." in text
+    assert ":language: python\n\nx = 1\n" in text
+
+
+def test_the_reference_has_every_public_function_and_no_solution():
+    there = reference.modules()
+    pages = {name: text for name, _, text in reference.texts(there)}
+    assert "### attend\n" in pages["reference/layers"] and ": Float[Tensor" in pages["reference/layers"]
+    assert not any("lesson_02" in module.file for module in there)
+    names = json.dumps(sorted(module.file for module in there))
+    assert "companion/layers/attention.py" in names and "__init__" not in names
+
+
+def test_links_between_pages_are_followed(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<p id="x"></p><a href="b.html#y">b</a><a href="#x">x</a><a href="https://o.org">o</a>'
+    )
+    (tmp_path / "b.html").write_text('<p id="z"></p><img src="no.png"><script src="https://o.org/a.js"></script>')
+    faults = Faults()
+    assert finish.check(tmp_path, {"a.html": "notebooks/a.ipynb"}, faults) == 3
+    with pytest.raises(Broken) as broken:
+        faults.stop()
+    assert broken.value.faults == [
+        "b.html: the link 'no.png' leads nowhere: there is no no.png",
+        "b.html: the page would ask another machine for https://o.org/a.js",
+        "notebooks/a.ipynb: the link 'b.html#y' leads nowhere: b.html has no place of that name",
+    ]

@@ -1,0 +1,242 @@
+"""Open every page of the site in a real browser, as a reader does who was given the folder (`make site-check`).
+
+From the folder, and a part of it behind a server. It fails where a page writes an error to the console, asks anything
+of another machine, scrolls sideways at 360, 768 or 1440 pixels, has something that axe finds in the light or the dark
+theme, a link that leads nowhere, a handle that does not move its figure, a question that does not answer or forgets its
+answer, or is empty without scripts; and where the search does not find what it must. Screenshots are kept, to be looked
+at. Needs Chromium, the extra `dev`, and the site: `make site`.
+
+    make site-check PAGES="02 glossary" FIGURES=FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.server
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import answering
+import moving
+from check import BROWSER_FLAGS, BROWSERS
+from playwright.sync_api import BrowserContext, Page, sync_playwright
+from reader import axe
+
+from authoring.site import finish
+from authoring.site.fault import Broken, Faults
+
+ROOT = Path(__file__).resolve().parents[2]
+WIDTHS = (360, 768, 1440)
+# What a reader may look for, and a page that must be among the first three found.
+PHRASES = {
+    "why divide by the root": "02_",
+    "rotary": "05_",
+    "teacher forcing": "09_",
+    "KV cache": "10_",
+    "causal mask": "02_",
+    "byte pair": "01_",
+    "residual stream": "06_",
+    "cross-attention": "08_",
+    "sliding_window_attention": "reference/layers",
+    "softmax": "02_",
+}
+FEW = 3
+ABORTED = "net::ERR_ABORTED"  # a picture that was still on its way when the page was left
+WIDE = Path(__file__).with_name("wide.js").read_text(encoding="utf-8").split("\n", 1)[1]
+BLOCKING = "[...document.head.querySelectorAll('script[src]:not([defer], [async])')].map(s => s.getAttribute('src'))"
+
+
+class Watch:
+    """What a browser's pages say and ask for. `local`: how addresses begin that are our own."""
+
+    def __init__(self, context: BrowserContext, local: tuple[str, ...]) -> None:
+        self.faults: list[str] = []
+        self.count = self.bytes = 0
+        context.on("console", lambda said: self._add(said.type == "error", f"console: {said.text}"))
+        context.on("weberror", lambda error: self._add(True, f"script: {error.error}"))
+        context.on("request", lambda asked: self._asked(asked.url, local))
+        context.on("requestfailed", lambda asked: self._add(asked.failure != ABORTED, f"not there: {asked.url}"))
+
+    def _add(self, wrong: bool, fault: str) -> None:
+        self.faults += [" ".join(fault.split())[:300]] if wrong else []
+
+    def _asked(self, url: str, local: tuple[str, ...]) -> None:
+        self.count += 1
+        self._add(not url.startswith(local), f"asked of another machine: {url}")
+
+    def taken(self) -> list[str]:
+        """The faults since the last time."""
+        found, self.faults = self.faults, []
+        return found
+
+
+def look(page: Page, watch: Watch, address: str, name: str, shots: Path) -> list[str]:
+    """A page at each width, and in both themes."""
+    faults = []
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(address)
+        faults += [f"at {width} pixels: {fault}" for fault in page.evaluate(WIDE)]
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            page.wait_for_timeout(60)
+            if width == WIDTHS[-1] or (width == WIDTHS[0] and theme == "light"):
+                faults += [f"{theme}, {width} pixels: {fault}" for fault in axe(page, "html")]
+            page.screenshot(path=shots / f"{name.replace('/', '-')}-{width}-{theme}.png")
+        page.emulate_media(color_scheme="light")
+    faults += [f"a script blocks the first paint: {name}" for name in page.evaluate(BLOCKING)]
+    return [*dict.fromkeys([*faults, *watch.taken()])]
+
+
+def use(page: Page, watch: Watch, address: str, name: str) -> tuple[int, int, list[str]]:
+    """Move every handle of a page, and answer every question: how many, and what is wrong."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(address)
+    handles, faults = moving.move_all(page, page.locator("figure[data-live]"), name)
+    count = 0
+    if page.locator("section.ext-question").count():
+        count, _, found = answering.answer_all(page, name, answering.BROWSER)
+        faults += found
+        page.goto(address)
+        faults += answering.forgotten(page, "opened again")
+    return handles, count, [*faults, *watch.taken()]
+
+
+def touch(page: Page, address: str) -> list[str]:
+    """Lesson 02 on a phone: its first handle moves by a finger, its first question answers by one."""
+    page.goto(address)
+    figure = page.locator("figure[data-live]").first
+    handle = figure.locator("input[type=range]").first
+    handle.scroll_into_view_if_needed()
+    before, box = figure.evaluate(moving.STATE), handle.bounding_box()
+    page.touchscreen.tap(box["x"] + box["width"] * 0.1, box["y"] + box["height"] / 2)
+    page.wait_for_timeout(moving.SETTLES)
+    faults = ["a finger does not move the handle"] if figure.evaluate(moving.STATE) == before else []
+    question = page.locator("section.ext-question").first
+    question.locator("label").first.tap()
+    question.locator("button[type=submit]").tap()
+    said = question.locator("[role=status]").inner_text()
+    return faults + ([] if said.startswith(("Yes.", "Not")) else [f"a finger gets no answer: {said!r}"])
+
+
+def search(page: Page, watch: Watch, root: str) -> list[str]:
+    """Ten phrases, typed into the search of the first page."""
+    faults = []
+    for phrase, wanted in PHRASES.items():
+        page.goto(f"{root}/index.html")
+        page.locator(".sidebar-search").fill(phrase)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#search-said:not(:empty)")
+        links = [a.get_attribute("href") or "" for a in page.locator("#search-found a").all()[:FEW]]
+        if not any(link.startswith(wanted) for link in links):
+            faults.append(f"{phrase!r}: expected {wanted} among the first {FEW}, found {links}")
+            continue
+        page.locator("#search-found a").first.click()
+        page.wait_for_load_state()
+        if "search.html" in page.url:
+            faults.append(f"{phrase!r}: the first place found does not open")
+    return [*faults, *watch.taken()]
+
+
+def without_scripts(page: Page, address: str) -> list[str]:
+    """What is missing where no script runs: text, pictures, formulas, questions with their reasons."""
+    page.goto(address)
+    faults = [] if len(page.locator("article").inner_text()) > 2000 else ["no text"]
+    counts = {
+        what: page.locator(f"article {what}").count() for what in ("math", ".ext-figure img", ".ext-answers details")
+    }
+    return faults + [f"no {what}" for what, count in counts.items() if not count]
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The folder behind a server: its address."""
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=folder))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+
+
+def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]:
+    """What is wrong with the chosen pages, and with the site as a whole."""
+    found = Faults()
+    links = finish.check(site, {}, found)
+    faults: list[str] = []
+    try:
+        found.stop()
+    except Broken as broken:
+        faults += broken.faults
+    names = [path.relative_to(site).with_suffix("").as_posix() for path in sorted(site.rglob("*.html"))]
+    names = [name for name in names if not chosen or any(part in name for part in chosen)]
+    handles = answers = 0
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, sync_playwright() as playwright:
+        start = {"executable_path": browser, "headless": True, "args": BROWSER_FLAGS}
+        context = playwright.chromium.launch_persistent_context(folder, **start)
+        page, watch = context.pages[0], Watch(context, (site.as_uri(), "data:", "blob:"))
+        page.set_default_timeout(60_000)
+        for name in names:
+            address, began = (site / f"{name}.html").as_uri(), time.monotonic()
+            wrong = look(page, watch, address, name, shots)
+            if not name.startswith("questions/"):  # the same questions, answered where they stand
+                moved, given, more = use(page, watch, address, name)
+                handles, answers, wrong = handles + moved, answers + given, wrong + more
+            print(f"{name}: {len(wrong)} faults, {time.monotonic() - began:.0f} s", *wrong, sep="\n  ", flush=True)
+            faults += [f"{name}: {fault}" for fault in wrong]
+        wrong = search(page, watch, site.as_uri())
+        context.close()
+        chromium = playwright.chromium.launch(**start)
+        lesson = next((name for name in names if name.startswith("02_")), "")
+        if lesson:
+            phone = chromium.new_context(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+            wrong += [f"on a phone: {fault}" for fault in touch(phone.new_page(), (site / f"{lesson}.html").as_uri())]
+            bare = chromium.new_context(java_script_enabled=False)
+            wrong += [
+                f"without scripts: {fault}"
+                for fault in without_scripts(bare.new_page(), (site / f"{lesson}.html").as_uri())
+            ]
+        with served(site) as root:
+            context = chromium.new_context()
+            page, watch = context.new_page(), Watch(context, (root, "data:", "blob:"))
+            wrong += [f"behind a server: {fault}" for fault in search(page, watch, root)]
+            for name in names:
+                page.goto(f"{root}/{name}.html")
+                wrong += [f"{name}, behind a server: {fault}" for fault in watch.taken()]
+        chromium.close()
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    print(
+        f"{len(names)} pages, {links:,} links, {handles} handles moved, {answers} answers, {2 * len(PHRASES)} searches"
+    )
+    return faults + wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Open the site's pages in a real browser, and look.")
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="part of a page's name (default: all)")
+    parser.add_argument("--site", type=Path, default=ROOT / "build" / "site", help="the site's folder (%(default)s)")
+    parser.add_argument(
+        "--figures", type=Path, default=Path("lab-figures"), help="folder for screenshots (%(default)s)"
+    )
+    parser.add_argument("--chromium", default=next(filter(None, map(shutil.which, BROWSERS)), None), help="the browser")
+    options = parser.parse_args()
+    if not options.chromium:
+        parser.error(f"no browser found ({', '.join(BROWSERS)}); install one, on Debian: apt install chromium")
+    if not (options.site / "index.html").exists():
+        parser.error(f"{options.site}: there is no site; build it with make site")
+    options.figures.mkdir(parents=True, exist_ok=True)
+    faults = check(options.site.resolve(), options.pages, options.figures, options.chromium)
+    print(f"{len(faults)} faults; screenshots in {options.figures}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
