@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 NAME = "executable-transformer"
-EXTRAS = ("lab", "published", "course", "test", "bench", "dev")
+EXTRAS = ("lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79
 """Columns of the receipt."""
 CHECKOUT = Path(__file__).resolve().parents[2]
