@@ -12,11 +12,12 @@
   const draw = kit.picture(760, TOP + 3 * ROW + 40), X = (gb) => LEFT + ((Math.log10(gb) - low) / (high - low)) * (RIGHT - LEFT);
   const write = (x, y, text, options = {}) => kit.svg(draw, "text", { x, y, ...options }, text);
   const base = TOP + 3 * ROW;
+  kit.svg(draw, "path", { d: `M${LEFT} ${TOP} V${base} H${RIGHT}`, fill: "none", stroke: "var(--edge)" });
   for (const gb of [1, 10, 100, 1000, 10000]) {
-    kit.svg(draw, "line", { x1: X(gb), x2: X(gb), y1: TOP, y2: base, stroke: "var(--faint)" });
-    write(X(gb), base + 17, commas(gb), { "text-anchor": "middle", class: "small quiet" });
+    kit.svg(draw, "line", { x1: X(gb), x2: X(gb), y1: base, y2: base + 5, stroke: "var(--edge)" });
+    write(X(gb), base + 18, commas(gb), { "text-anchor": "middle", class: "small quiet" });
   }
-  write((LEFT + RIGHT) / 2, base + 35, "gigabytes: each line is ten times the one before", { "text-anchor": "middle", class: "small quiet" });
+  write((LEFT + RIGHT) / 2, base + 35, "gigabytes: each mark is ten times the one before", { "text-anchor": "middle", class: "small quiet" });
   cards.forEach(({ name, gb }, i) => {
     const left = cards.length - 1 - i, side = ["start", "end"][left] || "middle", x = X(gb) + ([-6, 6][left] || 0); // the last two may be close
     kit.svg(draw, "line", { x1: X(gb), x2: X(gb), y1: TOP - 6, y2: base, stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "5 4" });
