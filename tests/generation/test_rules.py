@@ -25,6 +25,7 @@ from transformers.generation import (
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.files.published.pretrained import load_pretrained
 from companion.generation.beam import beam_search
+from companion.generation.decoding import NotFinite
 from companion.generation.generate import complete, generate_long
 from companion.generation.rules import Rules
 from companion.generation.sampling import Sampling, min_p
@@ -172,3 +173,29 @@ def test_until_ends_a_row_and_no_other():
 def test_a_rule_that_cannot_be_is_refused(rules, message):
     with pytest.raises(ValueError, match=message):
         Rules(**rules)
+
+
+def broken(where, value):
+    """A model one of whose weights is no number, as none that is loaded can be."""
+    model = small(40)
+    with torch.no_grad():
+        model.get_parameter(where).view(-1)[3] = value
+    return model
+
+
+WAYS = {
+    "greedy": lambda model: complete(model, [[5, 9]], sampling=Sampling(0), max_new_tokens=3),
+    "drawn": lambda model: complete(model, [[5, 9]], max_new_tokens=3),
+    "few": lambda model: complete(model, [[5, 9]], sampling=Sampling(0.5, 3, 0.9, 0.1), max_new_tokens=3),
+    "penalised": lambda model: complete(model, [[5, 9]], rules=Rules(repetition_penalty=1.3), max_new_tokens=3),
+    "long": lambda model: list(generate_long(model, [[5, 9]], max_new_tokens=3)),
+    "searched": lambda model: beam_search(model, [[5, 9]], width=2, max_new_tokens=3),
+}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["decoder.blocks.1.feed_forward.outer.weight", "decoder.norm.weight"])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_first_logit_that_is_no_number_ends_it_with_a_sentence(way, where, value):
+    with pytest.raises(NotFinite, match=r"logits (of row 0 )?at step 0: expected finite numbers, got others"):
+        WAYS[way](broken(where, value))
