@@ -84,6 +84,16 @@ EXAMPLES = {
         caption="Figure 12.2. A tile sweeps over the scores.",
     ),
     "climb": lambda: live.climb(published_chip("a100-80gb"), 192, caption="Figure 12.3. Larger tiles."),
+    "queues": lambda: live.queues(
+        "THE ROUTER SENDS",
+        {
+            "left alone": [[t % 4 for t in range(16)], [t % 3 for t in range(16)], [3 * (t > 13) for t in range(16)]],
+            "with a bias": [[t % 4 for t in range(16)], [t % 3 for t in range(16)], [t // 4 for t in range(16)]],
+        },
+        steps=[0, 10, 20],
+        experts=4,
+        caption="Figure 11.1. Letters queue at experts.",
+    ),
     "together": lambda: live.together(
         [1.0, 0.6], [0.3, 1.1], words=("bites", "dog"), caption="Figure 5.1. Two people on a carousel."
     ),
@@ -106,6 +116,14 @@ EXAMPLES = {
         says={"<bos>": "twenty", "twenty": "-", "-": "twenty", "one": "<eos>"},
         caption="Figure 9.1. One decoder in two lanes.",
     ),
+    "growing": lambda: live.growing(
+        {0: (4.1, "ofof zx 7qu"), 100: (2.6, " the the mordel is"), 500: (1.6, " mean of a row is zero.")},
+        prompt="The",
+        known={"the", "mean", "of", "a", "row", "is", "zero"},
+        marks={"compressor": 2.0, "counting": 1.9},
+        caption="Figure 14.1. A model grows up.",
+    ),
+    "valley": lambda: live.valley(caption="Figure 14.3. A narrow valley."),
     "cut": lambda: live.cut(
         BytePairTokenizer.train(["the cat sat on the mat, the cat sat"] * 3, 300),
         "the naïve cat",

@@ -26,9 +26,7 @@ def parser() -> Parser:
             "  companion account --config my_model.json"
         ),
     )
-    parser.add_argument(
-        "name", nargs="*", type=str, default=[], metavar="NAME", help="published systems, not a run"
-    )
+    parser.add_argument("name", nargs="*", type=str, default=[], metavar="NAME", help="published systems, not a run")
     add_run(parser)
     parser.add_argument(
         "--config", type=str | None, default=None, metavar="FILE", help="a JSON file with a ModelConfig, not a run"

@@ -100,10 +100,10 @@ def _json(value: object) -> str:
 
 
 def _settings(config: ModelConfig) -> str:
-    from companion.files.published.inspected import flat
+    from companion.files.published.inspected import settings_of
     from companion.readable import table
 
-    return table(flat(config), left=(0, 1), width=None)
+    return table(settings_of(config), left=(0, 1), width=None)
 
 
 def described(config: ModelConfig) -> str:

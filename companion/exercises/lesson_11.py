@@ -11,22 +11,22 @@ from companion.checking.exercise import Case, exercise
 
 @exercise(
     "11.1",
-    "Two gates with a pencil",
-    task="Work out the gate of the best expert under two rules",
+    "Two shares with a pencil",
+    task="Work out the share of the best expert under two rules",
     points=1,
     difficulty=1,
     minutes=5,
     hints=(
         "Which two scores are the largest?",
         "e^(ln 6) = 6: exponentiating these scores needs no calculator. You get 1, 3, 6 and 2.",
-        "Both gates have 6 on top. One divides by the sum over the chosen two, the other by the sum over all four.",
+        "Both shares have 6 on top. One divides by the sum over the chosen two, the other by the sum over all four.",
     ),
 )
 def two_gates():
-    """A token's scores are $(0, \\ln 3, \\ln 6, \\ln 2)$, and $k = 2$. What is the gate of the best expert under rule A of (11.3), `topk_softmax`,
-    and what under rule B, `softmax_topk`?
+    """A token's scores are $(0, \\ln 3, \\ln 6, \\ln 2)$, and it visits two experts. What is the share of the best one if shares are renormalised, as
+    in `topk_softmax`, and what if they are raw, as in `softmax_topk` (11.3)?
 
-    Return a pair of `float`s, A first, right to four decimals.
+    Return a pair of `float`s, the renormalised one first, right to four decimals.
     """
     ### BEGIN SOLUTION
     chosen, everyone = 6 + 3, 1 + 3 + 6 + 2
@@ -36,7 +36,7 @@ def two_gates():
 
 @two_gates.cases
 def _(draw):
-    yield Case("the gates of the best expert", (), tolerance=1e-4)
+    yield Case("the shares of the best expert", (), tolerance=1e-4)
 
 
 @two_gates.mistake("you answered with the rules in the wrong order: topk_softmax divides by the chosen two alone")
@@ -59,7 +59,7 @@ def _():
     return math.log(6) / math.log(18), math.log(6) / math.log(36)
 
 
-@two_gates.mistake("those are the gates of the second best expert: the best one has the score ln 6")
+@two_gates.mistake("those are the shares of the second best expert: the best one has the score ln 6")
 def _():
     return 3 / 9, 3 / 12
 
@@ -69,7 +69,7 @@ def _():
     return 6 / 9, 6 / 11
 
 
-@two_gates.mistake("the gates of rule D, with a sigmoid for each score, are others: A and B exponentiate")
+@two_gates.mistake("a sigmoid for each score makes other shares: both rules of (11.3) exponentiate")
 def _():
     return (6 / 7) / (6 / 7 + 3 / 4), (6 / 7) / (1 / 2 + 3 / 4 + 6 / 7 + 2 / 3)
 
@@ -251,15 +251,15 @@ def _(d, d_ff, experts, top_k, shared):
     difficulty=2,
     minutes=20,
     hints=(
-        "`best, chosen = logits.topk(k)`, both (token, top_k); the gates are a softmax of `best`.",
-        "Expert by expert, `rows, place = torch.where(chosen == e)` finds its tokens, and in which column their gate stands.",
-        "Add, never assign: `out.index_add(0, rows, gates[rows, place, None] * answers)`.",
+        "`best, chosen = logits.topk(k)`, both (token, top_k); the shares are a softmax of `best`.",
+        "Expert by expert, `rows, place = torch.where(chosen == e)` finds its tokens, and in which column their share stands.",
+        "Add, never assign: `out.index_add(0, rows, shares[rows, place, None] * answers)`.",
     ),
 )
 def dispatch(x, logits, inner, outer, k):
     """A layer of experts, (11.2). `x` is (token, d_model), `logits` (token, expert), the router's scores; expert $e$ is the network
     `relu(row @ inner[e]) @ outer[e]`, with `inner` (expert, d_model, d_ff) and `outer` (expert, d_ff, d_model). Return (token, d_model): for
-    each token the sum of the answers of its `k` best experts, weighted by rule A, `topk_softmax`. No residual is added, and gradients must flow
+    each token the sum of the answers of its `k` best experts, by renormalised shares, `topk_softmax`. No residual is added, and gradients must flow
     to all four tensors. All are `float64`, and no two scores of a token are equal.
 
     Raise `ValueError` unless `1 <= k <=` number of experts. Try to ask each expert once, with all rows that chose it.
@@ -269,11 +269,11 @@ def dispatch(x, logits, inner, outer, k):
     if not 1 <= k <= experts:
         raise ValueError(f"k={k}: expected a number from 1 to the {experts} experts")
     best, chosen = logits.topk(k, dim=-1)
-    gates, out = best.softmax(dim=-1), torch.zeros_like(x)
+    shares, out = best.softmax(dim=-1), torch.zeros_like(x)
     for e in range(experts):
         rows, place = torch.where(chosen == e)
         answers = (x[rows] @ inner[e]).relu() @ outer[e]
-        out = out.index_add(0, rows, gates[rows, place, None] * answers)
+        out = out.index_add(0, rows, shares[rows, place, None] * answers)
     return out
     ### END SOLUTION
 
@@ -313,7 +313,7 @@ def _visits(x, logits, inner, outer, k):
     return torch.einsum("tkf,tkfd->tkd", hidden, outer[chosen]), best, chosen
 
 
-@dispatch.mistake("the gates are missing: you add the experts' answers as they are")
+@dispatch.mistake("the shares are missing: you add the experts' answers as they are")
 def _(x, logits, inner, outer, k):
     return _visits(x, logits, inner, outer, k)[0].sum(1)
 
@@ -367,20 +367,20 @@ def _(x, logits, inner, outer, k):
     return (best.softmax(-1)[..., None] * mixed).sum(1)
 
 
-@dispatch.mistake("the gates stand with the wrong experts: topk orders by score, a loop over the experts by number")
+@dispatch.mistake("the shares stand with the wrong experts: topk orders by score, a loop over the experts by number")
 def _(x, logits, inner, outer, k):
     answers, best, chosen = _visits(x, logits, inner, outer, k)
     by_number = chosen.argsort(-1)[..., None].expand_as(answers)
     return (best.softmax(-1)[..., None] * answers.gather(1, by_number)).sum(1)
 
 
-@dispatch.mistake("your softmax runs over the tokens: each token's own gates add up to one")
+@dispatch.mistake("your softmax runs over the tokens: each token's own shares add up to one")
 def _(x, logits, inner, outer, k):
     answers, best, _ = _visits(x, logits, inner, outer, k)
     return (best.softmax(0)[..., None] * answers).sum(1)
 
 
-@dispatch.mistake("no gradient reaches the router: your gates are detached, and they are all it learns from")
+@dispatch.mistake("no gradient reaches the router: your shares are detached, and they are all it learns from")
 def _(x, logits, inner, outer, k):
     answers, best, _ = _visits(x, logits, inner, outer, k)
     return (best.softmax(-1)[..., None].detach() * answers).sum(1)
@@ -414,8 +414,8 @@ def _(x, logits, inner, outer, k):
     if not 1 <= k <= logits.shape[1]:
         raise ValueError("no such k")
     least = logits.sort(dim=1, descending=True).values[:, k - 1 : k]
-    gates = logits.masked_fill(logits < least, -math.inf).softmax(dim=1)
-    return torch.einsum("te,tef,efd->td", gates, torch.einsum("td,edf->tef", x, inner).relu(), outer)
+    shares = logits.masked_fill(logits < least, -math.inf).softmax(dim=1)
+    return torch.einsum("te,tef,efd->td", shares, torch.einsum("td,edf->tef", x, inner).relu(), outer)
 
 
 @dispatch.variant
@@ -445,13 +445,13 @@ def _(x, logits, inner, outer, k):
     exact_zero=True,
     hints=(
         "Count the choices of real tokens only, and divide by their number times k.",
-        "In (11.19), N is the number of real tokens. The load f is counted: it has no derivative.",
+        "In (11.9), count real tokens only. The load is counted: it has no derivative.",
         "Multiply the rows of fillers by zero.",
     ),
 )
 def balance_gradient(logits, real, k):
     """`logits` is `float64` (token, expert), without equal scores in a row; `real` is boolean (token), True for real tokens and False for
-    fillers. Return $\\partial L_{bal} / \\partial z$ of the balancing loss (11.15), `float64` (token, expert), when each token visits its `k` best experts:
+    fillers. Return $\\partial L_{bal} / \\partial z$ of the balancing loss (11.8), in letters (D11.10), `float64` (token, expert), when each token visits its `k` best experts:
     fillers are not counted in the load $f$, which is a share of all visits of real tokens, are not averaged in $P$, and get a gradient of
     exactly 0.
 
@@ -621,7 +621,7 @@ def _(logits, real, k):
 )
 def stays(chosen, experts, capacity):
     """`chosen` is `int64` (token, top_k): the experts that each token chose, whole numbers from 0 to `experts - 1`, no two equal in a row. Each
-    expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ places, (11.24), with $N$ tokens, $k$ columns and $n$ = `experts`. They are given out in the order
+    expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ places, (D11.17), with $N$ tokens, $k$ columns and $n$ = `experts`. They are given out in the order
     of the tokens, and for one token in the order of its columns. Return which visits take place: a boolean tensor (token, top_k), True = stays.
 
     `capacity` is a `float`; raise `ValueError` unless it is above 0. A Python loop is welcome.

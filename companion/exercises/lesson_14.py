@@ -391,9 +391,9 @@ def _(gradients, most):
     forbidden=("optim", "AdamW", "adamw"),
 )
 def adamw_step(weight, gradient, first, second, t, rate, betas, epsilon, decay):
-    """Update number `t` ($s$ in the lesson; the first is 1) of AdamW (Loshchilov and Hutter, 2019). Return `(weight, first, second)` after it.
+    """Update number `t` (the first is 1) of AdamW (Loshchilov and Hutter, 2019). Return `(weight, first, second)` after it.
 
-    - `weight` and `gradient` have one shape, as have `first` and `second`, the running means $m$ and $v$ of the gradient and of its square, both zero
+    - `weight` and `gradient` have one shape, as have `first` and `second`, the running means of the gradient and of its square, both zero
       before the first update; all `float64`. Nothing that came in may be changed.
     - `rate` (learning rate), `epsilon` and `decay` are `float`, `betas` a pair of `float`s.
 

@@ -14,7 +14,7 @@ def learning_rate(kind: Schedule, update: int, *, updates: int, warmup: int, pea
 
     updates, last:  `"inverse_sqrt"` has no end, and needs neither.
 
-    Sources: Vaswani et al. 2017, section 5.3 (`"inverse_sqrt"`; lesson 09); lesson 14, equation 14.17 (`"cosine"`).
+    Sources: Vaswani et al. 2017, section 5.3 (`"inverse_sqrt"`; lesson 09); lesson 14, equation 14.8 (`"cosine"`).
 
     Raises `ValueError` for a schedule that is not known, and for an update that is not in the run.
     """
@@ -37,7 +37,7 @@ def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: 
     never. `warmup` is cut to a fifth of a short run.
 
     Sources: Loshchilov and Hutter 2017 (SGDR), equation 5, for the cosine, here without restarts; lesson 14, equation
-    14.17.
+    14.8.
 
     Raises `ValueError` for an update that is not in the run.
     """

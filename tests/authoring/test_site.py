@@ -123,12 +123,14 @@ def test_what_cannot_be_shown_is_told_with_its_place(course, cells, said):
 
 def test_a_notebook_that_is_missing_or_not_listed_is_told(course):
     (course / "02_small.ipynb").rename(course / "03_other.ipynb")
+    (course / "exercises" / "02_exercises.ipynb").write_text("{<<<<<<<")
     faults = Faults()
     with pytest.raises(Broken) as broken:
         Course.of(course, course.parent, faults)
     assert broken.value.faults == [
         "notebooks/02_small.ipynb: has never been built. Run: make notebooks",
         "notebooks/03_other.ipynb: is not in start.ipynb. Run: make notebooks",
+        "notebooks/exercises/02_exercises.ipynb: is not a notebook. Run: make notebooks",
     ]
 
 

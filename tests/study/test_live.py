@@ -72,6 +72,19 @@ def lanes(target=("twenty", "one"), says=SAYS, **others):
     live.lanes(target, says=says, **others)
 
 
+MOMENTS = {0: (4.0, "s zx of"), 50: (2.0, " is a row")}
+
+
+def growing(moments=MOMENTS, known=("is", "a", "row"), marks=None, **others):
+    marks = {"counting": 3.0} if marks is None else marks
+    live.growing(moments, prompt="The model", known=set(known) | {"the", "model"}, marks=marks, **others)
+
+
+def queues(tokens="ABCDEFGH", runs=None, steps=(0, 10), experts=4, **others):
+    runs = {"a": [[0, 1, 2, 3] * 2, [0] * 8]} if runs is None else runs
+    live.queues(tokens, runs, steps=steps, experts=experts, **others)
+
+
 def walk(models=None, start=("the", "boss", "is")):
     live.walk({"trained": SMALL} if models is None else models, vocabulary=micro_example.VOCABULARY, start=start)
 
@@ -124,6 +137,20 @@ def test_the_triangle_counts_the_rows_of_every_step(shown):
     live.triangle(["a", "b", "c", "d"], caption="Figure 10.1. Four words.")
     rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))
     assert [re.findall(r"<td>(.*?)</td>", row) for row in rows][-1] == ["4", "4", "10"]
+
+
+def test_what_a_model_writes_follows_its_prompt_and_made_up_words_are_marked(shown):
+    growing()
+    first, last = data(shown[0])["rows"]
+    assert first == [["The ", "models", " ", "zx", " ", "of", ""]]  # each second piece is marked
+    assert last == [["The model is a row"]]
+
+
+def test_the_still_picture_of_the_valley_goes_down_as_its_rate_says(shown):
+    live.valley(rate=0.4, caption="Figure 14.2. A valley.")
+    rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))
+    last = re.findall(r"<td>(.*?)</td>", rows[-1])
+    assert last == ["40", f"{-4 * (1 - 0.4 * 0.1) ** 40:.3f}", "0.000"]
 
 
 @pytest.mark.parametrize("kv_heads", [4, 1])
@@ -227,6 +254,17 @@ def test_memory_travels_with_the_parameters_and_the_numbers_that_a_token_keeps(s
     exact = account.serve_bytes(config, tokens=tokens, batch=texts, dtype=torch.bfloat16)
     assert needed == pytest.approx(exact, rel=5e-4)  # data are rounded to four digits
     assert 16e6 * model["millions"] == pytest.approx(account.train_bytes(config), rel=5e-4)
+
+
+def test_every_token_stands_in_one_queue_at_every_moment(shown):
+    queues(
+        runs={"alone": torch.tensor([[0, 1, 2, 3] * 2, [3] * 8]), "bias": [[0] * 8, [1, 2] * 4]},
+        caption="Figure 11.2. Q.",
+    )
+    assert [run["experts"] for run in data(shown[0])["runs"]] == [["01230123", "33333333"], ["00000000", "12121212"]]
+    rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))[1:5]
+    counts = [[int(n) for n in re.findall(r">([^<]*)</td>", row)[-4:]] for row in rows]
+    assert counts == [[2, 0, 8, 0], [2, 0, 0, 4], [2, 0, 0, 4], [2, 8, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -336,6 +374,18 @@ def test_memory_travels_with_the_parameters_and_the_numbers_that_a_token_keeps(s
         (lambda: lanes(says=SAYS | {"one": "two"}), "says: expected .* one of .*'one': 'two'"),
         (lambda: lanes(slots=2), "slots: expected 3 to 8, got 2"),
         (lambda: lanes(start=7), "start: expected 1 to 6, got 7"),
+        (lambda: growing({0: (4.0, "a")}), r"moments: expected two to ten updates that rise, got \[0\]"),
+        (lambda: growing({9: (4.0, "a"), 3: (2.0, "b")}), r"moments: expected .* that rise, got \[9, 3\]"),
+        (lambda: growing(marks={}), "marks: expected one to three yardsticks, got 0"),
+        (lambda: growing(start=7), r"start: expected one of the updates \[0, 50\], got 7"),
+        (lambda: live.valley(rate=0.3), r"rate: expected one of \(0.02, .*\), got 0.3"),
+        (lambda: queues(tokens="ABC"), "tokens: expected 8 to 96, got 3"),
+        (lambda: queues(experts=9), "experts: expected 2 to 8, got 9"),
+        (lambda: queues(steps=[5, 5]), r"steps: expected two or more, rising, got \[5, 5\]"),
+        (lambda: queues(start=2), "start: expected the number of one of 2 moments, got 2"),
+        (lambda: queues(runs={}), "runs: expected one to three, got 0"),
+        (lambda: queues(runs={"a": [[0] * 8]}), r"runs, a: expected whole numbers from 0 to 3 of shape \(2, 8\)"),
+        (lambda: queues(runs={"a": [[4] * 8] * 2}), "runs, a: expected whole numbers from 0 to 3"),
         (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
         (lambda: live.clocks(base=7), r"base, bases: expected numbers above 1, with the base among them; got 7"),
         (lambda: live.clocks(start=201), "places, start: expected .* got 201 and 201"),

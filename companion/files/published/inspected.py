@@ -93,14 +93,14 @@ def _look_at_writing(folder: Path, found: Inspection) -> None:
         found.refused.append(str(error))
 
 
-def flat(config: Any, prefix: str = "") -> list[tuple[str, str]]:
+def settings_of(config: Any, prefix: str = "") -> list[tuple[str, str]]:
     """The fields of a configuration that are not as they are by default, those of its groups with the group's name
     before theirs."""
     rows: list[tuple[str, str]] = []
     for one in fields(config):
         value = getattr(config, one.name)
         if is_dataclass(value):
-            rows += flat(value, f"{prefix}{one.name}.")
+            rows += settings_of(value, f"{prefix}{one.name}.")
         elif value != one.default:
             rows.append((f"{prefix}{one.name}", shown(value)))
     return rows

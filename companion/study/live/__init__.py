@@ -11,13 +11,14 @@ from companion.study.live.attention import collapse, hover
 from companion.study.live.decoder import mask_and_shift, writing
 from companion.study.live.depth import home
 from companion.study.live.encoder import filler, hearing
+from companion.study.live.experts import queues
 from companion.study.live.family import edits, memory
 from companion.study.live.generation import roofline, sampling, triangle
 from companion.study.live.heads import bricks, switchboard
 from companion.study.live.rotary import dials, together
 from companion.study.live.tiles import climb, sweep
 from companion.study.live.tokens import cut
-from companion.study.live.training import lanes
+from companion.study.live.training import growing, lanes, valley
 from companion.study.live.walk import walk
 from companion.study.live.waves import clocks
 
@@ -30,18 +31,21 @@ __all__ = [
     "dials",
     "edits",
     "filler",
+    "growing",
     "hearing",
     "home",
     "hover",
     "lanes",
     "mask_and_shift",
     "memory",
+    "queues",
     "roofline",
     "sampling",
     "sweep",
     "switchboard",
     "together",
     "triangle",
+    "valley",
     "walk",
     "writing",
 ]
