@@ -63,11 +63,12 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
 
 
 def _stale(lesson: Lesson) -> str:
+    """Why a notebook is not what its source builds; empty if it is."""
     try:
         found = difference(lesson)
     except SourceError as error:
         return str(error)
-    return f"is not what its source builds: {found}. Run: make notebooks" if found else ""
+    return f"is not built as its source is: {found}. Run: make notebooks" if found else ""
 
 
 def _texts(
