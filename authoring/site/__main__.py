@@ -11,6 +11,7 @@ from pathlib import Path
 from authoring.lesson import NOTEBOOKS, ROOT
 from authoring.site.build import build
 from authoring.site.fault import Broken
+from companion.readable import count
 
 LARGE = 400_000  # bytes of a page, above which it is named
 
@@ -25,7 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
         links = build(options.notebooks.resolve(), ROOT, work.resolve())
     except Broken as error:
         print(error, file=sys.stderr)
-        print(f"The site was not built: {len(error.faults)} faults. {options.out} is as it was.", file=sys.stderr)
+        said = f"The site was not built: {count(len(error.faults), 'fault')}. {options.out} is as it was."
+        print(said, file=sys.stderr)
         return 1
     shutil.rmtree(options.out, ignore_errors=True)
     (work / "html").rename(options.out)

@@ -45,7 +45,7 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
     faults.stop()
     shutil.rmtree(work, ignore_errors=True)
     _write(work / "source", {f"{name}.md": text.encode() for name, text in texts.items()} | assets.files)
-    extension.SITE = extension.Site(formulas, _ways(course, texts, labels), kinds)
+    extension.SITE = extension.Site(formulas, _ways(course, texts, labels), kinds, _days(course))
     _set(work, root)
     site = work / "html"
     shown = {name: content for name, content in assets.files.items() if name.startswith("_static/")}
@@ -63,11 +63,12 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
 
 
 def _stale(lesson: Lesson) -> str:
+    """Why a notebook is not what its source builds; empty if it is."""
     try:
         found = difference(lesson)
     except SourceError as error:
         return str(error)
-    return f"is not what its source builds: {found}. Run: make notebooks" if found else ""
+    return f"is not built as its source is: {found}. Run: make notebooks" if found else ""
 
 
 def _texts(
@@ -153,6 +154,12 @@ def _ways(course: Course, texts: dict[str, str], labels: dict[str, str]) -> dict
     return ways
 
 
+def _days(course: Course) -> dict[str, str]:
+    """When the file of each page was changed last."""
+    days = repository.changed(course.folder)
+    return {page.name: days[file] for file, page in course.pages.items() if file in days}
+
+
 def _write(folder: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         path = folder / name
@@ -187,7 +194,7 @@ def _settings(root: Path) -> dict[str, Any]:
         "project": title,
         "html_title": title,
         "version": str(citation["version"]),
-        "author": citation["authors"][0]["name"],
+        "copyright": f"{str(citation['date-released'])[:4]}, {citation['authors'][0]['name']}",
         "html_context": {
             "authors": ", ".join(author["name"] for author in citation["authors"]),
             "released": str(citation["date-released"]),

@@ -23,12 +23,14 @@ class Site:
     """What pages need while they are set.
 
     ways:      the name of each page, the pages before and after it as (name, label), and its heading in the contents.
+    days:      when each page's file was changed last.
     sections:  what the search knows, as it is found.
     """
 
     formulas: Formulas
     ways: Mapping[str, tuple[tuple[str, str] | None, tuple[str, str] | None]] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
+    days: Mapping[str, str] = field(default_factory=dict)
     sections: list[Section] = field(default_factory=list)
 
 
@@ -110,6 +112,7 @@ def _context(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
 
     before, after = SITE.ways.get(page, (None, None))
     context["prev"], context["next"] = link(before), link(after)
+    context["last_updated"] = SITE.days.get(page, "")
     context["kind"] = SITE.kinds.get(page, "")
     contents = context.get(
         "furo_navigation_tree", ""

@@ -1,7 +1,7 @@
 """Formulas as MathML, which browsers set without a script and screen readers read.
 
-Pandoc converts them, all in one call. What it leaves out for typesetters, and a browser needs, is put in afterwards: a
-space between a function's name and its argument. The number of an equation, `\\tag{2.1}`, stands beside it.
+Pandoc converts them, all in one call; `mathml.py` puts in what browsers need besides. The number of an equation,
+`\\tag{2.1}`, stands beside it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,12 @@ import re
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from xml.etree import ElementTree
 
 from authoring.markdown import TAG
+from authoring.site.mathml import breakable, mended
 
-LONG = 18  # elements of a formula in a line, above which the line may break in it
-OPENS, CLOSES = "([{⌈⌊⟨", ")]}⌉⌋⟩"
-BREAKS = ("=", "<", ">", "≤", "≥", "≈", "≠", "∈", "→", "←", "⟶", "⟹", "⇒", "+", "−", "-", "⋅", "×", ",", ";", "⇔")
 API = [1, 23, 1]  # of Pandoc's documents
 _MATH = re.compile(r"<math\b.*</math>", re.DOTALL)
-_ANNOTATION = re.compile(r"<annotation.*?</annotation>|</?semantics>", re.DOTALL)
-# A name, and the invisible sign that it is applied to what follows: a typesetter puts a thin space, unless a bracket
-# follows, and browsers put none.
-_APPLIED = re.compile(
-    r"(<mi(?: mathvariant=\"normal\")?>[a-zA-Z]{2,}</mi><mo>)&#8289;(</mo>)(</mrow>)?(?!<mo[^>]*>[(\[]|</mrow>)"
-)
 
 
 @dataclass(frozen=True)
@@ -78,32 +69,6 @@ class Formulas:
         return f'<div class="equation"{name}><div class="formula">{mathml}</div>{number}</div>'
 
 
-def breakable(mathml: str) -> str:
-    """A long formula in a line of text, as several, between which the line may break: browsers break none by itself.
-
-    As in print, a line ends after a relation, an operator or a comma that stands in no bracket.
-    """
-    if mathml.count("</m") < LONG:
-        return mathml
-    root = ElementTree.fromstring(mathml)
-    row = root[0] if len(root) == 1 and root[0].tag == "mrow" else root
-    parts: list[list[ElementTree.Element]] = [[]]
-    depth = 0
-    for child in row:
-        parts[-1].append(child)
-        sign = child.text or ""
-        depth += child.tag == "mo" and (sign in OPENS) - (sign in CLOSES)
-        if child.tag == "mo" and sign in BREAKS and depth == 0 and len(parts[-1]) > 1 and child is not row[-1]:
-            child.set("form", "infix")  # though it is the last of its part now
-            parts.append([])
-    pieces = []
-    for part in parts:
-        math = ElementTree.Element("math", {"display": "inline"})
-        ElementTree.SubElement(math, "mrow").extend(part)
-        pieces.append(ElementTree.tostring(math, encoding="unicode", short_empty_elements=False))
-    return "<wbr>".join(pieces)
-
-
 def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
     """Each as MathML, or empty and why not."""
     formulas = list(formulas)
@@ -119,7 +84,7 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
     found = []
     for piece in pieces:
         math = _MATH.search(piece)
-        found.append((_mended(math[0]), "") if math else ("", " ".join(next(reasons, "unknown").split())))
+        found.append((mended(math[0]), "") if math else ("", " ".join(next(reasons, "unknown").split())))
     return found
 
 
@@ -132,8 +97,3 @@ def pandoc(document: dict[str, object]) -> tuple[str, str]:
     if run.returncode:
         raise RuntimeError(f"Pandoc failed: {run.stderr}")
     return run.stdout, run.stderr
-
-
-def _mended(math: str) -> str:
-    math = _ANNOTATION.sub("", math).replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "")
-    return _APPLIED.sub(r'\1&#8289;\2\3<mspace width="0.167em"></mspace>', math).replace("\n", " ")

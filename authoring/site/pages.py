@@ -89,6 +89,8 @@ class Course:
         for page in course.pages.values():
             if not page.source.exists():
                 faults.add(page.place, "has never been built. Run: make notebooks")
+            elif page.source.suffix == ".ipynb" and not _readable(page):
+                faults.add(page.place, "is not a notebook. Run: make notebooks")
         listed = {page.source for page in course.pages.values()}
         for source in sorted([*folder.glob("[0-9][0-9]_*.ipynb"), *folder.glob("deeper/*.ipynb")]):
             if source not in listed:
@@ -105,6 +107,13 @@ class Course:
     def part(self, kind: str, lesson: str) -> Page | None:
         """The page of a kind that belongs to a lesson, if there is one."""
         return next((page for page in self.of_kind(kind) if page.lesson == lesson), None)
+
+
+def _readable(page: Page) -> bool:
+    try:
+        return bool(page.notebook.cells)
+    except (nbformat.reader.NotJSONError, nbformat.ValidationError, AttributeError):
+        return False
 
 
 def cells_with_id(cells: Sequence[NotebookNode]) -> set[str]:

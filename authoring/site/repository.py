@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,21 @@ def address(root: Path, faults: Faults) -> str:
         faults.add("pyproject.toml", f"{KEY} {named!r}: expected an address as https://github.com/owner/name")
         return ""
     return f"https://github.com/{found[1]}"
+
+
+def changed(folder: Path) -> dict[str, str]:
+    """The day of the last change of each file of a folder, by its path in there; empty where there is no history."""
+    command = ["git", "log", "--format=%x00%cs", "--name-only", "--no-renames", "--relative", "--", "."]
+    try:
+        log = subprocess.run(command, cwd=folder, capture_output=True, text=True, encoding="utf-8", check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    days: dict[str, str] = {}
+    for entry in log.split("\0")[1:]:
+        day, *files = entry.split("\n")
+        for file in filter(None, files):
+            days.setdefault(file, day)
+    return days
 
 
 def badges(repository: str, file: str = "start.ipynb") -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The course as pages, as far as that needs no browser and no Sphinx: what notebooks become, and what is refused."""
 
 import base64
+import html
 import io
 import json
 import re
@@ -9,7 +10,7 @@ import nbformat
 import pytest
 from PIL import Image
 
-from authoring.site import finish, formula, links, notebook, output, reference, repository
+from authoring.site import finish, formula, links, mathml, notebook, output, reference, repository
 from authoring.site.fault import Broken, Faults
 from authoring.site.formula import Formula, Formulas
 from authoring.site.pages import Course
@@ -123,12 +124,14 @@ def test_what_cannot_be_shown_is_told_with_its_place(course, cells, said):
 
 def test_a_notebook_that_is_missing_or_not_listed_is_told(course):
     (course / "02_small.ipynb").rename(course / "03_other.ipynb")
+    (course / "exercises" / "02_exercises.ipynb").write_text("{<<<<<<<")
     faults = Faults()
     with pytest.raises(Broken) as broken:
         Course.of(course, course.parent, faults)
     assert broken.value.faults == [
         "notebooks/02_small.ipynb: has never been built. Run: make notebooks",
         "notebooks/03_other.ipynb: is not in start.ipynb. Run: make notebooks",
+        "notebooks/exercises/02_exercises.ipynb: is not a notebook. Run: make notebooks",
     ]
 
 
@@ -151,17 +154,30 @@ def test_a_function_stands_apart_from_its_argument_and_the_number_beside_the_for
     page = f'<p><math display="block"><semantics>{name}<mi>p</mi>{said}</semantics></math></p>'
     monkeypatch.setattr(formula, "pandoc", lambda document: (page, ""))
     shown = Formulas().html("\\ln p \\tag{2.1}", True)
-    assert f'{name}<mspace width="0.167em"></mspace><mi>p</mi></math>' in shown
+    assert f'{html.unescape(name)}<mspace width="0.167em"></mspace><mi>p</mi></math>' in shown
     assert '<div class="equation" id="equation-2.1">' in shown and '<span class="number">(2.1)</span>' in shown
+
+
+def test_a_large_bracket_with_a_power_grows_with_its_partner():
+    def fence(sign, form):
+        return f'<mo minsize="180%" maxsize="180%" form="{form}">{sign}</mo>'
+
+    for left, right, forms in (("(", ")", ("prefix", "postfix")), ("∥", "∥", ("postfix", "postfix"))):
+        inner = f"{fence(left, forms[0])}<mi>a</mi>"
+        given = f"<math><mrow><mi>c</mi>{inner}<msup>{fence(right, forms[1])}<mn>2</mn></msup></mrow></math>"
+        whole = f"<mrow>{fence(left, 'prefix')}<mi>a</mi>{fence(right, 'postfix')}</mrow>"
+        assert mathml.mended(given) == f"<math><mrow><mi>c</mi><msup>{whole}<mn>2</mn></msup></mrow></math>"
+    alone = f"<math><mrow>{fence('(', 'prefix')}<mi>a</mi>{fence(')', 'postfix')}<mn>2</mn></mrow></math>"
+    assert mathml.mended(alone) == alone
 
 
 def test_a_line_may_break_in_a_long_formula_after_a_sign_that_stands_in_no_bracket():
     signs = "a=(b+c)+d"
     row = "".join(f"<{tag}>{sign}</{tag}>" for sign in signs for tag in ["mi" if sign.isalpha() else "mo"])
     short = f'<math display="inline"><mrow>{row}</mrow></math>'
-    assert formula.breakable(short) == short
-    long = formula.breakable(f'<math display="inline"><mrow>{row}{"<mi>x</mi>" * formula.LONG}</mrow></math>')
-    assert [re.sub("<[^>]+>", "", part) for part in long.split("<wbr>")] == ["a=", "(b+c)+", "d" + "x" * formula.LONG]
+    assert mathml.breakable(short) == short
+    long = mathml.breakable(f'<math display="inline"><mrow>{row}{"<mi>x</mi>" * mathml.LONG}</mrow></math>')
+    assert [re.sub("<[^>]+>", "", part) for part in long.split("<wbr>")] == ["a=", "(b+c)+", "d" + "x" * mathml.LONG]
     assert long.count('<mo form="infix">') == 2, "as the last sign of its part it would lose the space behind it"
 
 

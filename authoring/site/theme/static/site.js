@@ -55,6 +55,8 @@
     }
   };
   reach();
+  addEventListener("load", reach);
+  document.fonts.ready.then(reach); // formulas are wider then, or narrower
   addEventListener("resize", reach);
   document.addEventListener("toggle", reach, true);
 

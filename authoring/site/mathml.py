@@ -1,0 +1,84 @@
+"""MathML as browsers need it: what a converter leaves to the typesetter, and a browser does not do by itself."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+LONG = 18  # elements of a formula in a line, above which the line may break in it
+OPENS, CLOSES = "([{⌈⌊⟨", ")]}⌉⌋⟩"
+BREAKS = ("=", "<", ">", "≤", "≥", "≈", "≠", "∈", "→", "←", "⟶", "⟹", "⇒", "+", "−", "-", "⋅", "×", ",", ";", "⇔")
+SCRIPTS = ("msup", "msub", "msubsup")
+TWINS = "|∥‖"  # fences that open and close with the same sign
+BRACES = ("⏟", "⏞")
+_ANNOTATION = re.compile(r"<annotation.*?</annotation>|</?semantics>", re.DOTALL)
+# A name, and the invisible sign that it is applied to what follows: a typesetter puts a thin space, unless a bracket
+# follows, and browsers put none.
+_APPLIED = re.compile(
+    r"(<mi(?: mathvariant=\"normal\")?>[a-zA-Z]{2,}</mi><mo>)&#8289;(</mo>)(</mrow>)?(?!<mo[^>]*>[(\[]|</mrow>)"
+)
+
+
+def mended(math: str) -> str:
+    """A converter's formula without its TeX, with space after names, its brackets whole, and its braces marked."""
+    math = _ANNOTATION.sub("", math).replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "").replace("\n", " ")
+    root = ElementTree.fromstring(_APPLIED.sub(r'\1&#8289;\2\3<mspace width="0.167em"></mspace>', math))
+    _close_fences(root)
+    if any(sign.text in BRACES for sign in root.iter("mo")):
+        root.set("class", "braced")
+    return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
+
+
+def _close_fences(row: ElementTree.Element) -> None:
+    """Put what stands in large brackets with a power into one row under the power.
+
+    A bracket that alone carries the power does not grow with its partner.
+    """
+    kept: list[ElementTree.Element] = []
+    opened: list[int] = []
+    for child in row:
+        _close_fences(child)
+        sign = child[0] if child.tag in SCRIPTS else child
+        fence = sign.tag == "mo" and "minsize" in sign.attrib
+        text = sign.text or ""
+        closes = fence and bool(opened) and (text in CLOSES or (text in TWINS and kept[opened[-1]].text == text))
+        if fence and not closes and child is sign:
+            opened.append(len(kept))
+            sign.set("form", "prefix")
+        elif closes:
+            first = opened.pop()
+            sign.set("form", "postfix")
+            if child is not sign:
+                group = ElementTree.Element("mrow")
+                child.remove(sign)
+                group.extend([*kept[first:], sign])
+                child.insert(0, group)
+                kept[first:] = []
+        kept.append(child)
+    row[:] = kept
+
+
+def breakable(mathml: str) -> str:
+    """A long formula in a line of text, as several, between which the line may break: browsers break none by itself.
+
+    As in print, a line ends after a relation, an operator or a comma that stands in no bracket.
+    """
+    if mathml.count("</m") < LONG:
+        return mathml
+    root = ElementTree.fromstring(mathml)
+    row = root[0] if len(root) == 1 and root[0].tag == "mrow" else root
+    parts: list[list[ElementTree.Element]] = [[]]
+    depth = 0
+    for child in row:
+        parts[-1].append(child)
+        sign = child.text or ""
+        depth += child.tag == "mo" and (sign in OPENS) - (sign in CLOSES)
+        if child.tag == "mo" and sign in BREAKS and depth == 0 and len(parts[-1]) > 1 and child is not row[-1]:
+            child.set("form", "infix")  # though it is the last of its part now
+            parts.append([])
+    pieces = []
+    for part in parts:
+        math = ElementTree.Element("math", {"display": "inline"})
+        ElementTree.SubElement(math, "mrow").extend(part)
+        pieces.append(ElementTree.tostring(math, encoding="unicode", short_empty_elements=False))
+    return "<wbr>".join(pieces)
