@@ -181,10 +181,9 @@ def compiled_decode(
     model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
 ) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
     """`decode`, compiled: shapes and Python numbers change only where the cache enters its next bucket."""
-    # `filled` is only an upper bound on the lengths, so it may be given as the bucket's last slot.
-    last = min(-(-(cache.filled + 1) // cache.bucket) * cache.bucket, model.config.context) - 1
-    logits, grown = _compiled()(model, tokens, replace(cache, filled=last, uniform=False), memory)
-    return logits, replace(grown, filled=cache.filled + 1)
+    cache = cache.ready(1)
+    logits, grown = _compiled()(model, tokens, cache.rounded(model.config.context), memory)
+    return logits, replace(cache.advance(1, grown.writer), lengths=grown.lengths)
 
 
 @lru_cache

@@ -239,6 +239,17 @@ class KVCache:
         rolled = replace(local, columns=held, gone=local.gone + shift)
         return replace(self, keys=all_moved(self.keys), values=all_moved(self.values), local=rolled)
 
+    def rounded(self, limit: int) -> KVCache:
+        """This cache, `ready` for one token, described by as few different Python numbers as there are buckets up to
+        `limit` slots: a step that is compiled for them serves a whole bucket. What it writes goes into the same tensors
+        as if this cache itself had been given."""
+        # `filled` and `columns` are only upper bounds on what rows hold, so they may be given as the last that fit.
+        last = min(-(-(self.filled + 1) // self.bucket) * self.bucket, limit) - 1
+        local = self.local
+        if local is not None:
+            local = replace(local, columns=self.keys[local.layers.index(True)].shape[2] - 1)
+        return replace(self, filled=last, uniform=False, local=local)
+
     def open(self, tokens: int) -> list[LayerCache]:
         """Every layer's share, for a call that brings `tokens` new tokens to each row; with local layers, of what
         `ready` gave back.
