@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +37,11 @@ def check_same_settings(folder: RunFolder, settings: Settings) -> None:
 
 
 def check_same_model(folder: RunFolder, record: dict[str, Any], task: Task) -> None:
-    """A file of --model may have changed since the run began; its settings have its name alone."""
-    if "model" in record and json.loads(json.dumps(asdict(task.config))) != record["model"]:
+    """A file of --model may have changed since the run began; its settings have its name alone. A field that there was
+    not yet when the run began means what it means by default."""
+    from companion.config import ModelConfig
+
+    if "model" in record and ModelConfig.from_json(json.dumps(record["model"])) != task.config:
         raise ValueError(
             f"--model {task.settings.model}: expected the model that {folder.path} began with, got another; put the "
             "file back, or name another --out"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Shaped
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -206,7 +207,7 @@ def _check_dtypes(tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtyp
         )
 
 
-def check_dtype_of(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) -> None:
+def check_dtype_of(name: str, tensor: Shaped[Tensor, "..."], folder: Path, dtype: torch.dtype | None) -> None:
     """Raises `ValueError` for a tensor of floating numbers in which nothing computes, unless `dtype` converts it."""
     if dtype is None and tensor.is_floating_point() and tensor.dtype not in _COMPUTED:
         raise ValueError(

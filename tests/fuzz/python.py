@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from hypothesis import strategies as st
 
 from companion import AttentionConfig, FeedForwardConfig, KVCache, ModelConfig, Sampling, Transformer, complete
 from companion.generation.beam import beam_search
+from companion.generation.rules import Rules
 from companion.layers.attention import attend
 from fuzz.odd import changed, odd
 from fuzz.oracle import REFUSED, WORKS, Fault, Kind, is_refused, refused
@@ -30,6 +31,8 @@ def _in_python(kind: Any, data: Any) -> Any:
     for name, value in data.items():
         inner = [hint for hint in (hints[name], *get_args(hints[name])) if is_dataclass(hint)] if name in hints else []
         values[name] = _in_python(inner[0], value) if inner and isinstance(value, dict) else value
+        if isinstance(value, list) and get_origin(hints.get(name)) is tuple:  # of which JSON has none
+            values[name] = tuple(value)
     return kind(**values)
 
 
@@ -124,6 +127,12 @@ CALLS = {
     "temperature": lambda value: (_drawn(Sampling(temperature=value)), _drawn(Sampling(float(value)))),
     "top_k": lambda value: (_drawn(Sampling(top_k=value)), _drawn(Sampling(top_k=value))),
     "top_p": lambda value: (_drawn(Sampling(top_p=value)), _drawn(Sampling(top_p=value))),
+    "min_p": lambda value: (_drawn(Sampling(min_p=value)), _drawn(Sampling(min_p=float(value)))),
+    "repetition_penalty": lambda value: (
+        _written(rules=Rules(repetition_penalty=value)),
+        _written(rules=Rules(repetition_penalty=float(value))),
+    ),
+    "no_repeat": lambda value: (_written(rules=Rules(no_repeat=value)), _written(rules=Rules(no_repeat=int(value)))),
     "width": lambda value: (_beams(width=value), _beams(width=int(value))),
     "length_penalty": lambda value: (_beams(length_penalty=value), _beams(length_penalty=float(value))),
     "early_stopping": lambda value: (_beams(early_stopping=value), _beams(early_stopping=value)),
@@ -146,6 +155,7 @@ def _beams(**choices: Any) -> torch.Tensor:
 
 
 _SAID = {"lengths": ["lengths"], "batch": ["batch", "memory"], "temperature": ["temperature"], "prompts": ["prompt"]}
+_SAID |= {"no_repeat": ["no_repeat", "rules"]}
 _SAID |= {"max_new_tokens": ["max_new_tokens"], "real": ["real", "mask"], "k": ["k ", "v "], "q": ["q ", "k "]}
 
 
