@@ -73,7 +73,7 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
     """Each as MathML, or empty and why not."""
     formulas = list(formulas)
     blocks = [
-        {"t": "Para", "c": [{"t": "Math", "c": [{"t": "DisplayMath" if f.display else "InlineMath"}, f.tex]}]}
+        {"t": "Para", "c": [{"t": "Math", "c": [{"t": "DisplayMath" if f.display else "InlineMath"}, _kept(f.tex)]}]}
         for f in formulas
     ]
     page, said = pandoc({"pandoc-api-version": API, "meta": {}, "blocks": blocks})
@@ -86,6 +86,11 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
         math = _MATH.search(piece)
         found.append((mended(math[0]), "") if math else ("", " ".join(next(reasons, "unknown").split())))
     return found
+
+
+def _kept(tex: str) -> str:
+    """A formula with the spaces that Pandoc would lose: those after a sign in words, as in 2 \\% for."""
+    return re.sub(r"(\\[%#&_]) ", r"\1~", tex)
 
 
 def pandoc(document: dict[str, object]) -> tuple[str, str]:
