@@ -307,7 +307,8 @@ class ModelConfig:
         sizes = self.attention.resolved(self.d_model)
         if self.positions.kind == "rotary":
             require(sizes.d_head % 2 == 0, "d_head", sizes.d_head, "an even width: rotary turns pairs of components")
-            share, turned = self.positions.share, int(self.positions.share * sizes.d_head)
+            share = self.positions.share
+            turned = sizes.d_head if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
             whole = f"a share of d_head={sizes.d_head} that is an even number of components, not {turned}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
         window = self.attention.window

@@ -106,7 +106,7 @@ def render(lessons: Sequence[Lesson]) -> str:
     places = {lesson.number: lesson.link(lesson.label, _table_cell(lesson)) for lesson in lessons}
     parts = [
         "# Notation",
-        "Symbols and shapes of all lessons on one page, from the tables in the lessons; a number leads to its table. A "
+        "Symbols and shapes of all lessons on one page; a number leads to its lesson. A "
         "vector is a *row*: a layer computes $xW$, row times matrix. Axes have one name in lessons and code:",
         "\n".join(["| axis | counts |", "|---|---|", *(f"| `{name}` | {what} |" for name, what in AXES)]),
     ]
@@ -120,12 +120,20 @@ def render(lessons: Sequence[Lesson]) -> str:
                 f"## {title}",
                 "\n".join(["| symbol | what it is | axes | lessons |", "|---|---|---|---|", *rows]),
             ]
-    parts += ["## One letter, several things", "Letters are few. These mean different things in different lessons."]
     lines = []
     for symbol, meanings in sorted(clashes(found).items(), key=lambda item: item[0].strip("$\\").lower()):
         said = "; ".join(f"{m.words} ({' '.join(f'{n:02d}' for n in m.lessons)})" for m in meanings)
         lines.append(f"- {symbol}: {said}")
-    parts += ["\n".join(lines), "## One thing, several letters", "\n".join(_several(lessons, places))]
+    if lines:
+        several = "Letters are few. These mean different things in different lessons."
+        parts += ["## One letter, several things", several, "\n".join(lines)]
+    parts += [
+        "## One thing, several letters",
+        "\n".join(_several(lessons, places)),
+        "## Borrowed letters",
+        "In the lessons a letter means one thing. Their deeper notebooks borrow letters for a section, and say there "
+        "what they mean.",
+    ]
     return "\n\n".join(parts) + "\n"
 
 
