@@ -128,7 +128,9 @@ class Stack(nn.Module):
             real = real if cache is None else real.gather(1, cache[0].slots)
         rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
         routing = []
-        for i, (block, turn) in enumerate(zip(self.blocks, self.turns, strict=True)):
+        for i, (block, turn) in enumerate(
+            zip(self.blocks, self.turns, strict=False)
+        ):  # blocks may be taken off the end
             x, where = block(
                 x,
                 positions=positions if turn is None else rotations[turn],

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from companion.boundary import check_kind, described
@@ -93,7 +93,7 @@ class LayerCache:
                 store[rows, :, places] = new.transpose(1, 2).to(store.dtype)
         return self.keys[:, :, self.first : self.end], self.values[:, :, self.first : self.end]
 
-    def shown(self, mask: Tensor) -> Tensor:
+    def shown(self, mask: Shaped[Tensor, "*rows slot"]) -> Shaped[Tensor, "*rows column"]:
         """A mask over all slots, (..., slot), as one over the columns that attention reads."""
         if mask.shape[-1] == 1 or (self.gone is None and self.end - self.first == mask.shape[-1]):
             return mask
@@ -166,15 +166,15 @@ class KVCache:
         for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):
             require_whole(name, value)
         sizes, seen = config.sizes, config.attention.window
-        lengths = torch.zeros(batch, dtype=torch.long, device=device)
-        room, local = [slots] * config.layers, None
-        if seen is not None:
-            layers = tuple(map(config.local, range(config.layers)))
-            held = columns(seen.width, slots)
-            room = [held if layer else slots for layer in layers]
-            local = Local(seen.width, layers, slots, 0, lengths if held < slots else None)
+        layers = tuple(map(config.local, range(config.layers)))
+        held = slots if seen is None else columns(seen.width, slots)
+        room = [held if layer else slots for layer in layers]
         numbers = sum(room) * sizes.kv_heads * (sizes.d_head + sizes.d_v)
         check_room(f"batch={batch} and slots={slots}", "the cache", batch * numbers * dtype.itemsize, device)
+        lengths = torch.zeros(batch, dtype=torch.long, device=device)
+        local = None
+        if seen is not None:
+            local = Local(seen.width, layers, slots, 0, lengths if held < slots else None)
 
         def store(width: int) -> tuple[Tensor, ...]:
             shapes = ((batch, sizes.kv_heads, held, width) for held in room)

@@ -645,9 +645,8 @@ def test_the_compiled_step_reads_the_source_too(monkeypatch):
 def test_threads_that_generate_from_one_model_in_training_write_what_each_writes_alone():
     """The first to finish must not switch dropout on for those that go on."""
     model = drawn(CONFIG.with_(dropout=0.5)).train()
-    expected = [
-        complete(model, [prompt], max_new_tokens=count) for prompt, count in zip(PROMPTS, (3, 9, 27), strict=True)
-    ]
+    wanted = list(zip(PROMPTS, (3, 9, 27), strict=True))
+    expected = [complete(model, [prompt], max_new_tokens=count) for prompt, count in wanted]
     with ThreadPoolExecutor(3) as threads:
         for _ in range(5):
             started = [threads.submit(complete, model, [prompt], max_new_tokens=count) for prompt, count in wanted]
