@@ -37,6 +37,7 @@ class Calls(list):
 def calls(monkeypatch):
     noted = Calls()
     monkeypatch.setattr(tasks, "call", noted)
+    monkeypatch.setattr(tasks.shutil, "rmtree", lambda path, **options: None)  # what others read meanwhile stays
     return noted
 
 
