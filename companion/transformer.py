@@ -128,9 +128,8 @@ class Stack(nn.Module):
             real = real if cache is None else real.gather(1, cache[0].slots)
         rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
         routing = []
-        for i, (block, turn) in enumerate(
-            zip(self.blocks, self.turns, strict=False)
-        ):  # blocks may be taken off the end
+        pairs = zip(self.blocks, self.turns, strict=False)  # blocks may have been taken off the end
+        for i, (block, turn) in enumerate(pairs):
             x, where = block(
                 x,
                 positions=positions if turn is None else rotations[turn],
