@@ -7,6 +7,7 @@ that have a shape and no memory. Everything here is a floor or an allowance, nev
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
@@ -73,15 +74,18 @@ class Kept:
 @lru_cache
 def kept(config: ModelConfig, tokens: int) -> Kept:
     """What training on rows of `tokens` tokens keeps: measured, in models of one and two layers and batches of one and
-    two rows, on tensors without memory. It is linear in both, so these four say all. Dropout, whose masks would add a
-    byte a number, is off; attention is the fused one, which keeps no scores.
+    two rows, on tensors without memory. It is linear in both, so these four say all; where layers are of several kinds
+    in turn, it is once and twice all kinds, and a layer's share is their mean. Dropout, whose masks would add a byte a
+    number, is off; attention is the fused one, which keeps no scores, unless scores are capped.
     """
     require_whole("tokens", tokens, 1)
-    plain = config.with_(dropout=0.0)
-    found = {(n, b): _saved(plain.with_(layers=n), tokens, b) for n in (1, 2) for b in (1, 2)}
-    layer = found[2, 2] - found[2, 1] - found[1, 2] + found[1, 1]
-    rest = found[1, 2] - found[1, 1] - layer
-    layer_copies = found[2, 1] - found[1, 1] - layer
+    plain, window = config.with_(dropout=0.0), config.attention.window
+    kinds = math.lcm(len(config.positions.pattern), 1 if window is None else len(window.pattern))
+    found = {(n, b): _saved(plain.with_(layers=n * kinds), tokens, b) for n in (1, 2) for b in (1, 2)}
+    layers = found[2, 2] - found[2, 1] - found[1, 2] + found[1, 1]
+    rest = found[1, 2] - found[1, 1] - layers
+    copies = found[2, 1] - found[1, 1] - layers
+    layer, layer_copies = layers // kinds, copies // kinds
     stacks = 2 if config.stack == "encoder_decoder" else 1
     return Kept(
         layers=config.layers,
@@ -89,7 +93,7 @@ def kept(config: ModelConfig, tokens: int) -> Kept:
         rest=rest,
         entry=stacks * tokens * config.d_model * 4,  # under autocast the stream stays in fp32
         layer_copies=layer_copies,
-        rest_copies=found[1, 1] - layer - rest - layer_copies,
+        rest_copies=found[1, 1] - layers - rest - copies,
     )
 
 

@@ -22,6 +22,7 @@ from jaxtyping import Shaped
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from companion.config import ModelConfig
 from companion.fields import parse_json
@@ -166,7 +167,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
     if config.layers > len(tensors):  # before as many layers are made, be it without their numbers
         raise_faults(folder, [f"layers={config.layers}, expected at most the {len(tensors)} tensors there are"])
     try:
-        with torch.device("meta"):  # shapes only: nothing is allocated or drawn at random, then thrown away
+        with torch.device("meta"), _Undrawn():  # shapes only: nothing is allocated, or drawn and then thrown away
             model = Transformer(config)
     except (RuntimeError, OverflowError, TypeError):  # PyTorch counts numbers in 64 bits
         raise ValueError(f"{folder / CONFIG}: expected sizes that can be computed with, got larger ones") from None
@@ -181,6 +182,16 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
     ready = {name: _finite(name, tensors.pop(name), folder, dtype) for name in list(tensors)}
     model.load_state_dict(ready, assign=True)
     return model.eval()
+
+
+class _Undrawn(TorchFunctionMode):
+    """Weights stay as they are where `torch.nn.init` would draw them: on the device "meta" there is nothing to draw,
+    and the first time PyTorch would load its compiler for it, which takes longer than to read a gigabyte."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
+        return func(*args, **(kwargs or {}))
 
 
 _COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

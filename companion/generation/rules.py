@@ -62,8 +62,9 @@ class Rules:
         object.__setattr__(self, "never", tuple(sorted(set(never))))
         require_whole("min_new_tokens", self.min_new_tokens, 0)
         require_whole("no_repeat", self.no_repeat, 0)
-        if require_number("repetition_penalty", self.repetition_penalty) <= 0:
-            raise ValueError(f"repetition_penalty={self.repetition_penalty!r}: expected a number > 0")
+        expected = "a number from 0.001 to 1000"
+        if not 0.001 <= require_number("repetition_penalty", self.repetition_penalty, expected) <= 1000:
+            raise ValueError(f"repetition_penalty={self.repetition_penalty!r}: expected {expected}")
         if not isinstance(self.renormalised, bool):
             raise ValueError(f"renormalised={shown(self.renormalised)}: expected True or False")
 

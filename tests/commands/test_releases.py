@@ -213,7 +213,7 @@ REFUSED = [
     ({"min_length": 9}, [], "min_length=9: expected 0, or min_new_tokens"),
     ({"no_repeat_ngram_size": 1, "suppress_tokens": [*range(310)]}, ["--tokens", "40"], "rules: no token is left"),
     ({}, ["--min-p", "2"], "min_p=2.0: expected a number from 0 to 1"),
-    ({}, ["--repetition-penalty", "0"], "repetition_penalty=0.0: expected a number > 0"),
+    ({}, ["--repetition-penalty", "0"], "repetition_penalty=0.0: expected a number from 0.001"),
     ({}, ["--stop", ""], "--stop '': expected at least one character"),
     ({}, ["--beams", "2", "--min-p", "0.1"], "--min-p: expected no --beams beside it"),
     ({}, ["--dtype", "fp8"], "--dtype fp8: expected one of fp32, bf16, fp16"),

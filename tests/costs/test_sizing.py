@@ -13,6 +13,7 @@ from companion import (
     NormConfig,
     PositionConfig,
     Transformer,
+    WindowConfig,
 )
 from companion.costs.account import cache_bytes, parameters, serve_bytes, train_flops, weights_bytes
 from companion.costs.chips import CHIPS
@@ -59,6 +60,15 @@ KINDS = {
         embedding=EmbeddingConfig(norm=True, segments=2, head="masked", pooled=True, classes=2),
     ),
     "2017": SMALL.with_(stack="encoder_decoder", norm=NormConfig("layer", "post")),
+    "gemma": SMALL.with_(
+        layers=4,
+        attention=AttentionConfig(
+            heads=4, kv_heads=2, qk_norm="head", window=WindowConfig(9, (True, False), base=50.0)
+        ),
+        feed_forward=FeedForwardConfig(d_ff=128, activation="geglu_tanh"),
+        norm=NormConfig("rms", "both", unit_offset=True),
+        embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=30.0),
+    ),
 }
 
 

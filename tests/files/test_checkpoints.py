@@ -203,3 +203,20 @@ def test_weights_of_foreign_names_are_listed(tmp_path):
     (tmp_path / "config.json").write_text(CONFIG.to_json())
     with pytest.raises(ValueError, match=r"missing embedding.weight \(13, 12\).*more"):
         load_model(tmp_path)
+
+
+def test_nothing_is_drawn_while_a_model_is_loaded(tmp_path, monkeypatch):
+    """It would be thrown away; and on the device of shapes PyTorch loads its compiler for it."""
+    config = ModelConfig(7, 8, 2, context=9, attention=AttentionConfig(2), feed_forward=FeedForwardConfig(5))
+    model = Transformer(config)
+    save_model(tmp_path, model)
+
+    def drawn(*_, **__):
+        raise AssertionError("weights were drawn")
+
+    for name in ("normal_", "uniform_"):
+        monkeypatch.setattr(torch.Tensor, name, drawn)
+    loaded = load_model(tmp_path).state_dict()
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in model.state_dict().items())
+    with pytest.raises(AssertionError, match="weights were drawn"):
+        Transformer(config)

@@ -282,6 +282,25 @@ def test_the_scalings_of_two_kinds_of_layers(bases, tmp_path):
     folders.finish(10)
 
 
+HUGE = {
+    "gpt2": ("n_embd", "n_layer", "n_head", "n_positions", "vocab_size", "n_inner"),
+    "marian": ("d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+    "mixtral": ("num_local_experts", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", "head_dim"),
+    "qwen3_moe": ("num_experts", "moe_intermediate_size", "vocab_size", "hidden_size", "num_attention_heads"),
+}
+"""Sizes that take all memory where somebody makes what they say before looking at the file."""
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_sizes_that_nobody_has(name, bases, tmp_path):
+    folders = Folders(bases, name, tmp_path)
+    for field in HUGE[name]:
+        for size in (10**9, 10**13, 10**30):
+            folders.config(**{field: size})
+            folders.try_(f"{field}={size}", "refused")
+    folders.finish(3 * len(HUGE[name]))
+
+
 L, G = "sliding_attention", "full_attention"
 
 

@@ -115,7 +115,7 @@ def test_a_rule_that_nothing_here_follows_is_refused_by_name(name, folder):
         ({"max_length": 1.5}, r"max_length=1\.5"),
         ({"min_new_tokens": -1}, "min_new_tokens=-1"),
         ({"min_length": 5}, "min_length=5: expected 0, or min_new_tokens"),
-        ({"repetition_penalty": 0}, "repetition_penalty=0: expected a number > 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty=0: expected a number from 0.001"),
         ({"no_repeat_ngram_size": 2.5}, r"no_repeat_ngram_size=2\.5"),
         ({"renormalize_logits": 1}, "renormalize_logits=1: expected true or false"),
         ({"stop_strings": [""]}, r"stop_strings=\[''\]: expected a text"),

@@ -127,7 +127,7 @@ CALLS = {
     "temperature": lambda value: (_drawn(Sampling(temperature=value)), _drawn(Sampling(float(value)))),
     "top_k": lambda value: (_drawn(Sampling(top_k=value)), _drawn(Sampling(top_k=value))),
     "top_p": lambda value: (_drawn(Sampling(top_p=value)), _drawn(Sampling(top_p=value))),
-    "min_p": lambda value: (_drawn(Sampling(min_p=value)), _drawn(Sampling(min_p=float(value)))),
+    "min_p": lambda value: (_drawn(Sampling(min_p=value)), _drawn(Sampling(min_p=value))),
     "repetition_penalty": lambda value: (
         _written(rules=Rules(repetition_penalty=value)),
         _written(rules=Rules(repetition_penalty=float(value))),

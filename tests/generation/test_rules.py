@@ -165,8 +165,8 @@ def test_until_ends_a_row_and_no_other():
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ({"repetition_penalty": 0}, "repetition_penalty=0: expected a number > 0"),
-        ({"repetition_penalty": True}, "repetition_penalty=True: expected a finite number"),
+        ({"repetition_penalty": 0}, "repetition_penalty=0: expected a number from 0.001 to 1000"),
+        ({"repetition_penalty": True}, "repetition_penalty=True: expected a number from 0.001"),
         ({"no_repeat": -1}, "no_repeat=-1: expected a whole number >= 0"),
     ],
 )

@@ -21,6 +21,7 @@ from companion.config import (
     NormConfig,
 )
 from companion.fields import shown
+from companion.files.models import raise_faults
 from companion.files.published.folder import Fields
 from companion.files.published.places import Places
 from companion.files.published.policy import alike
@@ -236,6 +237,9 @@ def _experts(names: Mapping[str, str]) -> Any:
 
     def place(places: Places, config: ModelConfig) -> None:
         assert config.moe is not None
+        if config.moe.experts > len(places.given) and not any(".experts.gate_up_proj" in name for name in places.given):
+            # before as many names are made, be it without their tensors
+            raise_faults(places.folder, [f"experts={config.moe.experts}, expected fewer than there are tensors"])
         _stack(places, config)
         for layer in range(config.layers):
             old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"

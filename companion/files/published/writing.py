@@ -217,7 +217,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "max_length": (lambda value: _is_whole(value, 1), "a whole number >= 1"),
     "min_new_tokens": (_is_whole, "a whole number >= 0"),
     "min_length": (_is_whole, "a whole number >= 0"),
-    "repetition_penalty": (_between(_TINY, 1e30), "a number > 0"),
+    "repetition_penalty": (_between(0.001, 1000), "a number from 0.001 to 1000"),
     "no_repeat_ngram_size": (_is_whole, "a whole number >= 0"),
     "bad_words_ids": (_phrases, "single tokens, a list with one id for each"),
     "suppress_tokens": (_are_ids, "a list of token ids"),
