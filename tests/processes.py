@@ -40,7 +40,7 @@ from companion.training.losses import Loss, Scored, cross_entropy_sum, translati
 from companion.training.trainer import IGNORE, Diverged, Trainer, TrainingConfig
 from companion.transformer import Transformer
 
-UPDATES, HALF = 20, 10
+UPDATES, HALF = 12, 6
 DROPOUT = 0.15
 TEXT = ModelConfig(23, 12, 2, 9, AttentionConfig(3, 1), FeedForwardConfig(20), dropout=DROPOUT)
 EXPERTS = TEXT.with_(moe=MoEConfig(4, 2, capacity=1.0, noise=0.3, shared=1, balanced=True))
