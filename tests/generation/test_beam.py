@@ -38,15 +38,19 @@ GREEDY = Sampling(temperature=0)
 @torch.no_grad()
 def every_continuation(model, prompt, steps, stop, source=None):
     """All texts that `steps` tokens can make, a stop token ending them, each with its ln p, without a cache."""
-    source = None if source is None else torch.tensor([source])
-    found = []
+    texts = set()
     for tokens in itertools.product(range(4), repeat=steps):
         ends = next((i + 1 for i, token in enumerate(tokens) if token in stop), steps)
-        if tokens[ends:] == (0,) * (steps - ends):  # each stopped text once
-            logits = model(torch.tensor([[*prompt, *tokens[:ends]]]), source=source).logits
-            logp = logits[0].double().log_softmax(-1)
-            places = range(len(prompt) - 1, len(prompt) - 1 + ends)
-            found.append(Beam(tokens[:ends], sum(float(logp[i, t]) for i, t in zip(places, tokens, strict=False))))
+        texts.add(tokens[:ends])  # each stopped text once
+    found = []
+    for length in range(1, steps + 1):
+        alike = sorted(text for text in texts if len(text) == length)
+        if alike:
+            sources = None if source is None else torch.tensor([source] * len(alike))
+            logits = model(torch.tensor([[*prompt, *text] for text in alike]), source=sources).logits
+            logp = logits[:, len(prompt) - 1 : -1].double().log_softmax(-1)
+            taken = logp.gather(-1, torch.tensor(alike)[..., None])[..., 0].sum(-1)
+            found += [Beam(text, float(total)) for text, total in zip(alike, taken, strict=True)]
     return found
 
 
