@@ -272,7 +272,9 @@ def heatmap(
     show_values = max(array.shape) <= 12 if values is None else values
     for (row, column), value in np.ndenumerate(array):
         if not np.isfinite(value):
-            hide(ax, row, column)
+            ax.add_patch(
+                Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="#EEEEEE", edgecolor="#999999", hatch="//")
+            )
         if show_values:
             shade = image.cmap(image.norm(value)) if np.isfinite(value) else "white"
             ink = max("black", "white", key=lambda name: contrast(name, shade))
@@ -284,11 +286,6 @@ def heatmap(
         bar = ax.get_figure().colorbar(image, ax=ax, label=bar_label, shrink=0.85)  # type: ignore[union-attr]
         bar.outline.set_visible(False)
     return image
-
-
-def hide(ax: Axes, row: int, column: int) -> None:
-    """Hatch a cell of a map: what nobody may look at looks alike in all figures."""
-    ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="#EEEEEE", edgecolor="#999999", hatch="//"))
 
 
 def attention_map(

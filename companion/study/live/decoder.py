@@ -94,8 +94,6 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
             seen = tables[i][j]
             ax = axes[i, j]
             ax.imshow(np.where(seen, np.where(target >= row, 2, 1), 0), cmap=colors, vmin=0, vmax=2)
-            for at, k in np.argwhere(~seen):
-                figures.hide(ax, at, k)
             for at, k in np.argwhere(seen & (target >= row)):
                 ax.text(k, at, "!", ha="center", va="center", color="white", fontsize=9, fontweight="bold")
             ax.set(xticks=range(slots), yticks=range(slots), xlabel="target", ylabel=f"{shift}\nslot")
