@@ -199,8 +199,6 @@ def _with_outputs(cells: list[NotebookNode], stored: list[NotebookNode]) -> list
 
 def refused(lesson: Lesson, known: Known) -> list[Fault]:
     """What the builder does not build, as far as the source alone says it: too many minutes, a second meaning."""
-    if lesson.edition == 1:
-        return []
     rules = [form.second_meaning] if lesson.is_deeper else form.BEFORE_BUILDING
     return [found for rule in rules for found in rule(lesson, known)]
 
@@ -349,8 +347,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen:
         parser.error(f"no lesson begins with {' or '.join(options.lessons) or 'a number'}")
     try:
-        second = frozenset(lesson.number for lesson in there if lesson.source.exists() and lesson.edition == 2)
-        known = Known(symbols=meanings(), second_edition=second)
+        known = Known(symbols=meanings())
         chosen = with_deeper(chosen)
         for lesson in chosen if not options.check else []:
             if lesson.source.exists():

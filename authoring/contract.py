@@ -3,7 +3,7 @@
     faults = check(lesson, known_of(lesson, lessons()))
 
 Each rule is a function from a lesson and what it is compared with to `Fault`s. Those here hold for every notebook. The
-others: first.py (lessons of the first edition), form.py (of the second), deeper.py (deeper notebooks).
+others: form.py (lessons), deeper.py (deeper notebooks).
 """
 
 from __future__ import annotations
@@ -81,14 +81,12 @@ class Known:
     not_compared:     the lesson's cells that are not compared, by name, and the reason.
     other_equations:  the numbers of the equations of other notebooks, by what stands before the dot: "2", "D2".
     symbols:          what each letter means, by lesson (notation.py).
-    second_edition:   the lessons that keep the notation's law.
     """
 
     companion_names: Mapping[str, str] = field(default_factory=dict)
     not_compared: Mapping[str, str] = field(default_factory=dict)
     other_equations: Mapping[str, set[str]] = field(default_factory=dict)
     symbols: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    second_edition: frozenset[int] = frozenset()
 
 
 def companion_names(package: Path = PACKAGE) -> dict[str, str]:
@@ -115,7 +113,6 @@ def known_of(lesson: Lesson, course: Sequence[Lesson]) -> Known:
         tomllib.loads(_LOOSE.read_text(encoding="utf-8")).get(lesson.name, {}),
         {other.prefix: equations(other.built) for other in others},
         meanings(),
-        frozenset(other.number for other in course if other.edition == 2),
     )
 
 
@@ -310,7 +307,7 @@ def _printed(output: NotebookNode) -> str:
 def tags(lesson: Lesson, known: Known) -> Iterator[Fault]:
     """No tags but ours; a cell that is not compared is listed with its reason; few are."""
     loose, names = [], set()
-    known_tags = {RUNG, NOT_COMPARED} | ({FOLDED} if lesson.edition == 2 else set())
+    known_tags = {RUNG, NOT_COMPARED, FOLDED}
     for number, cell in numbered(lesson, "code"):
         unknown = set(cell.metadata.get("tags", [])) - known_tags
         if unknown:
@@ -370,8 +367,8 @@ COMMON: list[Callable[[Lesson, Known], Iterator[Fault]]] = [
 
 def check(lesson: Lesson, known: Known) -> list[Fault]:
     """All faults of a lesson, or of a deeper notebook, by place."""
-    from authoring import deeper, first, form  # they are made of what stands here
+    from authoring import deeper, form  # they are made of what stands here
 
-    own = first.RULES if lesson.edition == 1 else deeper.RULES if lesson.is_deeper else form.RULES
+    own = deeper.RULES if lesson.is_deeper else form.RULES
     faults = [fault for rule in (*own, *COMMON) for fault in rule(lesson, known)]
     return sorted(faults, key=lambda fault: (fault.cell or 0, fault.line or 0))

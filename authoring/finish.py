@@ -1,7 +1,7 @@
 """From a source to the cells of its notebook: what needs to know the other sources.
 
 Every lesson gets a line at both ends (previous, start, next, exercises, deeper, glossary), and every "lesson 03" in its
-prose is a link. In the second edition also: the head, the counted minutes, and the roles
+prose is a link. So are the roles; head and counted minutes are put in as well.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place of the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
@@ -39,7 +39,7 @@ class Finished:
     """The cells of a notebook before they are run.
 
     lines, tables:  as in `Source`.
-    parts:          what is counted in each part of the second edition.
+    parts:          what is counted in each part.
     questions:      those that the lesson asks.
     """
 
@@ -74,18 +74,15 @@ def lesson_source(deeper: Path) -> Path:
 def finish(path: Path) -> Finished:
     """The cells of a source's notebook. Raises `SourceError`, which says on which line, for what leads nowhere."""
     source = read_source(path)
-    counted = parts(source) if source.edition == 2 else []
+    counted = parts(source)
     resolve = _resolver(source)
     with_links = lesson_linker(path)
     cells = [NotebookNode(cell) for cell in source.cells]
     for index, cell in enumerate(cells):
         if cell.cell_type == "markdown":
-            text = cell.source
-            if source.edition == 2:
-                text = _with_minutes(text, [part for part in counted if part.index == index], source)
-                text = text.replace(HEAD, _head(source, counted)) if index == 0 and not is_deeper(path) else text
-                text = resolve(text, source.lines[index])
-            cell.source = in_prose(with_links, text)
+            text = _with_minutes(cell.source, [part for part in counted if part.index == index], source)
+            text = text.replace(HEAD, _head(source, counted)) if index == 0 and not is_deeper(path) else text
+            cell.source = in_prose(with_links, resolve(text, source.lines[index]))
     questions = []
     for draft in source.questions.values():
 
@@ -154,7 +151,7 @@ def lesson_linker(path: Path) -> Callable[[str], str]:
     return lambda prose: _LESSONS.sub(linked, prose)
 
 
-# --- the second edition: head, minutes, roles
+# --- head, minutes, roles
 
 
 def lesson_minutes(counted: list[Part]) -> int:

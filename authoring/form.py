@@ -1,4 +1,4 @@
-"""The contract of the second edition: a lesson that can be finished in an evening."""
+"""The contract of a lesson: one that can be finished in an evening."""
 
 from __future__ import annotations
 
@@ -249,8 +249,8 @@ def misconceptions(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 def second_meaning(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """A letter of the notation's table means the same in every lesson of the edition."""
-    for symbol, words in second_meanings(known.symbols, set(known.second_edition)).items():
+    """A letter of the notation's table means the same in every lesson."""
+    for symbol, words in second_meanings(known.symbols).items():
         if lesson.number in words:
             said = "; ".join(f"lesson {number:02}: {meaning}" for number, meaning in sorted(words.items()))
             place = next(_uses(lesson, symbol), (TITLE, 0))

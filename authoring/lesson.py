@@ -19,9 +19,9 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from authoring.finish import HEAD_KEYS, Finished, deeper_source, finish, is_deeper, lesson_minutes, notebook_of
+from authoring.finish import Finished, deeper_source, finish, is_deeper, lesson_minutes, notebook_of
 from authoring.imports import modules_named
-from authoring.markdown import Heading, headings, tables
+from authoring.markdown import Heading, headings
 from authoring.minutes import Part
 from authoring.notation import atoms, plain
 from companion.questions.question import Question
@@ -30,7 +30,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "authoring" / "lessons"
 NOTEBOOKS = ROOT / "notebooks"
 
-_CLAIM = re.compile(r"\bS\d-\d\d\b")
 _LESSONS = re.compile(r"\blessons?\s+(\d\d(?:\s*(?:,|and)\s*\d\d)*)")
 
 
@@ -87,10 +86,6 @@ class Lesson:
         return finish(self.source)
 
     @property
-    def edition(self) -> int:
-        return self._finished.source.edition
-
-    @property
     def cells(self) -> list[NotebookNode]:
         """The cells of the notebook, before they are run."""
         return self._finished.cells
@@ -107,7 +102,7 @@ class Lesson:
 
     @property
     def parts(self) -> list[Part]:
-        """What is counted in each of its parts; of the second edition alone."""
+        """What is counted in each of its parts."""
         return self._finished.parts
 
     @property
@@ -122,8 +117,12 @@ class Lesson:
     @property
     def borrowed(self) -> set[str]:
         """The letters to which a deeper notebook gives a meaning of its own, and says so in its front matter."""
-        found = self._finished.source.front.get("borrows", []) if self.is_deeper else []
-        return {plain(atom) for symbol in found for atom in atoms(str(symbol))}
+        return {plain(atom) for symbol in self.borrows for atom in atoms(symbol)}
+
+    @property
+    def borrows(self) -> list[str]:
+        """The same letters as its front matter lists them: `$n$`."""
+        return [str(symbol) for symbol in self._finished.source.front.get("borrows", [])] if self.is_deeper else []
 
     @property
     def questions(self) -> list[Question]:
@@ -176,28 +175,14 @@ class Lesson:
         text = "\n\n".join(cell.source for cell in self.written if cell.cell_type == "markdown").partition("\n## ")[0]
         return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
-    def _opening_line(self, start: str) -> str:
-        """What the opening says after `start`; the second edition has it in the front matter."""
-        if self.edition == 2 and start == "**You need:**":
-            return " ".join(str(self._finished.source.front.get(HEAD_KEYS[1], "")).split())
-        for paragraph in self.opening:
-            if start in paragraph:
-                return paragraph.partition(start)[2].strip()
-        raise LessonError(f"{self.name}: no {start!r} before its first section")
-
     @property
     def question(self) -> str:
         return self.opening[1].strip("* ")
 
     @property
     def minutes(self) -> int:
-        """How long it takes: counted, or, in the first edition, as its opening says."""
-        if self.edition == 2:
-            return lesson_minutes(self.parts)
-        found = re.match(r"(\d+) minutes", self._opening_line("**Reading time:**"))
-        if not found:
-            raise LessonError(f"{self.name}: the reading time is not 'NN minutes'")
-        return int(found[1])
+        """How long it takes, counted."""
+        return lesson_minutes(self.parts)
 
     @cached_property
     def needs(self) -> tuple[int, ...]:
@@ -211,7 +196,8 @@ class Lesson:
 
     @property
     def _need_sentences(self) -> list[str]:
-        text = re.sub(r"\([^()]*\)", "", self._opening_line("**You need:**"))
+        text = " ".join(str(self._finished.source.front.get("needs", "")).split())
+        text = re.sub(r"\([^()]*\)", "", text)
         return re.split(r"(?<=[.?!])\s+", text)
 
     def _named(self, sentences: Sequence[str]) -> tuple[int, ...]:
@@ -227,17 +213,6 @@ class Lesson:
             for claim in claimed(cell):
                 found.setdefault(claim, []).append(index)
         return found
-
-    @cached_property
-    def symbols(self) -> list[dict[str, str]]:
-        """The rows of its tables of symbols, as {header: cell}: those whose first header is `symbol`."""
-        rows = []
-        for cell in self.cells:
-            if cell.cell_type == "markdown":
-                for header, *body in tables(cell.source):
-                    if header[0] == "symbol":
-                        rows += [dict(zip(header, row, strict=True)) for row in body]
-        return rows
 
     @cached_property
     def text(self) -> str:
@@ -284,17 +259,9 @@ def comments(code: str) -> list[tuple[int, str]]:
     return [(token.start[0] - 1, token.string) for token in tokens if token.type == tokenize.COMMENT]
 
 
-def claimed(cell: NotebookNode) -> dict[str, int]:
-    """The claims of the ledger that a code cell names, and the line (from 0) under which it must assert them.
-
-    The first edition names them in comments, the second in the cell's metadata.
-    """
-    if cell.cell_type != "code":
-        return {}
-    if "claims" in cell.metadata:
-        return dict.fromkeys(cell.metadata["claims"], 0)
-    named = [(line, text) for line, text in comments(cell.source) if re.search(r"\bclaims?\b", text)]
-    return {claim: line for line, text in named for claim in _CLAIM.findall(text)}
+def claimed(cell: NotebookNode) -> list[str]:
+    """The claims of the ledger that a code cell names, and which it must assert."""
+    return list(cell.metadata.get("claims", [])) if cell.cell_type == "code" else []
 
 
 def assertion_lines(code: str) -> list[int]:

@@ -90,11 +90,6 @@ def unknown_letters(formula: str, known: set[str]) -> list[str]:
     ]
 
 
-def second_meanings(found: Mapping[str, Mapping[int, str]], lessons: set[int]) -> dict[str, dict[int, str]]:
-    """The symbols that mean two things in these lessons, and what in which."""
-    clashes = {}
-    for symbol, by_lesson in found.items():
-        here = {number: words for number, words in by_lesson.items() if number in lessons}
-        if len(set(here.values())) > 1:
-            clashes[symbol] = here
-    return clashes
+def second_meanings(found: Mapping[str, Mapping[int, str]]) -> dict[str, dict[int, str]]:
+    """The symbols that mean two things, and what in which lesson."""
+    return {symbol: dict(by_lesson) for symbol, by_lesson in found.items() if len(set(by_lesson.values())) > 1}

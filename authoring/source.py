@@ -1,8 +1,7 @@
 """A lesson's source: MyST Markdown as cells without outputs, and the line of the file on which each begins.
 
-Of a source of the second edition (`edition: 2` in its front matter) the directives and targets are read as well: a
-question becomes a folded cell that asks it, and a target begins a cell, so that a link can lead there. What
-needs more than one source is left for `finish.py`: links, minutes, the line at both ends.
+A question becomes a folded cell that asks it, and a target begins a cell, so that a link can lead there. What needs
+more than one source is left for `finish.py`: links, minutes, the line at both ends.
 """
 
 from __future__ import annotations
@@ -46,10 +45,6 @@ class Source:
     targets: Mapping[str, int] = field(default_factory=dict)
     questions: Mapping[int, Draft] = field(default_factory=dict)
 
-    @property
-    def edition(self) -> int:
-        return int(self.front.get("edition", 1))
-
     @cached_property
     def ids(self) -> Mapping[str, str]:
         """The ids of the cells that targets name."""
@@ -66,12 +61,9 @@ def read_source(path: Path) -> Source:
     notebook = jupytext.reads(text, fmt="md:myst")
     front = {key: value for key, value in notebook.metadata.items() if key not in ("jupytext", "kernelspec")}
     placed = list(zip(notebook.cells, _first_lines(text, notebook.cells), strict=True))
-    if front.get("edition", 1) not in (1, 2):
-        raise SourceError(path, 1, f"edition: {front['edition']}: expected 1 or 2")
     targets: dict[str, int] = {}
     questions: dict[int, Draft] = {}
-    if front.get("edition") == 2:
-        placed = list(_split(placed, path, targets, questions))
+    placed = list(_split(placed, path, targets, questions))
     cells, lines = [cell for cell, _ in placed], [line for _, line in placed]
     tables = _fill_in_exercises(cells, path.stem)
     for cell in cells:
@@ -124,7 +116,7 @@ def _fill_in_exercises(cells: list[NotebookNode], name: str) -> list[tuple[int, 
     return found
 
 
-# --- the second edition: questions and targets
+# --- questions and targets
 
 
 def _split(

@@ -87,7 +87,7 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
     chances = {f"dice with {tokens} sides": 0.0, f"{follows:.0%} habit".replace("%", " %"): follows}
     losses = [[[lowest(table, tokens, chance) for table in row] for row in tables] for chance in chances.values()]
     fig, axes = figures.subplots(3, 3, width=5.6, height=5.4, sharex=True, sharey=True)
-    colors = ListedColormap(["white", figures.PALETTE["blue"], figures.PALETTE["red"]])
+    colors = ListedColormap(["#EEEEEE", figures.PALETTE["blue"], figures.PALETTE["red"]])
     row, target = np.indices((slots, slots))
     for i, shift in enumerate(SHIFTS):
         for j, mask in enumerate(MASKS):

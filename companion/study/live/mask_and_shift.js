@@ -39,7 +39,7 @@
       cells.forEach(({ cell, sign }, k) => {
         const on = table[i][k] === "1", bad = on && k >= i, gone = !on && k < i;
         leaks += bad; lost += gone;
-        kit.put(cell, { fill: bad ? "var(--red)" : on ? "var(--blue)" : "var(--page)", "stroke-dasharray": gone ? "4 3" : "none" });
+        kit.put(cell, { fill: bad ? "var(--red)" : on ? "var(--blue)" : "var(--faint)", "stroke-dasharray": gone ? "4 3" : "none" });
         kit.put(sign, { style: `fill:var(--${gone ? "ink" : "page"})` }, bad ? "!" : on ? "•" : gone ? "?" : "");
       });
       kit.put(bar, { width: Math.max(WIDE * loss[i] / top, 0.5), fill: table[i][i] === "1" ? "var(--red)" : "var(--blue)" });
