@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from companion.boundary import check_kind, described
-from companion.config import require_whole
-from companion.fields import require_number, require_types, shown
+from companion.fields import require_number, require_types, require_whole, shown
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE, RoutingStats, load_entropy
 from companion.training.distributed.parallel import Parallel
