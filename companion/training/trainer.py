@@ -1,4 +1,4 @@
-"""The updates of a run, each of which depends on nothing but the state before it.
+"""The updates of a run: gradients gathered, clipped and applied; each depends on nothing but the state before it.
 
 An update is a function of (weights, optimizer state, number of the update): its batches and its dropout are derived
 from the seed and that number. A run that is stopped anywhere and continued from its last checkpoint therefore ends
