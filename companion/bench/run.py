@@ -14,9 +14,9 @@ import torch
 from companion.bench import layers, models, peers, report, weights
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
-from companion.config import require_whole
 from companion.costs.chips import Chip, measure_chip, published_peak
 from companion.device import versions
+from companion.fields import require_whole
 from companion.installed import installed
 
 ROUNDS, QUICK_ROUNDS = 11, 5

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from companion.config import require_whole
 from companion.data.batches import IGNORE
 from companion.data.number_names import MOST, Language, PieceKind, language
+from companion.fields import require_whole
 
 PAD, BOS, EOS = 0, 1, 2
 """Three ids for three things. Were the start symbol also the padding, or the end, its loss would be masked with it."""

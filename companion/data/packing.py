@@ -26,8 +26,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from companion.config import require_whole
 from companion.data.batches import IGNORE
+from companion.fields import require_whole
 
 PADDING = -1
 """The place of what is no token."""

@@ -14,9 +14,8 @@ from typing import Literal
 import torch
 
 from companion.boundary import check_kind
-from companion.config import require_whole
 from companion.costs.account import cache_bytes
-from companion.fields import require_number, shown
+from companion.fields import require_number, require_whole, shown
 from companion.generation.decoding import NotFinite, check_request, decode, evaluating, prefill
 from companion.generation.rules import Rules, Until
 from companion.layers.wide import wide

@@ -16,7 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.boundary import described
-from companion.config import ModelConfig, require_whole
+from companion.config import ModelConfig
+from companion.fields import require_whole
 from companion.generation.rules import check_ids
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from companion.boundary import check_kind
-from companion.config import require_whole
+from companion.fields import require_whole
 from companion.generation.decoding import (
     BUCKET,
     NotFinite,

@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from companion.boundary import described
-from companion.config import require_whole
-from companion.fields import require_number, shown
+from companion.fields import require_number, require_whole, shown
 
 Until = Callable[[int, Sequence[int]], bool]
 """Given a row's number and its new tokens so far: do they end it?"""

@@ -9,8 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.config import require_whole
-from companion.fields import require_number
+from companion.fields import require_number, require_whole
 from companion.layers.wide import wide, wide_dtype
 
 

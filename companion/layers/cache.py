@@ -25,7 +25,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from companion.boundary import check_kind, described
-from companion.config import ModelConfig, require_whole
+from companion.config import ModelConfig
+from companion.fields import require_whole
 from companion.layers.masks import causal, materialize, window
 from companion.room import check_room
 

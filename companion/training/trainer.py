@@ -1,4 +1,4 @@
-"""The updates of a run, each of which depends on nothing but the state before it.
+"""The updates of a run: gradients gathered, clipped and applied; each depends on nothing but the state before it.
 
 An update is a function of (weights, optimizer state, number of the update): its batches and its dropout are derived
 from the seed and that number. A run that is stopped anywhere and continued from its last checkpoint therefore ends
@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from companion.boundary import check_kind, described
-from companion.config import require_whole
-from companion.fields import require_number, require_types, shown
+from companion.fields import require_number, require_types, require_whole, shown
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE, RoutingStats, load_entropy
 from companion.training.distributed.parallel import Parallel

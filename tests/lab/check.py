@@ -79,10 +79,11 @@ FOLDED = "folded"  # the tag that only the second edition has
 CLICKED = 6  # headings of the contents that are clicked
 OPEN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SELECTED = "document.querySelectorAll('.jp-Notebook .jp-Cell.jp-mod-selected').length"
-# Whether a heading of this text is in sight, in the open notebook.
-IN_SIGHT = f"""text => [...document.querySelectorAll('{OPEN} :is(h1, h2, h3, h4)')]
+# Where the headings of this text are, in pixels below the window's upper edge, and whether one is in sight.
+PLACES = f"""text => [...document.querySelectorAll('{OPEN} :is(h1, h2, h3, h4)')]
   .filter(heading => heading.innerText.trim().startsWith(text))
-  .map(heading => heading.getBoundingClientRect()).some(box => box.top > 0 && box.bottom < innerHeight)"""
+  .map(heading => heading.getBoundingClientRect()).map(box => [Math.round(box.top), Math.round(box.bottom)])"""
+IN_SIGHT = f"text => ({PLACES})(text).some(([top, bottom]) => top > 0 && bottom < innerHeight)"
 
 
 def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
@@ -105,7 +106,7 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     wait_until_drawn(page)
     faults += _contents(page)
     page.screenshot(path=screenshots / "contents.png")
-    faults += _link_to_a_cell(page, lab)
+    faults += _link_to_a_cell(page, lab, screenshots)
     return [f"start: {fault}" for fault in faults]
 
 
@@ -129,7 +130,7 @@ def _contents(page: Page) -> list[str]:
     return faults if total >= CLICKED else [*faults, f"the contents have {total} headings"]
 
 
-def _link_to_a_cell(page: Page, lab: Lab) -> list[str]:
+def _link_to_a_cell(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     """Click the last link of the open lesson to a deeper section: it must come in sight, and select no row of cells."""
     link = page.locator(f"{OPEN} a[href*='deeper'][href*='cell-id=']").last
     id = (link.get_attribute("href") or "").split("cell-id=")[-1]
@@ -141,7 +142,9 @@ def _link_to_a_cell(page: Page, lab: Lab) -> list[str]:
     try:
         page.wait_for_function(IN_SIGHT, arg=heading[:30], timeout=60_000)
     except TimeoutError:
-        return [f"the link to the deeper section {heading!r} does not lead there"]
+        places = page.evaluate(PLACES, heading[:30])
+        page.screenshot(path=screenshots / "link.png")
+        return [f"the link to the deeper section {heading!r} does not lead there: it is at {places}"]
     selected = page.locator(f"{OPEN} .jp-Cell.jp-mod-selected").count()
     return [f"the link to the deeper section {heading!r} selects {selected} cells"] if selected > 2 else []
 

@@ -3,8 +3,9 @@
 From the folder, and a part of it behind a server. It fails where a page writes an error to the console, asks anything
 of another machine, scrolls sideways at 360, 768 or 1440 pixels, has something that axe finds in the light or the dark
 theme, a link that leads nowhere, a handle that does not move its figure, a question that does not answer or forgets its
-answer, or is empty without scripts; and where the search does not find what it must. Screenshots are kept, to be looked
-at. Needs Chromium, the extra `dev`, and the site: `make site`.
+answer, is empty without scripts, waits for a script before it shows anything, or is larger than it may be; and where
+the search does not find what it must. It ends with what the pages weigh. Screenshots are kept, to be looked at. Needs
+Chromium, the extra `dev`, and the site: `make site`.
 
     make site-check PAGES="02 glossary" FIGURES=FOLDER
 """
@@ -28,6 +29,7 @@ import moving
 from check import BROWSER_FLAGS, BROWSERS
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 from reader import axe
+from weight import LARGEST, Weight, summary
 
 from authoring.site import finish
 from authoring.site.fault import Broken, Faults
@@ -50,7 +52,9 @@ PHRASES = {
 FEW = 3
 ABORTED = "net::ERR_ABORTED"  # a picture that was still on its way when the page was left
 WIDE = Path(__file__).with_name("wide.js").read_text(encoding="utf-8").split("\n", 1)[1]
-BLOCKING = "[...document.head.querySelectorAll('script[src]:not([defer], [async])')].map(s => s.getAttribute('src'))"
+# The sheets, and the scripts, that the first paint waits for.
+BLOCKING = """['link[rel=stylesheet]', 'script[src]:not([defer], [async], [type=module])'].map(
+  kind => [...document.head.querySelectorAll(kind)].map(element => element.getAttribute('href') || element.src))"""
 
 
 class Watch:
@@ -58,7 +62,7 @@ class Watch:
 
     def __init__(self, context: BrowserContext, local: tuple[str, ...]) -> None:
         self.faults: list[str] = []
-        self.count = self.bytes = 0
+        self.asked: list[str] = []
         context.on("console", lambda said: self._add(said.type == "error", f"console: {said.text}"))
         context.on("weberror", lambda error: self._add(True, f"script: {error.error}"))
         context.on("request", lambda asked: self._asked(asked.url, local))
@@ -68,7 +72,7 @@ class Watch:
         self.faults += [" ".join(fault.split())[:300]] if wrong else []
 
     def _asked(self, url: str, local: tuple[str, ...]) -> None:
-        self.count += 1
+        self.asked.append(url)
         self._add(not url.startswith(local), f"asked of another machine: {url}")
 
     def taken(self) -> list[str]:
@@ -77,12 +81,15 @@ class Watch:
         return found
 
 
-def look(page: Page, watch: Watch, address: str, name: str, shots: Path) -> list[str]:
-    """A page at each width, and in both themes."""
+def look(page: Page, watch: Watch, address: str, name: str, shots: Path) -> tuple[Weight, list[str]]:
+    """A page at each width, and in both themes: what it weighs, and what is wrong."""
     faults = []
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
+        watch.asked.clear()
         page.goto(address)
+        sheets, scripts = page.evaluate(BLOCKING)
+        weight = Weight.of(watch.asked, len(sheets), len(scripts))
         faults += [f"at {width} pixels: {fault}" for fault in page.evaluate(WIDE)]
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
@@ -91,8 +98,9 @@ def look(page: Page, watch: Watch, address: str, name: str, shots: Path) -> list
                 faults += [f"{theme}, {width} pixels: {fault}" for fault in axe(page, "html")]
             page.screenshot(path=shots / f"{name.replace('/', '-')}-{width}-{theme}.png")
         page.emulate_media(color_scheme="light")
-    faults += [f"a script blocks the first paint: {name}" for name in page.evaluate(BLOCKING)]
-    return [*dict.fromkeys([*faults, *watch.taken()])]
+    faults += [f"a script blocks the first paint: {script}" for script in scripts]
+    faults += [f"{weight.page:,} bytes, above {LARGEST:,}"] if weight.page > LARGEST else []
+    return weight, [*dict.fromkeys([*faults, *watch.taken()])]
 
 
 def use(page: Page, watch: Watch, address: str, name: str) -> tuple[int, int, list[str]]:
@@ -179,6 +187,7 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
     names = [path.relative_to(site).with_suffix("").as_posix() for path in sorted(site.rglob("*.html"))]
     names = [name for name in names if not chosen or any(part in name for part in chosen)]
     handles = answers = 0
+    weights = {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, sync_playwright() as playwright:
         start = {"executable_path": browser, "headless": True, "args": BROWSER_FLAGS}
         context = playwright.chromium.launch_persistent_context(folder, **start)
@@ -186,7 +195,7 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
         page.set_default_timeout(60_000)
         for name in names:
             address, began = (site / f"{name}.html").as_uri(), time.monotonic()
-            wrong = look(page, watch, address, name, shots)
+            weights[name], wrong = look(page, watch, address, name, shots)
             if not name.startswith("questions/"):  # the same questions, answered where they stand
                 moved, given, more = use(page, watch, address, name)
                 handles, answers, wrong = handles + moved, answers + given, wrong + more
@@ -213,6 +222,7 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
                 wrong += [f"{name}, behind a server: {fault}" for fault in watch.taken()]
         chromium.close()
     print(*wrong, sep="\n", end="\n" if wrong else "")
+    print(summary(weights) if weights else "", end="")
     print(
         f"{len(names)} pages, {links:,} links, {handles} handles moved, {answers} answers, {2 * len(PHRASES)} searches"
     )

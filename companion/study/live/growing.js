@@ -10,7 +10,7 @@
   const write = (left, up, text, options = {}) => kit.svg(draw, "text", { x: left, y: up, class: "small quiet", ...options }, text);
   write(0, 11, "bits per byte of text that it has never seen");
   for (let tick = Math.ceil(low); tick <= high; tick += 1) {
-    kit.svg(draw, "line", { x1: LEFT, x2: RIGHT, y1: y(tick), y2: y(tick), stroke: "var(--faint)" });
+    kit.svg(draw, "line", { x1: LEFT - 5, x2: LEFT, y1: y(tick), y2: y(tick), stroke: "var(--edge)" });
     write(LEFT - 8, y(tick) + 4, tick, { "text-anchor": "end" });
   }
   kit.svg(draw, "path", { d: `M${LEFT} ${TOP} V${BASE} H${RIGHT}`, fill: "none", stroke: "var(--edge)" });

@@ -76,6 +76,6 @@ const makeKit = (box) => {
   };
   const fixed = (x, digits = 2) => x.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "\u2212");
   // A value in -1 ... 1 as a colour: orange below zero, blue above, the page at zero.
-  const tint = (x) => `color-mix(in srgb, var(--${x < 0 ? "orange" : "blue"}) ${Math.round(Math.min(Math.abs(x), 1) * 60)}%, var(--page))`;
+  const tint = (x) => `color-mix(in srgb, var(--${x < 0 ? "orange" : "blue"}) ${Math.round(Math.min(Math.abs(x), 1) * 54)}%, var(--page))`;
   return { html, svg, put, picture, say, handle, choice, toggle, button, nextRow, softmax, fixed, tint };
 };

@@ -12,9 +12,10 @@
   const draw = kit.picture(760, TOP + HIGH + 46);
   const write = (x, y, text, options = {}) => kit.svg(draw, "text", { x, y, ...options }, text);
   for (let p = Math.ceil(x0); p <= x1; p += 2) {
-    kit.svg(draw, "line", { x1: X(2 ** p), x2: X(2 ** p), y1: TOP, y2: TOP + HIGH, stroke: "var(--faint)" });
+    kit.svg(draw, "line", { x1: X(2 ** p), x2: X(2 ** p), y1: TOP + HIGH - 5, y2: TOP + HIGH, stroke: "var(--edge)" });
     write(X(2 ** p), TOP + HIGH + 17, p < 0 ? `1/${2 ** -p}` : String(2 ** p), { "text-anchor": "middle", class: "small quiet" });
   }
+  kit.svg(draw, "path", { d: `M${LEFT} ${TOP} V${TOP + HIGH} H${LEFT + WIDE}`, fill: "none", stroke: "var(--edge)" });
   for (let p = Math.ceil(bottom); p <= top; p += 1) write(LEFT - 8, Y(10 ** p) + 4, `10${[...String(p)].map((c) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]).join("")}`, { "text-anchor": "end", class: "small quiet" });
   write(LEFT + WIDE / 2, TOP + HIGH + 38, "operations for each byte that is read", { "text-anchor": "middle", class: "quiet" });
   write(LEFT + 6, TOP + 10, "operations a second", { class: "quiet" });

@@ -26,7 +26,7 @@
   kit.svg(draw, "text", { x: 0, y: BASE + 5, class: "quiet" }, "right");
   kit.svg(draw, "rect", { x: LEFT, y: BASE - 13, width: 760 - LEFT, height: 26, rx: 4, fill: "var(--faint)" });
   const bar = kit.svg(draw, "rect", { x: LEFT, y: BASE - 13, height: 26, rx: 4, fill: "var(--blue)", class: "move" });
-  const share = kit.svg(draw, "text", { y: BASE + 5, class: "strong halo move" });
+  const share = kit.svg(draw, "text", { y: BASE + 5 });
   data.marks.forEach(([name, value], i) => {
     kit.svg(draw, "line", { x1: X(value), x2: X(value), y1: BASE - 18, y2: BASE + 18, stroke: "var(--ink)", "stroke-width": 1.5, "stroke-dasharray": "4 3" });
     kit.svg(draw, "text", { x: X(value), y: BASE + 34 + 15 * (i % 2), "text-anchor": "middle", class: "small quiet" }, name);
@@ -40,7 +40,8 @@
       kit.put(strike, { "stroke-opacity": gone });
     });
     kit.put(bar, { width: Math.max(X(right) - LEFT, 2) });
-    kit.put(share, { x: right > 0.85 ? X(right) - 52 : X(right) + 8, fill: "var(--ink)" }, `${kit.fixed(100 * right, 0)} %`);
+    const inside = right > 0.85; // on the bar as on a pressed button, else beside it
+    kit.put(share, { x: inside ? X(right) - 52 : X(right) + 8, class: inside ? "strong" : "strong halo", style: inside ? "fill:var(--page)" : "" }, `${kit.fixed(100 * right, 0)} %`);
     const last = dead.pop();
     kit.say(`${last ? `Off: ${dead.length ? `${dead.join(", ")} and ` : ""}${last}.` : "All heads are on."} The model is right ${kit.fixed(100 * right, 0)} times in a hundred.`);
   };

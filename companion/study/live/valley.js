@@ -12,7 +12,7 @@
   kit.svg(draw, "rect", { x: x(-4.6), y: y(1.5), width: 6 * SCALE, height: 3 * SCALE, fill: "var(--page)", stroke: "var(--edge)" });
   for (const level of [0.02, 0.1, 0.3, 0.7, 1.25]) {
     const points = Array.from({ length: 181 }, (_, i) => { const turn = (i * Math.PI) / 90; return `${x(Math.sqrt((2 * level) / flat) * Math.cos(turn))} ${y(Math.sqrt((2 * level) / steep) * Math.sin(turn))}`; });
-    kit.svg(draw, "path", { d: `M${points.join(" L")}`, fill: "none", stroke: "var(--edge)", opacity: 0.7 });
+    kit.svg(draw, "path", { d: `M${points.join(" L")}`, fill: "none", stroke: "var(--edge)" });
   }
   const path = kit.svg(draw, "path", { fill: "none", stroke: "var(--blue)", "stroke-width": 2 });
   const dots = Array.from({ length: steps + 1 }, () => kit.svg(draw, "circle", { r: 3.5, fill: "var(--blue)", class: "move" }));

@@ -12,9 +12,10 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from companion.config import ModelConfig, require_whole
+from companion.config import ModelConfig
 from companion.data import number_words
 from companion.data.number_words import BOS, EOS, PAD, NumberWords, PairBatches
+from companion.fields import require_whole
 from companion.generation.beam import beam_search
 from companion.generation.generate import complete
 from companion.generation.rules import Rules
