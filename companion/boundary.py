@@ -15,6 +15,7 @@ else in them is looked at where they enter the model, and in `attend` as ids are
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 
@@ -113,7 +114,8 @@ def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
 
     anywhere:  look at the numbers also on devices that have to be waited for.
 
-    Raises `ValueError` for other whole numbers, and for floating ones and zeros alone.
+    Raises `ValueError` for other whole numbers, for floating ones and zeros alone, and for NaN and plus infinity, which
+    would make a softmax of them NaN.
     """
     if mask.dtype == torch.bool:
         return mask
@@ -125,6 +127,11 @@ def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
             raise ValueError(
                 f"mask is {described(mask)} of ones and zeros: expected True and False, which mask.bool() gives; "
                 "floating numbers are added to scores"
+            )
+        if math.isnan(most) or most == math.inf:
+            raise ValueError(
+                f"mask is {described(mask)} with numbers up to {most}: expected finite ones to add to scores, or "
+                "-infinity for who may not be looked at"
             )
         if not mask.is_floating_point() and not ones:
             raise ValueError(

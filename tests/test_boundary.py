@@ -3,6 +3,7 @@
 Before, these were errors from deep inside PyTorch, or numbers that meant nothing.
 """
 
+import copy
 import math
 
 import pytest
@@ -49,6 +50,8 @@ MODELS = {
 for model in MODELS.values():
     model.eval()
 torch.nn.init.constant_(MODELS["nan"].decoder.norm.weight, math.nan)
+MODELS["late nan"] = copy.deepcopy(MODELS["learned"])  # whose numbers end behind the prompt
+torch.nn.init.constant_(MODELS["late nan"].positions.weight[2:], math.nan)
 IDS = torch.randint(0, 17, (2, 5), generator=torch.Generator().manual_seed(0))
 Q, K, V = torch.rand(2, 4, 5, 8), torch.rand(2, 2, 6, 8), torch.rand(2, 2, 6, 3)
 
@@ -133,6 +136,14 @@ MISUSES = {
         lambda: forward(mask=torch.ones(1, 1, 5, 5).tril()),
         "mask is float32 of shape (1, 1, 5, 5) of ones and zeros: expected True and False, which mask.bool() gives",
     ),
+    "a mask that is no number": (
+        lambda: forward(mask=torch.zeros(5, 5).fill_diagonal_(math.nan)[None, None]),
+        "mask is float32 of shape (1, 1, 5, 5) with numbers up to nan: expected finite ones to add to scores",
+    ),
+    "a mask that adds infinity": (
+        lambda: attend(Q, K, V, mask=torch.full((1, 1, 5, 6), math.inf)),
+        "with numbers up to inf: expected finite ones to add to scores, or -infinity",
+    ),
     "a complex mask": (lambda: forward(mask=torch.ones(1, 1, 5, 5, dtype=torch.complex64)), "mask is complex64"),
     "whole numbers of padding": (
         lambda: forward(real=torch.tensor([[1, 1, 2, 0, 0]])),
@@ -201,6 +212,26 @@ MISUSES = {
     "drawing from NaN": (lambda: write(kind="nan"), "logits of row 0 at step 0: expected finite"),
     "top_p on NaN": (lambda: write(kind="nan", sampling=Sampling(top_k=4, top_p=0.5)), "logits of row 0 at step 0"),
     "beams on NaN": (lambda: beam_search(MODELS["nan"], [[1]], width=2), "logits at step 0: expected finite"),
+    "a last token after NaN": (
+        lambda: write(kind="nan", max_new_tokens=1, rules=Rules(last=3)),
+        "logits of row 0 at step 0: expected finite",
+    ),
+    "drawing a last token after NaN": (
+        lambda: write(kind="nan", max_new_tokens=1, rules=Rules(last=3), sampling=Sampling(top_p=0.5)),
+        "logits of row 0 at step 0: expected finite",
+    ),
+    "beams that end after NaN": (
+        lambda: beam_search(MODELS["nan"], [[1]], width=2, max_new_tokens=1, rules=Rules(last=3)),
+        "logits at step 0: expected finite",
+    ),
+    "prepared weights on NaN": (
+        lambda: write(kind="late nan", weights="fp32", sampling=Sampling(0), max_new_tokens=3),
+        "logits of row 0 at step 1: expected finite",
+    ),
+    "at length on NaN": (
+        lambda: list(generate_long(MODELS["nan"], [[1]], max_new_tokens=20)),
+        "logits of row 0 at step 0: expected finite",
+    ),
     "beams without end": (
         lambda: beam_search(MODELS["decoder"], [[1]], width=10**12),
         "width=1000000000000: the cache of its beams needs",

@@ -82,13 +82,14 @@ class Rules:
     ) -> Float[Tensor, "batch vocab"]:
         """`scores` of the tokens of step `step` (counted from 0) of `steps`: -inf for those that may not come now.
 
-        A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities.
+        A forced token has score 0 and all others -inf, so that it adds nothing to a sum of log-probabilities; NaN where
+        the scores are not numbers, so that whoever chooses by it finds that out at this step, too.
 
         texts:  each row's tokens so far, its prompt included, for rules that look back.
         """
         if self.last is not None and step == steps - 1:
             forced = torch.full_like(scores, -math.inf)
-            forced[:, self.last] = 0.0
+            forced[:, self.last] = 0 * scores.amax(-1)
             return forced
         if self.looks_back:
             scores = torch.stack([self._looking_back(row, text) for row, text in zip(scores, texts, strict=True)])
