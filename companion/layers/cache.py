@@ -274,7 +274,9 @@ class KVCache:
             )
         slots = self.lengths[:, None] + torch.arange(tokens, device=self.lengths.device)
         reach = self.filled + tokens
-        visible = min(self.slots, -(-reach // self.bucket) * self.bucket)
+        # A chunk of a uniform cache needs no mask where it reads no more than there is; only steps are for buckets.
+        chunk = self.uniform and tokens > 1
+        visible = reach if chunk else min(self.slots, -(-reach // self.bucket) * self.bucket)
         mask = None
         if not self.uniform or visible != reach:
             mask = materialize(causal, self.batch, slots, visible)
