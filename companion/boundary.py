@@ -108,6 +108,20 @@ def padding_of(real: object, axes: str = "(batch, key)") -> Tensor:
     return real != 0
 
 
+def counted_of(counted: object, tokens: Tensor, real: Tensor | None, *, causal: bool) -> Tensor | None:
+    """Which tokens experts count, where `real` does not say it, as True and False; `None` stays.
+
+    Raises `ValueError` for it beside `real` or in a stack that hides nothing, and for another shape than the tokens'.
+    """
+    if counted is None:
+        return None
+    if real is not None or not causal:
+        raise ValueError("counted: expected it in place of real, and in a decoder, whose causality hides padding")
+    if not isinstance(counted, Tensor) or counted.shape != tokens.shape:
+        raise ValueError(f"counted={described(counted)}: expected {tuple(tokens.shape)}, one for each token")
+    return padding_of(counted, "(batch, token)")
+
+
 def mask_of(mask: Tensor, *, anywhere: bool = False) -> Tensor:
     """Who may look at whom: True and False, or floating numbers to add to scores. Whole numbers 1 and 0 become the
     first.

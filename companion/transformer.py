@@ -15,6 +15,7 @@ from companion.boundary import (
     check_ids,
     check_kind,
     check_positions,
+    counted_of,
     described,
     look_up,
     mask_of,
@@ -81,6 +82,7 @@ class Inputs(TypedDict, total=False):
     positions: Tensor | None
     segments: Tensor | None
     real: Tensor | None
+    counted: Tensor | None
     mask: Tensor | None
     cache: KVCache | None
 
@@ -104,6 +106,7 @@ class Stack(nn.Module):
         *,
         positions: Int[Tensor, "*batch token"],
         real: Bool[Tensor, "#batch key"] | None = None,
+        counted: Bool[Tensor, "batch token"] | None = None,
         mask: Mask | None = None,
         cache: list[LayerCache] | None = None,
         memory: Memory | None = None,
@@ -112,6 +115,7 @@ class Stack(nn.Module):
 
         positions:  of each token; rotary angles are made of them here, once for all blocks that turn alike.
         real:       which keys are not padding: no query sees the others, and no expert counts them. `None`: all.
+        counted:    which tokens experts count, where `real` does not say it.
         mask:       who may look at whom.
         cache:      of each block; it is written.
         memory:     what cross-attention looks at.
@@ -125,7 +129,7 @@ class Stack(nn.Module):
                 raise ValueError(f"real has shape {tuple(real.shape)}: expected (batch, key), {(x.shape[0], keys)}")
             mask = visible_and(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
             real = real.expand(len(x), -1)
-            real = real if cache is None else real.gather(1, cache[0].slots)
+            counted = real if cache is None else real.gather(1, cache[0].slots)
         rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
         routing = []
         pairs = zip(self.blocks, self.turns, strict=False)  # blocks may have been taken off the end
@@ -137,7 +141,7 @@ class Stack(nn.Module):
                 cache=None if cache is None else cache[i],
                 source=None if memory is None else memory.layers[i],
                 source_mask=None if memory is None or memory.real is None else memory.real[:, None, None, :],
-                real=real,
+                real=counted,
             )
             if where is not None:
                 routing.append(where)
@@ -220,6 +224,7 @@ class Transformer(nn.Module):
         positions: Int[Tensor, "*batch token"] | None = None,
         segments: Int[Tensor, "batch token"] | None = None,
         real: Shaped[Tensor, "#batch key"] | None = None,
+        counted: Shaped[Tensor, "#batch token"] | None = None,
         mask: Mask | None = None,
         cache: KVCache | None = None,
     ) -> Features:
@@ -230,6 +235,8 @@ class Transformer(nn.Module):
         segments:   for an encoder with `config.embedding.segments`: which one each token belongs to. Default: 0.
         real:       (batch, key): which tokens are not padding (True, or 1) and which are (False, or 0). No query sees
                     padding, and no expert counts it. With a cache, key counts the slots it shows. Default: all.
+        counted:    (batch, token), in place of `real` for padding at the end of rows, which a causal stack hides by
+                    itself: experts do not count it, nothing else is done, and attention needs no mask. Default: `real`.
         mask:       who may look at whom: broadcasts to (batch, head, token, key), with key as in `real`.
         cache:      what the decoder has seen so far; call under `torch.no_grad()` and go on with `Features.cache`.
 
@@ -240,6 +247,7 @@ class Transformer(nn.Module):
         check_ids("tokens", tokens)
         real = None if real is None else padding_of(real)
         self._check(tokens, source, segments, mask, cache)
+        counted = counted_of(counted, tokens, real, causal=self.decoder is not None)
         memory = self.encode(source) if isinstance(source, Tensor) else source
         if memory is not None:
             self._check_memory(memory, tokens.shape[0])
@@ -259,7 +267,7 @@ class Transformer(nn.Module):
         x = self._embed(tokens, positions, segments)
         stack = self.decoder or self.encoder
         assert stack is not None
-        x, routing = stack(x, positions=positions, real=real, mask=mask, cache=opened, memory=memory)
+        x, routing = stack(x, positions=positions, real=real, counted=counted, mask=mask, cache=opened, memory=memory)
         routing = (() if memory is None else memory.routing) + routing
         return Features(x, routing, None if cache is None else cache.advance(tokens.shape[1], self._number))
 
@@ -332,8 +340,6 @@ class Transformer(nn.Module):
         elif (source is None) == (self.encoder is not None):
             has = "got none" if source is None else "got one"
             raise ValueError(f"source: stack={stack!r} {has}; it belongs to an encoder_decoder, always")
-        if mask is not None:
-            check_kind("mask", mask, Tensor, "a tensor, (batch, head, token, key)")
         if segments is not None:
             check_ids("segments", segments)
             if segments.shape != tokens.shape:
@@ -349,11 +355,13 @@ class Transformer(nn.Module):
                 raise ValueError(
                     f"tokens has batch={tokens.shape[0]}: expected {cache.batch}, as many rows as the cache"
                 )
-        if mask is not None and mask.ndim != 4:
-            raise ValueError(
-                f"mask has shape {tuple(mask.shape)}: expected four axes, each (batch, head, token, key) or 1 in "
-                "place; which tokens are not padding is said by real, (batch, key)"
-            )
+        if mask is not None:
+            check_kind("mask", mask, Tensor, "a tensor, (batch, head, token, key)")
+            if mask.ndim != 4:
+                raise ValueError(
+                    f"mask has shape {tuple(mask.shape)}: expected four axes, each (batch, head, token, key) or 1 in "
+                    "place; which tokens are not padding is said by real, (batch, key)"
+                )
 
     def _check_memory(self, memory: Memory, batch: int) -> None:
         """Raises `ValueError` for a source of another batch size, or one that another model has read."""
@@ -362,17 +370,8 @@ class Transformer(nn.Module):
             raise ValueError(
                 f"source is of a model with {len(memory.layers)} layers: expected {len(self.decoder.blocks)}, as here"
             )
-        first, sizes = memory.layers[0], self.config.sizes
-        if not isinstance(first, CrossCache):
-            return  # a layer that looks at nothing may have been put in place of one that does
-        rows, heads, _, d_head = first.keys.shape
-        if rows != batch:
-            raise ValueError(f"source has batch={rows}: expected {batch}, a row for each row of tokens")
-        if (heads, d_head, first.values.shape[3]) != (sizes.kv_heads, sizes.d_head, sizes.d_v):
-            raise ValueError(
-                f"source holds kv_head={heads}, d_head={d_head}, d_v={first.values.shape[3]}: expected what this "
-                f"model's own encode gives, {sizes.kv_heads}, {sizes.d_head}, {sizes.d_v}"
-            )
+        if isinstance(memory.layers[0], CrossCache):  # a layer that looks at nothing may have been put in its place
+            memory.layers[0].check(batch, self.config.sizes)
 
     def _check_reach(self, name: str, tokens: int) -> None:
         if self.positions is not None and tokens > self.config.context:

@@ -45,6 +45,11 @@ class Document:
         """Its length in UTF-8, in bytes."""
         return len(self.text.encode())
 
+    @property
+    def digest(self) -> bytes:
+        """Equal for the same name and text."""
+        return hashlib.sha256(self.name.encode() + b"\0" + self.text.encode()).digest()
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -152,7 +157,7 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
             if Path(path).exists():
                 notes.append(f"{path!r} is {named.title}; the file or folder of this name here is ./{path}")
             continue
-        for file, name, from_folder in _files(str(path)):
+        for file, name, from_folder in files_of(str(path)):
             if (real := file.resolve()) in seen:
                 continue
             seen.add(real)
@@ -169,11 +174,20 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
         detail = f" (not UTF-8 text: {len(not_text)} {_plural(len(not_text), 'file')})" if not_text else ""
         raise ValueError(f"data: expected text in {', '.join(map(str, paths))}, found none{detail}")
     if not_text:
-        shown = ", ".join(not_text[:3]) + (", ..." if len(not_text) > 3 else "")
-        notes.append(f"left out, not UTF-8 text: {len(not_text)} {_plural(len(not_text), 'file')} ({shown})")
-    title = ", ".join(titles[:3]) + (", ..." if len(titles) > 3 else "")
-    corpus = Corpus(tuple(documents), title, tuple(notes))
+        notes.append(left_out(not_text))
+    corpus = Corpus(tuple(documents), title_of(titles), tuple(notes))
     return corpus if keep_repeats else deduplicate(corpus)
+
+
+def left_out(not_text: Sequence[str]) -> str:
+    """The note on files of a folder that are not text."""
+    shown = ", ".join(not_text[:3]) + (", ..." if len(not_text) > 3 else "")
+    return f"left out, not UTF-8 text: {len(not_text)} {_plural(len(not_text), 'file')} ({shown})"
+
+
+def title_of(paths: Sequence[str | Path]) -> str:
+    """What a corpus is called: the first three of its paths."""
+    return ", ".join(map(str, paths[:3])) + (", ..." if len(paths) > 3 else "")
 
 
 def deduplicate(corpus: Corpus) -> Corpus:
@@ -210,8 +224,10 @@ def deduplicate(corpus: Corpus) -> Corpus:
 
 def repeated_share(train: Iterable[Document], documents: Sequence[Document]) -> float:
     """Share of the bytes of `documents` in paragraphs that repeat (in the sense of `deduplicate`) text in `train`."""
-    known = {s for document in train for piece in PARAGRAPH_BREAK.split(document.text)[::2] for s in _sentences(piece)}
     pieces = [piece for document in documents for piece in PARAGRAPH_BREAK.split(document.text)[::2]]
+    ours = {s for piece in pieces for s in _sentences(piece)}  # as few as these are kept, however much `train` is
+    parts = (piece for document in train for piece in PARAGRAPH_BREAK.split(document.text)[::2])
+    known = {s for piece in parts for s in _sentences(piece) if s in ours}
     total = sum(document.bytes for document in documents)
     return sum(len(piece.encode()) for piece in pieces if _is_repeated(piece, known)) / total if total else 0.0
 
@@ -238,7 +254,7 @@ def split(corpus: Corpus, held_out: float = 0.1) -> Split:
     documents = corpus.documents
     if len(documents) == 1:
         return _split_one(documents[0], min(wanted, MOST_HELD_OUT))
-    by_hash = sorted(documents, key=lambda document: hashlib.sha256(_identity(document)).digest())
+    by_hash = sorted(documents, key=lambda document: document.digest)
     kept = [document for document in by_hash if _lot(document) < held_out]
     size = sum(document.bytes for document in kept)
     if wanted / 3 <= size <= 3 * wanted and corpus.bytes - size >= (corpus.bytes - wanted) / 3:
@@ -256,7 +272,7 @@ def fingerprint(documents: Iterable[Document]) -> str:
     """A short hash of names and texts: equal for equal documents in the same order."""
     digest = hashlib.sha256()
     for document in documents:
-        digest.update(hashlib.sha256(_identity(document)).digest())
+        digest.update(document.digest)
     return digest.hexdigest()[:16]
 
 
@@ -319,12 +335,11 @@ def _is_repeated(paragraph: str, seen: set[str]) -> bool:
     return length >= SHORTEST_REPEAT and sum(len(s) for s in sentences if s in seen) >= length / 4
 
 
-def _identity(document: Document) -> bytes:
-    return document.name.encode() + b"\0" + document.text.encode()
+def files_of(path: str) -> Iterable[tuple[Path, str, bool]]:
+    """(file, name, whether it was found inside a folder) for one path of the reader's, in a fixed order.
 
-
-def _files(path: str) -> Iterable[tuple[Path, str, bool]]:
-    """(file, name, whether it was found inside a folder) for one path of the reader's, in a fixed order."""
+    Raises `ValueError` for a path that does not exist, and a glob that matches nothing.
+    """
     given = Path(path).expanduser()
     if given.is_file():
         yield given, _plain(given.name), False

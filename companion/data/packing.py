@@ -119,21 +119,25 @@ class PackedBatches:
 
         A place counts from 0 in each piece, and is `PADDING` where there is no token; the target there is `IGNORE`.
         """
-        inputs = torch.zeros(self.batch, self.context, dtype=torch.long)
-        places = torch.full_like(inputs, PADDING)
-        targets = torch.full_like(inputs, IGNORE)
-        for row in range(self.batch):
-            number, window = divmod(step * self.batch + row, self.windows)
+        begin, length, filled = [], [], []  # of all pieces, row after row
+        for row in range(step * self.batch, (step + 1) * self.batch):
+            number, window = divmod(row, self.windows)
             epoch = self._epoch(number)
             window = epoch.order[window]
-            at = 0
-            for piece in range(epoch.bounds[window], epoch.bounds[window + 1]):
-                begin, length = int(epoch.begin[piece]), int(epoch.length[piece])
-                here = slice(at, at + length)
-                inputs[row, here] = self.tokens[begin : begin + length]
-                targets[row, here] = self.tokens[begin + 1 : begin + length + 1]
-                places[row, here] = torch.arange(length)
-                at += length
+            here = slice(epoch.bounds[window], epoch.bounds[window + 1])
+            begin.append(epoch.begin[here])
+            length.append(epoch.length[here])
+            filled.append(int(length[-1].sum()))
+        lengths = np.concatenate(length)
+        place = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+        source = torch.from_numpy(np.repeat(np.concatenate(begin), lengths) + place)
+        used = torch.arange(self.context) < torch.tensor(filled)[:, None]
+        inputs = torch.zeros(self.batch, self.context, dtype=torch.long)
+        inputs[used] = self.tokens[source]
+        places = torch.full_like(inputs, PADDING)
+        places[used] = torch.from_numpy(place)
+        targets = torch.full_like(inputs, IGNORE)
+        targets[used] = self.tokens[source + 1]
         return inputs, places, targets
 
     def epochs(self, steps: int) -> float:

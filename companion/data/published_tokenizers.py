@@ -123,11 +123,16 @@ class MarianTokenizer:
         return "".join(self._pieces[i] for i in ids if i in self._pieces).replace("▁", " ").lstrip(" ")
 
 
+KEPT = 16
+"""Tokens that a stream decodes again with each new one, at least: no tokenizer looks back further than one word."""
+
+
 class TextStream:
     """The text of tokens as they arrive, for any tokenizer: `push` gives what each one adds, `finish` what is left.
 
-    A token's text can depend on those before it, so all of it is decoded again and what is new is given; a character
-    of which only some bytes have come waits for the others. An id that only the model's table has adds nothing.
+    A token's text can depend on those before it, so the last `KEPT` or more are decoded again and what is new is given;
+    a character of which only some bytes have come waits for the others. An id that only the model's table has adds
+    nothing.
 
     before:  the ids that the text goes on from; their own text is not given.
     """
@@ -136,13 +141,25 @@ class TextStream:
         self._tokenizer = tokenizer
         self._ids = list(before)
         self._shown = tokenizer.decode(self._ids)
+        self._let_go(self._shown)
 
     def push(self, token: int) -> str:
         if token >= self._tokenizer.vocab:
             return ""
         self._ids.append(token)
         text = self._tokenizer.decode(self._ids)
-        return self._take(text.rstrip("\ufffd")) if text.startswith(self._shown) else ""
+        new = self._take(text.rstrip("\ufffd")) if text.startswith(self._shown) else ""
+        if len(self._ids) >= 2 * KEPT:
+            self._let_go(text)
+        return new
+
+    def _let_go(self, text: str) -> None:
+        """Forget all but the last tokens, whose whole text is `text`, where these alone give the end of it."""
+        for kept in range(KEPT, min(len(self._ids), KEPT + 4)):  # a character has at most four tokens
+            last = self._tokenizer.decode(self._ids[-kept:])
+            if last and text == self._shown and text.endswith(last) and "\ufffd" not in last:
+                self._ids, self._shown = self._ids[-kept:], last
+                return
 
     def finish(self) -> str:
         return self._take(self._tokenizer.decode(self._ids))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -18,6 +18,7 @@ from companion.costs.account import cache_bytes
 from companion.fields import require_number, require_whole, shown
 from companion.generation.decoding import NotFinite, check_request, decode, evaluating, prefill
 from companion.generation.rules import Rules, Until
+from companion.layers.cache import KVCache
 from companion.layers.wide import wide
 from companion.room import check_room
 from companion.transformer import Transformer
@@ -97,6 +98,7 @@ def beam_search(
     with evaluating(model.modules()):
         logits, cache, memory = prefill(model, prompts, source, slots)
         everyone, owners = memory, list(range(len(prompts)))  # owners: whose candidate each row of the cache is
+        trails = [_Trail(len(prompt), [-1 - row]) for row, prompt in enumerate(prompts)]
         for step in range(steps):
             texts: list[Sequence[int]] = []
             if rules.looks_back:
@@ -124,14 +126,47 @@ def beam_search(
             if not parents:
                 break
             now = [i for i, search in enumerate(searches) for _ in search.live]
-            if parents != list(range(cache.batch)):
-                cache = cache.select(torch.tensor(parents, device=logits.device))
+            cache = _reordered(cache, parents, trails)
+            trails = [_Trail(trails[p].given, [*trails[p].steps, step * rows + i]) for i, p in enumerate(parents)]
             if everyone is not None and now != owners:
                 memory = everyone.select(torch.tensor(now, device=logits.device))
             owners = now
             last = torch.tensor([beam.tokens[-1] for s in searches for beam in s.live], device=logits.device)
             logits, cache = decode(model, last, cache, memory)
     return [search.ended for search in searches]
+
+
+class _Trail(NamedTuple):
+    """Where what a row of the cache holds comes from: `given` tokens of a prompt, and for the prompt and each later
+    token a number of the row and step that computed it. Two rows hold the same bits as far as their numbers agree."""
+
+    given: int
+    steps: list[int]
+
+    def shared(self, other: _Trail) -> int:
+        """Slots that hold the same as those of `other`."""
+        agree = min(len(self.steps), len(other.steps))
+        while agree and self.steps[agree - 1] != other.steps[agree - 1]:  # from there on back they all agree
+            agree -= 1
+        return self.given + agree - 1 if agree else 0
+
+
+def _reordered(cache: KVCache, parents: Sequence[int], trails: Sequence[_Trail]) -> KVCache:
+    """`cache.select(parents)`; in place, and without copying what rows share, where as many rows live on as before.
+
+    Candidates of one prompt differ in their last tokens: those alone are copied.
+    """
+    moved = [(row, parent) for row, parent in enumerate(parents) if row != parent]
+    if len(parents) != cache.batch or (moved and cache.local is not None):  # rolling layers number columns otherwise
+        return cache.select(torch.tensor(parents, device=cache.lengths.device))
+    if not moved:
+        return cache
+    rows, sources = torch.tensor(moved, device=cache.lengths.device).T
+    first = min(trails[row].shared(trails[parent]) for row, parent in moved)
+    for store in (*cache.keys, *cache.values):
+        store[rows, :, first : cache.filled] = store[sources, :, first : cache.filled]
+    lengths = cache.lengths.index_copy(0, rows, cache.lengths[sources])
+    return replace(cache, lengths=lengths)
 
 
 @dataclass

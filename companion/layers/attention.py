@@ -7,12 +7,13 @@ serves self- and cross-attention, causal or not, cached or not, with grouped que
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
 
 from companion.boundary import check_broadcasts, described, mask_of
 from companion.config import AttentionConfig, NormConfig, PositionConfig
@@ -32,6 +33,10 @@ SourceMask = Bool[Tensor, "*#source_axes"] | Float[Tensor, "*#source_axes"] | In
 
 Backend = Literal["reference", "sdpa"]
 """How attention is computed; see `attend`. Both give the same numbers, up to rounding."""
+
+
+PAIRS = 2**22
+"""Most pairs of a query and a key for which causal attention makes a mask at once."""
 
 
 def check_heads(q: Float[Tensor, "batch head query d_head"], k: Float[Tensor, "batch kv_head key d_head"]) -> None:
@@ -195,6 +200,8 @@ def attend(
         return F.scaled_dot_product_attention(
             q, k, v, is_causal=triangle, dropout_p=dropout, enable_gqa=grouped, scale=scale
         )
+    if mask is None and q.shape[2] < k.shape[2]:
+        return _last_queries(q, k, v, dropout_p=dropout, enable_gqa=grouped, scale=scale)
     full = full_mask(q, k, mask, causal)
     assert full is not None
     full, empty = split_empty_rows(full)
@@ -202,6 +209,23 @@ def attend(
         full = full.to(q.dtype)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=full, dropout_p=dropout, enable_gqa=grouped, scale=scale)
     return out.masked_fill(empty, 0.0)
+
+
+def _last_queries(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Float[Tensor, "batch head query d_v"]:
+    """Causal attention of queries that are the last of more keys, as a second chunk on a cache is: on a GPU with a
+    kernel that knows it, else some queries at a time, so that there is never a mask of more than `PAIRS` pairs."""
+    queries, keys = q.shape[2], k.shape[2]
+    recording = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))  # that kernel has no gradient
+    if q.is_cuda and not recording and not torch.compiler.is_compiling():
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(queries, keys), **options)
+    at_once = max(1, PAIRS // keys)
+    parts = []
+    for start in range(0, queries, at_once):
+        some = q[:, :, start : start + at_once]
+        seen = keys - queries + start + some.shape[2]
+        allowed = materialize(causal_predicate, 1, some.shape[2], seen, device=q.device)
+        parts.append(F.scaled_dot_product_attention(some, k[:, :, :seen], v[:, :, :seen], attn_mask=allowed, **options))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
 
 class Attention(nn.Module):

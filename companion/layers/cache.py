@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from companion.boundary import check_kind, described
-from companion.config import ModelConfig
+from companion.config import ModelConfig, ResolvedAttention
 from companion.fields import require_whole
 from companion.layers.masks import causal, materialize, window
 from companion.room import check_room
@@ -46,6 +46,17 @@ class CrossCache:
 
     keys: Float[Tensor, "batch kv_head key d_head"]
     values: Float[Tensor, "batch kv_head key d_v"]
+
+    def check(self, batch: int, sizes: ResolvedAttention) -> None:
+        """Raises `ValueError` for a source of another batch size, or of a model with other sizes."""
+        rows, heads, _, d_head = self.keys.shape
+        if rows != batch:
+            raise ValueError(f"source has batch={rows}: expected {batch}, a row for each row of tokens")
+        if (heads, d_head, self.values.shape[3]) != (sizes.kv_heads, sizes.d_head, sizes.d_v):
+            raise ValueError(
+                f"source holds kv_head={heads}, d_head={d_head}, d_v={self.values.shape[3]}: expected what this "
+                f"model's own encode gives, {sizes.kv_heads}, {sizes.d_head}, {sizes.d_v}"
+            )
 
     def select(self, rows: Int[Tensor, "row"]) -> CrossCache:
         """The given rows, in that order and as often as named, copied."""
@@ -264,7 +275,9 @@ class KVCache:
             )
         slots = self.lengths[:, None] + torch.arange(tokens, device=self.lengths.device)
         reach = self.filled + tokens
-        visible = min(self.slots, -(-reach // self.bucket) * self.bucket)
+        # A chunk of a uniform cache needs no mask where it reads no more than there is; only steps are for buckets.
+        chunk = self.uniform and tokens > 1
+        visible = reach if chunk else min(self.slots, -(-reach // self.bucket) * self.bucket)
         mask = None
         if not self.uniform or visible != reach:
             mask = materialize(causal, self.batch, slots, visible)

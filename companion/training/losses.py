@@ -181,9 +181,9 @@ def packed_next_token_loss(
         number = (places == 0).cumsum(-1)
         apart = materialize(documents(number), len(tokens), tokens.shape[1], tokens.shape[1], device=tokens.device)
         # Padding sees nothing either: what it holds, and so which experts it visits, does not depend on the texts.
-        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None], real=real)
+        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None], counted=real)
     else:
-        out = model(tokens, real=real if hide == "padding" else None)
+        out = model(tokens, counted=real if hide == "padding" else None)
     return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
 
 
@@ -202,5 +202,5 @@ def translation_loss(
     smoothing:  as in `cross_entropy_sum`.
     """
     memory = model.encode(source, real=source != padding)  # type: ignore[operator]
-    out = model(inputs, source=memory, real=inputs != padding)
+    out = model(inputs, source=memory, counted=inputs != padding)
     return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)

@@ -54,7 +54,10 @@ def yardstick_table(marks: Mapping[str, float], own: float | None = None) -> str
 
 
 def text_verdict(marks: Mapping[str, float], result: Mapping[str, Any]) -> str:
-    """How a finished run on text compares, whichever way it came out."""
+    """How a finished run on text compares, whichever way it came out; without yardsticks, how it came out."""
+    perplexity = f"Perplexity {result['perplexity']:.1f} per token over {result['tokens']:,} tokens."
+    if not marks:
+        return f"{yardstick_table(marks, result['bits_per_byte'])}\n{perplexity}"
     name, best = min(marks.items(), key=lambda item: item[1])
     own = result["bits_per_byte"]
     if own < best:
@@ -63,5 +66,4 @@ def text_verdict(marks: Mapping[str, float], result: Mapping[str, Any]) -> str:
         verdict = (
             f"{name} needs {1 - best / own:.1%} fewer bits than the model: give it more text, updates or parameters."
         )
-    perplexity = f"Perplexity {result['perplexity']:.1f} per token over {result['tokens']:,} tokens."
     return f"{yardstick_table(marks, own)}\n{verdict}\n{perplexity}"

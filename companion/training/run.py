@@ -13,9 +13,9 @@ from companion.training.distributed.parallel import Parallel
 from companion.training.folder import RunFolder
 from companion.training.loop import seconds_per_update
 from companion.training.settings import NumberWordsSettings, Settings, TextSettings
+from companion.training.tasks.large_text import open_text
 from companion.training.tasks.number_words import NumberWordsTask
 from companion.training.tasks.task import Task
-from companion.training.tasks.text import TextTask
 from companion.training.trainer import Trainer
 
 EVALUATIONS = 10
@@ -29,7 +29,7 @@ def open_task(settings: Settings, folder: RunFolder | None = None) -> Task:
     """
     match settings:
         case TextSettings():
-            return TextTask.open(settings, folder)
+            return open_text(settings, folder)
         case NumberWordsSettings():
             return NumberWordsTask.open(settings)
     raise ValueError(f"settings={settings!r}: expected those of a task")

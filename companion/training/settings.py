@@ -37,7 +37,10 @@ from companion.quantities import (
 from companion.training.schedule import Schedule
 
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
-_OF_THE_MACHINE = ("out", "device", "compile", "keep", "save_seconds", "tensorboard", "shard", "expert_parallel")
+_OF_THE_MACHINE = (
+    *("out", "device", "compile", "recompute", "keep", "save_seconds", "tensorboard", "shard", "expert_parallel"),
+    "yardsticks",
+)
 """What may differ from one sitting of a run to the next."""
 TASK, MODEL, TRAINING, MACHINE = "what is learned", "the model", "the training", "the machine and the run"
 PROCESSES = "several processes, started with torchrun"
@@ -282,6 +285,13 @@ class TextSettings(Settings):
         "how documents fill the windows: documents cuts only one that is longer than a window, and packs the others "
         "whole; apart does that too, and a token sees its own document alone; ring lays them end to end and cuts "
         "anywhere",
+    )
+
+    yardsticks: bool = _setting(
+        TASK,
+        True,
+        "measure what a compressor and n-grams make of the held-out text (of more than 4 MB to learn from, they read "
+        "a part); false begins sooner",
     )
 
     def __post_init__(self) -> None:

@@ -18,6 +18,7 @@ from companion.boundary import check_kind, described
 from companion.fields import require_number, require_types, require_whole, shown
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE, RoutingStats, load_entropy
+from companion.training.ahead import Ahead
 from companion.training.distributed.parallel import Parallel
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss
@@ -152,13 +153,15 @@ class Trainer:
         self.done = 0
         self._objective = self.parallel.prepare(model, lambda *batch: self.loss(*batch), compile)
         self.device = next(model.parameters()).device
+        on_gpu = self.device.type == "cuda"
+        self._batches: Callable[[int], Batch] = lambda number: self.batches(number)
+        if on_gpu:
+            self._batches = Ahead(self._batches, config.accumulate, pin=True)
         self._experts = [module for module in model.modules() if isinstance(module, MoE)]  # in the order of the routing
         self._steered = bool(self._experts) and (
             config.balance_loss > 0 or config.z_loss > 0 or any(moe.bias is not None for moe in self._experts)
         )
-        self.optimizer = adamw(
-            model, weight_decay=config.weight_decay, betas=config.betas, fused=self.device.type == "cuda"
-        )
+        self.optimizer = adamw(model, weight_decay=config.weight_decay, betas=config.betas, fused=on_gpu)
 
     def update(self) -> Update:
         """One step of the optimizer on `accumulate` micro-batches.
@@ -174,7 +177,7 @@ class Trainer:
         number = self.done + 1
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        micro = [tuple(self.batches(self.done * self.config.accumulate + i)) for i in range(self.config.accumulate)]
+        micro = [tuple(self._batches(self.done * self.config.accumulate + i)) for i in range(self.config.accumulate)]
         tokens = sum(int((batch[-1] != IGNORE).sum()) for batch in micro)
         if tokens == 0:
             raise ValueError(f"batches: expected at least one target in update {number}, got none")

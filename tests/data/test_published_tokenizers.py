@@ -2,6 +2,7 @@
 
 import json
 import sys
+from random import Random
 
 import pytest
 import sentencepiece
@@ -154,3 +155,33 @@ def test_what_is_missing_or_damaged_is_named(tmp_path, marian_folder, monkeypatc
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(ValueError, match=r"needs sentencepiece; pip install 'executable-transformer\[published\]'"):
         load_tokenizer(tmp_path)
+
+
+class Everything(TextStream):
+    """Decodes all of it again."""
+
+    def _let_go(self, text):
+        pass
+
+
+def test_a_stream_decodes_the_last_tokens_and_gives_what_decoding_everything_gives(tmp_path, marian_folder):
+    byte_pairs(tmp_path).save(str(tmp_path / "tokenizer.json"))
+    random = Random(3)
+    for tokenizer in (load_tokenizer(tmp_path), load_tokenizer(marian_folder)):
+        decoded: list[int] = []
+        decode = tokenizer.decode
+        long = [
+            i for _ in range(40) for i in tokenizer.encode(random.choice(TEXTS)) if i != getattr(tokenizer, "stop", -1)
+        ]
+        noise = random.choices(range(tokenizer.vocab), k=400)
+        for ids, before in ((long, []), (long[30:], long[:30]), (noise, long)):
+            whole = Everything(tokenizer, before)
+            expected = [*map(whole.push, ids), whole.finish()]
+            tokenizer.decode = lambda ids, n=decoded, own=decode: n.append(len(ids)) or own(ids)
+            stream = TextStream(tokenizer, before)
+            decoded.clear()
+            got = [*map(stream.push, ids), stream.finish()]
+            tokenizer.decode = decode
+            assert got == expected
+            if ids is not noise:
+                assert len(ids) > 300 and max(decoded) < 50

@@ -13,10 +13,12 @@ from models import drawn
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig
 from companion.files.published.pretrained import load_pretrained
+from companion.generation import beam as module
 from companion.generation.beam import Beam, beam_search
 from companion.generation.generate import complete
 from companion.generation.rules import Rules
 from companion.generation.sampling import Sampling
+from companion.layers.cache import KVCache
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here may look for a network
 import transformers
@@ -351,3 +353,33 @@ def test_bad_input_is_refused(change, message):
     with pytest.raises(ValueError) as caught:
         beam_search(drawn(SMALL), **{"prompts": [[1]], "width": 2, "max_new_tokens": 3, **change})
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [SMALL, BOTH], ids=["decoder", "encoder-decoder"])
+def test_only_what_candidates_do_not_share_is_copied_and_the_bits_are_those_of_copying_all(config, monkeypatch):
+    config = config.with_(vocab=9, context=60)
+    model = drawn(config, seed=4, std=0.4).eval()
+    prompts = [[1, 3, 5, 7, 2, 8], [2], [6, 6, 1]]
+    asked = {"width": 5, "max_new_tokens": 40, "stop": (0,), "source": None}
+    if config.stack == "encoder_decoder":
+        asked["source"] = [[4, 5], [6], [1, 2, 3]]
+    copied, moved = [], []
+    reordered = module._reordered
+
+    def counted(cache, parents, trails):
+        before = [store.clone() for store in cache.keys]
+        after = reordered(cache, parents, trails)
+        if len(parents) == cache.batch:
+            expected = KVCache(tuple(before), cache.values, cache.lengths, cache.filled).select(torch.tensor(parents))
+            for kept, whole in zip(after.keys, expected.keys, strict=True):
+                assert torch.equal(kept[:, :, : cache.filled], whole[:, :, : cache.filled])
+            assert torch.equal(after.lengths, expected.lengths)
+            moved.append(sum(i != parent for i, parent in enumerate(parents)) * cache.filled)
+            copied.append(sum(int((a != b).any((1, 3)).sum()) for a, b in zip(after.keys[:1], before[:1], strict=True)))
+        return after
+
+    monkeypatch.setattr(module, "_reordered", counted)
+    found = beam_search(model, prompts, **asked)
+    assert sum(moved) > 20 and sum(copied) < sum(moved) / 2
+    monkeypatch.setattr(module, "_reordered", lambda cache, parents, trails: cache.select(torch.tensor(parents)))
+    assert beam_search(model, prompts, **asked) == found

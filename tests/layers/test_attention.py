@@ -6,8 +6,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from companion import Attention, AttentionConfig, PositionConfig, attend, attention_weights
+from companion import (
+    Attention,
+    AttentionConfig,
+    FeedForwardConfig,
+    KVCache,
+    ModelConfig,
+    PositionConfig,
+    Transformer,
+    attend,
+    attention_weights,
+)
+from companion.layers import attention
 
 BACKENDS = ["reference", "sdpa"]
 
@@ -233,3 +245,46 @@ def test_a_mask_in_fp32_may_be_added_to_scores_in_half_precision(backend, dtype)
     half = attend(q.to(dtype), k.to(dtype), v.to(dtype), mask=bias, backend=backend)
     assert half.dtype == dtype
     torch.testing.assert_close(half.float(), attend(q, k, v, mask=bias), atol=0.05, rtol=0.05)
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for made in out if isinstance(out, tuple) else (out,):
+            if isinstance(made, torch.Tensor):
+                self.numbers = max(self.numbers, made.numel())
+        return out
+
+
+@pytest.mark.parametrize("kv_heads", [1, 3])
+def test_a_second_chunk_makes_no_mask_of_all_pairs_and_gives_the_same(monkeypatch, kv_heads):
+    torch.manual_seed(2)
+    q = torch.randn(2, 3, 70, 4, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(2, kv_heads, 200, 4, dtype=torch.float64) for _ in range(2))
+    expected = attend(q, k, v, causal=True, backend="reference")
+    monkeypatch.setattr(attention, "PAIRS", 2000)
+    with Largest() as largest:
+        found = attend(q, k, v, causal=True)
+    assert largest.numbers < 70 * 200 / 2
+    torch.testing.assert_close(found, expected)
+    towards = torch.randn_like(found)
+    ours, theirs = (torch.autograd.grad((out * towards).sum(), q)[0] for out in (found, expected))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("bucket", [1, 64])
+def test_prefill_makes_no_table_of_all_pairs_also_when_steps_read_whole_buckets(bucket):
+    feed_forward = FeedForwardConfig(8)
+    model = Transformer(ModelConfig(5, 8, 1, 400, AttentionConfig(2), feed_forward)).eval()
+    tokens = torch.randint(5, (2, 300))
+    cache = KVCache.create(model.config, 2, 384, bucket=bucket)
+    with torch.no_grad(), Largest() as largest:
+        _, _, cache = model.features(tokens, cache=cache)
+    assert largest.numbers <= 2 * 384 * 8 < 300 * 300
+    assert cache.open(1)[0].visible == (301 if bucket == 1 else 320)

@@ -7,8 +7,16 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig
 from companion.training import losses
-from companion.training.losses import IGNORE, bits_per_byte, cross_entropy_sum
+from companion.training.losses import (
+    IGNORE,
+    bits_per_byte,
+    cross_entropy_sum,
+    packed_next_token_loss,
+    translation_loss,
+)
+from companion.transformer import Transformer
 
 
 def test_the_sum_is_minus_ln_p_over_the_scored_positions() -> None:
@@ -140,3 +148,43 @@ def test_in_chunks_no_table_of_tokens_by_vocab_is_kept_beside_the_logits(monkeyp
         kept[whole], wide[whole] = sum(storages.values()), largest.wide
     assert wide[10**9] == 4 * 64 * 512 and wide[0] == 8 * 512
     assert kept[0] <= logits.nbytes + 4 * 64 * (8 + 4) and kept[10**9] >= 4 * logits.numel()
+
+
+@pytest.mark.parametrize("loss", ["packed", "translation"])
+def test_padding_that_causality_hides_makes_no_mask_for_attention(monkeypatch, loss) -> None:
+    """Experts are told of it, but no query is: with experts too a decoder stays on the fused causal kernel."""
+    given = []
+    theirs = torch.nn.functional.scaled_dot_product_attention
+
+    def noted(q, k, v, attn_mask=None, is_causal=False, **options):
+        given.append((q.shape[2] == k.shape[2], attn_mask is None, is_causal))
+        return theirs(q, k, v, attn_mask=attn_mask, is_causal=is_causal, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
+    stack = "decoder" if loss == "packed" else "encoder_decoder"
+    sizes = {"attention": AttentionConfig(2), "feed_forward": FeedForwardConfig(16)}
+    config = ModelConfig(vocab=11, d_model=8, layers=2, context=9, stack=stack, **sizes)
+    model = Transformer(config.with_(moe=MoEConfig(3, 2)))
+    tokens = torch.tensor([[3, 4, 5, 6, 7, 8, 9], [3, 4, 5, 6, 0, 0, 0]])
+    if loss == "packed":
+        places = torch.tensor([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, -1, -1, -1]])
+        scored = packed_next_token_loss(model, tokens, places, tokens, hide="padding")
+    else:
+        scored = translation_loss(model, torch.tensor([[1, 2, 3], [4, 5, 6]]), tokens, tokens, padding=0)
+    (decoder,) = {layer.counts.sum().item() for layer in scored.routing if layer.logits.shape[1] == 7}
+    assert decoder == 2 * 11  # two experts for each of eleven tokens; three are padding
+    causal = [unmasked for square, unmasked, triangle in given if square and triangle]
+    assert causal == [True, True]
+
+
+def test_counted_is_for_a_decoder_and_in_place_of_real() -> None:
+    sizes = {"attention": AttentionConfig(2), "feed_forward": FeedForwardConfig(16)}
+    config = ModelConfig(vocab=11, d_model=8, layers=1, context=9, moe=MoEConfig(3, 2), **sizes)
+    tokens, ones = torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long)
+    for model, given, message in (
+        (Transformer(config), {"counted": ones, "real": ones}, "in place of real"),
+        (Transformer(config.with_(stack="encoder")), {"counted": ones}, "in a decoder"),
+        (Transformer(config), {"counted": ones[:1]}, r"expected \(2, 5\), one for each token"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model(tokens, **given)

@@ -67,3 +67,12 @@ def test_a_run_from_before_there_was_a_choice_goes_on_as_it_began():
 def test_a_text_shorter_than_a_window_is_refused(packing):
     with pytest.raises(ValueError, match="context=4096: expected at most the .* tokens there are to train on"):
         _ = task(context=4096, packing=packing).batches
+
+
+def test_without_yardsticks_none_is_measured_and_the_run_is_the_same():
+    one, other = task(yardsticks=False), task()
+    assert one.record()["yardsticks"] == {} and len(other.record()["yardsticks"]) == 5
+    assert one.before({"yardsticks": {}}) == ""
+    result = {"bits_per_byte": 2.5, "perplexity": 7.0, "tokens": 300}
+    assert "2.500" in one.verdict({"yardsticks": {}}, result) and "than" not in one.verdict({"yardsticks": {}}, result)
+    assert one.settings.what_matters() == other.settings.what_matters()

@@ -14,6 +14,7 @@ from torch import Tensor
 from companion.config import ModelConfig
 from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents, require_a_window
 from companion.data.corpora import NAMED_TEXTS, Corpus, Document, Split, fingerprint, read_corpus, split
+from companion.data.large import is_large, read_large
 from companion.data.packing import PackedBatches
 from companion.data.tokenizer import BytePairTokenizer
 from companion.data.yardsticks import yardsticks
@@ -46,7 +47,7 @@ class Text:
     @classmethod
     def read(cls, settings: TextSettings) -> Text:
         """The text of `settings`. Raises `ValueError` as `read_corpus` and `split` do."""
-        corpus = read_corpus(settings.data)
+        corpus = read_large(settings.data, progress=True) if is_large(settings.data) else read_corpus(settings.data)
         return cls(corpus, split(corpus, settings.held_out))
 
     @cached_property
@@ -135,6 +136,11 @@ class TextTask(Task):
         """Of the training text."""
         return total_bytes(self.text.split.train) / sum(len(ids) - 1 for ids in self.train)
 
+    @property
+    def tokens(self) -> int:
+        """To learn from."""
+        return sum(len(ids) - 1 for ids in self.train)
+
     def files(self) -> dict[str, str]:
         return {"tokenizer.json": self.tokenizer.to_json()}
 
@@ -142,9 +148,9 @@ class TextTask(Task):
         return replace(self, kept=BytePairTokenizer.from_json(files["tokenizer.json"]))
 
     def record(self) -> dict[str, Any]:
-        """The yardsticks are measured here."""
+        """The yardsticks are measured here, unless they are switched off."""
         split = self.text.split
-        marks = yardsticks(split.train, split.held_out)
+        marks = yardsticks(split.train, split.held_out) if self.settings.yardsticks else []
         return {
             "data": [
                 path if path in NAMED_TEXTS else str(Path(path).expanduser().absolute()) for path in self.settings.data
@@ -161,7 +167,6 @@ class TextTask(Task):
 
     def facts(self) -> Sequence[tuple[str, str]]:
         corpus, split = self.text.corpus, self.text.split
-        tokens = sum(len(ids) - 1 for ids in self.train)
         return (
             ("text", f"{corpus.title}: {count(len(corpus.documents), 'document')}, {corpus.bytes:,} bytes"),
             *(("", note) for note in (*corpus.notes, *split.notes)),
@@ -172,7 +177,7 @@ class TextTask(Task):
             ),
             (
                 "tokens",
-                f"{self.config.vocab:,} kinds, {self.bytes_per_token:.2f} bytes each; {tokens:,} to learn from",
+                f"{self.config.vocab:,} kinds, {self.bytes_per_token:.2f} bytes each; {self.tokens:,} to learn from",
             ),
         )
 
@@ -193,7 +198,7 @@ class TextTask(Task):
         return "The" + " ".join(self.tokenizer.decode(ids).split(" ")).replace("\n", " ")[:70].rstrip()
 
     def before(self, record: Mapping[str, Any]) -> str:
-        return report.yardstick_table(record["yardsticks"])
+        return report.yardstick_table(record["yardsticks"]) if record["yardsticks"] else ""
 
     def verdict(self, record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
         return report.text_verdict(record["yardsticks"], result)

@@ -1,0 +1,297 @@
+"""Text that is too large to hold: documents that stay on disk, and batches of parts that become ids as they are needed.
+
+A corpus in memory takes its own size several times over, and minutes pass until all of it is ids. From `LARGE` bytes on
+files are cut into documents of at most `PIECE` bytes, known by where they lie; nothing is held of them but a checksum.
+Documents are mixed once and dealt into parts of about `PART` bytes. Training begins with the first part; another thread
+makes the next one ready meanwhile. The ids of a part are kept in a file, so that it is tokenized once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from companion.data.batches import Encoder
+from companion.data.corpora import NAMED_TEXTS, SHORTEST_REPEAT, Corpus, Document, files_of, left_out, title_of
+from companion.files.atomic import write_atomic
+
+LARGE = 64 * 2**20
+"""Bytes of files from which text stays on disk."""
+PIECE = 2**16
+"""Most bytes of a document that is a part of a file."""
+PART = 4 * 2**20
+"""Bytes of text whose ids are made together: seconds of work."""
+SAMPLE = 8 * 2**20
+"""Bytes of text that a tokenizer learns from."""
+_BREAKS = (b"\n\n", b"\n", b" ")
+_BOM = b"\xef\xbb\xbf"
+
+
+class Piece(Document):
+    """A document that is a part of a file: bytes `start` to `end`, read whenever its text is asked for.
+
+    digest: of name and text, when it was first read.
+    """
+
+    def __init__(self, name: str, file: Path, start: int, end: int, digest: bytes) -> None:
+        for field, value in (("name", name), ("file", file), ("start", start), ("end", end), ("_digest", digest)):
+            object.__setattr__(self, field, value)
+
+    @property
+    def text(self) -> str:  # type: ignore[override]
+        """Raises `ValueError` where the file has become another since."""
+        try:
+            with open(self.file, "rb") as file:
+                file.seek(self.start)
+                data = file.read(self.end - self.start)
+        except OSError as error:
+            raise ValueError(f"{self.file}: cannot be read any more ({error.strerror})") from None
+        if _digest(self.name, hashlib.sha256(data).digest()) != self._digest:
+            raise ValueError(f"{self.file}: expected the text that was there when training began; it has changed")
+        return data.decode()
+
+    @property
+    def bytes(self) -> int:
+        return self.end - self.start
+
+    @property
+    def digest(self) -> bytes:
+        return self._digest
+
+
+def is_large(paths: Sequence[str | Path]) -> bool:
+    """Whether the files of `paths` are `LARGE` together. Raises `ValueError` for a path that does not exist."""
+    size = 0
+    for path in paths:
+        if path not in NAMED_TEXTS:
+            for file, _, _ in files_of(str(path)):
+                with suppress(OSError):
+                    size += file.stat().st_size
+    return size >= LARGE
+
+
+def read_large(paths: Sequence[str | Path], *, progress: bool = False) -> Corpus:
+    """`companion.data.corpora.read_corpus` of files that are `LARGE` together: they are read once, and stay on disk.
+
+    A document that occurs twice is left out; paragraphs are not compared with each other. `StreamedBatches` leaves out
+    those that are held out as well.
+
+    Raises `ValueError` as `read_corpus` does.
+    """
+    from tqdm.auto import tqdm
+
+    documents: list[Document] = []
+    not_text: list[str] = []
+    notes: list[str] = []
+    seen: set[object] = set()
+    removed = 0
+    with tqdm(unit="B", unit_scale=True, desc="reading", disable=None if progress else True, leave=False) as bar:
+        for path in paths:
+            if path in NAMED_TEXTS:
+                documents.extend(NAMED_TEXTS[str(path)]().documents)
+                continue
+            for file, name, from_folder in files_of(str(path)):
+                if (real := file.resolve()) in seen:
+                    continue
+                seen.add(real)
+                try:
+                    found = _pieces(file, name, bar.update)
+                except OSError as error:
+                    raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+                except UnicodeError as error:
+                    if not from_folder:
+                        raise ValueError(
+                            f"{file}: expected a text file in UTF-8, got one that is not ({error})"
+                        ) from None
+                    not_text.append(name)
+                    continue
+                for document, same in found:
+                    if same in seen:
+                        removed += document.bytes
+                    else:
+                        documents.append(document)
+                        seen.add(same)
+    size = sum(document.bytes for document in documents)
+    if not_text:
+        notes.append(left_out(not_text))
+    if removed:
+        notes.append(f"removed repeated documents: {removed:,} bytes")
+    notes.append(f"read from disk as it is needed, in {len(documents):,} pieces; repeated paragraphs stay")
+    if not size:
+        raise ValueError(f"data: expected text in {', '.join(map(str, paths))}, found none")
+    return Corpus(tuple(documents), title_of(paths), tuple(notes))
+
+
+def _pieces(file: Path, name: str, count: Callable[[int], object]) -> list[tuple[Piece, bytes]]:
+    """The pieces of a file, each with what is equal for equal texts. Raises `UnicodeError` if it is no text."""
+    pieces: list[tuple[Piece, bytes]] = []
+    size = file.stat().st_size
+    if not size:
+        return pieces
+    with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = len(_BOM) if data[:3] == _BOM else 0
+        while start < size:
+            end = _end(data, start, size)
+            text = data[start:end]
+            if (nul := text.find(b"\0")) >= 0:
+                raise UnicodeError(f"a NUL byte at byte {start + nul}")
+            text.decode()
+            own = f"{name} ({len(pieces) + 1})" if pieces or end < size else name
+            same = hashlib.sha256(text).digest()
+            pieces.append((Piece(own, file, start, end, _digest(own, same)), same))
+            count(end - start)
+            start = end
+    return pieces
+
+
+def _end(data: mmap.mmap, start: int, size: int) -> int:
+    """Where a piece that begins at `start` ends: at a break between paragraphs, lines, words, or else characters."""
+    if size - start <= PIECE:
+        return size
+    for gap in _BREAKS:
+        if (place := data.rfind(gap, start + PIECE // 2, start + PIECE)) >= 0:
+            return place + len(gap)
+    end = start + PIECE
+    while end > start + PIECE - 4 and data[end] & 0xC0 == 0x80:  # inside a character
+        end -= 1
+    return end
+
+
+def _digest(name: str, of_text: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\0" + of_text).digest()
+
+
+def sample(documents: Sequence[Document], most: int) -> list[Document]:
+    """All documents, or every so many-th, so that they have about `most` bytes together; a longer one is cut."""
+    total = sum(document.bytes for document in documents)
+    if total <= most:
+        return list(documents)
+    few = documents[:: min(len(documents), -(-total // most))]
+    return [document if document.bytes <= most else Document(document.name, document.text[:most]) for document in few]
+
+
+class Parts:
+    """Documents as ids, in parts: `parts(i)` are those of part i, `len(parts)` how many there are.
+
+    They are mixed by `seed`. The ids of a part are written to `folder`, two or four bytes each, and mapped into memory
+    from then on; where that is not to be had, they are made again.
+
+    vocab:     how many ids there are.
+    held_out:  paragraphs of these documents are left out of all others.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[Document],
+        tokenizer: Encoder,
+        *,
+        vocab: int,
+        held_out: Sequence[Document],
+        seed: int,
+        folder: Path,
+    ) -> None:
+        order = np.random.default_rng(seed).permutation(len(documents))
+        ends = np.cumsum([documents[i].bytes for i in order])
+        of_part = ends // PART
+        self._parts = [[documents[i] for i in order[of_part == part]] for part in np.unique(of_part)]
+        paragraphs = (p for document in held_out for p in document.text.split("\n\n"))
+        self._known = {known for paragraph in paragraphs if len(known := paragraph.strip()) >= SHORTEST_REPEAT}
+        self._tokenizer, self._folder = tokenizer, folder
+        self._kind = np.dtype(np.uint16 if vocab <= 2**16 else np.uint32)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def bytes(self, part: int) -> int:
+        return sum(document.bytes for document in self._parts[part])
+
+    def __call__(self, part: int) -> list[Int[Tensor, " _token"]]:
+        """The ids of each document of a part, the separator first."""
+        file = self._folder / f"{part:06d}.ids"
+        try:
+            ids: npt.NDArray[np.integer] = np.memmap(file, self._kind, "r")
+        except (OSError, ValueError):
+            ids = np.array([i for document in self._parts[part] for i in self._encoded(document)], self._kind)
+            with suppress(OSError):  # a disk that is full: it works without
+                write_atomic(file, ids.tobytes())
+        places = np.flatnonzero(ids == self._tokenizer.separator)
+        return [torch.from_numpy(piece.astype(np.int64)) for piece in np.split(ids, places[1:])]
+
+    def _encoded(self, document: Document) -> list[int]:
+        text = document.text
+        kept = [paragraph for paragraph in text.split("\n\n") if paragraph.strip() not in self._known]
+        return [self._tokenizer.separator, *self._tokenizer.encode("\n\n".join(kept))]
+
+
+@runtime_checkable
+class Windows(Protocol):
+    """`TrainingBatches` or `PackedBatches` of one part, a window in a batch."""
+
+    windows: int
+
+    def __call__(self, step: int) -> tuple[Tensor, ...]: ...
+
+
+class StreamedBatches:
+    """Batches of windows from one part after the other. In an epoch each part is gone through once, by what `make`
+    makes of it; the next epoch has them in another order. A batch is a function of its number alone, and may hold the
+    end of one part with the beginning of the next.
+
+    make:    the windows of a part: from its documents.
+    total:   windows of an epoch, as far as it is known without all parts: by bytes, from the first one.
+    """
+
+    def __init__(self, parts: Parts, make: Callable[[Sequence[Tensor]], Windows], *, batch: int, seed: int) -> None:
+        self._parts, self._make, self.batch, self._seed = parts, make, batch, seed
+        self._sizes: dict[int, int] = {}
+        self._ends = [0]  # of the windows of every visit to a part
+        self._ready = lru_cache(maxsize=3)(lambda part: self._pool.submit(self._made, part))
+        self._pool = ThreadPoolExecutor(1, "ids")
+        self._order = lru_cache(maxsize=2)(
+            lambda epoch: np.random.default_rng((seed, epoch)).permutation(len(parts)).tolist()
+        )
+        share = parts.bytes(self._part(0)) / sum(map(parts.bytes, range(len(parts))))
+        self.total = self._windows(self._part(0)) / share
+
+    def __call__(self, step: int) -> tuple[Tensor, ...]:
+        """Batch number `step`, as `make`'s have it."""
+        rows = [self._row(step * self.batch + i) for i in range(self.batch)]
+        return tuple(torch.cat(column) for column in zip(*rows, strict=True))
+
+    def epochs(self, steps: int) -> float:
+        """How often `steps` batches go through the text, about."""
+        return steps * self.batch / self.total
+
+    def _row(self, number: int) -> tuple[Tensor, ...]:
+        while number >= self._ends[-1]:
+            self._ends.append(self._ends[-1] + self._windows(self._part(len(self._ends) - 1)))
+        visit = bisect_right(self._ends, number) - 1
+        made: Windows = self._ready(self._part(visit)).result()
+        self._ready(self._part(visit + 1))  # meanwhile
+        epoch = visit // len(self._parts)
+        return made(epoch * made.windows + number - self._ends[visit])
+
+    def _part(self, visit: int) -> int:
+        epoch, place = divmod(visit, len(self._parts))
+        return int(self._order(epoch)[place])
+
+    def _windows(self, part: int) -> int:
+        if part not in self._sizes:
+            self._sizes[part] = self._ready(part).result().windows
+        return self._sizes[part]
+
+    def _made(self, part: int) -> Windows:
+        return self._make(self._parts(part))

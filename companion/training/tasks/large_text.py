@@ -1,0 +1,72 @@
+"""The task of going on with text that is too large to hold: the same as `text`, on parts of it in turn."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from torch import Tensor
+
+from companion.data.batches import TrainingBatches, require_a_window
+from companion.data.large import SAMPLE, Parts, StreamedBatches, is_large, sample
+from companion.data.packing import PackedBatches
+from companion.data.tokenizer import BytePairTokenizer
+from companion.files.kept import kept_file
+from companion.training.folder import RunFolder
+from companion.training.precision import derived_seed
+from companion.training.settings import TextSettings
+from companion.training.tasks.text import TextTask, total_bytes
+
+
+def open_text(settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
+    """`TextTask.open`, of the kind that the size of the text asks for. Raises `ValueError` as it does."""
+    settings.model_config(settings.vocab)  # a model that cannot be should not wait for its text
+    return (LargeTextTask if is_large(settings.data) else TextTask).open(settings, folder)
+
+
+@dataclass(frozen=True)
+class LargeTextTask(TextTask):
+    """`TextTask` without a table of all ids: its tokenizer learns from a sample, and training reads part after part.
+
+    What is said of all tokens is estimated from the first part.
+    """
+
+    @cached_property
+    def tokenizer(self) -> BytePairTokenizer:
+        if self.kept is not None:
+            return self.kept
+        most = self.settings.model_config(self.settings.vocab).vocab
+        return BytePairTokenizer.train((document.text for document in sample(self.text.split.train, SAMPLE)), most)
+
+    @cached_property
+    def _parts(self) -> Parts:
+        seed = derived_seed(self.settings.seed, 4)
+        known = f"{self.fingerprint} {seed} {self.tokenizer.to_json()}"
+        folder = kept_file("ids") / hashlib.sha256(known.encode()).hexdigest()[:16]
+        split = self.text.split
+        return Parts(
+            split.train, self.tokenizer, vocab=self.tokenizer.vocab, held_out=split.held_out, seed=seed, folder=folder
+        )
+
+    @cached_property
+    def train(self) -> Sequence[Tensor]:
+        """The first part of the training text as ids."""
+        return self._parts(0)
+
+    @cached_property
+    def batches(self) -> StreamedBatches:  # type: ignore[override]
+        settings, context = self.settings, self.config.context
+        require_a_window(self.train, context)
+        kind = TrainingBatches if settings.packing == "ring" else PackedBatches
+        make = partial(kind, context=context, batch=1, seed=derived_seed(settings.seed, 1))
+        return StreamedBatches(self._parts, make, batch=settings.batch, seed=derived_seed(settings.seed, 5))
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self._parts.bytes(0) / sum(len(ids) - 1 for ids in self.train)
+
+    @property
+    def tokens(self) -> int:
+        return round(total_bytes(self.text.split.train) / self.bytes_per_token)
