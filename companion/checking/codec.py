@@ -40,8 +40,9 @@ def unpack(data: bytes) -> Any:
 def _written(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         name = str(len(tensors))
-        tensors[name] = value.detach().clone().contiguous()
-        return {"tensor": name}
+        order = sorted(range(value.dim()), key=lambda axis: -value.stride()[axis])  # of the axes in memory
+        tensors[name] = value.detach().permute(order).clone(memory_format=torch.contiguous_format)
+        return {"tensor": name} if order == sorted(order) else {"tensor": [name, order]}
     if isinstance(value, float):
         return {"float": value.hex()}
     if value is None or isinstance(value, (bool, int, str)):
@@ -57,6 +58,9 @@ def _read(text: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if not isinstance(text, dict):
         return text
     ((kind, inner),) = text.items()
+    if kind == "tensor" and isinstance(inner, list):
+        name, order = inner
+        return tensors[name].permute([order.index(axis) for axis in range(len(order))])
     if kind == "tensor":
         return tensors[inner]
     if kind == "float":
@@ -92,6 +96,7 @@ def outcome_value(outcome: Outcome) -> dict[str, Any]:
         "changed": outcome.changed,
         "result": outcome.result.value if outcome.result else None,
         "spoiled": outcome.spoiled,
+        "shared": outcome.shared,
     }
 
 
@@ -105,7 +110,8 @@ def outcome_of(value: Any) -> Outcome:
             raise ValueError(f"a call cannot end as {result.value}")
         changed = tuple(int(i) for i in value["changed"])
         spoiled = bool(value.get("spoiled", False))  # keys that were handed out earlier do not say
-        return Outcome(value["value"], error, gradients, changed, result, spoiled)
+        shared = tuple(int(i) for i in value.get("shared", ()))
+        return Outcome(value["value"], error, gradients, changed, result, spoiled, shared)
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"expected an outcome: {error}") from None
 
@@ -119,4 +125,7 @@ def case_value(case: Case) -> dict[str, Any]:
         "gradients": case.gradients,
         "tolerance": case.tolerance,
         "exact_zero": case.exact_zero,
+        "only_nan": case.only_nan,
+        "alias": case.alias,
+        "layout": case.layout,
     }

@@ -12,15 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from .compare import MOST_NUMBERS, describe, difference
 from .exercise import Answer, Case, Exercise
+from .laws import holds_nan, law_cases
+from .memory import identical, in_other_order, overwrite, shared_with
 
 LONGEST_INPUT = 400  # characters
 KEPT = 8  # earlier results that are looked at again
+_AGAIN = "after other inputs, with tensors in another memory layout, its former results written into"
 
 
 class Result(Enum):
@@ -43,6 +46,7 @@ class Outcome:
     gradients:  where the case asks: of each floating tensor among the arguments; None where there is none.
     changed:    the arguments, by position, that the call wrote into.
     spoiled:    the call changed what an earlier one had returned.
+    shared:     the arguments, by position, with which the result shares memory.
     result:     MISSING where nothing is written yet, TIMEOUT where the call did not end, CRASHED where it took its
                 process along; else None.
     """
@@ -53,9 +57,13 @@ class Outcome:
     changed: tuple[int, ...] = ()
     result: Result | None = None
     spoiled: bool = False
+    shared: tuple[int, ...] = ()
 
 
-Call = Callable[[Case], Outcome]
+class Call(Protocol):
+    """An answer, wherever it runs. `again`: the second call, on arguments that lie in memory in another order."""
+
+    def __call__(self, case: Case, again: bool = False, /) -> Outcome: ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,8 @@ class AnswerKey:
 
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
     """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
-    cases = tuple(exercise.inputs(seed))
+    own = tuple(exercise.inputs(seed))
+    cases = (*own, *law_cases(exercise, own, lambda case: in_this_process(exercise.reference)(case).value))
 
     def gives(answer: Answer) -> Callable[[int], Outcome]:
         call = in_this_process(answer)
@@ -120,16 +129,16 @@ def examine(key: AnswerKey, call: Call) -> Verdict:
     """Try an answer on the key's cases, in their order, up to the first that it fails.
 
     Then once more, the last case first: whatever the exercise, an answer gives the same for the same input, whatever it
-    was called with in between, and leaves its earlier results as they were.
+    was called with in between, however that lies in memory, and whatever was written into its earlier results.
     """
     verdict = _examine_once(key, call)
     if verdict.result is not Result.RIGHT:
         return verdict
     for index in reversed(range(len(key.cases))):
-        case, outcome = key.cases[index], call(key.cases[index])
+        case, outcome = key.cases[index], call(key.cases[index], True)
         fault = _fault(case, outcome, key.expected(index), key.names)
         if fault is not None:
-            said = f"right at first, and not when it was called again after other inputs: {fault}"
+            said = f"right at first, and not when it was called again {_AGAIN}: {fault}"
             return Verdict(outcome.result or Result.WRONG, case.shows, _input(key.names, case), said)
     return verdict
 
@@ -161,8 +170,12 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
             return f"expected a ValueError, got {describe(outcome.value)}"
         kind, message = outcome.error
         return None if kind == "ValueError" else f"expected a ValueError, got {kind}: {message}"
+    if case.only_nan and outcome.error is not None and outcome.error[0] == "ValueError":
+        return None
     if outcome.error is not None:
         return f"it raised {outcome.error[0]}: {outcome.error[1]}"
+    if case.only_nan:
+        return None if holds_nan(outcome.value) else f"expected NaN in the result, got {describe(outcome.value)}"
     fault = difference(outcome.value, expected.value, case.tolerance, exact_zero=case.exact_zero)
     if fault is not None and not case.arguments and type(outcome.value) is type(expected.value):
         return f"{describe(outcome.value)} is not it"  # the one answer there is stays the reader's to find
@@ -171,6 +184,9 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
         return f"the result is right, but the call wrote into its argument {changed}; work on a copy"
     if fault is None and outcome.spoiled:
         return "the result is right, but the call changed what an earlier call had returned; give each its own memory"
+    if fault is None and outcome.shared and not case.alias:
+        shared = ", ".join(names[i] for i in outcome.shared)
+        return f"the result is right, but it shares its memory with the argument {shared}; return a copy"
     if fault is None and case.gradients:
         return _gradient_fault(outcome, expected, case, names)
     return fault
@@ -254,9 +270,13 @@ def in_this_process(answer: Answer) -> Call:
     """An answer that is called in this process, on copies of the arguments."""
     earlier: deque[tuple[Any, Any]] = deque(maxlen=KEPT)  # what was returned, and what was in it then
 
-    def call(case: Case) -> Outcome:
-        arguments = [_copied(value, case.gradients) for value in case.arguments]
+    def call(case: Case, again: bool = False) -> Outcome:
+        arguments = [_copied(value, case.gradients, again and case.layout) for value in case.arguments]
         before = [_copied(value, False) for value in case.arguments]
+        if again:  # whoever has a result may write into it
+            for value, _ in earlier:
+                overwrite(value)
+            earlier.clear()
         # The processor's generator alone: `torch.manual_seed` writes a traceback for each device that is not there.
         torch.default_generator.manual_seed(0)
         try:
@@ -271,12 +291,13 @@ def in_this_process(answer: Answer) -> Call:
         if strange := _without_plain_numbers(value):
             return Outcome(error=("TypeError", strange))
         pairs = enumerate(zip(arguments, before, strict=True))
-        changed = tuple(i for i, (now, was) in pairs if not _identical(now, was))
+        changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
         gradients = _gradients(value, arguments) if case.gradients else None
         given = _detached(value)
-        spoiled = any(not _identical(_detached(now), was) for now, was in earlier)
+        spoiled = any(not identical(_detached(now), was) for now, was in earlier)
         earlier.append((value, given))
-        return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled)
+        shared = tuple(i for i, argument in enumerate(arguments) if shared_with(value, argument))
+        return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled, shared=shared)
 
     return call
 
@@ -309,32 +330,20 @@ def _floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _copied(value: Any, leaves: bool) -> Any:
+def _copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
     if isinstance(value, torch.Tensor):
-        copy = value.detach().clone()
+        copy = in_other_order(value.detach()) if other_order else value.detach().clone()
         return copy.requires_grad_() if leaves and _floating(copy) else copy
     if isinstance(value, Mapping):
-        return {key: _copied(part, leaves) for key, part in value.items()}
+        return {key: _copied(part, leaves, other_order) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        copies = [_copied(part, leaves) for part in value]
+        copies = [_copied(part, leaves, other_order) for part in value]
         return copies if isinstance(value, list) else tuple(copies)  # a NamedTuple, too
     return value
 
 
 def _detached(value: Any) -> Any:
     return _copied(value, False)
-
-
-def _identical(now: Any, was: Any) -> bool:
-    if now is was:  # what cannot be copied
-        return True
-    if isinstance(was, torch.Tensor):
-        return isinstance(now, torch.Tensor) and now.shape == was.shape and difference(now.detach(), was, 0.0) is None
-    if isinstance(was, Mapping):
-        return set(now) == set(was) and all(_identical(now[key], was[key]) for key in was)
-    if isinstance(was, (list, tuple)):
-        return len(now) == len(was) and all(_identical(a, b) for a, b in zip(now, was, strict=True))
-    return bool(now == was or now != now)
 
 
 def _gradients(value: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:

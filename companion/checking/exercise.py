@@ -29,7 +29,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -58,6 +58,9 @@ class Case:
     gradients:  compare the gradients with respect to all floating tensors among the arguments, too.
     tolerance:  how far a number may be from the expected one, absolute and relative; by default what the dtype allows.
     exact_zero: where 0 is expected, nothing else will do, however small; an `Exercise` says so for all its cases.
+    only_nan:   all that is asked is that the result has NaN in it, or that the arguments are refused.
+    alias:      the result may share memory with the arguments; an `Exercise` says so for all its cases.
+    layout:     the arguments may lie in memory in any order; likewise.
     """
 
     shows: str
@@ -66,6 +69,9 @@ class Case:
     gradients: bool = False
     tolerance: float | None = None
     exact_zero: bool = False
+    only_nan: bool = False
+    alias: bool = False
+    layout: bool = True
 
 
 class Draw:
@@ -122,6 +128,7 @@ class Exercise:
     reference:   the same, to call.
     forbidden:   names that an answer must not use, such as "softmax" where the exercise is the softmax.
     exact_zero:  the statement speaks of exact zeros: where the reference gives 0, nothing else will do.
+    excused:     laws (`laws.EXCUSES`) that do not hold here, each with the reason.
     """
 
     id: str
@@ -138,6 +145,7 @@ class Exercise:
     minutes: int
     forbidden: tuple[str, ...] = ()
     exact_zero: bool = False
+    excused: Mapping[str, str] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
     variants: list[Answer] = field(default_factory=list)
     _cases: Callable[[Draw], Iterable[Case]] | None = None
@@ -179,7 +187,8 @@ class Exercise:
         if self._cases is None:
             raise ValueError(f"exercise {self.id} has no cases")
         cases = self._cases(Draw(seed))
-        return (replace(case, exact_zero=True) if self.exact_zero else case for case in cases)
+        zero, alias, layout = self.exact_zero, "memory" in self.excused, "layout" not in self.excused
+        return (replace(c, exact_zero=c.exact_zero or zero, alias=alias, layout=layout) for c in cases)
 
 
 def exercise(
@@ -193,6 +202,7 @@ def exercise(
     hints: Sequence[str],
     forbidden: Sequence[str] = (),
     exact_zero: bool = False,
+    excused: Mapping[str, str] | None = None,
 ) -> Callable[[Answer], Exercise]:
     """Decorator: turns the reference solution into an `Exercise`.
 
@@ -206,6 +216,9 @@ def exercise(
     hints:       three, each giving away a little more.
     forbidden:   names that an answer must not use.
     exact_zero:  where the reference gives 0, nothing else will do, however small.
+    excused:     laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan" and
+                 "dtype" (`laws`), "memory" (the result may be an argument, or a view into one) and "layout" (the
+                 arguments lie in memory in the order of their axes).
 
     Raises `ValueError` for an id that is not lesson and number, a task that is not a short line, not three hints, a
     function without statement or without the two markers around its solution.
@@ -242,6 +255,7 @@ def exercise(
             minutes=minutes,
             forbidden=tuple(forbidden),
             exact_zero=exact_zero,
+            excused=dict(excused or {}),
         )
 
     return make

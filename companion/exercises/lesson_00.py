@@ -103,6 +103,9 @@ def _():
     points=2,
     difficulty=2,
     minutes=10,
+    excused={
+        "levels": "by hand, before lesson 02 has subtracted a maximum",
+    },
     hints=(
         "`K @ q` gives one dot product for each word. Which number are they divided by?",
         "The square root of `len(q)`; then give every position after `t` the score minus infinity, with `masked_fill`.",
@@ -369,6 +372,9 @@ def _(y, gain, eps):
     points=3,
     difficulty=2,
     minutes=15,
+    excused={
+        "nan": "an expert that nobody visits need not be computed",
+    },
     hints=(
         "`scores, chosen = (x @ w_r).topk(k)` are the best scores, and whose they are.",
         "`scores.softmax(-1)` are the shares: the softmax of the chosen scores alone.",

@@ -429,7 +429,7 @@ def _(q, k, v, may_look, g):
 
 @masked_gradients.variant
 def _(q, k, v, may_look, g):
-    z = torch.einsum("qd,kd->qk", q, k) * q.shape[1] ** -0.5
+    z = (torch.einsum("qd,kd->qk", q, k) * q.shape[1] ** -0.5).masked_fill(~may_look, -torch.inf)
     e = torch.where(may_look, (z - z.amax(1, keepdim=True)).exp(), 0.0)
     a = e / e.sum(1, keepdim=True)
     da = torch.einsum("qe,ke->qk", g, v)

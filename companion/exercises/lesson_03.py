@@ -239,6 +239,9 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     points=2,
     difficulty=2,
     minutes=10,
+    excused={
+        "memory": "a split is a view, and moves no number",
+    },
     hints=(
         "Cut the last axis in two first; the token axis stays where it is.",
         "`x.view(batch, token, heads, width)`, and then exchange the axes for token and head.",
@@ -379,6 +382,9 @@ def _(x, heads):
     points=2,
     difficulty=2,
     minutes=5,
+    excused={
+        "memory": "joining one head is a view",
+    },
     hints=(
         "The way back is the way out in reverse: which of the two steps comes first?",
         "Exchange the axes for head and token; then join the last two.",
@@ -665,7 +671,8 @@ def _(q, k, v):
     g, out = q.shape[1] // k.shape[1], []
     for i in range(q.shape[1]):
         key, value = k[:, i // g], v[:, i // g]
-        e = (q[:, i] @ key.mT * q.shape[-1] ** -0.5).exp()
+        z = q[:, i] @ key.mT * q.shape[-1] ** -0.5
+        e = (z - z.amax(-1, keepdim=True)).exp()
         out.append(e / e.sum(-1, keepdim=True) @ value)
     return torch.stack(out, 1)
 
@@ -703,6 +710,9 @@ def _(q, k, v):
     points=4,
     difficulty=3,
     minutes=20,
+    excused={
+        "one": "the rows are heads times d_k: one alone cannot be cut to 1",
+    },
     hints=(
         "`nn.Linear` stores its matrix on its side. Which *rows* of `w_q` belong to head i? And of `w_v`, whose heads have another width?",
         "A head's rows are neighbours: `w_q.split(d_k)` cuts `w_q` into one block a head, with d_k = number of rows / heads.",
@@ -1156,7 +1166,9 @@ def _(x, source, w_q, w_k, w_v, w_o, heads, may_look):
     q = torch.einsum("btm,mhc->bhtc", x, w_q.view(d_model, heads, -1))
     k = torch.einsum("btm,mhc->bhtc", source, w_k.view(d_model, heads, -1))
     v = torch.einsum("btm,mhc->bhtc", source, w_v.view(d_model, heads, -1))
-    e = torch.exp(torch.einsum("bhqc,bhkc->bhqk", q, k) * q.size(3) ** -0.5) * may_look.unsqueeze(1)
+    z = torch.einsum("bhqc,bhkc->bhqk", q, k) * q.size(3) ** -0.5
+    z = z.masked_fill(~may_look.unsqueeze(1), -torch.inf)
+    e = torch.exp(z - z.amax(3, keepdim=True))
     return torch.einsum("bhqk,bhkc,hcm->bqm", e / e.sum(3, keepdim=True), v, w_o.view(heads, -1, d_model))
 
 

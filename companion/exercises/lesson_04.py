@@ -269,6 +269,11 @@ def _(k, d, base):
     points=3,
     difficulty=3,
     minutes=15,
+    excused={
+        "levels": "no number of a wave is above 1",
+        "offset": "no number of a wave is above 1",
+        "one": "the width is even",
+    },
     hints=(
         "Why can the dot product of p and q not be enough?",
         "What is M_k p_s when k = t - s?",
@@ -408,6 +413,9 @@ def _(p, q):
     points=4,
     difficulty=3,
     minutes=20,
+    excused={
+        "nan": "solvers of PyTorch raise an error of their own for NaN",
+    },
     hints=(
         "With positions as columns the score of m for n is p_m^T A p_n, where A = W_q W_k^T / sqrt(d).",
         "Which A gives p_m . p_(n + j)? Equation (4.4) moves p_n by j places.",
@@ -559,6 +567,9 @@ def _(j, w_k, sharpness):
     points=3,
     difficulty=2,
     minutes=20,
+    excused={
+        "one": "the width is even",
+    },
     hints=(
         "In a row with `length` real tokens, how many padding tokens stand in front?",
         "`torch.arange(n) - (n - lengths)[:, None]` is a (batch, token) tensor of positions. What does a negative one mean?",
@@ -962,6 +973,12 @@ def _(positions, d, base, dtype):
     points=4,
     difficulty=3,
     minutes=20,
+    excused={
+        "levels": "rows that one matrix shifts cannot be changed one by one",
+        "offset": "rows that one matrix shifts cannot be changed one by one",
+        "one": "a single component of a shifted row does not follow from itself",
+        "nan": "solvers of PyTorch raise an error of their own for NaN",
+    },
     hints=(
         "Below each other the equations read: after = before M^T. What is unknown stands on the right.",
         "`torch.linalg.lstsq(A, B).solution` is the Y that brings A Y closest to B. Which matrix is Y here?",

@@ -421,7 +421,7 @@ def _(weight, heads):
     rows, d_model = weight.shape
     if rows % (2 * heads):
         raise ValueError(f"{rows} rows do not make pairs for {heads} heads")
-    return weight.reshape(heads, -1, 2, d_model).transpose(1, 2).reshape(rows, d_model)
+    return weight.reshape(heads, -1, 2, d_model).transpose(1, 2).reshape(rows, d_model).clone()
 
 
 @convert_layout.variant

@@ -356,7 +356,8 @@ def _(y, x, W_q, W_k, W_v, real):
     kept = real.nonzero()[:, 0]
     rows = []
     for slot in y:
-        e = torch.stack([torch.exp((slot @ W_q).dot(x[j] @ W_k) / W_k.shape[1] ** 0.5) for j in kept])
+        z = torch.stack([(slot @ W_q).dot(x[j] @ W_k) / W_k.shape[1] ** 0.5 for j in kept])
+        e = torch.exp(z - z.max())
         rows.append(torch.zeros(len(x), dtype=x.dtype).index_put((kept,), e / e.sum()))
     weights = torch.stack(rows)
     return torch.stack([sum(row[j] * (x[j] @ W_v) for j in kept) for row in weights]), weights
@@ -677,7 +678,8 @@ def _(y, x, W_q, W_k, W_v, g):
 def _(y, x, W_q, W_k, W_v, g):
     # the two bilinear forms, each as one matrix from the source's side
     asks, hears = y @ W_q @ W_k.T / math.sqrt(W_k.shape[1]), g @ W_v.T  # (target token, d_model), both
-    e = torch.exp(torch.einsum("id,jd->ij", asks, x))
+    z = torch.einsum("id,jd->ij", asks, x)
+    e = torch.exp(z - z.amax(1, keepdim=True))
     a = e / e.sum(1, keepdim=True)
     da = torch.einsum("id,jd->ij", hears, x)
     dz = a * da - a * torch.einsum("ij,ij->i", a, da)[:, None]

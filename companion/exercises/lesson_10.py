@@ -352,6 +352,9 @@ def _(x, w_q, w_k, w_v, keys, values):
     points=2,
     difficulty=2,
     minutes=10,
+    excused={
+        "nan": "of a logit that is no number nothing is said",
+    },
     hints=(
         "Softmax first.",
         "The threshold is m times the largest probability; tokens below it get zero.",
@@ -1177,6 +1180,9 @@ def _(q, k, v, keys, values, lengths, base):
     points=3,
     difficulty=3,
     minutes=20,
+    excused={
+        "one": "of one token, a text has a single continuation, and width asks for more",
+    },
     hints=(
         "What becomes of the product (10.5), and of its logarithm, when one token is added to the text?",
         "All beams compete: add scores[:, None], flatten the (beam, vocab) table, take the `width` largest of all.",

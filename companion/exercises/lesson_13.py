@@ -248,6 +248,9 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     points=3,
     difficulty=3,
     minutes=20,
+    excused={
+        "memory": "in heads of width 2 the rows stay where they are",
+    },
     hints=(
         "Interleaved, pair j of a head is its rows 2 j and 2 j + 1. In halves, it is its rows j and j + d_head / 2.",
         "New row j is old row 2 j, and new row j + d_head / 2 is old row 2 j + 1: all even rows, then all odd ones, in each head.",

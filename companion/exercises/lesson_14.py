@@ -229,6 +229,9 @@ def _(gradients, tokens):
     points=2,
     difficulty=2,
     minutes=10,
+    excused={
+        "memory": "gradients below the limit stay as they are",
+    },
     hints=(
         "The global norm is the root of the sum of all squares, over all tensors.",
         "Every tensor is multiplied by the same number, so that the direction stays.",

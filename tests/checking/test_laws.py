@@ -1,5 +1,6 @@
 """What holds for every answer, whatever the exercise: it forgets nothing it must keep, and remembers nothing else."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -9,6 +10,7 @@ from companion.checking.codec import outcome_of, outcome_value
 from companion.checking.compare import difference
 from companion.checking.examine import AnswerKey, Outcome, Result, examine, in_this_process, key_of
 from companion.checking.exercise import Case
+from companion.checking.laws import EXCUSES, NAMES
 from companion.checking.sealed import seal, unseal
 from companion.exercises.catalogue import exercises
 
@@ -101,7 +103,7 @@ def test_a_named_tuple_is_a_tuple():
     key = AnswerKey(
         ("x",), (Case("two results", (torch.ones(2),)),), lambda i: Outcome((torch.ones(2), torch.ones(2))), ()
     )
-    assert examine(key, in_this_process(lambda x: Head(x, x.clone()))).result is Result.RIGHT
+    assert examine(key, in_this_process(lambda x: Head(x.clone(), x.clone()))).result is Result.RIGHT
 
 
 @pytest.mark.parametrize("spoiled", [True, False])
@@ -145,3 +147,88 @@ def test_a_small_weight_on_a_hidden_key_is_found():
 def test_results_of_foreign_kinds_are_compared_and_not_raised():
     verdict = examined(lambda x, factor: (x * factor).numpy())
     assert verdict.result is Result.WRONG and "got a ndarray" in verdict.fault
+
+
+def test_a_result_that_is_its_argument_is_found_unless_it_may_be():
+    def kept(x, factor):
+        return x if factor == 1 else x * factor
+
+    case = Case("times one", (torch.ones(3), 1.0))
+    key = AnswerKey(KEY.names, (case,), lambda index: Outcome(torch.ones(3)), ())
+    assert "shares its memory with the argument x" in examine(key, in_this_process(kept)).fault
+    allowed = replace(key, cases=(replace(case, alias=True),))
+    assert examine(allowed, in_this_process(kept)).result is Result.RIGHT
+
+
+def test_a_result_that_is_kept_for_the_next_call_is_found_when_somebody_writes_into_it():
+    known: dict = {}
+
+    def remembers(x, factor):
+        return known.setdefault((tuple(x.tolist()), factor), x * factor)
+
+    assert "its former results written into" in examined(remembers).fault
+
+
+def test_an_answer_that_needs_its_tensors_in_a_row_is_found():
+    key = AnswerKey(("x",), (Case("doubles", (torch.ones(2, 3),)),), lambda index: Outcome(torch.full((6,), 2.0)), ())
+    assert "another memory layout" in examine(key, in_this_process(lambda x: x.view(6) * 2)).fault
+    assert examine(key, in_this_process(lambda x: x.reshape(6) * 2)).result is Result.RIGHT
+    bound = replace(key, cases=(replace(key.cases[0], layout=False),))
+    assert examine(bound, in_this_process(lambda x: x.view(6) * 2)).result is Result.RIGHT
+
+
+def masked_after(scores, may_look):
+    e = (scores - scores.amax(-1, keepdim=True)).exp() * may_look
+    return e / e.sum(-1, keepdim=True).masked_fill(~may_look.any(-1, keepdim=True), 1.0)
+
+
+def one_maximum(scores, may_look):
+    z = scores.masked_fill(~may_look, -torch.inf)
+    e = (z - z.max()).exp()
+    return e / e.sum(-1, keepdim=True).masked_fill(~may_look.any(-1, keepdim=True), 1.0)
+
+
+def no_number_hidden(scores, may_look):
+    return exercises()["2.3"].reference(scores.nan_to_num(0.0), may_look)
+
+
+def no_axis_of_one(scores, may_look):
+    if 1 in scores.shape:
+        raise ValueError("one is too few")
+    return exercises()["2.3"].reference(scores, may_look)
+
+
+@pytest.mark.parametrize(
+    ("answer", "law"),
+    [(masked_after, "levels"), (one_maximum, "levels"), (no_number_hidden, "nan"), (no_axis_of_one, "one")],
+)
+def test_the_laws_make_cases_that_nobody_wrote_down(answer, law):
+    exercise = exercises()["2.3"]
+
+    def refusing(scores, may_look):
+        if may_look.dtype != torch.bool or may_look.shape != scores.shape:
+            raise ValueError("may_look")
+        return answer(scores, may_look)
+
+    made = tuple(case for case in key_of(exercise).cases if case.shows == NAMES[law])
+    expected = [in_this_process(exercise.reference)(case) for case in made]
+    key = AnswerKey(("scores", "may_look"), made, lambda index: expected[index], ())
+    verdict = examine(key, in_this_process(refusing))
+    assert verdict.result is not Result.RIGHT and verdict.shows == NAMES[law]
+
+
+def test_an_exercise_is_excused_by_names_that_there_are_and_with_a_reason():
+    excused = [(one.id, law, why) for one in exercises().values() for law, why in one.excused.items()]
+    assert excused and all(law in EXCUSES and why for _, law, why in excused)
+
+
+def test_a_nan_may_be_refused_and_must_not_be_taken_out():
+    case = Case("NaN shows", (torch.tensor([1.0, torch.nan]),), only_nan=True)
+    key = AnswerKey(("x",), (case,), lambda index: Outcome(torch.tensor([1.0, torch.nan])), ())
+
+    def refuses(x):
+        raise ValueError("x: expected numbers, got NaN")
+
+    assert examine(key, in_this_process(refuses)).result is Result.RIGHT
+    assert examine(key, in_this_process(lambda x: x + 1)).result is Result.RIGHT
+    assert "expected NaN" in examine(key, in_this_process(lambda x: x.nan_to_num())).fault

@@ -256,8 +256,8 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
             asked = codec.unpack(receive(channel))
         except EOFError:
             return
-        given = case("", tuple(asked["arguments"]), gradients=asked["gradients"])
-        reply(attempt(lambda given=given: call(given)))
+        given = case("", tuple(asked["arguments"]), gradients=asked["gradients"], layout=asked["layout"])
+        reply(attempt(lambda given=given, again=asked["again"]: call(given, again)))
 
 
 def _named(error: BaseException) -> tuple[str, str]:

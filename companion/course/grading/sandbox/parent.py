@@ -181,7 +181,9 @@ class Worker:
         end = time.monotonic() + self.limits.seconds
         first = {"source": program.source, "name": program.name, "forbidden": program.forbidden}
         asked: list[tuple[int | None, dict[str, Any]]] = [(None, first)]
-        asked += [(i, {"arguments": cases[i].arguments, "gradients": cases[i].gradients}) for i in order]
+        for at, i in enumerate(order):
+            facts = {"gradients": cases[i].gradients, "layout": cases[i].layout, "again": i in order[:at]}
+            asked.append((i, {"arguments": cases[i].arguments, **facts}))
         for index, message in asked:
             run.at = index
             try:
@@ -307,7 +309,7 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
     error = None if outcome.error is None else (_plain(outcome.error[0])[:80], _plain(outcome.error[1]))
     if case is None:
         return Outcome(error=error, result=outcome.result)
-    if not all(0 <= index < len(case.arguments) for index in outcome.changed):
+    if not all(0 <= index < len(case.arguments) for index in (*outcome.changed, *outcome.shared)):
         raise ValueError("there is no such argument")
     gradients = outcome.gradients if case.gradients else None
     if gradients is not None:
@@ -317,9 +319,8 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
         if len(gradients) != len(floating) or not known:
             raise ValueError("there are other tensors to have gradients")
     _check_size(outcome.value)
-    return Outcome(
-        outcome.value, error, gradients, tuple(sorted(set(outcome.changed))), outcome.result, outcome.spoiled
-    )
+    changed, shared = (tuple(sorted(set(places))) for places in (outcome.changed, outcome.shared))
+    return Outcome(outcome.value, error, gradients, changed, outcome.result, outcome.spoiled, shared)
 
 
 def _plain(text: str) -> str:

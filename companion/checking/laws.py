@@ -1,0 +1,158 @@
+"""Cases that follow from an exercise's own ones, whatever it asks: what nobody wrote down, every answer must stand.
+
+From one of the cases others are made, and the reference says what is right there: each axis of size one, rows of quite
+different levels, a large number added to all, NaN in one place, the other dtype. A case is left out where the reference
+refuses its arguments or gives NaN of its own: nothing was promised there. An exercise is excused from a law by name,
+with a reason, in its source (`excused`).
+
+The other laws need no case of their own (`examine`): a second call after other ones, on arguments that lie in memory in
+another order; arguments and earlier results left as they were; no memory shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .exercise import Case, Exercise
+
+ONE = "an axis of size one is an axis"
+LEVELS = "rows and columns of quite different levels"
+OFFSET = "a large number added to all"
+NAN = "a NaN that goes in shows in the result"
+DTYPE = "the result has the dtype of what goes in"
+SHOWN = (ONE, LEVELS, OFFSET, NAN, DTYPE)
+"""What these cases show, in words that hold for every exercise."""
+
+NAMES = {"one": ONE, "levels": LEVELS, "offset": OFFSET, "nan": NAN, "dtype": DTYPE}
+"""Short names, by which an exercise is excused; "memory" and "layout" are those of `examine`."""
+
+EXCUSES = (*NAMES, "memory", "layout")
+_MOST = 6  # cases of one law
+_STEP, _FAR = 1000.0, 1e4
+
+
+def law_cases(exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], Any]) -> list[Case]:
+    """The cases that the laws make of an exercise's own, none where there is nothing to vary.
+
+    call:  gives the reference's value on a case, or raises.
+    """
+    wanted = [case for case in cases if not case.refuse and _tensors(case.arguments)]
+    if not wanted:
+        return []
+    base = max(wanted, key=lambda case: (_of_double(case), len(_sizes(case)), _numbers(case), cases.index(case)))
+    base = replace(base, gradients=False)
+    found: list[Case] = []
+    for name, make in (("one", _ones), ("levels", _levels), ("offset", _offsets), ("nan", _nans), ("dtype", _single)):
+        if name in exercise.excused or (name == "dtype" and "float" in exercise.statement):
+            continue
+        made = (replace(case, shows=NAMES[name]) for case in make(base))
+        found += [case for case in made if _holds(case, call)][:_MOST]
+    return found
+
+
+def _holds(case: Case, call: Callable[[Case], Any]) -> bool:
+    """Whether the reference has something to say: a result, and NaN where NaN is asked for and nowhere else."""
+    try:
+        value = call(case)
+    except Exception:  # the reference refuses, or PyTorch does
+        return False
+    return value is not None and holds_nan(value) == case.only_nan
+
+
+def holds_nan(value: Any) -> bool:
+    """Whether a value has NaN in it."""
+    if isinstance(value, torch.Tensor):
+        return value.is_floating_point() and bool(value.isnan().any())
+    if isinstance(value, dict):
+        return any(holds_nan(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(holds_nan(part) for part in value)
+    return isinstance(value, float) and value != value
+
+
+def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
+    return [value for value in arguments if isinstance(value, torch.Tensor)]
+
+
+def _sizes(case: Case) -> list[int]:
+    """The sizes of the axes, each once, without those of one."""
+    return sorted({size for tensor in _tensors(case.arguments) for size in tensor.shape if size > 1})
+
+
+def _numbers(case: Case) -> int:
+    return sum(tensor.numel() for tensor in _tensors(case.arguments))
+
+
+def _of_double(case: Case) -> bool:
+    floating = [tensor for tensor in _tensors(case.arguments) if tensor.is_floating_point()]
+    return all(tensor.dtype == torch.float64 for tensor in floating)
+
+
+def _ones(case: Case) -> Iterator[Case]:
+    """Each axis cut to size one, in every argument that has it: sizes differ, so an axis is known by its size."""
+    for size in _sizes(case):
+        for zeroed in (False, True):  # places in a table of one row are 0
+            yield replace(case, arguments=tuple(_cut(value, size, zeroed) for value in case.arguments))
+
+
+def _cut(value: Any, size: int, zeroed: bool) -> Any:
+    if isinstance(value, torch.Tensor):
+        for axis, length in enumerate(value.shape):
+            if length == size:
+                value = value.narrow(axis, 0, 1)
+        whole = not value.is_floating_point() and value.dtype != torch.bool
+        return value.clone().zero_() if zeroed and whole else value.clone()
+    if isinstance(value, (list, tuple)) and len(value) == size:
+        return value[:1]
+    return 1 if type(value) is int and value == size else value
+
+
+def _varied(case: Case, change: Callable[[torch.Tensor], Iterator[torch.Tensor]]) -> Iterator[Case]:
+    """The case with one floating tensor of several numbers changed, for each of these."""
+    for place, value in enumerate(case.arguments):
+        if isinstance(value, torch.Tensor) and value.dtype == torch.float64 and value.numel() > 1:
+            for changed in change(value):
+                yield replace(case, arguments=(*case.arguments[:place], changed, *case.arguments[place + 1 :]))
+
+
+def _levels(case: Case) -> Iterator[Case]:
+    """Each row far above the last; and columns so, the highest one another in each row: the hidden ones, too."""
+
+    def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+        columns = tensor.shape[-1]
+        rows = torch.arange(tensor.numel() // columns)[:, None]
+        for step in (1, columns - 1):
+            level = (torch.arange(columns) * step + rows) % columns
+            yield tensor + _STEP * level.to(tensor.dtype).reshape(tensor.shape)
+        if tensor.dim() > 1:
+            yield tensor + _STEP * rows.expand(-1, columns).to(tensor.dtype).reshape(tensor.shape)
+
+    yield from _varied(case, change)
+
+
+def _offsets(case: Case) -> Iterator[Case]:
+    yield from _varied(case, lambda tensor: iter([tensor + _FAR]))
+
+
+def _nans(case: Case) -> Iterator[Case]:
+    for part in (2, 3, 1):  # where one number is hidden, another is not
+
+        def change(tensor: torch.Tensor, part: int = part) -> Iterator[torch.Tensor]:
+            spoiled = tensor.clone(memory_format=torch.contiguous_format)
+            spoiled.view(-1)[(tensor.numel() - 1) // part] = torch.nan
+            yield spoiled
+
+        yield from (replace(changed, only_nan=True) for changed in _varied(case, change))
+
+
+def _single(case: Case) -> Iterator[Case]:
+    if any(tensor.dtype == torch.float64 for tensor in _tensors(case.arguments)):
+        single = tuple(
+            value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value
+            for value in case.arguments
+        )
+        yield replace(case, arguments=single, tolerance=max(case.tolerance or 0.0, 1e-3))
