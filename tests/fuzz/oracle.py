@@ -48,10 +48,10 @@ class Found:
 
     def different(self) -> list[str]:
         """The faults, without those that say the same of another case."""
-        said = {
-            re.sub(r"[\d'\"].*", "", fault.partition("\n    case: ")[0].splitlines()[-1]): fault
-            for fault in self.faults
-        }
+        said: dict[str, str] = {}
+        for fault in self.faults:
+            last = fault.partition("\n    case: ")[0].splitlines()[-1]
+            said.setdefault(re.sub(r"[\d'\"].*", "", last), fault)
         return list(said.values())
 
 
