@@ -82,10 +82,17 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
     """Raise `ValueError` for the first of the `values`, by flag, that is outside the limits of its type."""
     for flag, value in values.items():
         kind = kind_of(hints[flag])
+        if value is None and type(None) not in get_args(hints[flag]) and (kind in WORDS or choices(kind)):
+            raise ValueError(f"--{flag}: expected {expected(hints[flag])}, got nothing")
         if value is None or kind not in WORDS or not hasattr(kind, "_restrictions"):
             continue
         try:
             kind(value)
-        except (TypeError, ValueError):
-            got = f"{value:g}" if isinstance(value, float) else value
+        except (TypeError, ValueError, OverflowError):
+            got = f"{value:g}" if isinstance(value, float) else cut(str(value))
             raise ValueError(f"--{flag} {got}: expected {expected(kind)}") from None
+
+
+def cut(text: str) -> str:
+    """A text for a message: at most 80 of its characters."""
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -22,7 +22,7 @@ from companion.boundary import (
     padding_of,
 )
 from companion.config import ModelConfig
-from companion.layers.attention import Attention, Mask, visible_and
+from companion.layers.attention import Attention, Mask, capped, visible_and
 from companion.layers.bert import MaskedTransform, Pooler
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache, LayerCache
@@ -299,7 +299,7 @@ class Transformer(nn.Module):
     def capped(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
         """c tanh(logits / c) for the cap c of `config.embedding.logit_cap`; without one the logits themselves."""
         cap = self.config.embedding.logit_cap
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        return logits if cap is None else capped(logits, cap)
 
     def pool(self, stream: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch d_model"]:
         """The vector that BERT makes of a whole sequence's stream (of `features`, that is).

@@ -174,6 +174,10 @@ MISUSES = {
     "a cache of a model": (lambda: KVCache.create(MODELS["decoder"], 2, 9), "expected a ModelConfig"),
     "a cache of 2.0 rows": (lambda: KVCache.create(config(), 2.0, 9), "batch=2.0: expected a whole number"),
     "rewinding by halves": (lambda: filled().rewind(2.5), "lengths=2.5: expected a whole number"),
+    "rewinding beyond all numbers": (
+        lambda: filled().rewind(10**30),
+        "lengths=1000000000000000000000000000000: expected",
+    ),
     "rewinding to truth": (lambda: filled().rewind(True), "lengths=True"),
     "rewinding to floats": (lambda: filled().rewind(torch.tensor([1.0, 2.0])), "lengths is float32"),
     "rewinding three of two": (lambda: filled().rewind(torch.tensor([1, 2, 3])), "lengths is int64 of shape (3,)"),
@@ -308,6 +312,20 @@ def test_the_smallest_temperatures_are_nearly_greedy(temperature):
     likely = Sampling(temperature).probabilities(logits)
     torch.testing.assert_close(likely, torch.tensor([[0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]]))
     assert write(sampling=Sampling(temperature)) == write(sampling=Sampling(0))
+
+
+def test_the_largest_temperatures_draw_all_alike_but_what_is_ruled_out():
+    logits = torch.tensor([[1.0, 5.0, -3.0, -math.inf]])
+    third = torch.full((1, 3), 1 / 3)
+    for temperature in (1e30, 1e300):
+        torch.testing.assert_close(Sampling(temperature).probabilities(logits)[:, :3], third)
+        assert Sampling(temperature).probabilities(logits)[0, 3] == 0
+
+
+@pytest.mark.parametrize("cap", [1e20, 10**30, 1e300])
+def test_a_cap_that_nothing_reaches_caps_nothing(cap):
+    capped = attend(Q, K, V, score_cap=cap)
+    torch.testing.assert_close(capped, attend(Q, K, V))
 
 
 def test_a_cache_may_be_emptied_and_given_to_another_model():

@@ -18,7 +18,7 @@ from jsonargparse import ActionConfigFile, ArgumentParser
 
 from companion.commands.help_format import HelpFormatter, name_of
 from companion.commands.limits import read_settings
-from companion.quantities import choices, expected, kind_of
+from companion.quantities import choices, cut, expected, kind_of
 
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """The help of `--device`, the same for every command."""
@@ -83,6 +83,14 @@ class Parser(ArgumentParser):
             text += f"\n{len(hidden)} more flags, with sensible defaults: {self.prog} --help-all\n"
         return text
 
+    def parse_args(self, args: Any = None, *rest: Any, **settings: Any) -> Any:
+        try:
+            return super().parse_args(args, *rest, **settings)
+        except OverflowError:  # a whole number, but too large for a flag that takes any number
+            parser = self.inner(args or ())
+            names = [action.dest for action in parser._actions if _overflows(parser.given(action))]
+            self.error(f'Parser key "{".".join([*parser.prog.split()[1:], *names[:1]])}": too large')
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End with exit code 2, after one sentence that names the flag, what came and what was expected."""
         parser: Parser = self
@@ -118,7 +126,7 @@ class Parser(ArgumentParser):
         if (hint := getattr(action, "_typehint", None)) is None:
             return f"{name_of(action)} {value}: {_reason(message)}"
         near = did_you_mean(value or "", choices(hint))
-        return f"{name_of(action)} {value}: expected {expected(hint)}{near}"
+        return f"{name_of(action)} {cut(value or '')}: expected {expected(hint)}{near}"
 
     def given(self, action: argparse.Action) -> str | None:
         """The last value of a flag on the command line, or that in the file of --config; `None` for none."""
@@ -140,6 +148,8 @@ class Parser(ArgumentParser):
             parser, name = self.inner(unknown[1].split(".")), unknown[2]
             flags = [plain for action in parser._actions for plain in _plain(action)]
             return f"{name}: no such flag, in the file of --config{did_you_mean(name, flags)}", parser
+        if spaced := re.search(r"Spaces not allowed in keys: (.*)", message):
+            return f"--config: {spaced[1].rstrip('.')}: no such flag", self
         if empty := re.search(r"Unexpected config: ([\w.-]+):", message):
             return f"--config: {empty[1]}: expected a value, got none", self
         if "Problems parsing config" in message:
@@ -223,6 +233,16 @@ def _speaks() -> bool:
     from companion.training.distributed.launch import launched  # loads torch, and so only where a launcher is likely
 
     return not launched()
+
+
+def _overflows(value: str | None) -> bool:
+    """Whether a value is a whole number that no float can hold."""
+    with suppress(ValueError):
+        try:
+            float(int(value or ""))
+        except OverflowError:
+            return True
+    return False
 
 
 def _plain(action: argparse.Action) -> list[str]:

@@ -6,12 +6,13 @@ Three forms are in use: `tokenizer.json`, which the `tokenizers` library writes;
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from companion.fields import parse_json, shown
 
 
 @runtime_checkable
@@ -24,7 +25,10 @@ class PublishedTokenizer(Protocol):
     vocab: int
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`, with the special tokens that its model expects around it."""
+        """Token ids of `text`, with the special tokens that its model expects around it.
+
+        Raises `ValueError` for a text that it has none for.
+        """
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`, special tokens left out."""
@@ -61,7 +65,10 @@ class JsonTokenizer:
         self.vocab: int = tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text).ids)
+        try:
+            return list(self._tokenizer.encode(text).ids)
+        except Exception as error:  # the library raises a bare Exception
+            raise ValueError(f"tokenizer: cannot encode this text ({error})") from None
 
     def decode(self, ids: Iterable[int]) -> str:
         return str(self._tokenizer.decode(_checked(ids, self.vocab), skip_special_tokens=True))
@@ -203,10 +210,10 @@ def _table(path: Path) -> dict[str, int]:
     if not path.is_file():
         raise ValueError(f"{path}: expected a table from pieces to ids, found no such file")
     try:
-        table = json.loads(path.read_text("utf-8"))
+        table = parse_json(path.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({error})") from None
     whole = isinstance(table, dict) and table and all(type(i) is int and i >= 0 for i in table.values())
     if not whole:
-        raise ValueError(f"{path}: expected a table from pieces to ids, got {table!r:.80}")
+        raise ValueError(f"{path}: expected a table from pieces to ids, got {shown(table)}")
     return table

@@ -118,6 +118,12 @@ def split_empty_rows(mask: Mask) -> tuple[Mask, Bool[Tensor, "#batch #head #quer
     return mask.masked_fill(empty, 0.0), empty
 
 
+def capped(scores: Float[Tensor, "*axes"], cap: float) -> Float[Tensor, "*axes"]:
+    """cap tanh(scores / cap), between -cap and cap."""
+    cap = min(float(cap), 1e30)  # beyond it nothing is capped, and single precision ends
+    return cap * torch.tanh(scores / cap)
+
+
 def attention_weights(
     q: Float[Tensor, "batch head query d_head"],
     k: Float[Tensor, "batch kv_head key d_head"],
@@ -136,7 +142,7 @@ def attention_weights(
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1] if score_width is None else score_width)
     if score_cap is not None:
-        scores = score_cap * torch.tanh(scores / score_cap)
+        scores = capped(scores, score_cap)
     mask = full_mask(q, k, mask, causal)
     if mask is None:
         return scores.softmax(-1)

@@ -328,6 +328,8 @@ class KVCache:
                 raise ValueError(f"lengths is {described(lengths)}: expected {expected}")
         elif isinstance(lengths, bool) or not isinstance(lengths, int):
             raise ValueError(f"lengths={described(lengths)}: expected {expected}")
+        elif not 0 <= lengths <= self.slots:
+            raise ValueError(f"lengths={described(lengths)}: expected {expected}, from 0 to what it holds")
         wanted = torch.as_tensor(lengths, device=self.lengths.device).to(self.lengths.dtype).expand(self.batch)
         if bool(((wanted > self.lengths) | (wanted < 0)).any()):
             raise ValueError(

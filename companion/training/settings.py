@@ -45,6 +45,8 @@ _OF_THE_MACHINE = (
 TASK, MODEL, TRAINING, MACHINE = "what is learned", "the model", "the training", "the machine and the run"
 PROCESSES = "several processes, started with torchrun"
 GROUPS = (TASK, MODEL, TRAINING, MACHINE, PROCESSES)
+LONGEST_NAME = 100
+"""Bytes of a run's folder that has its name from what is learned."""
 
 
 def _setting(group: str, default: Any, help: str, *, flag: str | None = None) -> Any:
@@ -303,7 +305,7 @@ class TextSettings(Settings):
 
     def _folder_name(self) -> str:
         name = re.sub(r"[^\w.-]+", "-", Path(self.data[0]).expanduser().resolve().name).strip("-.")
-        return name or "text"
+        return name.encode()[:LONGEST_NAME].decode("utf-8", "ignore") or "text"
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,8 @@ def refused(arguments: list[str], capsys) -> str:
         (["--data", "fifo"], "'fifo' does not exist"),
         (["--experts", "2", "--capacity", ".inf"], "capacity=inf: expected a finite number"),
         (["--experts", "2", "--router-noise", ".inf"], "noise=inf: expected a finite number"),
+        (["--experts", "2", "--router-noise", "1" + "0" * 400], "--router-noise 1000000"),
+        (["--learning-rate", "1" + "0" * 400], "...: expected a number"),
     ],
 )
 def test_absurd_sizes_and_places_are_refused_before_anything_is_made(home, capsys, flags, sentence):
@@ -80,6 +82,9 @@ def test_absurd_sizes_and_places_are_refused_before_anything_is_made(home, capsy
         ("d_ff: 0\n", "--d-ff 0: expected a whole number >= 1"),
         ("layers: true\n", "--layers True: expected a whole number >= 1"),
         ("data: null\n", "--data: expected at least one file"),
+        ("d_model: null\n", "--d-model: expected a whole number >= 1, got nothing"),
+        ("a b: 3\n", '--config: "a b": no such flag'),
+        ("dropout: 1" + "0" * 400, "--dropout 1000000"),
         ("train: {layers: 3}\n", "train.layers: no such flag"),
         ("layers: " + "9" * 5000, "expected a file in YAML or JSON"),
         (DEEP, "it is nested too deeply"),
@@ -133,6 +138,7 @@ def test_a_place_is_tried_and_left_as_it_was(tmp_path, monkeypatch):
     [
         ({"RANK": "x"}, "RANK='x' in the environment: expected a whole number >= 0, as torchrun sets it"),
         ({"RANK": "2"}, "RANK=2 in the environment: expected less than WORLD_SIZE=2"),
+        ({"WORLD_SIZE": "9" * 30}, "in the environment: expected at most 999999"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE='0' in the environment: expected a whole number >= 1"),
         ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999 in the environment: expected at most 65535"),
         ({"MASTER_ADDR": "no.such.invalid"}, "MASTER_ADDR='no.such.invalid' in the environment: expected the machine"),

@@ -129,7 +129,9 @@ def test_what_is_missing_or_damaged_is_named(tmp_path, marian_folder, monkeypatc
     (tmp_path / "merges.txt").write_text("a b c d\n")
     with pytest.raises(ValueError, match=r"vocab.json: expected a table from pieces to ids, found no such file"):
         load_tokenizer(tmp_path)
-    for text, said in (("{", "expected JSON"), ("[1]", "expected a table"), ('{"a": "b"}', "expected a table")):
+    wrong = {"{": "expected JSON", "[1]": "expected a table", '{"a": "b"}': "expected a table"}
+    wrong |= {"[" * 100_000: "expected JSON; .* nested too deeply", '{"a": 1, "a": 2}': "expected JSON; .* twice"}
+    for text, said in wrong.items():
         (tmp_path / "vocab.json").write_text(text)
         with pytest.raises(ValueError, match=rf"vocab.json: {said}"):
             load_tokenizer(tmp_path)
@@ -185,3 +187,21 @@ def test_a_stream_decodes_the_last_tokens_and_gives_what_decoding_everything_giv
             assert got == expected
             if ids is not noise:
                 assert len(ids) > 300 and max(decoded) < 50
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        models.WordLevel({"a": 0}, unk_token="[UNK]"),
+        models.WordPiece({"a": 0}, unk_token="[UNK]"),
+        models.Unigram([("a", -1.0)]),
+    ],
+    ids=lambda kind: type(kind).__name__,
+)
+def test_a_text_that_a_tokenizer_has_nothing_for_is_refused(kind, tmp_path):
+    tokenizer = Tokenizer(kind)
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path).encode("a a") == [0, 0]
+    with pytest.raises(ValueError, match="tokenizer: cannot encode this text"):
+        load_tokenizer(tmp_path).encode("a zzz")

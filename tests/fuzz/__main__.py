@@ -12,6 +12,8 @@ from companion.readable import table
 from fuzz.kinds import KINDS
 from fuzz.oracle import Found, run
 
+SHOWN = 8
+"""Faults of a kind that are shown."""
 ROUND = 0.25
 """Of a kind's cases in `make test`, how many it is tried with before it is the next one's turn."""
 
@@ -48,11 +50,9 @@ def main() -> int:
     sums = [sum(each.counts[column] for each in found.values()) for column in names]
     rows.append(("all", f"{sum(sums):,}", *(f"{total:,}" for total in sums)))
     print(table(rows, ("", "cases", *names), indent=0))
-    for name, each in found.items():
-        for fault in each.faults[:3]:
+    for each in found.values():
+        for fault in each.different()[:SHOWN]:
             print(f"\n{fault}")
-        if len(each.faults) > 3:
-            print(f"\n{name}: and {len(each.faults) - 3} more")
     return 1 if any(each.faults for each in found.values()) else 0
 
 

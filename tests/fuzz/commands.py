@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import fields
@@ -52,6 +53,25 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def called(home: Path, arguments: list[str], environment: dict[str, str] | None = None) -> tuple[int, str, str]:
+    """What becomes of a command in the folder `home`: its exit code, what it printed, and what it said of errors."""
+    printed, said = io.StringIO(), io.StringIO()
+    here = os.getcwd()
+    os.chdir(home)
+    try:
+        with (
+            mock.patch.object(launch, "PATIENCE", timedelta(seconds=1)),
+            mock.patch.dict(os.environ, environment or {}),
+            mock.patch.object(sys, "stdin", io.StringIO("")),
+            redirect_stdout(printed),
+            redirect_stderr(said),
+        ):
+            code = main(arguments)
+    finally:
+        os.chdir(here)
+    return code, printed.getvalue(), said.getvalue()
+
+
 def _run(arguments: list[str], environment: dict[str, str] | None = None) -> tuple[int, str, Any]:
     """The exit code of a command, what it said, and the settings of the training that it was about to begin."""
     begun: list[Any] = []
@@ -60,26 +80,16 @@ def _run(arguments: list[str], environment: dict[str, str] | None = None) -> tup
         begun.append(settings)
         return 0
 
-    said, before = io.StringIO(), state_of(_home())
-    here = os.getcwd()
-    os.chdir(_home())
-    try:
-        with (
-            mock.patch.object(train, "_train_into", begin),
-            mock.patch.object(launch, "PATIENCE", timedelta(seconds=1)),
-            mock.patch.dict(os.environ, environment or {}),
-            redirect_stdout(said),
-            redirect_stderr(said),
-        ):
-            code = main(arguments)
-    finally:
-        os.chdir(here)
+    before = state_of(_home())
+    with mock.patch.object(train, "_train_into", begin):
+        code, printed, said = called(_home(), arguments, environment)
     if state_of(_home()) != before:
         raise Fault("something was written")
-    return code, said.getvalue(), begun[0] if begun else None
+    return code, printed + said, begun[0] if begun else None
 
 
-def _refused(code: int, said: str, names: list[str]) -> str:
+def refusal_of(code: int, said: str, names: list[str]) -> str:
+    """`REFUSED`, if a command refused as promised: with exit code 2, in a sentence that has one of the `names`."""
     errors = [line for line in said.splitlines() if ": error: " in line]
     if code != 2 or len(errors) != 1:
         raise Fault(f"exit code {code}, and it says: {said[-500:]}")
@@ -109,7 +119,7 @@ def _flag(case: tuple[str, str]) -> str:
         "heads": ["d_"],
     }
     if code:
-        return _refused(code, said, [f"--{name}", name.replace("-", "_"), *near.get(name, [])])
+        return refusal_of(code, said, [f"--{name}", name.replace("-", "_"), *near.get(name, [])])
     if settings is None:
         raise Fault("neither refused nor begun")
     return WORKS
@@ -124,7 +134,7 @@ def _settings(case: tuple[dict[str, Any], list[str]]) -> str:
         path.write_text(written, "utf-8")
         code, said, settings = _run(["train", "--data", "text.txt", "--config", str(path)])
         named = [name for name in names] + [name.replace("_", "-") for name in names]
-        found.append(_refused(code, said, [*named, "heads", "d_head", "--config"]) if code else settings)
+        found.append(refusal_of(code, said, [*named, "heads", "d_head", "--config"]) if code else settings)
     if found[0] != found[1]:
         raise Fault(f"in YAML {found[0]}, in JSON {found[1]}")
     return REFUSED if found[0] == REFUSED else WORKS
@@ -134,7 +144,7 @@ def _file(data: bytes) -> str:
     path = _home().parent / f"{_home().name}.yaml"
     path.write_bytes(data)
     code, said, _ = _run(["train", "--data", "text.txt", "--config", str(path)])
-    return _refused(code, said, ["--"]) if code else WORKS
+    return refusal_of(code, said, ["--"]) if code else WORKS
 
 
 COMMANDS = {
@@ -166,7 +176,7 @@ def _command(case: tuple[tuple[str, ...], str, str]) -> str:
     if value in ("-h", "--help"):
         return WORKS
     code, said, _ = _run([*command, *given])
-    return _refused(code, said, [""]) if code else WORKS
+    return refusal_of(code, said, [""]) if code else WORKS
 
 
 def _launch(case: dict[str, str]) -> str:
@@ -174,7 +184,7 @@ def _launch(case: dict[str, str]) -> str:
     if len(case) == 0:
         return WORKS
     code, said, _ = _run(["train", "--data", "text.txt"], good | case)
-    return _refused(code, said, list(case)) if code else WORKS
+    return refusal_of(code, said, list(case)) if code else WORKS
 
 
 environments = st.dictionaries(

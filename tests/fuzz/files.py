@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from companion.course.grading.gradebook import collect, to_csv
 from companion.data.batches import TrainingBatches
 from companion.data.tokenizer import BytePairTokenizer
 from companion.files.models import load_model, load_tensors, save_model
-from companion.training.folder import RunFolder
+from companion.training.folder import MACHINE_FIELDS, RunFolder
 from companion.training.settings import TextSettings
 from companion.training.trainer import Trainer, TrainingConfig
 from fuzz.odd import changed, damaged, text
@@ -186,14 +187,19 @@ def _runs(draw: st.DrawFn) -> tuple[str, bytes | None]:
     return name, draw(damaged(good[name]))
 
 
-def _meaning(name: str, data: bytes | None) -> Any:
-    """What a file says: of JSON its values, of the log those that are not the machine's."""
+def meaning(name: str, data: bytes | None) -> Any:
+    """What a file says: of JSON its values, of the log those that are not the machine's, of lines that are some."""
     if data is None:
         return None
+    if name.endswith(".jsonl"):
+        entries = []
+        for line in data.splitlines(keepends=True):
+            with suppress(ValueError, AttributeError):
+                entry = json.loads(line)
+                if line.endswith(b"\n") and type(entry.get("update")) is int:
+                    entries.append({key: value for key, value in entry.items() if key not in MACHINE_FIELDS})
+        return text(entries)
     try:
-        if name.endswith(".jsonl"):
-            lines = [json.loads(line) for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
-            return text([{key: value for key, value in line.items() if key != "seconds"} for line in lines])
         return text(json.loads(data)) if name.endswith(".json") and "tokenizer" not in name else data
     except (ValueError, AttributeError):
         return data
@@ -224,7 +230,7 @@ def _use(case: tuple[str, bytes | None]) -> str:
         if after != before:
             raise Fault("refused, and the folder is not as it was")
         return REFUSED
-    if _meaning(name, data) != _meaning(name, _run()[name]) and not said:
+    if meaning(name, data) != meaning(name, _run()[name]) and not said:
         kept = json.loads(data) if data and name.endswith(".json") else {}
         without = json.loads(_run()[name]) if name.endswith(".json") else {"": ""}
         if name == "run.json" and {**without, "digest": 0} == {**kept, "digest": 0}:
@@ -241,7 +247,7 @@ CELLS = [b"nan", b"inf", b"-1", b"1e400", b"", b'"', b'""', b"ada", b"\0", b"\xe
 
 
 @st.composite
-def _tables(draw: st.DrawFn, good: bytes) -> bytes:
+def tables(draw: st.DrawFn, good: bytes) -> bytes:
     if draw(st.integers(0, 2)) == 0:
         return draw(damaged(good))
     lines = [line.split(b",") for line in good.splitlines()]
@@ -305,6 +311,6 @@ KINDS = [
     Kind("folders of models", st.deferred(_model_folders), _folder, 60),
     Kind("tokenizers", st.deferred(lambda: _small(_tokenizer())), _tokenize, 50),
     Kind("files of a run", st.deferred(_runs), _use, 70),
-    Kind("marks and rosters", st.tuples(_tables(MARKS), _tables(ROSTER)), _collect, 70),
+    Kind("marks and rosters", st.tuples(tables(MARKS), tables(ROSTER)), _collect, 70),
     Kind("notebooks", st.deferred(_notebooks), _read, 100),
 ]

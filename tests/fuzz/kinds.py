@@ -1,5 +1,5 @@
 """All kinds of cases."""
 
-from fuzz import commands, files, python
+from fuzz import commands, files, published, python, runs
 
-KINDS = [*python.KINDS, *files.KINDS, *commands.KINDS]
+KINDS = [*python.KINDS, *files.KINDS, *published.KINDS, *commands.KINDS, *runs.KINDS]

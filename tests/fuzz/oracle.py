@@ -5,6 +5,7 @@ in one sentence that names what is wrong, with the folder byte for byte as befor
 from __future__ import annotations
 
 import hashlib
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -44,6 +45,14 @@ class Found:
 
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+
+    def different(self) -> list[str]:
+        """The faults, without those that say the same of another case."""
+        said: dict[str, str] = {}
+        for fault in self.faults:
+            last = fault.partition("\n    case: ")[0].splitlines()[-1]
+            said.setdefault(re.sub(r"[\d'\"].*", "", last), fault)
+        return list(said.values())
 
 
 def run(kind: Kind, examples: int, seed: int, found: Found) -> None:

@@ -120,7 +120,10 @@ CALLS = {
     "stop": lambda value: (_written(stop=value), _written(stop=list(value))),
     "sampling": lambda value: (_written(sampling=value), _written()),
     "prompts": lambda value: (_written(prompts=value), _written(prompts=[list(ids) for ids in value])),
-    "max_new_tokens": lambda value: (_written(max_new_tokens=value), _written(max_new_tokens=int(value))),
+    "max_new_tokens": lambda value: (
+        _written(max_new_tokens=value),
+        _written(max_new_tokens=7 if value is None else int(value)),
+    ),
     "seed": lambda value: (_written(seed=value), _written(seed=int(value))),
     "streams": lambda value: (_written(streams=value), _written(streams=list(value or [0, 1]))),
     "rules": lambda value: (_written(rules=value), _written()),

@@ -15,6 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from companion.fields import shown
 from companion.training.distributed.parallel import Elsewhere, Lost, Parallel, exit_code
 from companion.training.distributed.processes import Processes
 
@@ -48,8 +49,12 @@ def check_launch() -> None:
     numbers = {}
     for name, least in (("WORLD_SIZE", 1), ("RANK", 0), ("MASTER_PORT", 1)):
         value = os.environ[name]
-        if not (value.isascii() and value.isdigit()) or int(value[:9]) < least:
-            raise Alone(f"{name}={value!r} in the environment: expected a whole number >= {least}, as torchrun sets it")
+        if not (value.isascii() and value.isdigit()) or not least <= int(value[:9]):
+            raise Alone(
+                f"{name}={shown(value)} in the environment: expected a whole number >= {least}, as torchrun sets it"
+            )
+        if len(value.lstrip("0")) > 6:
+            raise Alone(f"{name}={shown(value)} in the environment: expected at most 999999")
         numbers[name] = int(value)
     if numbers["RANK"] >= numbers["WORLD_SIZE"]:
         raise Alone(f"RANK={numbers['RANK']} in the environment: expected less than WORLD_SIZE={numbers['WORLD_SIZE']}")
