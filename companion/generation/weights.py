@@ -1,8 +1,9 @@
 """Weights in the form that decoding wants (lesson 10): a step of one row reads every weight once, so bytes are time.
 
 `prepared` makes a copy of a decoder for its steps, once: queries, keys and values in one product, gate and inner in
-one, stored transposed, in half precision, or as whole numbers of 8 or 4 bits with scales. The model itself, its
-parameters and their names stay as they are; the stream between the products and the cache keep their precision.
+one, stored transposed, in half precision, or as whole numbers of 8 or 4 bits with scales
+(`companion.generation.products`). The model itself, its parameters and their names stay as they are; the stream
+between the products and the cache keep their precision.
 
     fp32    transposed: the same numbers, summed in another order
     fp16    half the bytes
@@ -18,15 +19,14 @@ from __future__ import annotations
 
 import copy
 import time
-from functools import lru_cache
 from typing import Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from companion.generation.products import Product, possible
 from companion.layers.attention import Attention
 from companion.layers.cache import KVCache
 from companion.layers.feedforward import FeedForward
@@ -37,73 +37,6 @@ Weights = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"]
 FORMS = tuple(form for form in get_args(Weights) if form != "auto")
 AUTO = ("fp32", "fp16", "bf16", "int8")
 """What `"auto"` chooses from: forms that change the bits per byte of a text by less than 0.2 %."""
-GROUP = 32
-"""Numbers that share a scale in int4."""
-HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
-
-
-class Product(nn.Module):
-    """x W^T + b with W (out, in) in one of the forms; x and the result have the stream's dtype."""
-
-    weight: Tensor
-    scale: Tensor
-    ones: Tensor
-    bias: Tensor | None
-
-    def __init__(self, weight: Float[Tensor, "out d_in"], bias: Tensor | None, form: str) -> None:
-        super().__init__()
-        weight = weight.detach()
-        fits = weight.shape[0] % 16 == 0 and weight.shape[1] % GROUP == 0  # the blocks of the kernels
-        self.form = form if fits or form in ("fp32", *HALF) else "bf16"
-        match self.form:
-            case "fp32":
-                stored = weight.float().t().contiguous()
-            case "fp16" | "bf16":
-                stored = weight.to(HALF[self.form], copy=True)
-            case "int8":
-                wide = weight.float()
-                scale = (wide.abs().amax(1) / 127).clamp_min(1e-12)
-                stored = (wide / scale[:, None]).round().to(torch.int8)
-                self._keep("scale", scale)
-                # The kernel would take the scales in bf16 only, too coarse for what every number of a row shares.
-                self._keep("ones", torch.ones_like(scale, dtype=torch.bfloat16))
-            case _:
-                stored, scales = _in_four_bits(weight.float())
-                self._keep("scale", scales)
-        self._keep("weight", stored)
-        self._keep("bias", None if bias is None else bias.detach().float())
-
-    def _keep(self, name: str, tensor: Tensor | None) -> None:
-        self.register_buffer(name, tensor, persistent=False)
-
-    def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
-        """The product, in the form of the weights."""
-        match self.form:
-            case "fp32":
-                out = x.float() @ self.weight
-            case "fp16" | "bf16":
-                out = F.linear(x.to(self.weight.dtype), self.weight).float()
-            case "int8":
-                flat = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
-                product = torch._weight_int8pack_mm(flat, self.weight, self.ones) * self.scale
-                out = product.view(*x.shape[:-1], -1)
-            case _:
-                flat = x.reshape(-1, x.shape[-1]).to(torch.bfloat16)
-                product = torch._weight_int4pack_mm_for_cpu(flat, self.weight, GROUP, self.scale)
-                out = product.view(*x.shape[:-1], -1).float()
-        return (out if self.bias is None else out + self.bias).to(x.dtype)
-
-
-def _in_four_bits(weight: Float[Tensor, "out d_in"]) -> tuple[Tensor, Tensor]:
-    """The levels 0 to 15 as PyTorch's kernel packs them, and each group's scale and middle, (group, out, 2)."""
-    groups = weight.unflatten(1, (-1, GROUP))
-    least, most = groups.amin(-1), groups.amax(-1)
-    # In bf16, as the kernel has them, before anything is divided by them.
-    scale = ((most - least) / 15).clamp_min(1e-12).to(torch.bfloat16).float()
-    middle = (least + 8 * scale).to(torch.bfloat16).float()
-    levels = ((groups - middle[..., None]) / scale[..., None] + 8).round().clamp(0, 15)
-    packed = torch._convert_weight_to_int4pack_for_cpu(levels.flatten(1).to(torch.int32), 1)
-    return packed, torch.stack((scale, middle), -1).transpose(0, 1).contiguous().to(torch.bfloat16)
 
 
 def _product(layers: list[nn.Linear], form: str) -> Product:
@@ -158,8 +91,7 @@ class Prepared(Transformer):
     @property
     def step_bytes(self) -> int:
         """Bytes of weights that a step reads at least, experts left out: all products, with their scales."""
-        products = [module for module in self.modules() if isinstance(module, Product)]
-        return sum(buffer.nbytes for product in products for buffer in product.buffers())
+        return sum(module.bytes for module in self.modules() if isinstance(module, Product))
 
 
 def prepared(model: Transformer, weights: Weights) -> Transformer:
@@ -193,18 +125,6 @@ def check_weights(model: Transformer, weights: str) -> None:
         raise ValueError(
             f"weights={weights!r}: PyTorch has no such product for this processor ({device}); it has {others}"
         )
-
-
-@lru_cache
-def possible(form: str, device: str) -> bool:
-    """Whether products with weights in this form are computed here, and rightly: one is tried."""
-    weight = torch.linspace(-1, 1, 32 * 64, device=device).sin().view(32, 64)
-    x = torch.linspace(-2, 1, 64, device=device).cos()[None]
-    try:
-        found = Product(weight, None, form)(x)
-    except (RuntimeError, NotImplementedError):
-        return False
-    return bool((found - x @ weight.t()).abs().max() < 0.05 * (x.abs() @ weight.abs().t()).max())
 
 
 def _prepare(model: Transformer, form: str) -> Prepared:

@@ -9,10 +9,12 @@ from models import drawn
 
 from companion import ModelConfig, MoEConfig, Transformer
 from companion.config import AttentionConfig, EmbeddingConfig, FeedForwardConfig, NormConfig, PositionConfig
+from companion.generation import products
 from companion.generation import weights as forms
 from companion.generation.generate import complete, generate, generate_long
+from companion.generation.products import Product, in_eight_bits, possible
 from companion.generation.sampling import Sampling
-from companion.generation.weights import FORMS, Product, largest_change, possible, prepared
+from companion.generation.weights import FORMS, largest_change, prepared
 
 PLAIN = ModelConfig(
     80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)
@@ -140,8 +142,8 @@ def test_whole_numbers_are_as_close_as_their_levels(form):
     if form == "int8":
         level = weight.abs().amax(1, keepdim=True) / 127
     else:
-        groups = weight.unflatten(1, (-1, forms.GROUP))
-        level = ((groups.amax(-1) - groups.amin(-1)) / 15).repeat_interleave(forms.GROUP, 1)
+        groups = weight.unflatten(1, (-1, products.GROUP))
+        level = ((groups.amax(-1) - groups.amin(-1)) / 15).repeat_interleave(products.GROUP, 1)
     # What bf16 rounds of the result itself comes on top.
     assert ((found - weight).abs() <= 0.55 * level + 2**-8 * weight.abs() + 1e-9 + (form == "int4") * 0.1 * level).all()
     assert (found[5].abs() < 1e-9).all()
@@ -177,7 +179,47 @@ def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unc
 
 
 def test_a_product_that_comes_out_wrong_is_none_that_this_processor_has(monkeypatch):
-    forms.possible.cache_clear()
-    monkeypatch.setattr(torch, "_weight_int8pack_mm", lambda x, w, s: torch.zeros(len(x), len(w)))
+    possible.cache_clear()
+    monkeypatch.setitem(products.PACKED, "int8", lambda weight: (lambda x: torch.zeros(len(x), len(weight)), 0))
+    products._packs.cache_clear()
+    assert not Product(torch.randn(32, 64), None, "int8").packed and possible("int8", "cpu")
+    possible.cache_clear()
+    monkeypatch.setitem(products.PLAIN, "int8", lambda weight: (lambda x: torch.zeros(len(x), len(weight)), 0))
     assert not possible("int8", "cpu") and possible("fp32", "cpu")
-    forms.possible.cache_clear()
+    possible.cache_clear()
+    products._packs.cache_clear()
+
+
+@pytest.mark.parametrize("form", [form for form in products.PACKED if products._packs(form)])
+def test_packed_and_plain_kernels_compute_the_same(form):
+    """Up to what the plain one rounds of its input; and what a row gives does not depend on the others."""
+    torch.manual_seed(4)
+    weight, bias = torch.randn(48, 96) * 0.3, torch.randn(48)
+    x = torch.randn(5, 2, 96) * torch.logspace(-3, 3, 10).view(5, 2, 1)
+    x[3] = 0
+    packed, plain = (Product(weight, bias, form, packed) for packed in (True, False))
+    assert packed.packed and packed.bytes == plain.bytes
+    found = packed(x)
+    assert found.shape == (5, 2, 48)
+    size = x.norm(dim=-1, keepdim=True) * weight.norm(dim=-1) + bias.abs()
+    assert ((found - plain(x)).abs() <= 2**-8 * size).all()
+    assert torch.equal(packed(x[2:3]), found[2:3]) and torch.equal(found[3], bias.expand(2, -1))
+
+
+def test_whole_numbers_in_place_of_inputs_lose_next_to_nothing():
+    """The int8 product has the weights' own rounding, also where x has an outlier; the plain kernel takes x in bf16."""
+    torch.manual_seed(5)
+    weight, x = torch.randn(64, 256), torch.randn(3, 256)
+    x[0, 17] = 80.0
+    levels, scale = in_eight_bits(weight)
+    expected = x.double() @ (levels.double() * scale.double()[:, None]).t()
+    product = Product(weight, None, "int8")
+    error = (product(x) - expected).norm(dim=-1) / expected.norm(dim=-1)
+    assert (error < (1e-3 if product.packed else 1e-2)).all()
+
+
+def test_a_matrix_beyond_half_precision_is_kept_in_bf16():
+    weight = torch.randn(16, 32)
+    weight[3, 4] = 1e5
+    product = Product(weight, None, "fp16")
+    assert product.form == "bf16" and product(torch.ones(1, 32)).isfinite().all()

@@ -1,0 +1,206 @@
+"""One matrix product in each of the forms of `companion.generation.weights`, by the kernel that is quickest for one row.
+
+On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that take it
+as it lies. PyTorch has them for some processors; elsewhere, and on a GPU, the plain ones compute the same.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+GROUP = 32
+"""Numbers that share a scale in int4."""
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+LARGEST_FP16 = torch.finfo(torch.float16).max
+LEVELS = 63
+"""Levels on either side of zero in each of the two digits of an input to int8 weights: with 7 bits, sums of two
+products stay below 2^15, where processors without whole-number dot products would cut them off."""
+
+
+class Product(nn.Module):
+    """x W^T + b with W (out, in) in one of the forms; x and the result have the stream's dtype.
+
+    packed: whether to take the kernel that packs W, where there is one. `None`: where it computes rightly here.
+    """
+
+    bias: Tensor | None
+
+    def __init__(
+        self, weight: Float[Tensor, "out d_in"], bias: Tensor | None, form: str, packed: bool | None = None
+    ) -> None:
+        super().__init__()
+        weight = weight.detach().float()
+        fits = weight.shape[0] % 16 == 0 and weight.shape[1] % GROUP == 0  # the blocks of the kernels
+        if form not in ("fp32", *HALF) and not fits:
+            form = "bf16"
+        if form == "fp16" and float(weight.abs().max()) > LARGEST_FP16:
+            form = "bf16"
+        self.form, self.out = form, weight.shape[0]
+        if packed is None:
+            packed = weight.device.type == "cpu" and _packs(form)
+        self.packed = packed
+        make = PACKED[form] if packed else PLAIN[form]
+        self.compute, self.bytes = make(weight)
+        self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
+        self.bytes += 0 if bias is None else 4 * len(bias)
+        self.number = next(_numbers)
+        _products[self.number] = self
+
+    def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
+        """The product, in the form of the weights."""
+        flat = x.reshape(-1, x.shape[-1]).float()
+        # A compiler cannot look into a packed matrix: it is given the product as one operation.
+        out = packed_product(flat, self.number, self.out) if self._opaque() else self.compute(flat)
+        if self.bias is not None:
+            out = out + self.bias
+        return out.view(*x.shape[:-1], -1).to(x.dtype)
+
+    def _opaque(self) -> bool:
+        return self.packed and torch.compiler.is_compiling()
+
+
+_numbers = count()
+_products: WeakValueDictionary[int, Product] = WeakValueDictionary()
+
+
+@torch.library.custom_op(
+    "companion::packed_product", mutates_args=(), schema="(Tensor x, int number, int out) -> Tensor"
+)
+def packed_product(x: Tensor, number: int, out: int) -> Tensor:
+    """x (row, d_in) times the matrix of the `Product` of that number, (row, out)."""
+    return _products[number].compute(x)
+
+
+@packed_product.register_fake
+def _(x: Tensor, number: int, out: int) -> Tensor:
+    return x.new_empty(x.shape[0], out)
+
+
+Compute = Callable[[Float[Tensor, "row d_in"]], Float[Tensor, "row out"]]
+Made = tuple[Compute, int]
+"""How to multiply, and the bytes of the matrix with its scales."""
+
+
+def _fp32(weight: Tensor) -> Made:
+    stored = weight.t().contiguous()
+    return lambda x: x @ stored, stored.nbytes
+
+
+def _half(dtype: torch.dtype) -> Callable[[Tensor], Made]:
+    def make(weight: Tensor) -> Made:
+        stored = weight.to(dtype)
+        return lambda x: F.linear(x.to(dtype), stored).float(), stored.nbytes
+
+    return make
+
+
+def _int8(weight: Tensor) -> Made:
+    levels, scale = in_eight_bits(weight)
+    # The kernel would take the scales in bf16 only, too coarse for what every number of a row shares.
+    ones = torch.ones_like(scale, dtype=torch.bfloat16)
+    return lambda x: torch._weight_int8pack_mm(x.to(torch.bfloat16), levels, ones) * scale, levels.nbytes + scale.nbytes
+
+
+def _int4(weight: Tensor) -> Made:
+    levels, scales = in_four_bits(weight)
+
+    def compute(x: Tensor) -> Tensor:
+        return torch._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), levels, GROUP, scales).float()
+
+    return compute, levels.nbytes + scales.nbytes
+
+
+def _packed_fp16(weight: Tensor) -> Made:
+    """The kernel widens the weights as it reads them, and takes x in fp32."""
+    matrix = torch.ops.quantized.linear_prepack_fp16(weight, None)
+    product = torch.ops.quantized.linear_dynamic_fp16
+    return lambda x: product(x, matrix), 2 * weight.numel()
+
+
+def _packed_bf16(weight: Tensor) -> Made:
+    matrix = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16), 1)
+    product = torch.ops.mkldnn._linear_pointwise
+    return lambda x: product(x.to(torch.bfloat16), matrix, None, "none", [], "").float(), 2 * weight.numel()
+
+
+def _packed_int8(weight: Tensor) -> Made:
+    """The kernel multiplies whole numbers, so x becomes whole too: two digits of 7 bits a number, as two rows, which
+    read the weights once. What that rounds is less than what bf16 does; and no row depends on another."""
+    levels, scale = in_eight_bits(weight)
+    zeros = torch.zeros(len(scale), dtype=torch.long)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that tensors of this kind will go: then the plain kernel is taken
+        whole = torch._make_per_channel_quantized_tensor(levels, scale.double(), zeros, 0)
+    matrix = torch.ops.quantized.linear_prepack(whole, None)
+    product: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+
+    def compute(x: Tensor) -> Tensor:
+        level = torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True).clamp_min_(1e-30) / LEVELS
+        whole = x / level
+        first = whole.round()
+        second = whole.sub_(first).mul_(2 * LEVELS)  # the kernel rounds it
+        sums = product(torch.cat((first, second)), 1.0, LEVELS + 1, matrix)
+        rows = x.shape[0]
+        return torch.add(sums[:rows], sums[rows:], alpha=0.5 / LEVELS).mul_(level)
+
+    return compute, weight.numel() + scale.nbytes
+
+
+PLAIN: dict[str, Callable[[Tensor], Made]] = {
+    "fp32": _fp32,
+    "fp16": _half(torch.float16),
+    "bf16": _half(torch.bfloat16),
+    "int8": _int8,
+    "int4": _int4,
+}
+PACKED: dict[str, Callable[[Tensor], Made]] = {"fp16": _packed_fp16, "bf16": _packed_bf16, "int8": _packed_int8}
+
+
+def in_eight_bits(weight: Float[Tensor, "out d_in"]) -> tuple[Tensor, Float[Tensor, "out"]]:
+    """The levels -127 to 127 of each row, and the row's scale."""
+    scale = (weight.abs().amax(1) / 127).clamp_min(1e-12)
+    return (weight / scale[:, None]).round().to(torch.int8), scale
+
+
+def in_four_bits(weight: Float[Tensor, "out d_in"]) -> tuple[Tensor, Tensor]:
+    """The levels 0 to 15 as PyTorch's kernel packs them, and each group's scale and middle, (group, out, 2)."""
+    groups = weight.unflatten(1, (-1, GROUP))
+    least, most = groups.amin(-1), groups.amax(-1)
+    # In bf16, as the kernel has them, before anything is divided by them.
+    scale = ((most - least) / 15).clamp_min(1e-12).to(torch.bfloat16).float()
+    middle = (least + 8 * scale).to(torch.bfloat16).float()
+    levels = ((groups - middle[..., None]) / scale[..., None] + 8).round().clamp(0, 15)
+    packed = torch._convert_weight_to_int4pack_for_cpu(levels.flatten(1).to(torch.int32), 1)
+    return packed, torch.stack((scale, middle), -1).transpose(0, 1).contiguous().to(torch.bfloat16)
+
+
+@lru_cache
+def possible(form: str, device: str) -> bool:
+    """Whether products with weights in this form are computed here, and rightly: one is tried."""
+    return _right(form, device, None)
+
+
+@lru_cache
+def _packs(form: str) -> bool:
+    """Whether the kernel that packs computes rightly on this CPU."""
+    return form in PACKED and _right(form, "cpu", True)
+
+
+def _right(form: str, device: str, packed: bool | None) -> bool:
+    weight = torch.linspace(-1, 1, 32 * 64, device=device).sin().view(32, 64)
+    x = torch.linspace(-2, 1, 2 * 64, device=device).cos().view(2, 64)
+    try:
+        found = Product(weight, None, form, packed)(x)
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return False
+    return bool((found - x @ weight.t()).abs().max() < 0.05 * (x.abs() @ weight.abs().t()).max())
