@@ -41,14 +41,14 @@ class Document:
     text: str
 
     @property
-    def bytes(self) -> int:
-        """Its length in UTF-8, in bytes."""
-        return len(self.text.encode())
-
-    @property
     def digest(self) -> bytes:
         """Equal for the same name and text."""
         return hashlib.sha256(self.name.encode() + b"\0" + self.text.encode()).digest()
+
+    @property
+    def bytes(self) -> int:
+        """Its length in UTF-8, in bytes."""
+        return len(self.text.encode())
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,17 @@ class Piece(Document):
     digest: of name and text, when it was first read.
     """
 
+    file: Path
+    start: int
+    end: int
+    _digest: bytes
+
     def __init__(self, name: str, file: Path, start: int, end: int, digest: bytes) -> None:
         for field, value in (("name", name), ("file", file), ("start", start), ("end", end), ("_digest", digest)):
             object.__setattr__(self, field, value)
 
     @property
-    def text(self) -> str:  # type: ignore[override]
+    def text(self) -> str:
         """Raises `ValueError` where the file has become another since."""
         try:
             with open(self.file, "rb") as file:
@@ -64,12 +69,12 @@ class Piece(Document):
         return data.decode()
 
     @property
-    def bytes(self) -> int:
-        return self.end - self.start
-
-    @property
     def digest(self) -> bytes:
         return self._digest
+
+    @property
+    def bytes(self) -> int:
+        return self.end - self.start
 
 
 def is_large(paths: Sequence[str | Path]) -> bool:

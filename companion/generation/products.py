@@ -1,4 +1,4 @@
-"""One matrix product in each of the forms of `companion.generation.weights`, by the kernel that is quickest for one row.
+"""One matrix product in each form of `companion.generation.weights`, by the kernel that is quickest for one row.
 
 On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that take it
 as it lies. PyTorch has them for some processors; elsewhere, and on a GPU, the plain ones compute the same.
