@@ -81,11 +81,10 @@ def test_a_long_text_goes_on_past_the_context(models, layout):
     model, small = models[layout]
     prompts = [[1, 2, 3], [4]]
     for sampling, drafts in ((GREEDY, ("ngram", small)), (Sampling(0.8), ("ngram",))):
-        alone = list(generate_long(model, prompts, max_new_tokens=70, sampling=sampling, seed=3))
+        asked = {"max_new_tokens": 70, "sampling": sampling, "seed": 3}
+        alone = list(generate_long(model, prompts, **asked))
         for draft in drafts:
-            assert (
-                list(generate_long(model, prompts, max_new_tokens=70, sampling=sampling, seed=3, draft=draft)) == alone
-            )
+            assert list(generate_long(model, prompts, draft=draft, **asked)) == alone
 
 
 def expected_counts(model, prompt, sampling, length, texts):
@@ -166,12 +165,12 @@ def test_look_up_takes_what_followed_the_longest_run_where_it_was_last():
 
 
 def test_it_counts_what_is_proposed_and_accepted(models):
-    model, small = models[0]
+    model = models[0][0]
     draft = Draft(model, 3)
     (text,) = complete(model, [[1]], max_new_tokens=13, sampling=GREEDY, draft=draft)
     assert len(text) == 13 and (draft.proposed, draft.accepted, draft.passes) == (9, 9, 3)
     assert draft.rate == 1 and draft.per_pass == 4
-    wrong = Draft(lambda ids, count: [(text + [0])[len(ids) - 1] - 1 if text[len(ids) - 1] else 1], 1)
+    wrong = Draft(lambda ids, count: [(text[len(ids) - 1] + 1) % 7], 1)
     assert complete(model, [[1]], max_new_tokens=13, sampling=GREEDY, draft=wrong) == [text]
     assert (wrong.proposed, wrong.accepted, wrong.rate, wrong.per_pass) == (11, 0, 0.0, 1.0)
 
