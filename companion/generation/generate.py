@@ -2,7 +2,9 @@
 
 What is drawn from is one distribution, transformed: `temperature`, `top_k`, `top_p` and `min_p` are functions on logits
 that compose, and `Sampling` composes them. `generate` streams; `complete` waits for the whole; `generate_long` goes on
-past the context. `companion.generation.beam` looks for the most probable text instead of drawing one.
+past the context. `companion.generation.beam` looks for the most probable text instead of drawing one,
+`companion.generation.speculative` writes several tokens a pass, and in a `companion.generation.batch.Batch` sequences
+come and go.
 """
 
 from __future__ import annotations
