@@ -71,7 +71,7 @@ class Draft:
     passes: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if self.proposer != "ngram" and not callable(self.proposer):
+        if not callable(self.proposer) and not (isinstance(self.proposer, str) and self.proposer == "ngram"):
             raise ValueError(f"draft={described(self.proposer)}: expected 'ngram', a Transformer or a function")
         if self.ahead is None:
             self.ahead = WRITTEN if isinstance(self.proposer, Transformer) else LOOKED_UP

@@ -39,6 +39,7 @@ class Ends:
     until: Until | None
 
     def after(self, text: Text) -> bool:
+        """Whether its last token has ended it."""
         return text.ids[-1] in self.stop or (self.until is not None and self.until(text.row, text.ids[text.given :]))
 
 

@@ -7,7 +7,15 @@ import pytest
 import torch
 from models import drawn
 
-from companion import AttentionConfig, Batch, FeedForwardConfig, ModelConfig, PositionConfig, WindowConfig
+from companion import (
+    AttentionConfig,
+    Batch,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    PositionConfig,
+    WindowConfig,
+)
 from companion.generation.decoding import NotFinite
 from companion.generation.generate import Rules, complete
 from companion.generation.sampling import Sampling
@@ -43,7 +51,7 @@ def test_a_sequence_that_comes_and_goes_writes_what_it_would_alone(models, layou
     model, random, slots = models[layout], np.random.default_rng(layout), 20
     batch = Batch(model, rows=4, slots=slots)
     texts, alone, removed, busiest = {}, {}, 0, 0
-    for _ in range(90):
+    for _ in range(40):
         while batch.free and random.integers(2):
             prompt, asked = asked_at_random(random, model.config, slots)
             stream = int(random.integers(50))
@@ -65,7 +73,7 @@ def test_a_sequence_that_comes_and_goes_writes_what_it_would_alone(models, layou
         for one in batch.step():
             texts[one.number].append(one.token)
     assert texts == alone
-    assert len(texts) > 20 and removed > 1 and busiest == 4
+    assert len(texts) > 12 and removed > 0 and busiest == 4
     assert batch.free == 4 and batch.step() == []
 
 
@@ -124,10 +132,9 @@ def test_a_batch_that_cannot_be_is_refused(config, asked, message):
 
 
 def test_a_sequence_without_a_next_token_leaves_and_the_others_go_on(models):
-    model = drawn(CONFIG).double()
+    model = drawn(CONFIG.with_(embedding=EmbeddingConfig(tied=False))).double()
     with torch.no_grad():
         model.embedding.weight[6] = float("nan")  # whoever reads token 6 has no numbers left
-        model.unembedding.weight.nan_to_num_()
     batch = Batch(model, rows=3, slots=20)
     asked = {"max_new_tokens": 12, "sampling": Sampling(0.8), "rules": Rules(never=[6])}
     (alone,) = complete(model, [[1, 2]], streams=[5], **asked)
@@ -136,8 +143,6 @@ def test_a_sequence_without_a_next_token_leaves_and_the_others_go_on(models):
     bad = batch.add([3, 6], **asked)
     with pytest.raises(NotFinite, match=f"logits of sequence {bad}: expected finite numbers"):
         batch.step()
-    stuck = batch.add([1], **(asked | {"rules": Rules(never=range(6)), "stop": ()}))
-    batch.remove(stuck)
     assert batch.running == [good] and batch.free == 2
     late = batch.add([1, 2], stream=5, **asked)  # it gets the row that the bad one has left
     texts = {good: text, late: []}

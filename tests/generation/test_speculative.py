@@ -54,7 +54,7 @@ def proposer(random, model, small):
     ][random.integers(4)]
 
 
-CASES = 150  # of as many as one likes; of 1,000 too
+CASES = 60  # of as many as one likes; of 1,000 too
 
 
 def test_the_text_is_the_models_own(models):
@@ -109,7 +109,7 @@ def chi_squared(expected, texts):
 
 
 SMALL = CONFIG.with_(vocab=4, context=8)
-TEXTS = 1500
+TEXTS = 600
 
 
 def unusual(sampling, ahead):
