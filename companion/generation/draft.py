@@ -57,7 +57,7 @@ class Draft:
 
     Counted, over all that was written with it:
 
-    proposed:  tokens that it proposed.
+    proposed:  tokens that it proposed and the model judged, which are all but those behind the end of a text.
     accepted:  those of them that are in the text.
     passes:    of the large model, counted for each row that was not finished; the prompts' are left out.
 

@@ -281,7 +281,7 @@ def _keep(
             row.stream.random(added)  # those that it has looked at and used
         if first:
             draft.passes += 1
-            draft.proposed += len(proposed)
+            draft.proposed += added if added <= accepted else len(proposed)  # what lies behind an end is not judged
             draft.accepted += min(added, accepted)
         at = end
 
