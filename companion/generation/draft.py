@@ -19,8 +19,8 @@ from companion.transformer import Transformer
 
 Propose = Callable[[Sequence[int], int], Sequence[int]]
 """Given a text's tokens so far, and how many more are wanted: what may come next; fewer, or none, are welcome."""
-LOOKED_UP, WRITTEN = 8, 4
-"""Tokens proposed at a time, by a look-up and by a model, which takes a step for each."""
+AHEAD = 4
+"""Tokens proposed at a time: most of what is gained, where a part of them is refused."""
 
 
 class Lookup:
@@ -53,7 +53,7 @@ class Draft:
     """Who proposes tokens, how many at a time, and what became of them: a value for `generate(..., draft=...)`.
 
     proposer:  `"ngram"`, a smaller `Transformer`, or a function of a text's ids and a number of tokens.
-    ahead:     how many tokens it proposes at a time at most, from 1 to 64. `None`: 8, and a model 4.
+    ahead:     how many tokens it proposes at a time at most, from 1 to 64.
 
     Counted, over all that was written with it:
 
@@ -65,7 +65,7 @@ class Draft:
     """
 
     proposer: Transformer | Propose | Literal["ngram"]
-    ahead: int | None = None
+    ahead: int = AHEAD
     proposed: int = field(default=0, init=False)
     accepted: int = field(default=0, init=False)
     passes: int = field(default=0, init=False)
@@ -73,8 +73,6 @@ class Draft:
     def __post_init__(self) -> None:
         if not callable(self.proposer) and not (isinstance(self.proposer, str) and self.proposer == "ngram"):
             raise ValueError(f"draft={described(self.proposer)}: expected 'ngram', a Transformer or a function")
-        if self.ahead is None:
-            self.ahead = WRITTEN if isinstance(self.proposer, Transformer) else LOOKED_UP
         # A cache can take back so many tokens for sure, where layers keep a window of the last ones.
         require_whole("ahead", self.ahead)
         if self.ahead > BACK:

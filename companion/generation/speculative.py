@@ -114,7 +114,6 @@ def speculate(
             _, cache, memory = prefill(small, prompts, source, slots)
         drafter = _Drafter(_Reader(small, cache, memory), manner)
     functions = [draft.function() for _ in rows]
-    assert draft.ahead is not None
     while not all(row.done for row in rows):
         # No further than the last token but one: the pass itself gives one more.
         counts = [0 if row.done else min(draft.ahead, steps - row.written - 1) for row in rows]
