@@ -72,7 +72,7 @@ class Batch:
     weights:  the form in which steps read the weights, as in `generate`.
 
     The cache is made once, for `rows` x `slots` tokens; layers that look through a window have a slot for each of them
-    too. A step costs a pass of one token for each sequence that is there; the first of a sequence one over its prompt.
+    too. A step costs a pass of one token for each sequence that is there; those that come at the same step have their prompts read together.
 
     Raises `ValueError` for a model that is no decoder, a size below 1, more slots than its context, and where memory
     has no room.
@@ -192,10 +192,13 @@ class Batch:
             last = torch.tensor([sequence.text.ids[-1] for sequence in self._there], device=device)
             held = [sequence.held for sequence in self._there]
             found.append(decode(self._writer, last, self._rows(0, held), None)[0])
-        for row, sequence in enumerate(self._waiting, len(self._there)):
-            prompt = torch.tensor([sequence.text.ids], device=device)
-            stream = self.model.features(prompt, cache=self._rows(row, [0])).stream
-            found.append(self.model.head(stream[:, -1]))
+        if self._waiting:
+            texts = [sequence.text.ids for sequence in self._waiting]
+            longest = max(map(len, texts))
+            # Padding sits to the right, where no real token can see it; `held` leaves it out.
+            prompts = torch.tensor([ids + [0] * (longest - len(ids)) for ids in texts], device=device)
+            stream = self.model.features(prompts, cache=self._rows(len(self._there), [0] * len(texts))).stream
+            found.append(self.model.head(stream[range(len(texts)), [len(ids) - 1 for ids in texts]]))
         return torch.cat(found)
 
     def _drawn(self, going: Sequence[_Sequence], allowed: Float[Tensor, "sequence vocab"]) -> list[int]:
