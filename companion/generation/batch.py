@@ -72,7 +72,8 @@ class Batch:
     weights:  the form in which steps read the weights, as in `generate`.
 
     The cache is made once, for `rows` x `slots` tokens; layers that look through a window have a slot for each of them
-    too. A step costs a pass of one token for each sequence that is there; those that come at the same step have their prompts read together.
+    too. A step costs a pass of one token for each sequence that is there; those that come at the same step have their
+    prompts read together, in one more.
 
     Raises `ValueError` for a model that is no decoder, a size below 1, more slots than its context, and where memory
     has no room.
