@@ -140,7 +140,7 @@ def test_a_sequence_without_a_next_token_leaves_and_the_others_go_on(models):
     (alone,) = complete(model, [[1, 2]], streams=[5], **asked)
     good = batch.add([1, 2], stream=5, **asked)
     text = [one.token for _ in range(4) for one in batch.step()]
-    bad = batch.add([3, 6], **asked)
+    bad = batch.add([3, 6, 6, 6, 6], **asked)
     with pytest.raises(NotFinite, match=f"logits of sequence {bad}: expected finite numbers"):
         batch.step()
     assert batch.running == [good] and batch.free == 2
