@@ -44,7 +44,8 @@ def decode_many(size: Size, setting: Setting) -> Comparison:
 
     def write(rows: int) -> dict[int, list[int]]:
         batch, waiting = batches[rows], list(zip(prompts, new, strict=True))
-        order, texts = {}, {}
+        order: dict[int, int] = {}
+        texts: dict[int, list[int]] = {}
         while waiting or batch.running:
             while waiting and batch.free:
                 prompt, steps = waiting.pop(0)

@@ -68,8 +68,7 @@ def decode_drafts(size: Size, setting: Setting) -> Comparison:
     comparison.remarks.append(f"{right:,} of {size.new:,} tokens are those of the text that was learned")
     runs: dict[str, Callable[[], Any]] = {OURS: partial(write, None)}
     count = f"{account.parameters(small).total:,}"
-    for name, proposer in (("n-gram look-up", "ngram"), (f"a model of {count}", helper)):
-        draft = Draft(proposer)  # type: ignore[arg-type]
+    for name, draft in (("n-gram look-up", Draft("ngram")), (f"a model of {count}", Draft(helper))):
         if write(draft) != expected:
             comparison.omit(f"ours, {name}", "differs", "it does not write the tokens that ours writes alone")
             continue
