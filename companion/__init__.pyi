@@ -30,6 +30,8 @@ from .layers.block import Block as Block
 from .transformer import Memory as Memory, Output as Output, Transformer as Transformer
 from .costs import account as account, chips as chips, sizing as sizing
 from .generation.generate import Sampling as Sampling, complete as complete, generate as generate
+from .generation.draft import Draft as Draft
+from .generation.batch import Batch as Batch
 from .generation.beam import Beam as Beam, beam_search as beam_search
 from .files.models import load_model as load_model, save_model as save_model
 from .files.published.pretrained import load_pretrained as load_pretrained

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from companion.bench import layers, models, peers, report, weights
+from companion.bench import batching, layers, models, peers, report, speculative, weights
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
 from companion.costs.chips import Chip, measure_chip, published_peak
@@ -65,7 +65,13 @@ def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
         case "train":
             return [models.training(size, setting)]
         case "decode":
-            return [*models.decode(size, setting), weights.decode_forms(size, setting)]
+            forms = weights.decode_forms(size, setting)
+            return [
+                *models.decode(size, setting),
+                forms,
+                speculative.decode_drafts(size, setting),
+                batching.decode_many(size, setting),
+            ]
         case "moe":
             return layers.moe(size, setting)
         case _:

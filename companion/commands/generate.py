@@ -5,11 +5,14 @@ What a published checkpoint's folder says of writing holds, unless a flag says o
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from jsonargparse import Namespace
 
+from companion import readable
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import Search, from_checkpoint, from_run, read_ids, write
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from companion.commands.writer import Writer
+    from companion.generation.draft import Draft
     from companion.generation.sampling import Sampling
 
 DRAWING = ("temperature", "top_k", "top_p", "min_p")
@@ -110,6 +114,14 @@ def parser() -> Parser:
     parser.add_device()
     parser.add_argument("--compile", action="store_true", help="compile the decode step: pays for long texts on a GPU")
     parser.add_weights()
+    parser.add_argument(
+        "--draft",
+        type=str | None,
+        default=None,
+        metavar="ngram|FOLDER",
+        help="write several tokens at a time: ngram proposes what followed the last tokens before, a smaller model's "
+        "run or checkpoint with the same tokenizer what it would write; the text, or its distribution, stays the same",
+    )
     return parser
 
 
@@ -135,6 +147,7 @@ def run(flags: Namespace) -> int:
         )
     writer = _told(writer, flags)
     search = _search(writer, flags)
+    draft = _draft(writer, flags, device)
     write(
         writer,
         flags.prompt_ids or flags.prompt,
@@ -144,7 +157,14 @@ def run(flags: Namespace) -> int:
         seed=flags.seed,
         compile=flags.compile,
         weights=flags.weights,
+        draft=draft,
     )
+    if draft is not None:
+        print(
+            f"draft: {draft.accepted:,} of {readable.count(draft.proposed, 'proposed token')} accepted "
+            f"({draft.rate:.0%}), {draft.per_pass:.1f} tokens a pass",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -180,7 +200,13 @@ def _search(writer: Writer, flags: Namespace) -> Search | None:
     penalty = says.length_penalty if flags.length_penalty is None else flags.length_penalty
     if flags.beams is not None:
         return Search(flags.beams, penalty, says.early_stopping)
-    if says.beams == 1 or any(flags[name] is not None for name in DRAWING) or flags.compile or flags.weights:
+    if (
+        says.beams == 1
+        or any(flags[name] is not None for name in DRAWING)
+        or flags.compile
+        or flags.weights
+        or flags.draft
+    ):
         return None
     if says.draws:
         raise ValueError(
@@ -188,6 +214,42 @@ def _search(writer: Writer, flags: Namespace) -> Search | None:
             f"nothing here follows: expected --beams {says.beams}, or --temperature to draw alone"
         )
     return Search(says.beams, penalty, says.early_stopping)
+
+
+def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | None:
+    """Who proposes tokens.
+
+    Raises `ValueError` for a folder with neither a run nor a checkpoint, and for a model whose ids mean other texts.
+    """
+    from companion.generation.draft import Draft
+    from companion.generation.weights import prepared
+
+    name, by_ids = flags.draft, bool(flags.prompt_ids)
+    if name is None or name == "ngram":
+        return None if name is None else Draft(name)
+    if (Path(name) / "run.json").is_file():
+        small = from_run(run_folder(name, TextSettings), device, ids=by_ids)
+    elif (Path(name) / "config.json").is_file():
+        small = from_checkpoint(name, device, ids=by_ids, dtype=dtype_called(flags.dtype))
+    else:
+        raise ValueError(f"--draft {name}: expected ngram, or the folder of a run or of a published model, found none")
+    ours, theirs = (_vocabulary(one) for one in (writer, small))
+    if None not in (ours, theirs) and ours != theirs:
+        raise ValueError(f"--draft {name}: expected a model with the same tokenizer, got one whose ids are other texts")
+    return Draft(small.model if flags.weights is None else prepared(small.model, flags.weights))
+
+
+def _vocabulary(writer: Writer) -> list[str | None] | None:
+    """The text of every id, `None` for one without; `None` where there is no tokenizer."""
+
+    def text(token: int) -> str | None:
+        assert writer.spell is not None
+        try:
+            return writer.spell([token])
+        except ValueError:
+            return None
+
+    return None if writer.spell is None else [text(token) for token in range(writer.model.config.vocab)]
 
 
 def _check(flags: Namespace) -> None:
@@ -208,6 +270,10 @@ def _check(flags: Namespace) -> None:
         raise ValueError("--dtype: expected a --checkpoint to convert, got none; --weights is for any model")
     if "" in flags.stop:
         raise ValueError("--stop '': expected at least one character, got an empty text")
+    if flags.draft is not None:
+        for name in ("compile", "beams"):
+            if flags[name]:
+                raise ValueError(f"--draft: expected no --{name} beside it")
     if flags.beams is None:
         if flags.length_penalty is not None:
             raise ValueError("--length-penalty: expected --beams with it, got none")

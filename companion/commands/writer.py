@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from companion.files.published.writing import Writing
+    from companion.generation.draft import Draft
     from companion.generation.rules import Rules, Until
     from companion.generation.sampling import Sampling
     from companion.generation.weights import Weights
@@ -244,6 +245,7 @@ def write(
     seed: int = 0,
     compile: bool = False,
     weights: Weights | None = None,
+    draft: Draft | None = None,
 ) -> None:
     """Print each prompt's continuation after it, or its translation alone.
 
@@ -264,7 +266,8 @@ def write(
     texts = ["" if translates else prompt for prompt in prompts]
     most = writer.most(rows, tokens)
     if search is None:
-        steps = _steps(writer, rows, most, sampling, {"seed": seed, "compile": compile, "weights": weights})
+        options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
+        steps = _steps(writer, rows, most, sampling, options)
         if len(rows) == 1:
             print(texts[0], end="", flush=True)
             for (token,) in steps:

@@ -2,25 +2,25 @@
 
 What is drawn from is one distribution, transformed: `temperature`, `top_k`, `top_p` and `min_p` are functions on logits
 that compose, and `Sampling` composes them. `generate` streams; `complete` waits for the whole; `generate_long` goes on
-past the context. `companion.generation.beam` looks for the most probable text instead of drawing one.
+past the context. `companion.generation.beam` looks for the most probable text instead of drawing one,
+`companion.generation.speculative` writes several tokens a pass, and in a `companion.generation.batch.Batch` sequences
+come and go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NoReturn
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from companion.boundary import check_kind
 from companion.fields import require_whole
 from companion.generation.decoding import (
     BUCKET,
-    NotFinite,
     check_model,
     check_request,
     check_rows,
@@ -29,18 +29,16 @@ from companion.generation.decoding import (
     evaluating,
     prefill,
 )
+from companion.generation.draft import Draft, Propose, draft_of
+from companion.generation.drawing import NOTHING, Ends, Stream, Text, draw, raise_nothing, streams_of
 from companion.generation.rules import Rules, Until
 from companion.generation.sampling import Sampling
+from companion.generation.speculative import speculate
 from companion.generation.weights import Weights, prepared
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
 __all__ = ["Rules", "complete", "generate", "generate_long"]
-
-
-Stream = int | np.random.Generator
-NOTHING = -1
-"""In place of a token, where none can be drawn."""
 
 
 def generate(
@@ -58,6 +56,7 @@ def generate(
     streams: Sequence[Stream] | None = None,
     compile: bool = False,
     weights: Weights | None = None,
+    draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
 ) -> Iterator[list[int | None]]:
     """Continue every prompt, one token per row and step, as soon as it is known.
 
@@ -81,6 +80,9 @@ def generate(
     weights:         the form in which steps read the weights, `companion.generation.weights`: fp32, fp16, bf16, int8,
                      int4, or auto, the fastest here; from a copy that is made once. `None`: as they are. The prompts
                      are read with the model itself.
+    draft:           who proposes tokens that the model judges several at a time: `"ngram"`, a smaller model of the same
+                     vocabulary, or a `Draft`, which also says how many and counts how
+                     many were accepted. The same text, or where a model draws proposals the same distribution.
 
     Yields a list with one entry per prompt; ends when every row has stopped. The model runs in evaluation mode and
     without gradients inside; between two steps and afterwards the caller finds both as they were.
@@ -91,17 +93,18 @@ def generate(
     Raises `NotFinite` while it runs where the model's logits are not numbers. Raises `ValueError`, before anything
     runs, for no prompt, an empty prompt or source, an id outside the vocabulary, a
     prompt that with `max_new_tokens` would not fit the context, a source with a model that has no encoder or none with
-    one that has, a model that writes no text, or a form of weights that this processor cannot do.
+    one that has, a model that writes no text, a form of weights that this processor cannot do, a draft with another
+    vocabulary or a context too short for the text, or one beside `compile`.
     """
     sampling, rules = _choices(sampling, rules)
     prompts, steps = check_request(model, prompts, source, start, max_new_tokens)
     rules.check(model.config.vocab, stop)
-    draws = _streams(seed, streams, len(prompts))
-    check_kind("compile", compile, bool, "True or False")
+    draws = streams_of(seed, streams, len(prompts))
+    helper = _draft(draft, compile, model, max(map(len, prompts)) + steps)
     writer = model if weights is None else prepared(model, weights)
-    texts = [_Text(list(ids), len(ids), row) for row, ids in enumerate(prompts)]
-    ends = _Ends(frozenset(stop), until)
-    return _generate(model, writer, prompts, source, steps, sampling, ends, rules, texts, draws, compile)
+    texts = [Text(list(ids), len(ids), row) for row, ids in enumerate(prompts)]
+    ends = Ends(frozenset(stop), until)
+    return _generate(model, writer, prompts, source, steps, sampling, ends, rules, texts, draws, compile, helper)
 
 
 def complete(
@@ -119,6 +122,7 @@ def complete(
     streams: Sequence[Stream] | None = None,
     compile: bool = False,
     weights: Weights | None = None,
+    draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
 ) -> list[list[int]]:
     """`generate`, waited for: the new tokens of each prompt, a stop token (where one came) last."""
     steps = generate(
@@ -135,6 +139,7 @@ def complete(
         streams=streams,
         compile=compile,
         weights=weights,
+        draft=draft,
     )
     return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
 
@@ -151,6 +156,7 @@ def generate_long(
     seed: int = 0,
     compile: bool = False,
     weights: Weights | None = None,
+    draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
 ) -> Iterator[list[int | None]]:
     """`generate` for a decoder, also past the end of its context.
 
@@ -176,11 +182,11 @@ def generate_long(
             raise ValueError(f"prompts[{row}] has {len(prompt)} tokens: expected at most context={config.context}")
     sampling, rules = _choices(sampling, rules)
     rules.check(config.vocab, stop)
-    draws = _streams(seed, None, len(prompts))
-    check_kind("compile", compile, bool, "True or False")
+    draws = streams_of(seed, None, len(prompts))
+    helper = _draft(draft, compile, model, min(config.context, max(map(len, prompts)) + max_new_tokens))
     writer = model if weights is None else prepared(model, weights)
-    ends = _Ends(frozenset(stop), until)
-    return _generate_long(model, writer, prompts, max_new_tokens, sampling, ends, rules, draws, compile)
+    ends = Ends(frozenset(stop), until)
+    return _generate_long(model, writer, prompts, max_new_tokens, sampling, ends, rules, draws, compile, helper)
 
 
 def _generate_long(
@@ -189,14 +195,15 @@ def _generate_long(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     sampling: Sampling,
-    ends: _Ends,
+    ends: Ends,
     rules: Rules,
     streams: Sequence[np.random.Generator],
     compile: bool,
+    draft: Draft | None = None,
 ) -> Iterator[list[int | None]]:
     context = model.config.context
     going = {row: list(prompt) for row, prompt in enumerate(prompts)}
-    texts = [_Text(list(prompt), len(prompt), row) for row, prompt in enumerate(prompts)]  # also what falls out
+    texts = [Text(list(prompt), len(prompt), row) for row, prompt in enumerate(prompts)]  # also what falls out
     written = 0
     while written < max_new_tokens and going:
         for ids in going.values():
@@ -210,7 +217,7 @@ def _generate_long(
         )
         rows, kept = [streams[row] for row in going], list(going.values())
         theirs = [texts[row] for row in going]
-        for step in _generate(model, writer, kept, None, steps, sampling, ends, now, theirs, rows, compile):
+        for step in _generate(model, writer, kept, None, steps, sampling, ends, now, theirs, rows, compile, draft):
             line: list[int | None] = [None] * len(prompts)
             for (row, ids), token in zip(going.items(), step, strict=True):
                 if token is not None:
@@ -221,26 +228,6 @@ def _generate_long(
         going = {row: ids for row, ids in going.items() if not ends.after(texts[row])}
 
 
-@dataclass
-class _Text:
-    """A row's tokens so far, of which the first `given` were not written here."""
-
-    ids: list[int]
-    given: int
-    row: int = 0
-
-
-@dataclass(frozen=True)
-class _Ends:
-    """What ends a row."""
-
-    stop: frozenset[int]
-    until: Until | None
-
-    def after(self, text: _Text) -> bool:
-        return text.ids[-1] in self.stop or (self.until is not None and self.until(text.row, text.ids[text.given :]))
-
-
 def _choices(sampling: Sampling | None, rules: Rules | None) -> tuple[Sampling, Rules]:
     """Both, with their defaults filled in."""
     sampling, rules = Sampling() if sampling is None else sampling, Rules() if rules is None else rules
@@ -249,18 +236,17 @@ def _choices(sampling: Sampling | None, rules: Rules | None) -> tuple[Sampling, 
     return sampling, rules
 
 
-def _streams(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
-    require_whole("seed", seed, 0)
-    if streams is None:
-        streams = range(rows)
-    check_kind("streams", streams, Sequence, "a list, one entry for each prompt")
-    if len(streams) != rows:
-        raise ValueError(f"streams has {len(streams)} entries: expected {rows}, one for each prompt")
-    for row, stream in enumerate(streams):
-        if not isinstance(stream, np.random.Generator):
-            require_whole(f"streams[{row}]", stream, 0)
-    # NumPy's generators take (seed, row) as one seed, and draw the same numbers wherever the model runs.
-    return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in streams]
+def _draft(
+    draft: Draft | Transformer | Propose | Literal["ngram"] | None, compile: bool, model: Transformer, reach: int
+) -> Draft | None:
+    """Who proposes, checked together with `compile` for texts of up to `reach` tokens."""
+    check_kind("compile", compile, bool, "True or False")
+    helper = draft_of(draft)
+    if helper is not None:
+        if compile:
+            raise ValueError("compile=True: expected no draft beside it; a pass over what it proposes is not compiled")
+        helper.check(model, reach)
+    return helper
 
 
 def _generate(
@@ -270,13 +256,17 @@ def _generate(
     source: Sequence[Sequence[int]] | None,
     steps: int,
     sampling: Sampling,
-    ends: _Ends,
+    ends: Ends,
     rules: Rules,
-    texts: Sequence[_Text],
+    texts: Sequence[Text],
     streams: Sequence[np.random.Generator],
     compile: bool,
+    draft: Draft | None = None,
 ) -> Iterator[list[int | None]]:
     """`texts`, one for each prompt, grow."""
+    if draft is not None:
+        yield from speculate(model, writer, prompts, source, steps, sampling, ends, rules, texts, streams, draft)
+        return
     bucket = BUCKET if compile else 1
     slots = -(-(max(map(len, prompts)) + steps - 1) // bucket) * bucket
     next_logits: Callable[..., tuple[Tensor, KVCache]] = compiled_decode if compile else decode
@@ -293,10 +283,10 @@ def _generate(
             else:
                 logits, cache = next_logits(writer, tokens, cache, memory)
             allowed = rules.apply(logits, i, steps, ends.stop, [text.ids for text in texts])
-            tokens = _draw(allowed, sampling, streams)
+            tokens = draw(allowed, sampling, streams)
         drawn = tokens.tolist()
         if NOTHING in drawn:
-            _raise_nothing(logits[drawn.index(NOTHING)], drawn.index(NOTHING), i)
+            raise_nothing(logits[drawn.index(NOTHING)], drawn.index(NOTHING), i)
         step = [None if done else token for done, token in zip(stopped, drawn, strict=True)]
         for text, token in zip(texts, step, strict=True):
             text.ids += [] if token is None else [token]
@@ -304,32 +294,3 @@ def _generate(
         yield step
         if all(stopped):
             return
-
-
-def _raise_nothing(logits: Float[Tensor, "vocab"], row: int, step: int) -> NoReturn:
-    """Raises `NotFinite`, or where the logits are numbers `ValueError`: the rules have left no token."""
-    if bool(logits.isfinite().all()):
-        raise ValueError(f"rules: no token is left at step {step} of row {row}: expected rules that leave one")
-    raise NotFinite(
-        f"logits of row {row} at step {step}: expected finite numbers, got others; a weight of this model, or what "
-        "became of it on the way, is not a number"
-    )
-
-
-def _draw(
-    logits: Float[Tensor, "batch vocab"], sampling: Sampling, streams: Sequence[np.random.Generator]
-) -> Int[Tensor, "batch"]:
-    """One token per row: the first whose cumulative probability exceeds a uniform number u in [0, 1). `NOTHING` where
-    the probabilities are not numbers."""
-    if sampling.temperature == 0:
-        best, tokens = logits.max(-1)  # of equal ones the first, and of numbers and NaN the NaN
-        return tokens.masked_fill_(~best.isfinite(), NOTHING)
-    probabilities = sampling.probabilities(logits)
-    # In float64, on the CPU if the device has none (Apple's).
-    cumulative = (probabilities.cpu() if probabilities.device.type == "mps" else probabilities).double().cumsum(-1)
-    u = torch.tensor([stream.random() for stream in streams], dtype=torch.float64, device=cumulative.device)
-    # The sum may differ from 1 in its last digits; u times the sum stays below it, and `right=True` steps over tokens
-    # of probability zero, also if u = 0.
-    total = cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, u[:, None] * total, right=True).masked_fill_(~total.isfinite(), NOTHING)
-    return tokens.squeeze(-1).to(logits.device)

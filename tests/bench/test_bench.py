@@ -78,6 +78,12 @@ def test_one_run_says_prints_and_writes_the_same(tmp_path, capsys):
             moved = {row["name"].split()[-1]: row["moved"] for row in c["rows"]}
             assert moved["fp32"] > moved["fp16"] == moved["bf16"] > moved["int4"]
             assert all(form in c["remarks"][0] for form in forms)
+        elif "with a draft" in c["title"]:
+            assert len(c["rows"]) == 3 and "ours, n-gram look-up" in {row["name"] for row in c["rows"]}
+            assert all("% of its proposals accepted" in remark for remark in c["remarks"][1:])
+        elif "at a time" in c["title"]:
+            rows = [OURS, *(f"ours, {rows} at a time" for rows in (2, 4, 8, 16, 32, 64))]
+            assert [row["name"] for row in c["rows"]] == rows
         elif c["part"] in ("train", "decode"):
             timed = {row["name"] for row in c["rows"]}
             missing = {out["name"] for out in c["left_out"] if out["kind"] == "missing"}
@@ -106,7 +112,7 @@ def test_another_function_is_never_timed_and_the_exit_code_says_so(tmp_path, mon
     arguments = ["bench", "--sizes", "tiny", "--rounds", "1", "--device", "cpu", "--out", str(tmp_path)]
     assert main([*arguments, "--only", "decode", "train"]) == 1
     record = json.loads((tmp_path / "bench.json").read_text())
-    assert [c["part"] for c in record["comparisons"]] == ["train", "decode", "decode", "decode"]
+    assert [c["part"] for c in record["comparisons"]] == ["train", *["decode"] * 5]
     for c in (record["comparisons"][0], record["comparisons"][2]):  # one token may come out right by chance
         assert "transformers" not in {row["name"] for row in c["rows"]}
         assert ("transformers", "differs") in {(out["name"], out["kind"]) for out in c["left_out"]}

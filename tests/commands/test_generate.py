@@ -283,3 +283,39 @@ def test_bad_input_is_refused_by_name_and_nothing_is_written(flags, message, hom
     weights = home / "damaged" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     assert message in refused(capsys, *flags)
+
+
+def test_a_draft_writes_the_same_text_and_says_how_much_was_accepted(home: Path, capsys) -> None:
+    """Llama's text with mixtral's proposals: other weights, the same tokenizer."""
+    flags = ["--checkpoint", "llama", "--tokens", "30", "--temperature", "0", "--prompt", PROMPTS[0]]
+    alone = write(capsys, *flags)
+    for draft, accepted in (("ngram", None), ("mixtral", None), ("llama", "(100%)")):
+        assert main(["generate", *flags, "--draft", draft]) == 0
+        said = capsys.readouterr()
+        assert said.out == alone
+        counted = re.fullmatch(
+            r"draft: (\d+) of (\d+) proposed tokens? accepted (\(\d+%\)), [\d.]+ tokens a pass\n", said.err
+        )
+        assert counted is not None, said.err
+        assert int(counted[1]) <= int(counted[2])
+        assert accepted in (None, counted[3])
+    several = [*flags, "--prompt", PROMPTS[1], "--weights", "fp32"]
+    assert write(capsys, *several) == write(capsys, *several, "--draft", "mixtral")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--draft", "gpt2"], "--draft gpt2: expected a model with the same tokenizer"),
+        (["--draft", "nowhere"], "--draft nowhere: expected ngram, or the folder of a run or of a published model"),
+        (["--draft", "ngram", "--compile"], "--draft: expected no --compile beside it"),
+        (["--draft", "ngram", "--beams", "2"], "--draft: expected no --beams beside it"),
+    ],
+)
+def test_a_draft_that_cannot_propose_is_refused(flags, message, home: Path, capsys) -> None:
+    assert message in refused(capsys, "--checkpoint", "llama", "--prompt", PROMPTS[0], *flags)
+
+
+def test_a_draft_by_ids_must_have_as_many(home: Path, capsys) -> None:
+    said = refused(capsys, "--checkpoint", "llama", "--prompt-ids", "5 6", "--draft", "gpt2")
+    assert "draft has vocab=" in said and "the model's own vocabulary" in said

@@ -1,0 +1,309 @@
+"""Speculative decoding (lesson 10): somebody quick proposes the next tokens, and the model judges them in one pass.
+
+A step of one row reads every weight for one token; a pass over five tokens reads them once too, and takes hardly
+longer. So what is proposed is read in one pass, and kept as far as the model would have written it. Who proposes
+decides how much is gained, and nothing else.
+
+What is certain, the tokens of a look-up or of greedy decoding, is kept while it is what the model itself draws there:
+the same text as without a draft, token by token, for every seed. What a model has drawn from its distribution q is kept
+with probability min(1, p / q), p being the large model's, and the first that is not is drawn anew from max(0, p - q)
+(Leviathan et al. 2023, algorithm 1; Chen et al. 2023): another text for the same seed, of the same distribution.
+Temperature, top-k, top-p, min-p and rules are in p and in q. "The same" is up to the last digits of the logits, which
+the number of tokens in a pass may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from companion.generation.decoding import NotFinite, evaluating, prefill
+from companion.generation.draft import Draft, Propose
+from companion.generation.drawing import NOTHING, Ends, Text, exact, most_probable, pick, raise_nothing
+from companion.generation.rules import Rules, check_ids
+from companion.generation.sampling import Sampling
+from companion.layers.cache import KVCache
+from companion.transformer import Memory, Transformer
+
+
+@dataclass
+class _Row:
+    """A text that is being written. `ids`: what the model has of it, whose first `given` it was given."""
+
+    ids: list[int]
+    given: int
+    text: Text
+    stream: np.random.Generator
+    done: bool = False
+
+    @property
+    def written(self) -> int:
+        return len(self.ids) - self.given
+
+    def ahead(self, count: int) -> list[float]:
+        """Its next random numbers, which are not taken yet."""
+        before = self.stream.bit_generator.state
+        numbers: list[float] = self.stream.random(count).tolist()
+        self.stream.bit_generator.state = before
+        return numbers
+
+
+@dataclass(frozen=True)
+class _Manner:
+    """How tokens are chosen, the model's as the draft's."""
+
+    sampling: Sampling
+    rules: Rules
+    ends: Ends
+    steps: int
+
+    def allowed(
+        self, logits: Float[Tensor, "place vocab"], places: Sequence[tuple[_Row, Sequence[int]]]
+    ) -> Float[Tensor, "place vocab"]:
+        """What the rules leave of the logits that follow a row and what is proposed after it."""
+        if self.rules == Rules():
+            return logits
+        return torch.cat(
+            [
+                self.rules.apply(
+                    logits[i : i + 1],
+                    row.written + len(proposed),
+                    self.steps,
+                    self.ends.stop,
+                    [[*row.text.ids, *proposed]] if self.rules.looks_back else [()],
+                )
+                for i, (row, proposed) in enumerate(places)
+            ]
+        )
+
+
+def speculate(
+    model: Transformer,
+    writer: Transformer,
+    prompts: Sequence[Sequence[int]],
+    source: Sequence[Sequence[int]] | None,
+    steps: int,
+    sampling: Sampling,
+    ends: Ends,
+    rules: Rules,
+    texts: Sequence[Text],
+    streams: Sequence[np.random.Generator],
+    draft: Draft,
+) -> Iterator[list[int | None]]:
+    """What `generate` yields, in passes over what `draft` proposes. Each row keeps what is accepted of its own; a row
+    that gets ahead waits for the others with what it yields, not with what it writes. `texts` grow."""
+    rows = [_Row(list(ids), len(ids), text, s) for ids, text, s in zip(prompts, texts, streams, strict=True)]
+    manner = _Manner(sampling, rules, ends, steps)
+    slots = max(map(len, prompts)) + steps  # a row that has ended reads its last token too, with the others
+    modules = list(model.modules())
+    with torch.inference_mode(), evaluating(modules):
+        logits, cache, memory = prefill(model, prompts, source, slots)
+        _keep(logits, rows, [[] for _ in rows], None, manner, draft)
+    yield from (given := _Given(rows)).ready()
+    if all(row.done for row in rows):
+        return
+    small = draft.proposer if isinstance(draft.proposer, Transformer) else None
+    reader, drafter = _Reader(writer, cache, memory), None
+    if small is not None:
+        with torch.inference_mode(), evaluating(list(small.modules())):
+            _, cache, memory = prefill(small, prompts, source, slots)
+        drafter = _Drafter(_Reader(small, cache, memory), manner)
+    functions = [draft.function() for _ in rows]
+    while not all(row.done for row in rows):
+        # No further than the last token but one: the pass itself gives one more.
+        counts = [0 if row.done else min(draft.ahead, steps - row.written - 1) for row in rows]
+        chances = None
+        if drafter is not None:
+            with torch.inference_mode(), evaluating(list(drafter.reader.model.modules())):
+                proposals, chances = drafter.propose(rows, counts)
+        else:
+            proposals = [
+                _called(function, row, count, model.config.vocab)
+                for function, row, count in zip(functions, rows, counts, strict=True)
+            ]
+        with torch.inference_mode(), evaluating(modules):
+            logits = reader.judge(rows, proposals)
+            _keep(logits, rows, proposals, chances, manner, draft)
+        yield from given.ready()
+
+
+def _called(propose: Propose, row: _Row, count: int, vocab: int) -> list[int]:
+    if count == 0:
+        return []
+    proposed = list(propose(row.text.ids, count))[:count]
+    check_ids("draft", proposed, vocab)
+    return proposed
+
+
+class _Given:
+    """What has been yielded of rows that grow unevenly."""
+
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        self.rows, self.steps = rows, 0
+
+    def ready(self) -> Iterator[list[int | None]]:
+        """The next steps of which every row's token is known; `None` of a row that has ended before."""
+        end = max(row.written for row in self.rows)
+        for row in self.rows:
+            end = end if row.done else min(end, row.written)
+        for step in range(self.steps, end):
+            yield [row.ids[row.given + step] if step < row.written else None for row in self.rows]
+        self.steps = max(self.steps, end)
+
+
+class _Reader:
+    """A model with its cache of all rows, each of which it takes back on its own."""
+
+    def __init__(self, model: Transformer, cache: KVCache, memory: Memory | None) -> None:
+        self.model, self.cache, self.memory = model, cache, memory
+        self._held: list[int] | None = None
+
+    def read(self, tokens: Sequence[Sequence[int]], starts: list[int]) -> Float[Tensor, "batch token vocab"]:
+        """The logits of these tokens, which stand from `starts` on in each row; what was behind is forgotten."""
+        if starts != self._held:
+            self.cache = self.cache.rewind(torch.tensor(starts))
+        table = self.model.embedding.weight
+        logits, _, cache = self.model(torch.tensor(tokens, device=table.device), source=self.memory, cache=self.cache)
+        assert cache is not None
+        self.cache, self._held = cache, [start + len(tokens[0]) for start in starts]
+        return logits
+
+    def judge(self, rows: Sequence[_Row], proposals: Sequence[Sequence[int]]) -> Float[Tensor, "place vocab"]:
+        """The logits after each unfinished row's last token and after each token proposed to it, row after row."""
+        most = max(map(len, proposals))
+        tokens, starts, at = [], [], ([], [])  # type: tuple[list, list, tuple[list[int], list[int]]]
+        for i, (row, proposed) in enumerate(zip(rows, proposals, strict=True)):
+            last = len(row.ids) - 1
+            # A row with fewer proposals reads some of its text again rather than padding, which would reach beyond the
+            # cache near its end; a text too short for that is far from there.
+            start = max(0, last + len(proposed) - most)
+            read = [*row.ids[start:], *proposed]
+            tokens.append(read + [0] * (most + 1 - len(read)))
+            starts.append(start)
+            if not row.done:
+                at[0].extend([i] * (len(proposed) + 1))
+                at[1].extend(range(last - start, last - start + len(proposed) + 1))
+        return self.read(tokens, starts)[at]
+
+
+class _Drafter:
+    """A model that proposes, a token per row and step."""
+
+    def __init__(self, reader: _Reader, manner: _Manner) -> None:
+        self.reader, self.manner = reader, manner
+
+    def propose(
+        self, rows: Sequence[_Row], counts: Sequence[int]
+    ) -> tuple[list[list[int]], list[list[Float64[Tensor, "vocab"]]] | None]:
+        """`counts` tokens for each row; and the distribution that each was drawn from, `None` where each is certain."""
+        sampling, counts = self.manner.sampling, list(counts)
+        proposals: list[list[int]] = [[] for _ in rows]
+        chances: list[list[Tensor]] = [[] for _ in rows]
+        for i in range(max(counts)):
+            # First the last two tokens: the draft has not read its own last proposal, which may have been accepted.
+            # Afterwards the newest; a row that has enough reads its last one again.
+            starts = [len(row.ids) - 2 if i == 0 else len(row.ids) - 1 + min(i, max(count - 1, 0))
+                      for row, count in zip(rows, counts, strict=True)]  # fmt: skip
+            read = [
+                [*row.ids[start:], *proposed][: 2 if i == 0 else 1]
+                if start < len(row.ids)
+                else [proposed[start - len(row.ids)]]
+                for row, proposed, start in zip(rows, proposals, starts, strict=True)
+            ]
+            logits = self.reader.read(read, starts)[:, -1]
+            going = [r for r, count in enumerate(counts) if count > i]
+            allowed = self.manner.allowed(logits[going], [(rows[r], proposals[r]) for r in going])
+            if sampling.temperature == 0:
+                drawn = most_probable(allowed).tolist()
+            else:
+                probabilities = sampling.probabilities(allowed)
+                drawn = pick(probabilities, [rows[r].stream.random() for r in going]).tolist()
+                for r, chance in zip(going, exact(probabilities), strict=True):
+                    chances[r].append(chance)
+            for r, token in zip(going, drawn, strict=True):
+                if token != NOTHING:
+                    proposals[r].append(token)
+                elif bool(logits[r].isfinite().all()):
+                    counts[r] = i  # the rules leave nothing: if it comes to that, the model will say so
+                else:
+                    raise NotFinite(f"draft: logits of row {rows[r].text.row}: expected finite numbers, got others")
+        return proposals, None if sampling.temperature == 0 else chances
+
+
+def _keep(
+    logits: Float[Tensor, "place vocab"],
+    rows: Sequence[_Row],
+    proposals: Sequence[list[int]],
+    chances: Sequence[list[Float64[Tensor, "vocab"]]] | None,
+    manner: _Manner,
+    draft: Draft,
+) -> None:
+    """Add to each row what is accepted of its proposal, and the token that follows."""
+    going = [(r, row) for r, row in enumerate(rows) if not row.done]
+    places = [(row, proposals[r][:n]) for r, row in going for n in range(len(proposals[r]) + 1)]
+    allowed = manner.allowed(logits, places)
+    sampling, drawn = manner.sampling, [0]
+    if sampling.temperature == 0:
+        drawn = most_probable(allowed).tolist()
+    else:
+        probabilities = sampling.probabilities(allowed)
+        if chances is None:
+            numbers = [u for r, row in going for u in row.ahead(len(proposals[r]) + 1)]
+            drawn = pick(probabilities, numbers).tolist()
+    at = 0
+    for r, row in going:
+        proposed, end = proposals[r], at + len(proposals[r]) + 1
+        if chances is None:
+            accepted = 0
+            while accepted < len(proposed) and proposed[accepted] == drawn[at + accepted]:
+                accepted += 1
+            last = drawn[at + accepted]
+        else:
+            numbers = row.stream.random(len(proposed) + 1).tolist()
+            accepted, last = verdict(exact(probabilities[at:end]), chances[r][: len(proposed)], proposed, numbers)
+        first = row.written
+        for place, token in enumerate([*proposed[:accepted], last]):
+            if token == NOTHING:
+                raise_nothing(logits[at + place], row.text.row, row.written)
+            row.ids.append(token)
+            row.text.ids.append(token)
+            if manner.ends.after(row.text) or row.written == manner.steps:
+                row.done = True
+                break
+        added = row.written - first
+        if chances is None and sampling.temperature != 0:
+            row.stream.random(added)  # those that it has looked at and used
+        if first:
+            draft.passes += 1
+            draft.proposed += added if added <= accepted else len(proposed)  # what lies behind an end is not judged
+            draft.accepted += min(added, accepted)
+        at = end
+
+
+def verdict(
+    p: Float64[Tensor, "place vocab"],
+    q: Sequence[Float64[Tensor, "vocab"]],
+    proposed: Sequence[int],
+    uniform: Sequence[float],
+) -> tuple[int, int]:
+    """How many proposed tokens are kept, and the token that follows (Leviathan et al. 2023, algorithm 1).
+
+    p:        the model's probabilities at each proposed token, and after the last.
+    q:        those that the proposed tokens were drawn from.
+    uniform:  as many random numbers in [0, 1) as p has places: one to judge each, the last for the token that follows.
+
+    Token x is kept where u q(x) < p(x), so with probability min(1, p(x) / q(x)); at the first that is not, the token
+    comes from max(0, p - q), and after the last from p. Together that is p: q(x) min(1, p(x) / q(x)) = min(p, q), and
+    what is missing of p, max(0, p - q), has the probability that something is refused.
+    """
+    for place, token in enumerate(proposed):
+        if not uniform[place] * float(q[place][token]) < float(p[place, token]):
+            left = (p[place] - q[place]).clamp(min=0)
+            # Where rounding leaves nothing, p and q are the same.
+            return place, int(pick(left[None] if float(left.sum()) > 0 else p[place : place + 1], uniform[-1:]))
+    return len(proposed), int(pick(p[-1:], uniform[-1:]))
