@@ -1,4 +1,4 @@
-"""Small, correct lessons of both editions, for the tests of the builder and of the contract."""
+"""A small, correct lesson and its deeper notebook, for the tests of the builder and of the contract."""
 
 import contextlib
 import io
@@ -16,13 +16,33 @@ from companion.questions.reader import Shown
 HERE = Path(__file__).parent
 
 
+FIGURE = """```{code-cell}
+:name: squares
+:tags: [folded]
+# draws the figure below
+from companion.study import figures
+
+fig, ax = figures.subplots()
+ax.plot([1, 2, 3], [1, 4, 9])
+ax.set(xlabel="x", ylabel="square of x")
+figures.show(fig, alt="The squares of one to three, rising.")
+```
+
+Squares rise faster than their roots.
+
+"""
+BEFORE = "```{question} six\n"
+
+
 @pytest.fixture(scope="session")
 def small_lesson(tmp_path_factory):
-    """Of the first edition, built once by a kernel."""
+    """Built once by a kernel, with a figure."""
     folder = tmp_path_factory.mktemp("course with a space, é")
-    (folder / "lessons").mkdir()
-    shutil.copy(HERE / "02_small.md", folder / "lessons")
-    lesson = Lesson(folder / "lessons" / "02_small.md", folder / "02_small.ipynb")
+    shutil.copytree(HERE / "small", folder / "authoring")
+    lesson = Lesson.of(folder / "authoring" / "lessons" / "02_small.md", folder / "notebooks")
+    text = lesson.source.read_text(encoding="utf-8")
+    assert BEFORE in text
+    lesson.source.write_text(text.replace(BEFORE, FIGURE + BEFORE, 1), encoding="utf-8")
     build.build(lesson)
     return lesson
 
@@ -30,8 +50,8 @@ def small_lesson(tmp_path_factory):
 @pytest.fixture
 def copied(small_lesson, tmp_path):
     """The same lesson in a folder of its own, to be changed."""
-    shutil.copytree(small_lesson.notebook.parent, tmp_path / "course")
-    return Lesson(tmp_path / "course" / "lessons" / "02_small.md", tmp_path / "course" / "02_small.ipynb")
+    shutil.copytree(small_lesson.notebook.parents[1], tmp_path / "course")
+    return Lesson.of(tmp_path / "course" / "authoring" / "lessons" / "02_small.md", tmp_path / "course" / "notebooks")
 
 
 def run_here(lesson):
@@ -53,18 +73,18 @@ def run_here(lesson):
 
 
 @pytest.fixture
-def second(tmp_path, monkeypatch):
-    """Makes a lesson of the second edition after replacements in its source and its deeper one, and builds both."""
+def small(tmp_path, monkeypatch):
+    """Makes the lesson after replacements in its source and its deeper one, and builds both without a kernel."""
     monkeypatch.setattr(build, "execute", run_here)
 
     def make(old="", new="", *, deeper=("", ""), built=True):
-        shutil.copytree(HERE / "second", tmp_path / "authoring", dirs_exist_ok=True)
+        shutil.copytree(HERE / "small", tmp_path / "authoring", dirs_exist_ok=True)
         for folder, (before, after) in (("lessons", (old, new)), ("deeper", deeper)):
-            path = tmp_path / "authoring" / folder / "02_second.md"
+            path = tmp_path / "authoring" / folder / "02_small.md"
             text = path.read_text(encoding="utf-8")
             assert before in text, before
             path.write_text(text.replace(before, after, 1), encoding="utf-8")
-        lesson = Lesson.of(tmp_path / "authoring" / "lessons" / "02_second.md", tmp_path / "notebooks")
+        lesson = Lesson.of(tmp_path / "authoring" / "lessons" / "02_small.md", tmp_path / "notebooks")
         if built:
             for notebook in (lesson, lesson.deeper):
                 build.build(notebook)

@@ -42,13 +42,13 @@ def test_building_again_gives_the_same_bytes(copied):
 
 def test_changed_prose_is_found_and_needs_no_execution(copied, monkeypatch):
     before = outputs(copied)
-    edit(copied.source, "It runs.", "It does run.")
-    assert "source line 93): the text in the notebook is not the text in the source" in str(build.difference(copied))
+    edit(copied.source, "mean square is the", "mean square equals the")
+    assert "source line 46): the text in the notebook is not the text in the source" in str(build.difference(copied))
     monkeypatch.setattr(build, "execute", None)
     assert "outputs kept, written" in build.build(copied)
     assert build.difference(copied) is None
     assert outputs(copied) == before
-    assert "It does run." in copied.notebook.read_text(encoding="utf-8")
+    assert "mean square equals the" in copied.notebook.read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -69,28 +69,28 @@ def test_changed_exercises_are_found_and_listed(copied, monkeypatch):
     renamed = dataclasses.replace(first, title="A weight with a pen")
     monkeypatch.setattr(exercises, "of_lesson", lambda number: [renamed, *others])
     found = str(build.difference(copied))
-    assert found.startswith("cell 9 (source line 71): the exercises in the notebook are not those of companion/")
+    assert found.startswith("cell 23 (source line 161): the exercises in the notebook are not those of companion/")
     assert "outputs kept, written" in build.build(copied)
     assert "| 2.1 | A weight with a pen | " in copied.notebook.read_text(encoding="utf-8")
     assert build.difference(copied) is None
 
 
 def test_changed_code_is_found_and_executed(copied):
-    edit(copied.source, "print(add(1, 2))", "print(add(1, 6))")
-    assert "cell 3 (source line 26): the code in the notebook is not" in str(build.difference(copied))
+    edit(copied.source, "sum(a * a for a in steps))\n```", "7)\n```")
+    assert "cell 12 (source line 92): the code in the notebook is not" in str(build.difference(copied))
     assert "executed, written" in build.build(copied)
-    assert outputs(copied)[0][0].text == "7\n"
+    assert outputs(copied)[5][0].text == "mean square 7\n"
 
 
 @pytest.mark.parametrize(
     "old, new, where",
     [
-        ('"3\\n"', '"4\\n"', "cell 3 (source line 26): the stored output was changed"),
-        ("rising.", "falling.", "cell 6 (source line 42): the stored output was changed"),
-        ('"execution_count": 3', '"execution_count": 4', "cell 8 (source line 57): the stored output was changed"),
-        ("tag{2.1}", "tag{2.2}", "cell 2 (source line 19): the text in the notebook is not"),
-        ("return a + b", "return b + a", "cell 3 (source line 26): the code in the notebook is not"),
-        ('"rung"', '"slow"', "cell 3 (source line 26): the cell's id, tags or name differ"),
+        ("square 14\\n", "square 15\\n", "cell 12 (source line 92): the stored output was changed"),
+        ("rising.", "falling.", "cell 15 (source line 109): the stored output was changed"),
+        ('"execution_count": 3', '"execution_count": 4', "cell 7 (source line 52): the stored output was changed"),
+        ("tag{2.1}", "tag{2.2}", "cell 4 (source line 30): the text in the notebook is not"),
+        ("return [2 * bin", "return [3 * bin", "cell 5 (source line 36): the code in the notebook is not"),
+        ('"walk"', '"stroll"', "cell 5 (source line 36): the cell's id, tags or name differ"),
         ('"display_name": "Python 3 (ipykernel)"', '"display_name": "mine"', "metadata or its form was changed"),
     ],
 )
@@ -130,13 +130,13 @@ def test_a_file_that_is_no_built_notebook_is_found(copied, text):
 
 def test_a_failing_cell_is_named_and_the_old_notebook_stays(copied):
     before = copied.notebook.read_bytes()
-    edit(copied.source, "print(add(1, 2))", "print(add(1, undefined))")
-    message = r"(?s)02_small: cell 3 \(02_small\.md, line 26\) failed.*NameError"
+    edit(copied.source, "sum(a * a for a in steps))\n```", "undefined)\n```")
+    message = r"(?s)02_small: cell 12 \(02_small\.md, line 92\) failed.*NameError"
     with pytest.raises(build.BuildError, match=message) as caught:
         build.build(copied)
     assert "\x1b" not in str(caught.value)
     assert copied.notebook.read_bytes() == before
-    assert sorted(path.name for path in copied.notebook.parent.iterdir()) == ["02_small.ipynb", "lessons"]
+    assert sorted(path.name for path in copied.notebook.parent.iterdir()) == ["02_small.ipynb"]
 
 
 def test_nothing_of_the_clock_or_of_chance_is_kept(small_lesson):

@@ -1,4 +1,4 @@
-"""Each rule of the second edition, fed a small lesson that breaks it; and what the builder makes of its directives."""
+"""Each rule of a lesson, fed a small one that breaks it; and what the builder makes of its directives."""
 
 import re
 
@@ -21,13 +21,13 @@ MORE = "(more)=\n## More\n\nFor whoever wants some more.\n\n"
 MIND = "You may think that the longest step decides alone. It does not: 9 of 14.\n\n"
 
 
-def texts(lesson, symbols=SYMBOLS, edition=frozenset({2})):
-    known = contract.Known(contract.companion_names(), symbols=symbols, second_edition=edition)
+def texts(lesson, symbols=SYMBOLS):
+    known = contract.Known(contract.companion_names(), symbols=symbols)
     return [str(fault) for fault in contract.check(lesson.again(), known)]
 
 
-def test_a_good_lesson_and_its_deeper_notebook_have_no_fault(second):
-    for lesson in with_deeper([second()]):
+def test_a_good_lesson_and_its_deeper_notebook_have_no_fault(small):
+    for lesson in with_deeper([small()]):
         assert build.difference(lesson) is None
         assert texts(lesson) == []
 
@@ -36,7 +36,7 @@ def test_a_good_lesson_and_its_deeper_notebook_have_no_fault(second):
     "old, new, message",
     [
         # parts and sittings
-        ("# A small second", "A small second", "begins with its title"),
+        ("# A small", "A small second", "begins with its title"),
         ("form hold?**", "form hold.**", "must be the lesson's question"),
         ("{{ head }}\n", "", "the line `{{ head }}` is missing"),
         ("## Sitting 2: What if", "### What if", "two to four sittings, .* has 1"),
@@ -89,8 +89,8 @@ def test_a_good_lesson_and_its_deeper_notebook_have_no_fault(second):
         (MIND, MIND * 4, "4 misconceptions; at most 3 in a lesson"),
     ],
 )  # fmt: skip
-def test_a_fault_in_a_lesson_is_found(second, old, new, message):
-    found = texts(second(old, new))
+def test_a_fault_in_a_lesson_is_found(small, old, new, message):
+    found = texts(small(old, new))
     assert any(re.search(message, text) for text in found) if message else found == [], found
 
 
@@ -103,27 +103,26 @@ def test_a_fault_in_a_lesson_is_found(second, old, new, message):
         ("# checks (D2.1)\n", "# checks it\n", None),  # the comment of the assertion names it
         ("They add", MORE + "They add", "'signs' comes from another section"),
         ("They add up", "They add $k$ up", "\\$k\\$ has no entry for lesson 02"),
-        ("edition: 2", 'edition: 2\nborrows: ["$s$"]', None),
+        ("---\n\n# Deeper", 'borrows: ["$s$"]\n---\n\n# Deeper', None),
     ],
 )
-def test_a_fault_in_a_deeper_notebook_is_found(second, old, new, message):
+def test_a_fault_in_a_deeper_notebook_is_found(small, old, new, message):
     remove = ("{deeper}`why the cross terms vanish <02#cross>`", "") if old == "(cross)=\n" else ("", "")
-    found = texts(second(*remove, deeper=(old, new)).deeper)
+    found = texts(small(*remove, deeper=(old, new)).deeper)
     assert any(re.search(message, text) for text in found) if message else found == [], found
 
 
-def test_a_letter_with_a_second_meaning_is_named_with_both(second):
+def test_a_letter_with_a_second_meaning_is_named_with_both(small):
     symbols = SYMBOLS | {"n": {2: "number of steps", 5: "length of a vector"}}
-    [fault] = texts(second(), symbols, frozenset({2, 5}))
+    [fault] = texts(small(), symbols)
     assert fault == (
-        "cell 2, source line 18: $n$ has a second meaning in pages/notation.toml: "
+        "cell 2, source line 17: $n$ has a second meaning in pages/notation.toml: "
         "lesson 02: number of steps; lesson 05: length of a vector"
     )
-    assert texts(second(), symbols, frozenset({2})) == []  # lesson 05 is not of this edition yet
 
 
-def test_a_letter_that_a_deeper_notebook_borrows_is_known_there_alone(second):
-    lesson = second("v = n", "v = n", deeper=("edition: 2", 'edition: 2\nborrows: ["$z$"]'))
+def test_a_letter_that_a_deeper_notebook_borrows_is_known_there_alone(small):
+    lesson = small("v = n", "v = n", deeper=("---\n\n# Deeper", 'borrows: ["$z$"]\n---\n\n# Deeper'))
     assert texts(lesson) == [] == texts(lesson.deeper)
     symbols = {symbol: by for symbol, by in SYMBOLS.items() if symbol != "s"}
     assert any("$s" in text for text in texts(lesson.deeper, symbols))
@@ -142,7 +141,7 @@ CHOICE = "- [x] twice as far | The root of 4 is 2."
         ("{question} four", "{question} Four!", "question 'Four!': expected a name of small letters"),
         (":kind: choice\nFour", ":kind: chance\nFour", "expected `:kind:` with one of choice, number, predict"),
         (":kind: choice\nFour", "Four", "question four: expected a line `:kind:`"),
-        (CHOICE, CHOICE.replace("[x]", "[ ]"), "line 63: question four: expected one right answer ... got 0"),
+        (CHOICE, CHOICE.replace("[x]", "[ ]"), "line 62: question four: expected one right answer ... got 0"),
         (CHOICE, f"{CHOICE}\n- [x] thrice | No.", "expected one right answer ... got 2"),
         (CHOICE, "- [x] twice as far", "'twice as far' has no reason"),
         (CHOICE, f"{CHOICE}\nnothing", "'nothing' is not an answer"),
@@ -156,17 +155,16 @@ CHOICE = "- [x] twice as far | The root of 4 is 2."
         ("<02#cross>", "<02#gone>", "there is no deeper section 02#gone; there are: 02#cross"),
         ("<02#cross>", "<07#cross>", "there is no deeper section 07#cross; there are: none"),
         ("{deeper}`", "{depper}`", "{depper}: expected {ref} or {deeper}"),
-        ("edition: 2", "edition: 3", "edition: 3: expected 1 or 2"),
         ("able: say how a sum of coin flips grows.\n", "", "`able:` is missing in the front matter"),
     ],
 )
-def test_what_cannot_be_built_is_refused_with_its_place(second, old, new, message):
-    lesson = second()
+def test_what_cannot_be_built_is_refused_with_its_place(small, old, new, message):
+    lesson = small()
     before = lesson.notebook.read_bytes()
-    broken = second(old, new, built=False)
+    broken = small(old, new, built=False)
     with pytest.raises(SourceError) as caught:
         build.build(broken)
-    assert re.match(r"02_second\.md, line \d+: ", str(caught.value))
+    assert re.match(r"02_small\.md, line \d+: ", str(caught.value))
     assert all(part in str(caught.value) for part in message.split(" ... ")), caught.value
     assert lesson.notebook.read_bytes() == before
 
@@ -179,24 +177,24 @@ TWO_MEANINGS = {"v": {2: "the mean square", 5: "a velocity"}}
     [
         (
             "It is 14.", "It is 14. " + "word " * 5000, {},
-            r"line 10: a lesson of 6\d minutes; at most 60\. .*Sitting 2: What if .* 5\d minutes: 5\d\d\d words",
+            r"line 9: a lesson of 6\d minutes; at most 60\. .*Sitting 2: What if .* 5\d minutes: 5\d\d\d words",
         ),
-        ("It is 14.", "It is 14. " + "word " * 1500, {}, r"line 81: 'Sitting 2: .*' takes 2\d minutes.*; at most 20"),
-        ("", "", TWO_MEANINGS, r"line 29: \$v\$ has a second meaning .* lesson 02: the mean square; lesson 05: a vel"),
+        ("It is 14.", "It is 14. " + "word " * 1500, {}, r"line 80: 'Sitting 2: .*' takes 2\d minutes.*; at most 20"),
+        ("", "", TWO_MEANINGS, r"line 28: \$v\$ has a second meaning .* lesson 02: the mean square; lesson 05: a vel"),
     ],
 )  # fmt: skip
-def test_a_lesson_that_breaks_the_edition_is_refused_with_its_place(second, capsys, old, new, symbols, message):
-    before = second().notebook.read_bytes()
-    broken = second(old, new, built=False)
-    known = contract.Known(symbols=symbols, second_edition=frozenset({2, 5}))
+def test_a_lesson_that_breaks_the_form_is_refused_with_its_place(small, capsys, old, new, symbols, message):
+    before = small().notebook.read_bytes()
+    broken = small(old, new, built=False)
+    known = contract.Known(symbols=symbols)
     with pytest.raises(build.BuildError) as caught:
         build.build(broken, known=known)
-    assert re.search(rf"02_second: 02_second\.md, cell \d+, source {message}", str(caught.value)), caught.value
+    assert re.search(rf"02_small: 02_small\.md, cell \d+, source {message}", str(caught.value)), caught.value
     assert broken.notebook.read_bytes() == before
 
 
-def test_nothing_at_all_is_built_where_one_lesson_is_refused(second, monkeypatch, capsys):
-    lesson = second("It is 14.", "It is 14. " + "word " * 5000, built=False)
+def test_nothing_at_all_is_built_where_one_lesson_is_refused(small, monkeypatch, capsys):
+    lesson = small("It is 14.", "It is 14. " + "word " * 5000, built=False)
     monkeypatch.setattr(build, "lessons", lambda: [lesson])
     monkeypatch.setattr(build, "QUESTIONS", lesson.source.with_name("questions.json"))
     assert build.main([]) == 1
@@ -215,8 +213,8 @@ SLIDER = '<label>d_k <input type="range" min="1" max="64"></label>'
          "moving figure 'bars': it has no still figure, which is all that remains where no script runs"),
     ],
 )  # fmt: skip
-def test_a_handle_without_a_still_figure_is_refused_with_its_place(second, monkeypatch, shown, message):
-    lesson, run = second(), build.execute
+def test_a_handle_without_a_still_figure_is_refused_with_its_place(small, monkeypatch, shown, message):
+    lesson, run = small(), build.execute
     before = lesson.notebook.read_bytes()
 
     def with_handle(lesson):
@@ -226,7 +224,7 @@ def test_a_handle_without_a_still_figure_is_refused_with_its_place(second, monke
         return cells
 
     monkeypatch.setattr(build, "execute", with_handle)
-    with pytest.raises(build.BuildError, match=rf"02_second\.md, cell \d+, source line 93: {re.escape(message)}"):
+    with pytest.raises(build.BuildError, match=rf"02_small\.md, cell \d+, source line 92: {re.escape(message)}"):
         build.build(lesson, rerun=True)
     assert lesson.notebook.read_bytes() == before
 
@@ -234,19 +232,19 @@ def test_a_handle_without_a_still_figure_is_refused_with_its_place(second, monke
 # --- what the builder makes of it
 
 
-def test_minutes_are_counted(second):
-    lesson = second(built=False)
+def test_minutes_are_counted(small):
+    lesson = small(built=False)
     first, *_ = lesson.sittings
     assert (first.code_lines, first.equations, first.asked) == (6, 1, ["2.a", "2.b", "2.c"])
     assert first.exact == pytest.approx(first.words / 100 + 6 / 10 + 1 / 2 + 3)
-    longer = second("It is 14.", "It is 14. " + "word " * 300, built=False)
+    longer = small("It is 14.", "It is 14. " + "word " * 300, built=False)
     assert longer.sittings[1].words == lesson.sittings[1].words + 300
     [head] = re.findall(
         r"\*\*Reading time:\*\* (\d+) minutes: two sittings of (\d+) and (\d+)\. ", lesson.cells[1].source
     )
     total, *named = map(int, head)
     assert total == sum(named) == lesson.minutes and named == [part.minutes for part in lesson.sittings]
-    summed = second("The next lesson, and", "word " * 150, built=False)
+    summed = small("The next lesson, and", "word " * 150, built=False)
     assert (
         f"{total + 2} minutes: two sittings of {named[0]} and {named[1]}, and 2 for the rest. "
         in summed.cells[1].source
@@ -256,15 +254,15 @@ def test_minutes_are_counted(second):
     assert listed[0].words < 10 and minutes.LONGEST_LESSON == 60  # the table is not read from end to end
 
 
-def test_folded_cells_are_hidden_and_claims_are_metadata(second):
-    checks = next(cell for cell in second().built if cell.metadata.get("name") == "checks-walk")
+def test_folded_cells_are_hidden_and_claims_are_metadata(small):
+    checks = next(cell for cell in small().built if cell.metadata.get("name") == "checks-walk")
     assert checks.metadata.jupyter.source_hidden is True
     assert checks.metadata.claims == ["S0-04"]
 
 
-def test_links_lead_to_cells_that_exist(second):
-    lesson = second()
-    ids = {"02_second.ipynb": {cell.id for cell in lesson.built}}
+def test_links_lead_to_cells_that_exist(small):
+    lesson = small()
+    ids = {"02_small.ipynb": {cell.id for cell in lesson.built}}
     ids["deeper/02_deeper.ipynb"] = {cell.id for cell in lesson.deeper.built}
     text = "\n".join(cell.source for cell in lesson.built) + "".join(question.html for question in lesson.questions)
     links = re.findall(r"(?:\]\(|href=\")([^)\"]+)#cell-id=([\w-]+)", text)
@@ -274,10 +272,10 @@ def test_links_lead_to_cells_that_exist(second):
     assert "[*Deeper:* why the cross terms vanish (1 minute)](deeper/02_deeper.ipynb#cell-id=" in text
 
 
-def test_a_changed_question_runs_the_lesson_again(second):
-    second()
-    changed = second("twice as far | The root of 4 is 2.", "twice as far | Because.", built=False)
-    assert build.build(changed).startswith("02_second: executed")
+def test_a_changed_question_runs_the_lesson_again(small):
+    small()
+    changed = small("twice as far | The root of 4 is 2.", "twice as far | Because.", built=False)
+    assert build.build(changed).startswith("02_small: executed")
 
 
 def test_every_lesson_that_is_named_is_a_link(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from authoring.lesson import ROOT, Lesson, LessonError, built_lessons
+from authoring.notation import atoms, meanings, plain, second_meanings
 from authoring.pages import __main__ as command
 from authoring.pages import differ, drawing, front, glossary, map, notation, readme
 
@@ -24,19 +25,18 @@ PICTURES = [page.path for page in command.PAGES if page.path.suffix in (".png", 
 def lesson(tmp_path):
     """Makes a lesson from the texts of its cells: those that begin with `#%` are code."""
 
-    def make(*cells, name="02_small"):
+    def make(*cells, name="02_small", needs="nothing."):
         parts = [
             f"```{{code-cell}}\n{cell[3:]}\n```" if cell.startswith("#%\n") else f"+++\n\n{cell}" for cell in cells
         ]
-        (tmp_path / f"{name}.md").write_text("\n\n".join(parts), encoding="utf-8")
+        front = f"---\nable: see.\nneeds: >\n  {' '.join(needs.split())}\n---\n\n"
+        (tmp_path / f"{name}.md").write_text(front + "\n\n".join(parts), encoding="utf-8")
         return Lesson(tmp_path / f"{name}.md", tmp_path / f"{name}.ipynb")
 
     return make
 
 
-OPENING = (
-    "# Small\n\n**Why\nso small?**\n\n**You will be able to** see.\n\n**Reading time:** 45 minutes. **You need:** "
-)
+OPENING = "# Small\n\n**Why\nso small?**\n\n{{ head }}"
 
 
 @pytest.mark.parametrize("page", command.PAGES, ids=lambda page: Path(page.file).name)
@@ -83,16 +83,17 @@ def test_links_lead_to_files_and_cells_that_exist(path):
         ("lessons 02 (masks) and 08. Embeddings are from lesson 01, waves from lesson 04.", (2, 8), (1, 4)),
     ],
 )
-def test_needs_are_read_from_the_opening(lesson, need, needs, touches):
-    small = lesson(OPENING + need + "\n\n## First", name="09_small")
+def test_needs_are_read_from_the_front_matter(lesson, need, needs, touches):
+    words = "word " * 600
+    small = lesson(OPENING, f"## Sitting 1: Why?\n\n{words}", name="09_small", needs=need)
     assert (small.needs, small.touches) == (needs, touches)
-    assert (small.title, small.question, small.minutes) == ("Small", "Why so small?", 45)
+    assert (small.title, small.question, small.minutes) == ("Small", "Why so small?", 6)
 
 
 def test_cells_are_found_under_their_headings_and_by_their_claims(lesson):
     small = lesson(
-        OPENING + "nothing.\n\n## Where texts differ", "#%\nassert x  # claim S0-04", "### More\n\ntext\n\n## Next",
-        "#%\ny = 1  # claims S0-04, S1-02\nassert y\nprint('S1-03')  # S1-03",
+        OPENING + "\n\n## Where texts differ", "#%\n:claims: S0-04\nassert x", "### More\n\ntext\n\n## Next",
+        "#%\n:claims: S0-04, S1-02\ny = 1\nassert y\nprint('S1-03')  # S1-03",
     )  # fmt: skip
     assert [heading.text for heading in small.above(2)] == ["Small", "Where texts differ"]
     assert [heading.text for heading in small.above(4)] == ["Small", "Next"]
@@ -118,13 +119,6 @@ def test_modules_are_found_behind_every_form_of_import(lesson):
     assert found <= set(map.files())
 
 
-def test_symbols_are_read_from_the_tables(lesson):
-    small = lesson(
-        "| symbol | what it is |\n|---|---|\n| $L$; $l = 1, \\dots, L$ | layers |\n\n| other |\n|---|\n| $X$ |"
-    )
-    assert small.symbols == [{"symbol": "$L$; $l = 1, \\dots, L$", "what it is": "layers"}]
-
-
 @pytest.mark.parametrize(
     "cell, symbols",
     [
@@ -139,7 +133,7 @@ def test_symbols_are_read_from_the_tables(lesson):
     ],
 )
 def test_symbols_of_a_row_are_told_apart(cell, symbols):
-    assert notation.atoms(cell) == symbols
+    assert atoms(cell) == symbols
 
 
 # --- where texts differ
@@ -173,28 +167,23 @@ def test_page_names_no_row_of_the_ledger():
 # --- notation, glossary, map, README
 
 
-def test_every_symbol_of_every_table_is_on_the_page():
-    shown = {(symbol, number) for _, meanings in notation.sections(LESSONS) for m in meanings
-             for symbol in notation.atoms(m.symbol) for number in m.lessons}  # fmt: skip
-    parts = {key for key, row in notation.of_lessons(LESSONS).items() if re.search(r"\b(row|entry)\b", row["symbol"])}
-    assert set(notation.of_lessons(LESSONS)) - parts <= shown
+def test_every_letter_of_the_law_and_every_borrowed_one_is_on_the_page():
+    page = notation.render(LESSONS)
+    shown = {(m.symbol, number) for _, meanings in notation.sections(LESSONS) for m in meanings for number in m.lessons}
+    assert {(symbol, x.number) for symbol, of in meanings().items() for x in LESSONS if x.number in of} == {
+        (plain(symbol), number) for symbol, number in shown
+    }
+    borrowing = [x.deeper for x in LESSONS if x.deeper and x.deeper.borrows]
+    assert borrowing
+    for part in borrowing:
+        assert f"deeper/{part.label}_deeper.ipynb#cell-id={part.cells[0].id}) | {' '.join(part.borrows)} |" in page
 
 
-def test_letter_with_two_meanings_is_named():
-    value, vocabulary = (
-        notation.Meaning("$v$", "a value", "", (2,)),
-        notation.Meaning("$v$", "tokens there are", "", (13,)),
-    )
-    only = notation.Meaning("$k$", "a key", "", (2,))
-    assert notation.clashes([("heads", [value, only]), ("sizes", [vocabulary])]) == {"$v$": [value, vocabulary]}
-    assert notation.clashes(notation.sections(LESSONS)) == {}  # the lessons keep to one meaning
-
-
-def test_symbol_in_no_entry_is_printed_in_the_lessons_own_words(lesson):
-    new = lesson("| symbol | what it is | axes |\n|---|---|---|\n| $\\zeta$ | a new thing | (d_model) |", name="77_new")
-    title, meanings = notation.sections([*LESSONS, new])[-1]
-    assert title == "In one lesson"
-    assert meanings[-1] == notation.Meaning("$\\zeta$", "a new thing", "(d_model)", (77,))
+def test_no_letter_has_two_meanings():
+    assert second_meanings(meanings()) == {}
+    assert second_meanings({"v": {2: "a value", 3: "a value", 13: "tokens"}, "k": {2: "a key"}}) == {
+        "v": {2: "a value", 3: "a value", 13: "tokens"}
+    }
 
 
 def test_glossary_has_a_line_for_each_term_and_no_term_twice():

@@ -10,7 +10,7 @@
 - **exercise**: a wrong answer and a right one are typed into an exercise, and the check says so.
 - **lessons**: each lesson, and its deeper notebook, is run from top to bottom. It fails when a cell fails or is not
   run, something is written to stderr, a formula does not render, a picture does not load or has no words, LaTeX is
-  left in the text, or a figure does not move; in the second edition also when an equation or a printed line is too wide
+  left in the text, or a figure does not move; in lessons also when an equation or a printed line is too wide
   in a window of 1280 or 900 pixels.
 
 It fails as well when axe finds what a reader with a screen reader cannot use, or something can hardly be seen, in the
@@ -75,7 +75,7 @@ ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and wha
         "2.1 One weight with a pencil: right. 1 point.",
     ),
 }
-FOLDED = "folded"  # the tag that only the second edition has
+FOLDED = "folded"  # the tag that lessons have, and notebooks of exercises have not
 CLICKED = 6  # headings of the contents that are clicked
 OPEN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
 SELECTED = "document.querySelectorAll('.jp-Notebook .jp-Cell.jp-mod-selected').length"
@@ -295,7 +295,7 @@ def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     counts = f"{formulas} formulas, {len(pictures)} figures, {handles} handles"
     print(f"{name}: {len(page.evaluate(COUNTS))} code cells, {counts}", flush=True)
     faults += look(page) + ([] if formulas else ["no formula was rendered"])
-    if any(FOLDED in cell.metadata.get("tags", []) for cell in cells):  # the second edition
+    if any(FOLDED in cell.metadata.get("tags", []) for cell in cells):  # a lesson
         faults += looking.measure(page, screenshots, shot)
     faults += _in_both_themes(page, screenshots, shot, ".jp-Notebook .jp-OutputArea")
     return [f"{name}: {fault}" for fault in faults]
