@@ -8,7 +8,8 @@
     (e.clientHeight - inPixels(e, 'paddingTop') - inPixels(e, 'paddingBottom')) / inPixels(e, 'lineHeight'));
 
   for (const e of all('mjx-container[display="true"]')) {
-    const text = e.closest('.jp-RenderedHTMLCommon'), name = `equation under ${JSON.stringify(start(text))}`;
+    const number = e.querySelector('mjx-assistive-mml mlabeledtr > mtd')?.textContent.trim() ?? '';
+    const text = e.closest('.jp-RenderedHTMLCommon'), name = `equation ${number} under ${JSON.stringify(start(text))}`;
     // A numbered equation fills its line, and says how much it needs.
     const wide = inPixels(e, 'minWidth') || e.querySelector('mjx-math').getBoundingClientRect().width;
     if (wide > widest + 0.5) faults.push(`${name}: ${Math.round(wide)} pixels wide, at most ${widest}`);
