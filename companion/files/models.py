@@ -49,9 +49,37 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
         _save_file(tensors, draft)
 
 
-def load_tensors(path: str | Path, *, device: torch.device | str | None = None) -> dict[str, Tensor]:
-    """Read what `save_tensors` wrote. Raises `ValueError` if the file is missing, cut short or not safetensors."""
-    return _reading(Path(path), lambda path: load_file(path, device=str(device or "cpu")))
+def load_tensors(
+    path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """Read what `save_tensors` wrote. Raises `ValueError` if the file is missing, cut short or not safetensors.
+
+    dtype:  what floating numbers become on the way. `None`: they stay.
+    """
+    place = str(device or "cpu")
+    if dtype is None:
+        return _reading(Path(path), lambda path: load_file(path, device=place))
+    return _reading(Path(path), lambda path: _converted(path, place, dtype))
+
+
+PART = 1 << 28
+"""Bytes of a file that are held beside what they were converted to: the file is opened anew for each part, because
+its pages count as memory for as long as one tensor of it is there."""
+
+
+def _converted(path: Path, device: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    made: dict[str, Tensor] = {}
+    names: list[str] | None = None
+    while names is None or names:
+        with safe_open(path, framework="pt", device=device) as file:
+            names = sorted(file.keys()) if names is None else names
+            read = 0
+            while names and read < PART:
+                tensor = file.get_tensor(name := names.pop())
+                read += tensor.nbytes
+                made[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+                del tensor
+    return made
 
 
 def tensor_headers(path: str | Path) -> dict[str, Tensor]:

@@ -190,9 +190,16 @@ def weight_files(folder: Path) -> dict[str, list[str] | None]:
     return files
 
 
-def load_published(folder: Path, device: torch.device | str | None, *, headers: bool = False) -> dict[str, Tensor]:
+def load_published(
+    folder: Path,
+    device: torch.device | str | None,
+    *,
+    dtype: torch.dtype | None = None,
+    headers: bool = False,
+) -> dict[str, Tensor]:
     """The tensors of model.safetensors, or of all the files that its index names.
 
+    dtype:    what floating numbers become. `None`: they stay.
     headers:  only their shapes and dtypes, as tensors on the device "meta".
 
     Raises `ValueError` for a missing or damaged file, an index that promises what is not there, and a tensor of which
@@ -203,7 +210,7 @@ def load_published(folder: Path, device: torch.device | str | None, *, headers: 
     files = weight_files(folder)
     promised = {name: file for file, names in files.items() for name in names or ()}
     for file in files:
-        found = tensor_headers(folder / file) if headers else load_tensors(folder / file, device=device)
+        found = tensor_headers(folder / file) if headers else load_tensors(folder / file, device=device, dtype=dtype)
         for name, tensor in found.items():
             if name in tensors and not (headers or torch.equal(tensor, tensors[name])):
                 raise ValueError(
