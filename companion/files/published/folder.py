@@ -16,7 +16,15 @@ from torch import Tensor
 
 from companion.config import ModelConfig
 from companion.fields import is_number, parse_json, shown
-from companion.files.models import CONFIG, WEIGHTS, load_tensors, raise_faults, read_config, tensor_headers
+from companion.files.models import (
+    CONFIG,
+    WEIGHTS,
+    check_names,
+    load_tensors,
+    raise_faults,
+    read_config,
+    tensor_headers,
+)
 from companion.files.published.policy import Policy, alike, kinds, policies
 
 ACTIVATIONS = {
@@ -176,6 +184,7 @@ def weight_files(folder: Path) -> dict[str, list[str] | None]:
             raise TypeError("a file's name is text")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{index}: expected an object with a weight_map from tensors to files ({error!r})") from None
+    check_names(index, home.values())
     files: dict[str, list[str] | None] = {}
     for tensor, name in sorted(home.items(), key=lambda item: item[1]):
         if Path(name).name != name:
