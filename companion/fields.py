@@ -89,8 +89,8 @@ def require_types(config: Any) -> None:
 def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text.
 
-    Raises `ValueError` for what is not JSON, is nested too deeply, has a number of thousands of digits, or one field
-    twice.
+    Raises `ValueError` for what is not JSON, is nested too deeply, has a number of thousands of digits, one field
+    twice, or a field whose name no message could show.
     """
     try:
         return json.loads(text, object_pairs_hook=_once)
@@ -105,6 +105,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise ValueError(f"the field {shown(twice)} stands there twice")
+    for name in value:
+        if not name.isprintable() or len(name) > 500:
+            raise ValueError(f"a field is called {shown(name)}")
     return value
 
 

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from companion.config import ModelConfig
-from companion.fields import parse_json
+from companion.fields import parse_json, shown
 from companion.files.atomic import _replacing
 from companion.transformer import Transformer
 
@@ -49,9 +49,37 @@ def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
         _save_file(tensors, draft)
 
 
-def load_tensors(path: str | Path, *, device: torch.device | str | None = None) -> dict[str, Tensor]:
-    """Read what `save_tensors` wrote. Raises `ValueError` if the file is missing, cut short or not safetensors."""
-    return _reading(Path(path), lambda path: load_file(path, device=str(device or "cpu")))
+def load_tensors(
+    path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """Read what `save_tensors` wrote. Raises `ValueError` if the file is missing, cut short or not safetensors.
+
+    dtype:  what floating numbers become on the way. `None`: they stay.
+    """
+    place = str(device or "cpu")
+    if dtype is None:
+        return _reading(Path(path), lambda path: load_file(path, device=place))
+    return _reading(Path(path), lambda path: _converted(path, place, dtype))
+
+
+PART = 1 << 28
+"""Bytes of a file that are held beside what they were converted to: the file is opened anew for each part, because
+its pages count as memory for as long as one tensor of it is there."""
+
+
+def _converted(path: Path, device: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    made: dict[str, Tensor] = {}
+    names: list[str] | None = None
+    while names is None or names:
+        with safe_open(path, framework="pt", device=device) as file:
+            names = sorted(file.keys()) if names is None else names
+            read = 0
+            while names and read < PART:
+                tensor = file.get_tensor(name := names.pop())
+                read += tensor.nbytes
+                made[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+                del tensor
+    return made
 
 
 def tensor_headers(path: str | Path) -> dict[str, Tensor]:
@@ -87,7 +115,7 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
         why = f"; {pickles[0]} beside it is a pickle, which could run any code and is never read" if pickles else ""
         raise ValueError(f"{path}: expected a safetensors file, found none{why}")
     try:
-        return read(path)
+        found = read(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
@@ -95,6 +123,15 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
             f"{path}: expected a whole safetensors file, got {path.stat().st_size} bytes that are not one; "
             f"it is damaged or was cut short ({error})"
         ) from None
+    check_names(path, found)
+    return found
+
+
+def check_names(path: Path, names: Iterable[str]) -> None:
+    """Raises `ValueError` for a name in a file that no message could show: it belongs to no model."""
+    for name in names:
+        if not name.isprintable() or not 0 < len(name) <= 500:
+            raise ValueError(f"{path}: expected names that can be printed, of 500 letters at most, found {shown(name)}")
 
 
 def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, Tensor] | None = None) -> None:

@@ -73,14 +73,17 @@ BASES = {
 IDS = torch.tensor([[1, 5, 9, 2, 17, 30, 4, 4, 8, 21, 11, 3, 25], [7, 0, 3, 3, 6, 12, 29, 18, 2, 10, 1, 14, 5]])
 
 
-@pytest.fixture(scope="module")
-def bases(tmp_path_factory):
-    """The folders of `BASES`, made once, and the logits of each."""
-    home = tmp_path_factory.mktemp("bases")
-    made = {}
-    for name, (cls, fields) in BASES.items():
-        kind = name.partition(" ")[0]
-        torch.manual_seed(len(made))
+class Made(dict):
+    """The logits of each of `BASES`, whose folder is made when it is first asked for."""
+
+    def __init__(self, home):
+        super().__init__()
+        self.home = home
+
+    def __missing__(self, name):
+        cls, fields = BASES[name]
+        kind, folder = name.partition(" ")[0], self.home / name
+        torch.manual_seed(list(BASES).index(name))
         config = transformers.CONFIG_MAPPING[kind].from_dict({"bos_token_id": 1, "eos_token_id": 2, **fields})
         theirs = getattr(transformers, cls)(config).eval()
         with torch.no_grad():
@@ -89,12 +92,19 @@ def bases(tmp_path_factory):
         if kind == "marian":
             for stack in (theirs.model.encoder, theirs.model.decoder):
                 stack.embed_positions.weight.data.copy_(stack.embed_positions.create_weight())
-        theirs.save_pretrained(home / name)
-        (home / name / "config.json").write_text(json.dumps({"model_type": kind, "architectures": [cls], **fields}))
-        (home / name / "generation_config.json").unlink(missing_ok=True)
-        made[name] = logits(load_pretrained(home / name))
-        torch.testing.assert_close(made[name], their_logits(home / name), rtol=1e-4, atol=1e-4)
-    return home, made
+        theirs.save_pretrained(folder)
+        (folder / "config.json").write_text(json.dumps({"model_type": kind, "architectures": [cls], **fields}))
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        self[name] = logits(load_pretrained(folder))
+        torch.testing.assert_close(self[name], their_logits(folder), rtol=1e-4, atol=1e-4)
+        return self[name]
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory):
+    """Where the folders of `BASES` lie, and the logits of each."""
+    home = tmp_path_factory.mktemp("bases")
+    return home, Made(home)
 
 
 @torch.no_grad()
@@ -149,7 +159,7 @@ class Folders:
 
     def __init__(self, bases, name, tmp_path):
         home, usual = bases
-        self.path, self.usual, self.name = tmp_path / "odd", usual[name], name
+        self.path, self.usual, self.name = tmp_path / "odd", usual[name], name  # which makes the folder
         shutil.copytree(home / name, self.path)
         self.good = json.loads((self.path / "config.json").read_text())
         self.weights = self.path / "model.safetensors"
@@ -431,6 +441,9 @@ def test_shards(name, bases, tmp_path):
         "a tensor that is nowhere": {**where, "ghost": files[0].name},
         "another folder": {**where, stale: f"../{files[0].name}"},
         "no text": {**where, stale: 5},
+        "a name of two lines": {**where, "a\nb": files[0].name},
+        "a file of two lines": {**where, stale: "a\nb"},
+        "a name without end": {**where, "a" * 10_000: files[0].name},
         "nothing": {},
         "a list": [where],
         "a file that is not there": {**where, stale: "model-00003-of-00003.safetensors"},
@@ -467,4 +480,132 @@ def test_a_configuration_that_is_none(name, bases, tmp_path):
     folders.try_("no configuration", "refused")
     path.mkdir()
     folders.try_("a folder in its place", "refused")
+    folders.finish(22)
+
+
+CALLED = sorted({name.partition(" ")[0] for name in BASES})
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_one_kind_called_another(name, bases, tmp_path):
+    """Either a field or a tensor tells, or both kinds are the same function of these."""
+    folders = Folders(bases, name, tmp_path)
+    for kind in CALLED:
+        if kind != folders.good["model_type"]:
+            folders.config(model_type=kind, architectures=[BASES[kind][0]])
+            folders.try_(f"called {kind}")
+    folders.finish(len(CALLED) - 1)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "marian", "qwen2", "mixtral"])
+def test_tensors_by_other_names(name, bases, tmp_path):
+    folders = Folders(bases, name, tmp_path)
+    tensors = folders.tensors
+    one = next(name for name in sorted(tensors) if "." in name)
+    for prefix in ("module.", "_orig_mod.", "model.", "base_model.model."):
+        folders.save({prefix + old: tensor for old, tensor in tensors.items()})
+        folders.try_(f"all behind {prefix}", "refused")
+    others = [
+        one.upper(),
+        f"{one} ",
+        f" {one}",
+        one.replace(".", "/"),
+        f"{one}\n",
+        f"{one}\u2028",
+        "",
+        "\x00",
+        "ä" * 9000,
+    ]
+    for other in others:
+        folders.save({(other if old == one else old): tensor for old, tensor in tensors.items()})
+        folders.try_(f"one called {other[:40]!r}", "refused")
+        folders.save({**tensors, other: tensors[one]})
+        folders.try_(f"one more, called {other[:40]!r}", "refused")
+    folders.save({old: tensor.T.contiguous() if tensor.ndim == 2 else tensor for old, tensor in tensors.items()})
+    folders.try_("all matrices transposed", "refused")
+    folders.save({old: tensor for old, tensor in tensors.items() if "norm" not in old.lower() and ".ln_" not in old})
+    folders.try_("no norms", "refused")
+    folders.finish(20)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_header_that_lies(name, bases, tmp_path):
+    folders = Folders(bases, name, tmp_path)
+    length = struct.unpack("<Q", folders.raw[:8])[0]
+    header, data = json.loads(folders.raw[8 : 8 + length]), folders.raw[8 + length :]
+    one, two = sorted(key for key in header if key != "__metadata__")[:2]
+    begin, end = header[one]["data_offsets"]
+
+    def write(text, data=data):
+        text = text if isinstance(text, bytes) else json.dumps(text).encode()
+        folders.weights.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+    def changed(**entry):
+        return {**header, one: {**header[one], **entry}}
+
+    for what, text, expected in (
+        ("spaces behind it", json.dumps(header).encode() + b" " * 64, "same"),
+        ("no metadata", {key: value for key, value in header.items() if key != "__metadata__"}, "same"),
+        ("metadata of another library", {**header, "__metadata__": {"format": "tf"}}, "same"),
+        ("metadata that is a number", {**header, "__metadata__": 5}, "refused"),
+        ("metadata of numbers", {**header, "__metadata__": {"step": 5}}, "refused"),
+        ("a dtype that nobody knows", changed(dtype="F31"), "refused"),
+        ("a dtype of half the bytes", changed(dtype="F16"), "refused"),
+        ("whole numbers in the place of floating ones", changed(dtype="I32"), "refused"),
+        ("a shape with more numbers", changed(shape=[999, 999]), "refused"),
+        ("a shape below nothing", changed(shape=[-1, 4]), "refused"),
+        ("a shape of halves", changed(shape=[1.5]), "refused"),
+        ("a shape beyond all bounds", changed(shape=[2**62, 2**62]), "refused"),
+        ("a shape that is text", changed(shape="16"), "refused"),
+        ("no shape", {**header, one: {"dtype": "F32", "data_offsets": [begin, end]}}, "refused"),
+        ("an entry that is a number", {**header, one: 7}, "refused"),
+        ("offsets of another tensor", changed(data_offsets=header[two]["data_offsets"]), "refused"),
+        ("offsets the other way round", changed(data_offsets=[end, begin]), "refused"),
+        ("offsets beyond the file", changed(data_offsets=[begin, end + len(data)]), "refused"),
+        ("a hole between tensors", changed(data_offsets=[begin, end - 4]), "refused"),
+        ("no tensors", {}, "refused"),
+        ("a list", [header], "refused"),
+        ("nothing", b"", "refused"),
+        ("no JSON", b"x" * 64, "refused"),
+        ("JSON of another alphabet", json.dumps(header).encode("utf-16"), "refused"),
+        ("one name twice", json.dumps(header).encode()[:-1] + b', "' + one.encode() + b'": 5}', "refused"),
+    ):
+        write(text)
+        folders.try_(f"a header with {what}", expected)
+    write(header, data + bytes(4))
+    folders.try_("more bytes than the header says", "refused")
+    folders.finish(26)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_what_lies_beside(name, bases, tmp_path):
+    """Files of other programs change nothing; what says that the weights are another thing is not overlooked."""
+    folders = Folders(bases, name, tmp_path)
+    for beside in ("pytorch_model.bin", "README.md", "optimizer.pt", "model.safetensors.tmp", "config.json.bak"):
+        (folders.path / beside).write_bytes(b"\x80\x04.")
+        folders.try_(f"{beside} beside", "same")
+    for field, value in {
+        "quantization_config": {"quant_method": "gptq", "bits": 4},
+        "compression_config": {"format": "int-quantized"},
+        "adapter": "lora",
+        "rope_scaling_factor": 2.0,
+        "mlp_bias_": True,
+        "Hidden_size": 16,
+        "logits_scaling": 4.0,
+        "embedding_multiplier": 12.0,
+        "attention_multiplier": 0.1,
+        "residual_multiplier": 0.2,
+        "clip_qkv": 8.0,
+        "alibi": True,
+        "partial_rotary_factor": 0.5,
+        "num_nextn_predict_layers": 1,
+        "layernorm_zero_centered": True,
+        "cross_attention_layers": [1],
+        "text_config": {"hidden_size": 16},
+        "two\nlines": None,
+        "w" * 9000: 1,
+        "rope_parameters": {"two\nlines": 1},
+    }.items():
+        folders.config(**{field: value})
+        folders.try_(f"{field}={value}", "refused")
     folders.finish(22)

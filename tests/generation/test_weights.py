@@ -15,6 +15,7 @@ from companion.generation.generate import complete, generate, generate_long
 from companion.generation.products import Product, in_eight_bits, possible
 from companion.generation.sampling import Sampling
 from companion.generation.weights import FORMS, largest_change, prepared
+from companion.groups import RotaryScaling, WindowConfig
 
 PLAIN = ModelConfig(
     80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)
@@ -31,6 +32,17 @@ LAYOUTS = {
     "experts": PLAIN.with_(moe=MoEConfig(4, 2, shared=1)),
     "sizes that fit no kernel": PLAIN.with_(d_model=40, vocab=45, feed_forward=FeedForwardConfig(50)),
     "encoder-decoder": PLAIN.with_(stack="encoder_decoder"),
+    "norms of heads, caps and a window": PLAIN.with_(
+        attention=AttentionConfig(
+            4, 2, qk_norm="head", score_width=5, score_cap=2.0, window=WindowConfig(6, (True, False))
+        ),
+        norm=NormConfig(placement="both", unit_offset=True),
+        embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=3.0),
+        positions=PositionConfig(share=0.5, scaling=RotaryScaling("linear", 2.0), pattern=(True, False)),
+    ),
+    "norms of the whole width, after": PLAIN.with_(
+        attention=AttentionConfig(4, 2, qk_norm="width"), norm=NormConfig(placement="after")
+    ),
 }
 HERE = [form for form in FORMS if possible(form, "cpu")]
 ROUNDING = {"fp32": 1e-5, "fp16": 3e-3, "bf16": 2e-2, "int8": 3e-2, "int4": 0.3}

@@ -162,3 +162,26 @@ def test_caps_and_widths_of_scores_are_the_formulas(kv_heads):
     for name in ("score_width", "score_cap"):
         with pytest.raises(ValueError, match=f"{name}=0.0: expected a number > 0, or None"):
             attend(q, k, v, **{name: 0.0})
+
+
+@pytest.mark.parametrize("part", ["query", "key", "output"])
+def test_cross_attention_is_normalised_as_its_block_says(part):
+    """What stands before a norm may be twice as large, and nothing changes."""
+    config = ModelConfig(
+        vocab=31,
+        d_model=12,
+        layers=2,
+        context=64,
+        attention=AttentionConfig(4, 2, d_head=6, qk_norm="head"),
+        feed_forward=FeedForwardConfig(10),
+        norm=NormConfig(placement="both", eps=0.0),
+        stack="encoder_decoder",
+    )
+    torch.manual_seed(0)
+    block = Block(config, causal=True, cross=True).double().eval()
+    x, source = torch.randn(2, 5, 12, dtype=torch.float64), torch.randn(2, 7, 12, dtype=torch.float64)
+    with torch.no_grad():
+        usual, _ = block(x, source=source)
+        assert not torch.allclose(block(x, source=-source)[0], usual)
+        getattr(block.cross, part).weight *= 2
+        torch.testing.assert_close(block(x, source=source)[0], usual)

@@ -64,6 +64,15 @@ def test_frequencies_are_those_of_transformers(ours, fields, base, width):
     assert torch.equal(found[0], plain[0]) or ours.kind == "linear"  # the fastest pair is left alone
 
 
+def test_the_ramp_of_yarn_may_end_behind_the_last_pair():
+    scaling = RotaryScaling("yarn", 4.0, 64, slow=1.0, fast=2.0)
+    fields = {"factor": 4.0, "original_max_position_embeddings": 64, "beta_slow": 1.0, "beta_fast": 2.0}
+    wanted, _ = theirs("yarn", fields, 10.0, 8)
+    found = scaled_frequencies(8, 10.0, scaling, PLACES)
+    torch.testing.assert_close(found, wanted, rtol=2e-6, atol=0)
+    assert found[3] > frequencies(8, 10.0, PLACES)[3] / 4  # the slowest keeps a share
+
+
 def test_llama3_slows_down_by_turns():
     """Worked by hand: with C = 628 and base 10^4, d = 8, the pairs make 99.9, 10, 1 and 0.1 turns in C."""
     scaling = RotaryScaling("llama3", 10.0, 628, slow=0.5, fast=2.5)
@@ -120,6 +129,14 @@ def test_a_part_of_each_head_is_turned_and_the_rest_passes():
     torch.testing.assert_close(rotary.turn(x, by), q, atol=1e-6, rtol=0)
     torch.testing.assert_close(rotary.turn(y, by), k, atol=1e-6, rtol=0)
     assert torch.equal(rotary.turn(x, by)[..., 6:], x[..., 6:])
+
+
+def test_a_part_that_is_turned_slower():
+    rotary = Rotary.of(PositionConfig(share=0.75, scaling=RotaryScaling("linear", 4.0)), 8)
+    x = torch.randn(2, 3, 5, 8)
+    turned = rotary.turn(x, rotary.at(torch.arange(5), x.dtype))
+    slower = rotate(x[..., :6], rotary_angles(torch.arange(5), 6) / 4)  # frequencies of the width that is turned
+    torch.testing.assert_close(turned, torch.cat((slower, x[..., 6:]), -1))
 
 
 def test_without_scaling_or_share_turning_is_rotate_itself():

@@ -44,11 +44,13 @@ def close(ours, theirs):
 def test_a_local_layer_is_one_with_a_window_for_a_mask():
     net = drawn(ALL_LOCAL).double().eval()
     layer = net.decoder.blocks[0].attention
-    x = torch.randn(2, 11, 12, dtype=torch.float64)
-    local = layer(x)
-    layer.window = None
-    close(local, layer(x, mask=window(3)))
-    assert not torch.allclose(local, layer(x))
+    for n in (3, 4, 11):  # as many tokens as it sees, and one more
+        x = torch.randn(2, n, 12, dtype=torch.float64)
+        layer.window = 3
+        local = layer(x)
+        layer.window = None
+        close(local, layer(x, mask=window(3)))
+        assert torch.allclose(local, layer(x)) == (n == 3)
     # Tokens that are out of every window that leads to the last one do not reach it: 3 layers of 3 tokens are 7.
     tokens = tokens_of(2, 12)
     other = tokens.clone()
@@ -63,7 +65,8 @@ def test_any_split_of_a_text_gives_the_logits_of_the_whole(model):
     tokens = tokens_of(2, 40)
     whole, draw, rolled = model(tokens).logits, random.Random(1), 0
     for case in range(12):
-        cache, steps, at = KVCache.create(model.config, 2, 40, dtype=torch.float64), [], 0
+        cache = KVCache.create(model.config, 2, 40, dtype=torch.float64, bucket=8 if case % 2 else 1)
+        steps, at = [], 0
         while at < 40:
             count = min(draw.choice([1, 1, 1, 2, 6, 17]) if case else 1, 40 - at)
             out = model(tokens[:, at : at + count], cache=cache)
@@ -128,6 +131,23 @@ def test_what_the_last_call_brought_can_be_taken_back_and_no_more_than_is_held(m
         long.rewind(6)
     again = long.rewind(torch.tensor([0, 40])).rewind(0)
     close(model(tokens, cache=again).logits, whole)
+
+
+@torch.no_grad()
+def test_rows_that_rolled_apart_may_go_back_to_one_length(model):
+    tokens, lengths = tokens_of(2, 40), torch.tensor([14, 12])
+    whole = model(tokens).logits
+    cache = model(tokens[:, :14], cache=KVCache.create(model.config, 2, 40, dtype=torch.float64)).cache.rewind(lengths)
+    for step in range(10):
+        new = torch.stack([tokens[row, n + step] for row, n in enumerate(lengths.tolist())])
+        cache = model(new[:, None], cache=cache).cache
+    first, second = cache.local.gone.tolist()
+    assert first != second
+    cache = cache.rewind(22)
+    for at in (22, 23, 25):
+        out = model(tokens[:, at : at + 1 + at % 2], cache=cache)
+        cache = out.cache
+        close(out.logits, whole[:, at : at + 1 + at % 2])
 
 
 @torch.no_grad()

@@ -16,7 +16,15 @@ from torch import Tensor
 
 from companion.config import ModelConfig
 from companion.fields import is_number, parse_json, shown
-from companion.files.models import CONFIG, WEIGHTS, load_tensors, raise_faults, read_config, tensor_headers
+from companion.files.models import (
+    CONFIG,
+    WEIGHTS,
+    check_names,
+    load_tensors,
+    raise_faults,
+    read_config,
+    tensor_headers,
+)
 from companion.files.published.policy import Policy, alike, kinds, policies
 
 ACTIVATIONS = {
@@ -176,6 +184,7 @@ def weight_files(folder: Path) -> dict[str, list[str] | None]:
             raise TypeError("a file's name is text")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{index}: expected an object with a weight_map from tensors to files ({error!r})") from None
+    check_names(index, home.values())
     files: dict[str, list[str] | None] = {}
     for tensor, name in sorted(home.items(), key=lambda item: item[1]):
         if Path(name).name != name:
@@ -190,9 +199,16 @@ def weight_files(folder: Path) -> dict[str, list[str] | None]:
     return files
 
 
-def load_published(folder: Path, device: torch.device | str | None, *, headers: bool = False) -> dict[str, Tensor]:
+def load_published(
+    folder: Path,
+    device: torch.device | str | None,
+    *,
+    dtype: torch.dtype | None = None,
+    headers: bool = False,
+) -> dict[str, Tensor]:
     """The tensors of model.safetensors, or of all the files that its index names.
 
+    dtype:    what floating numbers become. `None`: they stay.
     headers:  only their shapes and dtypes, as tensors on the device "meta".
 
     Raises `ValueError` for a missing or damaged file, an index that promises what is not there, and a tensor of which
@@ -203,7 +219,7 @@ def load_published(folder: Path, device: torch.device | str | None, *, headers: 
     files = weight_files(folder)
     promised = {name: file for file, names in files.items() for name in names or ()}
     for file in files:
-        found = tensor_headers(folder / file) if headers else load_tensors(folder / file, device=device)
+        found = tensor_headers(folder / file) if headers else load_tensors(folder / file, device=device, dtype=dtype)
         for name, tensor in found.items():
             if name in tensors and not (headers or torch.equal(tensor, tensors[name])):
                 raise ValueError(

@@ -52,7 +52,7 @@ class Reader:
         fields = Fields(folder, kind)
         fields.check()  # before gigabytes are read
         given: dict[str, Tensor] = {}
-        found = load_published(folder, device, headers=headers)
+        found = load_published(folder, device, dtype=dtype, headers=headers)
         for name in list(found):
             if (new := self.rename(name)) in given:
                 raise ValueError(f"{folder}: {new} stands there under two names: expected it once")
