@@ -297,10 +297,9 @@ def _(scores, may_look):
 @visible_softmax.variant
 def _(scores, may_look):
     _refuse(scores, may_look)
-    return torch.stack([
-        (torch.nn.functional.softmin(-row.masked_fill(~look, -math.inf), dim=-1) if look.any() else torch.zeros_like(row))
-        for row, look in zip(scores, may_look, strict=True)
-    ])  # fmt: skip
+    shift = torch.where(may_look, scores, -torch.inf).amax(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
+    share = torch.where(may_look, (scores - shift).clamp_max(0.0), -torch.inf).exp()
+    return share.div(share.sum(-1, keepdim=True)).where(may_look, torch.zeros_like(scores))
 
 
 # 2.4

@@ -384,6 +384,9 @@ def _(x, gain, eps, g):
     points=3,
     difficulty=2,
     minutes=15,
+    excused={
+        "one": "the widths of the residual stream and of the branches hang together",
+    },
     hints=(
         "Which state does the branch read, and to which is it added?",
         "`zip` pairs each branch with its gain; check the lengths first, because `zip` stops at the shorter list.",

@@ -1181,6 +1181,7 @@ def _(q, k, v, keys, values, lengths, base):
     difficulty=3,
     minutes=20,
     excused={
+        "nan": "of a score that is no number nothing is said",
         "one": "of one token, a text has a single continuation, and width asks for more",
     },
     hints=(
