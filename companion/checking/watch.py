@@ -106,4 +106,8 @@ def _words(name: str) -> list[str]:
 
 
 def _contains(words: list[str], wanted: list[str]) -> bool:
-    return any(words[at : at + len(wanted)] == wanted for at in range(len(words) - len(wanted) + 1))
+    """Whether some words in a row say what is wanted, however that is parted."""
+    whole = "".join(wanted)
+    return any(
+        "".join(words[start:end]) == whole for start in range(len(words)) for end in range(start + 1, len(words) + 1)
+    )
