@@ -108,11 +108,17 @@ def _verify_parser() -> Parser:
         description=(
             "Run every reference, every other right answer, every stub and every known mistake on several seeds, and "
             "a class of hostile students through the grader. Exit code 0 only if all come out as they must.\n\n"
-            "With exercises named, these alone, without the hostile class: for whoever writes one."
+            "With exercises named, these alone, without the hostile class: for whoever writes one. With --mutants, "
+            "every reference with one thing changed in it instead: exit code 0 only if the checks refuse all that "
+            "are not declared to compute the same."
         ),
-        epilog="examples:\n  companion course verify\n  companion course verify 5.3 5.4",
+        epilog=(
+            "examples:\n  companion course verify\n  companion course verify 5.3 5.4\n"
+            "  companion course verify --mutants --json"
+        ),
     )
     parser.add_argument("exercises", nargs="*", type=str, default=[], metavar="ID", help="such as 5.3. Default: all")
+    parser.add_argument("--mutants", action="store_true", help="try references with one thing changed in them")
     parser.add_argument("--json", action="store_true", help="print the counts, and every fault, as JSON")
     parser.add_argument("--jobs", type=PositiveInt, default=2, help="processes at once")
     return parser
@@ -195,6 +201,12 @@ def _export(flags: Namespace) -> int:
 
 
 def _verify(flags: Namespace) -> int:
+    if flags.mutants:
+        from companion.course.proof import survivors
+
+        report = survivors.survey(flags.exercises or None, jobs=flags.jobs)
+        print(survivors.as_json(report) if flags.json else survivors.as_text(report))
+        return 0 if report.holds else 1
     from companion.course.proof.proof import as_json, as_text, prove
 
     proof = prove(flags.exercises or None, jobs=flags.jobs)

@@ -110,6 +110,7 @@ def _(draw):
     yield Case("a mean other than zero", (3, 0.5, 1.0))
     d_k = draw.whole(5, 40)
     yield Case("both", (d_k, -0.3 - draw.uniform(1).item(), 1.3 + draw.uniform(1).item()))
+    yield Case("a single component", (1, 0.5, 1.5))
     yield Case("no component is refused", (0, 0.0, 1.0), refuse=True)
     yield Case("a deviation of zero is refused", (4, 0.0, 0.0), refuse=True)
 

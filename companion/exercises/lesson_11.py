@@ -486,6 +486,9 @@ def _(draw):
     logits[~many, -1] += 9.0
     yield Case("any tokens, with fillers", (logits, many, 2), tolerance=1e-6)
     yield Case("scores near 1000", (1000 + full, real, 2), tolerance=1e-6)
+    shunned = draw.normal(5, 4)
+    shunned[:, -1] -= 9.0
+    yield Case("an expert that nobody chooses", (shunned, torch.ones(5, dtype=torch.bool), 2), tolerance=1e-6)
     yield Case("fillers only are refused", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True)
 
 

@@ -1,7 +1,7 @@
 """Which mutants of the references the checks let pass, and which of these are right answers after all.
 
 A mutant that passes is killed by a case, or it computes the same as the reference for everything that the statement
-allows: then `equivalent.toml` says so, with the reason. What is declared there and no longer passes is told, too.
+allows. Of an exercise whose answer is one number, whatever gives that number does. For the others `equivalent.toml` says so, with the reason. What is declared there and no longer passes is told, too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tqdm.auto import tqdm
 from companion.checking.examine import AnswerKey, Result, examine, in_this_process, key_of
 from companion.checking.exercise import Answer
 from companion.course.proof.mutants import mutants
+from companion.course.seeds import is_constant
 from companion.exercises.catalogue import exercises, find_exercise
 from companion.readable import count, table
 
@@ -114,7 +115,7 @@ def tally(id: str) -> Tally:
         if passes[0] is not None:
             passes += [_passes(key, mutant.answer) for key in keys[1:]]
         if passes[0]:
-            (equivalent if mutant.change in known else survivors).append(mutant.change)
+            (equivalent if is_constant(exercise) or mutant.change in known else survivors).append(mutant.change)
         if len(set(passes)) > 1:
             by_lot.append(mutant.change)
     stale = [change for change in known if change not in equivalent]
