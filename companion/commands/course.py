@@ -68,6 +68,10 @@ def _release_parser() -> Parser:
     parser.add_argument(
         "--out", type=str | None, default=None, metavar="FOLDER", help="where to; made where there is none"
     )
+    parser.add_argument("--due", type=str | None, default=None, metavar="TIME", help="as in 2026-11-30T23:59; UTC")
+    parser.add_argument(
+        "--late", type=str | None, default=None, metavar="RULE", help="what late work costs: '10%% a day, at most 50%%'"
+    )
     parser.add_argument(
         "--seed-file",
         type=str | None,
@@ -93,6 +97,13 @@ def _export_parser() -> Parser:
         "folder", type=str, metavar="FOLDER", help="the folder with marks; folders inside it count, too"
     )
     parser.add_argument("--to", type=str | None, default=None, metavar="FILE", help="Default: FOLDER/grades.csv")
+    parser.add_argument(
+        "--into",
+        type=str | None,
+        default=None,
+        metavar="TABLE",
+        help="a gradebook of Canvas or a grading worksheet of Moodle, as exported: fill in its grades",
+    )
     parser.add_argument(
         "--roster",
         type=str | None,
@@ -151,6 +162,7 @@ def run(flags: Namespace) -> int:
 
 
 def _release(flags: Namespace) -> int:
+    from companion.course.grading.lateness import Lateness, as_toml
     from companion.course.release.problem_set import ProblemSet
     from companion.course.release.release import check_free, release
     from companion.course.seeds import read_secret
@@ -160,6 +172,9 @@ def _release(flags: Namespace) -> int:
     out = Path(flags.out)
     must_be_writable(out, "--out")
     pset = ProblemSet.of(flags.pset, flags.exercises, flags.questions)
+    if (flags.due is None) != (flags.late is None):
+        raise ValueError("--due, --late: expected both or neither")
+    rule = Lateness(flags.due, flags.late) if flags.due is not None else None
     check_free(pset, out)
     made = None
     if flags.seed_file is None:
@@ -170,6 +185,9 @@ def _release(flags: Namespace) -> int:
     else:
         file = Path(flags.seed_file)
     written = release(pset, read_secret(file), out)
+    if rule is not None:
+        write_atomic(file.parent / f"{pset.name}.toml", as_toml(rule))
+        written.append(file.parent / f"{pset.name}.toml")
     if made:
         print(f"{made}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
     for path in written:
@@ -187,14 +205,22 @@ def _put_secret(file: Path) -> None:
 
 def _export(flags: Namespace) -> int:
     from companion.course.grading.gradebook import collect, to_csv
+    from companion.course.grading.lms import filled
 
     folder = Path(flags.folder)
     to = folder / "grades.csv" if flags.to is None else Path(flags.to)
     if to.is_dir():
         raise ValueError(f"--to {to}: expected a file, got a folder")
     must_be_writable(to.parent, "--to", str(to))
-    rows = collect(folder, None if flags.roster is None else Path(flags.roster), leave_out=to)
-    write_atomic(to, to_csv(rows))
+    leave_out = [to] if flags.into is None else [to, Path(flags.into)]
+    rows = collect(folder, None if flags.roster is None else Path(flags.roster), leave_out=leave_out)
+    if flags.into is None:
+        write_atomic(to, to_csv(rows))
+    else:
+        text, unknown = filled(Path(flags.into), rows)
+        write_atomic(to, text)
+        for student in unknown:
+            print(f"{student}: not in {flags.into}")
     students, sets = {row["student_id"] for row in rows}, {row["assignment"] for row in rows}
     print(f"{to}: {len(students)} students, {len(sets)} problem sets ({', '.join(sorted(sets))})")
     return 0

@@ -1,7 +1,8 @@
 """Which mutants of the references the checks let pass, and which of these are right answers after all.
 
 A mutant that passes is killed by a case, or it computes the same as the reference for everything that the statement
-allows. Of an exercise whose answer is one number, whatever gives that number does. For the others `equivalent.toml` says so, with the reason. What is declared there and no longer passes is told, too.
+allows. Of an exercise whose answer is one number, whatever gives that number does; for the others `equivalent.toml`
+says so, with the reason. What is declared there and no longer passes is told, too.
 """
 
 from __future__ import annotations
