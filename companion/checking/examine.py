@@ -282,9 +282,9 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         arguments = [_copied(value, case.gradients, again and case.layout) for value in case.arguments]
         before = [_copied(value, False) for value in case.arguments]
         if again:  # whoever has a result may write into it
-            for value, _ in earlier:
+            for at, (value, _) in enumerate(earlier):
                 overwrite(value)
-            earlier.clear()
+                earlier[at] = value, _detached(value)
         # The processor's generator alone: `torch.manual_seed` writes a traceback for each device that is not there.
         torch.default_generator.manual_seed(0)
         try:

@@ -126,6 +126,7 @@ def _(draw):
     d_model = 3 * draw.whole(20, 90) + 1  # two thirds of it is no whole number: no trouble with rounding
     yield Case("any width", (d_model, 4.0, draw.whole(5, 30)))
     yield Case("a width of one", (1, 4.0, 1))
+    yield Case("a ratio below one", (12, 0.5, 1))
     yield Case("a width of 0 is refused", (0, 4.0, 1), refuse=True)
     yield Case("a ratio of 0 is refused", (8, 0.0, 1), refuse=True)
     yield Case("multiples of 0 are refused", (8, 4.0, 0), refuse=True)

@@ -13,7 +13,8 @@ from companion.exercises.catalogue import exercises
 
 NAMES = ("ada", "ben", "cem", "dora", "emmy", "fritz", "grete", "hedy", "ida", "jo")
 TRIANGLE = "    may_look = torch.ones(queries, keys, dtype=torch.bool).tril()\n"
-WRONG = f"def causal_mask(queries, keys):\n{TRIANGLE}    return torch.zeros(queries, keys).masked_fill(~may_look, -math.inf)\n"
+FILL = "    return torch.zeros(queries, keys).masked_fill(~may_look, -math.inf)\n"
+WRONG = f"def causal_mask(queries, keys):\n{TRIANGLE}{FILL}"
 CANVAS = (
     "Student,ID,SIS User ID,SIS Login ID,Section,week2 (4711),week3 (4712)\n"
     "    Points Possible,,,,,2,5\n"
