@@ -36,6 +36,7 @@ def add_actions(parser: Parser) -> None:
     actions = (
         ("release", _release_parser(), "make a problem set: what you keep, what students get"),
         ("export", _export_parser(), "collect marks into one table, with nbgrader's columns"),
+        ("alike", _alike_parser(), "which answers of a class are too alike, after renaming"),
         ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
         ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
     )
@@ -114,6 +115,20 @@ def _export_parser() -> Parser:
     return parser
 
 
+def _alike_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "List pairs of answers that are equal, or nearly, after all that students name has been renamed. Answers "
+            "that are short, or equal one that the course knows, are left out. Likeness proves nothing: talk with both."
+        ),
+        epilog="examples:\n  companion course alike submissions/ --exercises 2.3 2.4",
+    )
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
+    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to compare")
+    parser.add_argument("--assignment", type=str | None, default=None, metavar="NAME", help="the folder in a student's")
+    return parser
+
+
 def _verify_parser() -> Parser:
     parser = Parser(
         description=(
@@ -157,7 +172,7 @@ def _notebooks_parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    actions = {"release": _release, "export": _export, "verify": _verify, "notebooks": _notebooks}
+    actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
     return actions[flags.action](flags[flags.action])
 
 
@@ -223,6 +238,20 @@ def _export(flags: Namespace) -> int:
             print(f"{student}: not in {flags.into}")
     students, sets = {row["student_id"] for row in rows}, {row["assignment"] for row in rows}
     print(f"{to}: {len(students)} students, {len(sets)} problem sets ({', '.join(sorted(sets))})")
+    return 0
+
+
+def _alike(flags: Namespace) -> int:
+    from companion.course.grading.alike import as_text, too_alike
+    from companion.course.grading.submissions import handed_in
+    from companion.exercises.catalogue import find_exercise
+
+    if not flags.exercises:
+        raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4")
+    chosen = [find_exercise(id) for id in flags.exercises]
+    handed = handed_in(Path(flags.folder), flags.assignment)
+    pairs = too_alike(handed, chosen)
+    print("\n".join([*filter(None, [as_text(pairs)]), f"{len(pairs)} pairs of {len(handed)} students are too alike"]))
     return 0
 
 
