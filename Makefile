@@ -33,7 +33,7 @@ export OMP_NUM_THREADS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify notebooks check-notebooks lab-check \
+.PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify mutants notebooks check-notebooks lab-check \
   site site-check bench gpu fuzz package workflows clean FORCE
 
 help:
@@ -50,6 +50,7 @@ help:
 	@echo '  make machines          the same and the tests of numbers as on other processors, and a table of what differs (hours);'
 	@echo '                         LESSON="13 tests" and SETTING="avx2 odd-loads" choose, MACHINES=--list explains'
 	@echo '  make verify            try every exercise with all that is right and all that is wrong, and count'
+	@echo '  make mutants           change one thing in each reference, and count which changes the checks do not notice (minutes)'
 	@echo '  make solved            write the exercises with their solutions into build/solved'
 	@echo '  make lint | types | pytest     one part of make test alone'
 	@echo '  make lab-check         open every notebook in a real browser, run it, move and answer everything (needs Chromium);'
@@ -96,7 +97,7 @@ $(VENV)/.dev: FORCE
 lab:
 	@$(TASKS) lab
 
-test quick reader lint types pytest solved verify:
+test quick reader lint types pytest solved verify mutants:
 	@$(TASKS) $@
 
 test-notebooks:

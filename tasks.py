@@ -133,6 +133,12 @@ TASKS = {
         "test",
         lambda further: [["-m", "companion", "course", "verify"]],
     ),
+    "mutants": Task(
+        "change one thing in each reference, and count which changes the checks do not notice",
+        "test",
+        lambda further: [["-m", "companion", "course", "verify", "--mutants", *further]],
+        takes="exercises, as in 2.3",
+    ),
     "environment": Task(
         "make the environment alone, with an extra of pyproject.toml if one is named",
         "",

@@ -13,6 +13,7 @@ from typing import Any
 
 from .examine import Result, Verdict
 from .forbidden import forbidden_fault, forbidden_uses
+from .watch import unwatched
 
 PATIENCE = 10.0
 """Seconds until a reader is told how to stop an answer that still runs."""
@@ -83,6 +84,6 @@ def _still_running(title: str) -> Iterator[None]:
 def _forbidden(answer: Callable[..., Any], forbidden: Sequence[str]) -> list[str]:
     """What the answer uses and must not, as far as its source can be read (code that other code made has none)."""
     try:
-        return forbidden_uses(textwrap.dedent(inspect.getsource(answer)), forbidden)
+        return forbidden_uses(textwrap.dedent(inspect.getsource(answer)), unwatched(forbidden))
     except (OSError, TypeError, SyntaxError):
         return []

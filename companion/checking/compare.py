@@ -10,6 +10,7 @@ import torch
 
 MOST_NUMBERS = 16
 LONGEST = 1000  # characters of a described list
+_NUMBER = 1e-9  # of a float; whole numbers are equal or they are not
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
 
@@ -29,7 +30,10 @@ def difference(found: Any, expected: Any, tolerance: float | None = None, *, exa
         number = found.item() if isinstance(found, torch.Tensor) and found.numel() == 1 else found
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"expected a number, got {_kind(found)}"
-        same = _close(torch.tensor(float(number)).double(), torch.tensor(float(expected)).double(), tolerance or 1e-6)
+        whole = isinstance(expected, int) and tolerance is None
+        allowed = _NUMBER if tolerance is None else tolerance
+        same = number == expected if whole else abs(number - expected) <= allowed * (1 + abs(expected))
+        same = same or number == expected or (number != number and expected != expected)
     elif isinstance(expected, Mapping):
         if not isinstance(found, Mapping) or set(found) != set(expected):
             wanted = ", ".join(map(repr, expected))

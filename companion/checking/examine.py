@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -18,8 +18,10 @@ import torch
 
 from .compare import MOST_NUMBERS, describe, difference
 from .exercise import Answer, Case, Exercise
+from .forbidden import forbidden_fault
 from .laws import holds_nan, law_cases
 from .memory import identical, in_other_order, overwrite, shared_with
+from .watch import Watch
 
 LONGEST_INPUT = 400  # characters
 KEPT = 8  # earlier results that are looked at again
@@ -165,6 +167,8 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
         return "it did not end in the time it has"
     if outcome.result is Result.CRASHED:
         return "the process that ran it ended on the way" + (f": {outcome.error[1]}" if outcome.error else "")
+    if outcome.result is Result.REFUSED:
+        return outcome.error[1] if outcome.error else "it did what an answer may not do"
     if case.refuse:
         if outcome.error is None:
             return f"expected a ValueError, got {describe(outcome.value)}"
@@ -266,26 +270,35 @@ def _input(names: Sequence[str], case: Case) -> str:
 # One call, in this process
 
 
-def in_this_process(answer: Answer) -> Call:
-    """An answer that is called in this process, on copies of the arguments."""
+def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watch | None = None) -> Call:
+    """An answer that is called in this process, on copies of the arguments.
+
+    forbidden:  what it must do without; or else a `watch` that looks for that.
+    """
+    watch = watch or Watch(forbidden)
     earlier: deque[tuple[Any, Any]] = deque(maxlen=KEPT)  # what was returned, and what was in it then
 
     def call(case: Case, again: bool = False) -> Outcome:
         arguments = [_copied(value, case.gradients, again and case.layout) for value in case.arguments]
         before = [_copied(value, False) for value in case.arguments]
         if again:  # whoever has a result may write into it
-            for value, _ in earlier:
+            for at, (value, _) in enumerate(earlier):
                 overwrite(value)
-            earlier.clear()
+                earlier[at] = value, _detached(value)
         # The processor's generator alone: `torch.manual_seed` writes a traceback for each device that is not there.
         torch.default_generator.manual_seed(0)
         try:
-            value = answer(*arguments)
+            with watch:
+                value = answer(*arguments)
         except NotImplementedError:
             return Outcome(result=Result.MISSING)
         except Exception as error:
+            if watch.seen:
+                return _refused(watch)
             kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__  # as `except` sees it
             return Outcome(error=(kind, str(error)))
+        if watch.seen:
+            return _refused(watch)
         if value is ... or (value is None and _is_empty(answer)):
             return Outcome(result=Result.MISSING)
         if strange := _without_plain_numbers(value):
@@ -300,6 +313,10 @@ def in_this_process(answer: Answer) -> Call:
         return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled, shared=shared)
 
     return call
+
+
+def _refused(watch: Watch) -> Outcome:
+    return Outcome(error=("Refused", forbidden_fault(watch.seen[:1])), result=Result.REFUSED)
 
 
 def _is_empty(answer: Answer) -> bool:

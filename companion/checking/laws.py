@@ -74,8 +74,12 @@ def holds_nan(value: Any) -> bool:
     return isinstance(value, float) and value != value
 
 
-def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
-    return [value for value in arguments if isinstance(value, torch.Tensor)]
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in a value, in lists and dicts as well."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for part in inner for tensor in _tensors(part)]
 
 
 def _sizes(case: Case) -> list[int]:
@@ -106,17 +110,33 @@ def _cut(value: Any, size: int, zeroed: bool) -> Any:
                 value = value.narrow(axis, 0, 1)
         whole = not value.is_floating_point() and value.dtype != torch.bool
         return value.clone().zero_() if zeroed and whole else value.clone()
-    if isinstance(value, (list, tuple)) and len(value) == size:
-        return value[:1]
+    if isinstance(value, dict):
+        return {key: _cut(part, size, zeroed) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_cut(part, size, zeroed) for part in value]
+        parts = parts[:1] if len(parts) == size and not _tensors(value) else parts
+        return parts if isinstance(value, list) else tuple(parts)
     return 1 if type(value) is int and value == size else value
 
 
 def _varied(case: Case, change: Callable[[torch.Tensor], Iterator[torch.Tensor]]) -> Iterator[Case]:
-    """The case with one floating tensor of several numbers changed, for each of these."""
-    for place, value in enumerate(case.arguments):
-        if isinstance(value, torch.Tensor) and value.dtype == torch.float64 and value.numel() > 1:
+    """The case with one floating tensor of several numbers changed, for each of these, in lists and dicts as well."""
+    for value in _tensors(case.arguments):
+        if value.dtype == torch.float64 and value.numel() > 1:
             for changed in change(value):
-                yield replace(case, arguments=(*case.arguments[:place], changed, *case.arguments[place + 1 :]))
+                yield replace(case, arguments=_instead(case.arguments, value, changed))
+
+
+def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
+    """The value with one tensor in place of another."""
+    if value is old:
+        return new
+    if isinstance(value, dict):
+        return {key: _instead(part, old, new) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        parts = [_instead(part, old, new) for part in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    return value
 
 
 def _levels(case: Case) -> Iterator[Case]:
@@ -151,8 +171,7 @@ def _nans(case: Case) -> Iterator[Case]:
 
 def _single(case: Case) -> Iterator[Case]:
     if any(tensor.dtype == torch.float64 for tensor in _tensors(case.arguments)):
-        single = tuple(
-            value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value
-            for value in case.arguments
-        )
+        single = case.arguments
+        for tensor in _tensors(single):
+            single = _instead(single, tensor, tensor.float() if tensor.dtype == torch.float64 else tensor)
         yield replace(case, arguments=single, tolerance=max(case.tolerance or 0.0, 1e-3))

@@ -40,7 +40,13 @@ def check(id: str | float) -> None:
     title = f"{sealed.id} {sealed.title}"
     answer = readers(sealed.name, sys._getframe(1))
     with _muted():
-        attempt(title, sealed.name, answer, sealed.forbidden, lambda tried: sealed.examine(in_this_process(tried)))
+        attempt(
+            title,
+            sealed.name,
+            answer,
+            sealed.forbidden,
+            lambda tried: sealed.examine(in_this_process(tried, sealed.forbidden)),
+        )
     if sealed.knows_answers:
         print(f"{title}: right on the public cases.")
     else:
@@ -76,7 +82,7 @@ def from_text(text: str) -> Sealed:
 
 def _discreet(hidden: Sequence[Sealed], answer: Callable[..., Any]) -> Verdict:
     for sealed in hidden:
-        found = sealed.examine(in_this_process(answer))
+        found = sealed.examine(in_this_process(answer, sealed.forbidden))
         if found.result is Result.MISSING:
             return found
         if found.result is not Result.RIGHT:

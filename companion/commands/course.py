@@ -36,6 +36,7 @@ def add_actions(parser: Parser) -> None:
     actions = (
         ("release", _release_parser(), "make a problem set: what you keep, what students get"),
         ("export", _export_parser(), "collect marks into one table, with nbgrader's columns"),
+        ("alike", _alike_parser(), "which answers of a class are too alike, after renaming"),
         ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
         ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
     )
@@ -68,6 +69,10 @@ def _release_parser() -> Parser:
     parser.add_argument(
         "--out", type=str | None, default=None, metavar="FOLDER", help="where to; made where there is none"
     )
+    parser.add_argument("--due", type=str | None, default=None, metavar="TIME", help="as in 2026-11-30T23:59; UTC")
+    parser.add_argument(
+        "--late", type=str | None, default=None, metavar="RULE", help="what late work costs: '10%% a day, at most 50%%'"
+    )
     parser.add_argument(
         "--seed-file",
         type=str | None,
@@ -94,6 +99,13 @@ def _export_parser() -> Parser:
     )
     parser.add_argument("--to", type=str | None, default=None, metavar="FILE", help="Default: FOLDER/grades.csv")
     parser.add_argument(
+        "--into",
+        type=str | None,
+        default=None,
+        metavar="TABLE",
+        help="a gradebook of Canvas or a grading worksheet of Moodle, as exported: fill in its grades",
+    )
+    parser.add_argument(
         "--roster",
         type=str | None,
         default=None,
@@ -103,16 +115,36 @@ def _export_parser() -> Parser:
     return parser
 
 
+def _alike_parser() -> Parser:
+    parser = Parser(
+        description=(
+            "List pairs of answers that are equal, or nearly, after all that students name has been renamed. Answers "
+            "that are short, or equal one that the course knows, are left out. Likeness proves nothing: talk with both."
+        ),
+        epilog="examples:\n  companion course alike submissions/ --exercises 2.3 2.4",
+    )
+    parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
+    parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to compare")
+    parser.add_argument("--assignment", type=str | None, default=None, metavar="NAME", help="the folder in a student's")
+    return parser
+
+
 def _verify_parser() -> Parser:
     parser = Parser(
         description=(
             "Run every reference, every other right answer, every stub and every known mistake on several seeds, and "
             "a class of hostile students through the grader. Exit code 0 only if all come out as they must.\n\n"
-            "With exercises named, these alone, without the hostile class: for whoever writes one."
+            "With exercises named, these alone, without the hostile class: for whoever writes one. With --mutants, "
+            "every reference with one thing changed in it instead: exit code 0 only if the checks refuse all that "
+            "are not declared to compute the same."
         ),
-        epilog="examples:\n  companion course verify\n  companion course verify 5.3 5.4",
+        epilog=(
+            "examples:\n  companion course verify\n  companion course verify 5.3 5.4\n"
+            "  companion course verify --mutants --json"
+        ),
     )
     parser.add_argument("exercises", nargs="*", type=str, default=[], metavar="ID", help="such as 5.3. Default: all")
+    parser.add_argument("--mutants", action="store_true", help="try references with one thing changed in them")
     parser.add_argument("--json", action="store_true", help="print the counts, and every fault, as JSON")
     parser.add_argument("--jobs", type=PositiveInt, default=2, help="processes at once")
     return parser
@@ -140,11 +172,12 @@ def _notebooks_parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    actions = {"release": _release, "export": _export, "verify": _verify, "notebooks": _notebooks}
+    actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
     return actions[flags.action](flags[flags.action])
 
 
 def _release(flags: Namespace) -> int:
+    from companion.course.grading.lateness import Lateness, as_toml
     from companion.course.release.problem_set import ProblemSet
     from companion.course.release.release import check_free, release
     from companion.course.seeds import read_secret
@@ -154,6 +187,9 @@ def _release(flags: Namespace) -> int:
     out = Path(flags.out)
     must_be_writable(out, "--out")
     pset = ProblemSet.of(flags.pset, flags.exercises, flags.questions)
+    if (flags.due is None) != (flags.late is None):
+        raise ValueError("--due, --late: expected both or neither")
+    rule = Lateness(flags.due, flags.late) if flags.due is not None else None
     check_free(pset, out)
     made = None
     if flags.seed_file is None:
@@ -164,6 +200,9 @@ def _release(flags: Namespace) -> int:
     else:
         file = Path(flags.seed_file)
     written = release(pset, read_secret(file), out)
+    if rule is not None:
+        write_atomic(file.parent / f"{pset.name}.toml", as_toml(rule))
+        written.append(file.parent / f"{pset.name}.toml")
     if made:
         print(f"{made}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
     for path in written:
@@ -181,20 +220,48 @@ def _put_secret(file: Path) -> None:
 
 def _export(flags: Namespace) -> int:
     from companion.course.grading.gradebook import collect, to_csv
+    from companion.course.grading.lms import filled
 
     folder = Path(flags.folder)
     to = folder / "grades.csv" if flags.to is None else Path(flags.to)
     if to.is_dir():
         raise ValueError(f"--to {to}: expected a file, got a folder")
     must_be_writable(to.parent, "--to", str(to))
-    rows = collect(folder, None if flags.roster is None else Path(flags.roster), leave_out=to)
-    write_atomic(to, to_csv(rows))
+    leave_out = [to] if flags.into is None else [to, Path(flags.into)]
+    rows = collect(folder, None if flags.roster is None else Path(flags.roster), leave_out=leave_out)
+    if flags.into is None:
+        write_atomic(to, to_csv(rows))
+    else:
+        text, unknown = filled(Path(flags.into), rows)
+        write_atomic(to, text)
+        for student in unknown:
+            print(f"{student}: not in {flags.into}")
     students, sets = {row["student_id"] for row in rows}, {row["assignment"] for row in rows}
     print(f"{to}: {len(students)} students, {len(sets)} problem sets ({', '.join(sorted(sets))})")
     return 0
 
 
+def _alike(flags: Namespace) -> int:
+    from companion.course.grading.alike import as_text, too_alike
+    from companion.course.grading.submissions import handed_in
+    from companion.exercises.catalogue import find_exercise
+
+    if not flags.exercises:
+        raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4")
+    chosen = [find_exercise(id) for id in flags.exercises]
+    handed = handed_in(Path(flags.folder), flags.assignment)
+    pairs = too_alike(handed, chosen)
+    print("\n".join([*filter(None, [as_text(pairs)]), f"{len(pairs)} pairs of {len(handed)} students are too alike"]))
+    return 0
+
+
 def _verify(flags: Namespace) -> int:
+    if flags.mutants:
+        from companion.course.proof import survivors
+
+        report = survivors.survey(flags.exercises or None, jobs=flags.jobs)
+        print(survivors.as_json(report) if flags.json else survivors.as_text(report))
+        return 0 if report.holds else 1
     from companion.course.proof.proof import as_json, as_text, prove
 
     proof = prove(flags.exercises or None, jobs=flags.jobs)

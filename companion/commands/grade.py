@@ -56,12 +56,19 @@ def parser() -> Parser:
         action="store_true",
         help="refuse to grade where this system cannot confine answers as INSTRUCTORS.md says",
     )
+    parser.add_argument(
+        "--regrade",
+        action="store_true",
+        help="put these marks among those that are in --out already, and list whose changed",
+    )
     parser.add_argument("--memory", type=PositiveNumber, default=2.0, metavar="GIB", help="that an answer may take")
     return parser
 
 
 def run(flags: Namespace) -> int:
     from companion.course.grading.choose import choose
+    from companion.course.grading.lateness import read_rule
+    from companion.course.grading.regrade import first_marks, merged
     from companion.course.grading.sandbox.parent import Limits
     from companion.course.grading.submissions import handed_in, left_out
     from companion.course.seeds import read_secret
@@ -83,6 +90,8 @@ def run(flags: Namespace) -> int:
     wanted = choose(flags.exercises, flags.pset, [Path(), folder, folder.parent, seed_file.parent], secret)
     name = flags.assignment or (Path(flags.pset).stem if flags.pset else folder.resolve().name)
     handed = handed_in(folder, name)
+    rule = read_rule(seed_file.parent / f"{name}.toml")
+    first = first_marks(out, [one.student for one in handed], again=flags.regrade)
     try_to_write(out, "--out")  # now, and not after the last student
     for file in left_out(folder):
         print(f"left out: {file} is neither a notebook nor a Python file", file=sys.stderr)
@@ -91,7 +100,7 @@ def run(flags: Namespace) -> int:
     from tqdm import tqdm
 
     from companion.course.grading.grade import TRIED, grade
-    from companion.course.grading.marks_csv import summary, write
+    from companion.course.grading.marks_csv import summary, table, write
 
     torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
     with tqdm(total=len(handed), desc="submissions", unit=" students", file=sys.stderr) as bar:
@@ -105,8 +114,11 @@ def run(flags: Namespace) -> int:
             done=lambda _: bar.update(),
             warn=lambda text: bar.write(text, file=sys.stderr),
         )
-    faults = write(graded, name, out)
+    marks, changes = merged(first, table(graded, name, rule))
+    faults = write(graded, name, out, marks)
     print(summary(graded))
+    if first:
+        print("\n".join(["", *changes, f"{len(changes)} of {len(graded)} marks changed"]))
     for student in graded:
         if student.fault is not None:
             print(f"{student.handed.student}: {student.submission}: {student.fault}")
@@ -114,7 +126,8 @@ def run(flags: Namespace) -> int:
     if tried:
         mean, most = sum(tried) / len(tried), sum(exercise.points for exercise in wanted)
         print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most} points on average")
-    print(f"{out / 'marks.csv'}: the marks; {out / 'feedback'}: a page for each student")
+    print(f"{out / 'marks.csv'}: the marks; {out / 'class.csv'}: which mistakes were made, and how often")
+    print(f"{out / 'feedback'}: a page for each student")
     for fault in faults:
         print(f"companion grade: error: {fault}", file=sys.stderr)
     return 1 if faults else 0

@@ -147,8 +147,13 @@ def _(draw):
     text = "".join(_SIGNS[i] for i in draw.wholes(0, len(_SIGNS) - 1, 8).tolist()).encode()
     for _ in range(6):
         yield Case("any text, cut anywhere", ([*text[: draw.whole(1, len(text))]],))
+    for letter in "\x7f\x80\xbf\u07ff\u0800\uffff\U00010000":
+        code = [*letter.encode()]
+        yield Case("the first and the last character of each length", ([97, *code],))
+        yield Case("the first and the last character of each length, cut", ([*code, *code[:-1]],))
     yield Case("bytes that begin inside a character are refused", ([*"é!".encode()][1:],), refuse=True)
     yield Case("a byte that continues nothing is refused", ([128],), refuse=True)
+    yield Case("the last byte that continues nothing is refused", ([191],), refuse=True)
 
 
 def _beginning(data):
@@ -850,6 +855,7 @@ def _(draw):
     yield Case("other entries", (1000, 64, 0.02))
     d_model = draw.whole(5, 90)
     yield Case("any numbers", (draw.whole(50, 9000), d_model, 0.3 + draw.uniform(1).item()))
+    yield Case("one token, one component", (1, 1, 0.25))
     yield Case("no token is refused", (0, 16, 0.25), refuse=True)
     yield Case("no width is refused", (10, 0, 0.25), refuse=True)
     yield Case("a deviation of zero is refused", (10, 16, 0.0), refuse=True)

@@ -110,6 +110,7 @@ def _(draw):
     yield Case("a mean other than zero", (3, 0.5, 1.0))
     d_k = draw.whole(5, 40)
     yield Case("both", (d_k, -0.3 - draw.uniform(1).item(), 1.3 + draw.uniform(1).item()))
+    yield Case("a single component", (1, 0.5, 1.5))
     yield Case("no component is refused", (0, 0.0, 1.0), refuse=True)
     yield Case("a deviation of zero is refused", (4, 0.0, 0.0), refuse=True)
 
@@ -297,10 +298,9 @@ def _(scores, may_look):
 @visible_softmax.variant
 def _(scores, may_look):
     _refuse(scores, may_look)
-    return torch.stack([
-        (torch.nn.functional.softmin(-row.masked_fill(~look, -math.inf), dim=-1) if look.any() else torch.zeros_like(row))
-        for row, look in zip(scores, may_look, strict=True)
-    ])  # fmt: skip
+    shift = torch.where(may_look, scores, -torch.inf).amax(-1, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
+    share = torch.where(may_look, (scores - shift).clamp_max(0.0), -torch.inf).exp()
+    return share.div(share.sum(-1, keepdim=True)).where(may_look, torch.zeros_like(scores))
 
 
 # 2.4

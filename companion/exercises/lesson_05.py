@@ -359,6 +359,7 @@ def _(draw):
     yield Case("heads of one pair need no change", (draw.normal(2 * 3, 5), 3))
     yield Case("ten rows for three heads are refused", (draw.normal(10, 4), 3), refuse=True)
     yield Case("heads of three rows are refused", (draw.normal(6, 4), 2), refuse=True)
+    yield Case("nine rows for two heads are refused", (draw.normal(9, 4), 2), refuse=True)
 
 
 def _by_head(weight, heads, order):

@@ -125,6 +125,8 @@ def _(draw):
     yield Case("LLaMA's width", (4096, 4.0, 256))
     d_model = 3 * draw.whole(20, 90) + 1  # two thirds of it is no whole number: no trouble with rounding
     yield Case("any width", (d_model, 4.0, draw.whole(5, 30)))
+    yield Case("a width of one", (1, 4.0, 1))
+    yield Case("a ratio below one", (12, 0.5, 1))
     yield Case("a width of 0 is refused", (0, 4.0, 1), refuse=True)
     yield Case("a ratio of 0 is refused", (8, 0.0, 1), refuse=True)
     yield Case("multiples of 0 are refused", (8, 4.0, 0), refuse=True)
@@ -384,6 +386,9 @@ def _(x, gain, eps, g):
     points=3,
     difficulty=2,
     minutes=15,
+    excused={
+        "one": "the widths of the residual stream and of the branches hang together",
+    },
     hints=(
         "Which state does the branch read, and to which is it added?",
         "`zip` pairs each branch with its gain; check the lengths first, because `zip` stops at the shorter list.",

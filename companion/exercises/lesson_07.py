@@ -442,6 +442,9 @@ def cloze(tokens, real, mask_id, lots, how, anything):
     ### END SOLUTION
 
 
+_MET = [[0.15, 0.1, 0.1, 0.1, 0.1]], [[0.3, 0.8, 0.9, 0.0, 0.3]]  # lots and how, at the bounds
+
+
 @cloze.cases
 def _(draw):
     # one row: masked, random, kept, not chosen, and filler that the lots would have chosen
@@ -450,6 +453,8 @@ def _(draw):
     lots = torch.tensor([[0.05, 0.05, 0.05, 0.5, 0.05]], dtype=torch.float64)
     how = torch.tensor([[0.3, 0.85, 0.95, 0.3, 0.3]], dtype=torch.float64)
     yield Case("one token of each kind", (tokens, real, mask_id, lots, how, anything))
+    lots_met, how_met = (torch.tensor(numbers, dtype=torch.float64) for numbers in _MET)
+    yield Case("lots that meet a bound exactly", (tokens, real, mask_id, lots_met, how_met, anything))
     # twelve columns with two of every kind, shuffled, and three without a choice
     width = 15
     order = draw.shuffled(width)

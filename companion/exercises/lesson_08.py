@@ -232,6 +232,9 @@ def _(targets, start):
     difficulty=2,
     minutes=15,
     forbidden=("scaled_dot_product_attention", "MultiheadAttention", "multi_head_attention_forward"),
+    excused={
+        "nan": "what stands in hidden rows of the source counts for nothing, and need not be looked at",
+    },
     hints=(
         "Queries from `y`, keys and values from `x`; scores (target token, source token), divided by the root of d_k.",
         "`real` has one entry for each *column*: `masked_fill(~real, -math.inf)` broadcasts it over the rows.",

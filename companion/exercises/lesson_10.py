@@ -691,6 +691,8 @@ def _(draw):
     many = draw.normal(draw.whole(10, 20))
     yield Case("any logits, any temperature", (many, 0.6 + draw.uniform(1).item(), 0.5 + 0.3 * draw.uniform(1).item()))
     yield Case("a temperature so low that logits divided by it overflow", (logits, 1e-310, 0.9))
+    rare = torch.tensor([0.0, -40.0, -41.0], dtype=torch.float64)
+    yield Case("a share of one keeps what is all but impossible", (rare, 1.0, 1.0))
     yield Case("a temperature of 0 is refused", (logits, 0.0, 0.9), refuse=True)
     yield Case("a share of 0 is refused", (logits, 1.0, 0.0), refuse=True)
     yield Case("a share above 1 is refused", (logits, 1.0, 1.2), refuse=True)
@@ -1181,6 +1183,7 @@ def _(q, k, v, keys, values, lengths, base):
     difficulty=3,
     minutes=20,
     excused={
+        "nan": "of a score that is no number nothing is said",
         "one": "of one token, a text has a single continuation, and width asks for more",
     },
     hints=(
@@ -1222,6 +1225,8 @@ def _(draw):
     table = (2 * draw.normal(beams, vocab)).log_softmax(-1)
     yield Case("more kept than before", (-1 - 0.5 * draw.uniform(beams), table, width))
     yield Case("fewer kept than before", (-1 - 0.5 * draw.uniform(beams), table, 2))
+    few = draw.normal(2, 3).log_softmax(dim=-1)
+    yield Case("all continuations that there are", (-draw.uniform(2), few, 6))
     impossible = table.clone()
     impossible[:, 1] = -math.inf
     impossible[0, 1:] = -math.inf

@@ -443,6 +443,9 @@ def _(x, logits, inner, outer, k):
     minutes=20,
     forbidden=("autograd", "backward", "requires_grad_", "func", "vjp", "jacrev"),
     exact_zero=True,
+    excused={
+        "nan": "what stands in rows of filler counts for nothing, and need not be looked at",
+    },
     hints=(
         "Count the choices of real tokens only, and divide by their number times k.",
         "In (11.9), count real tokens only. The load is counted: it has no derivative.",
@@ -483,6 +486,9 @@ def _(draw):
     logits[~many, -1] += 9.0
     yield Case("any tokens, with fillers", (logits, many, 2), tolerance=1e-6)
     yield Case("scores near 1000", (1000 + full, real, 2), tolerance=1e-6)
+    shunned = draw.normal(5, 4)
+    shunned[:, -1] -= 9.0
+    yield Case("an expert that nobody chooses", (shunned, torch.ones(5, dtype=torch.bool), 2), tolerance=1e-6)
     yield Case("fillers only are refused", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True)
 
 

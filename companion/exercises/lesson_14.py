@@ -95,6 +95,9 @@ def _():
     points=2,
     difficulty=2,
     minutes=10,
+    excused={
+        "nan": "a part of no tokens may hold what is no number, and weighs nothing",
+    },
     hints=(
         "The loss of the whole batch is a sum over all its tokens, divided by their number.",
         "A mean's gradient times its number of tokens is the gradient of its sum.",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from companion.checking.exercise import Exercise
+from companion.checking.watch import unwatched
 from companion.course.grading.answers import LARGEST, Unreadable, contents
 from companion.course.grading.mark import UNREADABLE, Graded, KeyRing, Mark, mark
 from companion.course.grading.sandbox.parent import Limits, Worker
@@ -83,7 +84,7 @@ def grade_one(worker: Worker, handed: Handed, chosen: Sequence[Exercise], keys: 
 
     if handed.fault is not None:
         return nothing(NOTHING, handed.fault)
-    asked = {exercise.name: exercise.forbidden for exercise in chosen}
+    asked = {exercise.name: unwatched(exercise.forbidden) for exercise in chosen}
     try:
         files = [(file.name, contents(file)) for file in handed.files]
         if sum(len(data) for _, data in files) > LARGEST:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 COLUMNS = (
@@ -29,14 +29,14 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 Row = dict[str, str]
 
 
-def collect(folder: Path, roster: Path | None = None, *, leave_out: Path | None = None) -> list[Row]:
+def collect(folder: Path, roster: Path | None = None, *, leave_out: Sequence[Path] = ()) -> list[Row]:
     """All marks in the CSV files of a folder and of the folders in it, by problem set and student.
 
     folder:     what `companion grade` wrote into; any CSV file in it with the columns assignment, student_id, score and
                 max_score counts, another one does not.
     roster:     a CSV file with id and any of last_name, first_name, email. Who is in it and handed nothing in gets a
                 row without a score: it is for the instructor to say what that is worth.
-    leave_out:  a file that is not read, such as the table that was written before.
+    leave_out:  files that are not read, such as the table that was written before.
 
     Raises `ValueError` for no marks, an invalid mark, or two marks of one student for one problem set.
     """
@@ -45,7 +45,7 @@ def collect(folder: Path, roster: Path | None = None, *, leave_out: Path | None 
     found: dict[tuple[str, str], Row] = {}
     origin: dict[tuple[str, str], Path] = {}
     for path in sorted(folder.rglob("*.csv")):
-        if leave_out is not None and path.resolve() == leave_out.resolve():
+        if path.resolve() in {other.resolve() for other in leave_out}:
             continue
         for row in _marks(path):
             key = row["assignment"], row["student_id"]
@@ -79,7 +79,7 @@ def unquoted(cell: str) -> str:
 
 
 def _marks(path: Path) -> list[Row]:
-    rows = _read(path)
+    rows = read_table(path)
     if not rows or not set(rows[0]) >= _NEEDED:
         return []
     marks = []
@@ -100,7 +100,7 @@ def _marks(path: Path) -> list[Row]:
 
 
 def _enrol(found: dict[tuple[str, str], Row], roster: Path) -> None:
-    people = _read(roster)
+    people = read_table(roster)
     if not people or "id" not in people[0]:
         raise ValueError(f"--roster {roster}: expected a CSV file with a column id")
     most = {row["assignment"]: row["max_score"] for row in found.values()}
@@ -117,7 +117,8 @@ def _enrol(found: dict[tuple[str, str], Row], roster: Path) -> None:
             row.update({name: person[name] for name in _ROSTER if person.get(name)})
 
 
-def _read(path: Path) -> list[Row]:
+def read_table(path: Path) -> list[Row]:
+    """The rows of a CSV file, by the names of their columns. Raises `ValueError` for what is no such file."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as opened:
             text = opened.read()

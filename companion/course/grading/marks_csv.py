@@ -13,17 +13,20 @@ from companion import readable
 from companion.course.grading.feedback import page
 from companion.course.grading.grade import TRIED
 from companion.course.grading.gradebook import COLUMNS, quoted
-from companion.course.grading.mark import OUTCOMES, Graded
+from companion.course.grading.lateness import Lateness
+from companion.course.grading.mark import OUTCOMES, Graded, Mark
 from companion.files.atomic import write_atomic
 
 LONGEST_NAME = 150
 """Bytes: with an ending, and what a half-written file is called, it fits into the 255 that a file system has."""
 
 
-def table(graded: Sequence[Graded], assignment: str) -> str:
+def table(graded: Sequence[Graded], assignment: str, rule: Lateness | None = None) -> str:
     """The marks as CSV: nbgrader's columns, how the submission was, and for each exercise its outcome and its points.
 
     What could not be read has no score: it is for the instructor to say what that is worth.
+
+    rule:  what late work costs; without one, nothing.
     """
     chosen = [mark.exercise.id for mark in graded[0].marks] if graded else []
     columns = [*COLUMNS, "submission", *(name for id in chosen for name in (id, f"{id} points"))]
@@ -39,7 +42,10 @@ def table(graded: Sequence[Graded], assignment: str) -> str:
             "submission": student.submission,
         }
         if student.submission in TRIED:
-            row |= {"raw_score": f"{student.points}", "late_submission_penalty": "0.0", "score": f"{student.points}"}
+            points = student.points
+            penalty = rule.penalty(points, student.handed.timestamp) if rule else 0.0
+            row |= {"raw_score": f"{points}", "late_submission_penalty": f"{penalty:.6g}"}
+            row["score"] = f"{round(points - penalty, 6)}"
         for mark in student.marks:
             row |= {mark.exercise.id: mark.outcome, f"{mark.exercise.id} points": f"{mark.points:g}"}
         rows.writerow(row)
@@ -55,10 +61,32 @@ def summary(graded: Sequence[Graded]) -> str:
     return readable.table(rows, ("", *OUTCOMES), indent=0)
 
 
-def write(graded: Sequence[Graded], assignment: str, out: Path) -> list[str]:
-    """marks.csv, then feedback/STUDENT.html, each whole or not at all; what was wrong with pages that could not be
-    written. One student's page costs nobody else theirs, and none of them the marks."""
-    write_atomic(out / "marks.csv", table(graded, assignment))
+def statistics(graded: Sequence[Graded]) -> str:
+    """As CSV: for each exercise how many ended how, and how often each known mistake was made, most often first."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("exercise", "outcome", "mistake", "students"))
+    for place, first in enumerate(graded[0].marks if graded else ()):
+        marks = [student.marks[place] for student in graded]
+        counts = Counter((mark.outcome, _mistake(mark)) for mark in marks)
+        for (outcome, mistake), number in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+            rows.writerow((first.exercise.id, outcome, mistake, number))
+    return text.getvalue()
+
+
+def _mistake(mark: Mark) -> str:
+    return next((verdict.mistake for verdict in (mark.public, mark.hidden) if verdict and verdict.mistake), "")
+
+
+def write(graded: Sequence[Graded], assignment: str, out: Path, marks: str | None = None) -> list[str]:
+    """marks.csv, class.csv and feedback/STUDENT.html, each whole or not at all; what was wrong with pages that could
+    not be written. One student's page costs nobody else theirs, and none of them the marks.
+
+    marks:  the table; by default the one of these students. Where it holds others, class.csv stays as it is.
+    """
+    write_atomic(out / "marks.csv", table(graded, assignment) if marks is None else marks)
+    if marks is None or len(graded) == marks.count("\n") - 1:
+        write_atomic(out / "class.csv", statistics(graded))
     faults = []
     for student in graded:
         try:

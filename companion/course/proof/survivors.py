@@ -1,7 +1,8 @@
 """Which mutants of the references the checks let pass, and which of these are right answers after all.
 
 A mutant that passes is killed by a case, or it computes the same as the reference for everything that the statement
-allows: then `equivalent.toml` says so, with the reason. What is declared there and no longer passes is told, too.
+allows. Of an exercise whose answer is one number, whatever gives that number does; for the others `equivalent.toml`
+says so, with the reason. What is declared there and no longer passes is told, too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tqdm.auto import tqdm
 from companion.checking.examine import AnswerKey, Result, examine, in_this_process, key_of
 from companion.checking.exercise import Answer
 from companion.course.proof.mutants import mutants
+from companion.course.seeds import is_constant
 from companion.exercises.catalogue import exercises, find_exercise
 from companion.readable import count, table
 
@@ -35,7 +37,7 @@ SEEDS = (0, 1, 2)
 WANTED = 0.95
 """The share of the mutants that must be told from right answers; the others are declared."""
 
-_SECONDS, _MEMORY = 3.0, 3 * 2**30  # of the processor, for one mutant; beyond what the process has already
+_SECONDS, _MEMORY = 1.0, 3 * 2**30  # of the processor, for one mutant; beyond what the process has already
 
 
 class _TooLong(BaseException):
@@ -110,9 +112,11 @@ def tally(id: str) -> Tally:
     by_lot: list[str] = []
     for mutant in mutants(exercise):
         made += 1
-        passes = [_passes(key, mutant.answer) for key in keys]
+        passes = [_passes(keys[0], mutant.answer)]
+        if passes[0] is not None:
+            passes += [_passes(key, mutant.answer) for key in keys[1:]]
         if passes[0]:
-            (equivalent if mutant.change in known else survivors).append(mutant.change)
+            (equivalent if is_constant(exercise) or mutant.change in known else survivors).append(mutant.change)
         if len(set(passes)) > 1:
             by_lot.append(mutant.change)
     stale = [change for change in known if change not in equivalent]
@@ -130,13 +134,15 @@ def _begin() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + _MEMORY,) * 2)
 
 
-def _passes(key: AnswerKey, answer: Answer) -> bool:
-    """Whether the check takes this answer. One that does not end in its share of the processor's time is refused."""
+def _passes(key: AnswerKey, answer: Answer) -> bool | None:
+    """Whether the check takes this answer; None for one that does not end in its share of the processor's time."""
     before = signal.signal(signal.SIGVTALRM, _stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
     try:
         return examine(key, in_this_process(answer)).result is Result.RIGHT
-    except (_TooLong, RecursionError, MemoryError):
+    except _TooLong:
+        return None
+    except (RecursionError, MemoryError):
         return False
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)

@@ -14,6 +14,7 @@ import torch
 from companion.checking.examine import Result, examine, in_this_process, key_of
 from companion.checking.exercise import Answer, Exercise
 from companion.checking.forbidden import forbidden_uses
+from companion.checking.watch import unwatched
 
 SEEDS = (0, 1, 2, 3, 4)
 
@@ -35,8 +36,8 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         key = key_of(exercise, seed)
         for kind, answers in (("reference", [exercise.reference]), ("variant", exercise.variants)):
             for number, answer in enumerate(answers, 1):
-                used = forbidden_uses(as_answer(answer, exercise.name), exercise.forbidden)
-                verdict = examine(key, in_this_process(answer))
+                used = forbidden_uses(as_answer(answer, exercise.name), unwatched(exercise.forbidden))
+                verdict = examine(key, in_this_process(answer, exercise.forbidden))
                 fault = None if verdict.result is Result.RIGHT else f"should pass, but:\n{verdict}"
                 fault = f"uses {', '.join(used)}, which the exercise forbids" if used else fault
                 yield Trial(exercise.id, kind, f"{kind} {number}", seed, fault)

@@ -104,17 +104,19 @@ def test_a_worker_that_dies_is_replaced(worker):
     assert call(worker, "return 1").value == 1 and worker._process.pid != before
 
 
-def test_only_what_the_answer_itself_calls_is_forbidden(worker):
+def test_forbidden_is_what_pytorch_runs_whatever_it_is_called(worker):
     x = torch.randn(2, 3)
-    assert call(worker, "return torch.nn.functional.softmin(-x[0], -1)", x, forbidden=("softmax",)).value.equal(
-        x.softmax(-1)
-    )
+    own = "class Own:\n    def softmax(self, z): return z.exp() / z.exp().sum(-1, keepdim=True)\nreturn Own()"
+    assert call(worker, f"{own}.softmax(x[0])", x, forbidden=("softmax",)).value.allclose(x.softmax(-1))
     for spelled in (
-        "getattr(torch, 'soft' + 'max')",
-        "getattr(torch.ops.aten, '_soft' + 'max')",
-        "vars(torch)['softmax']",
+        "getattr(torch, 'soft' + 'max')(x[0], -1)",
+        "getattr(torch.ops.aten, '_soft' + 'max')(x[0], -1, False)",
+        "torch._safe_softmax(x[0], -1)",
+        "torch.nn.functional.softmin(-x[0], -1)",
+        "torch.special.softmax(x[0], -1)",
+        "torch.jit.CompilationUnit('def f(x):\\n  return torch.softmax(x, -1)\\n').f(x[0])",
     ):
-        refused = call(worker, f"return {spelled}(x[0], -1)", x, forbidden=("softmax",))
+        refused = call(worker, f"return {spelled}", x, forbidden=("softmax",))
         assert refused.result is Result.REFUSED and "softmax" in refused.error[1], spelled
 
 

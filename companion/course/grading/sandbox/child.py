@@ -42,7 +42,8 @@ def _engine(folder: Path) -> dict[str, Any]:
     """The engine's modules by name: a package of a name of its own, which afterwards cannot be imported."""
     _load("engine", folder / "__init__.py")
     modules = {
-        name: importlib.import_module(f"engine.{name}") for name in ("exercise", "examine", "codec", "forbidden")
+        name: importlib.import_module(f"engine.{name}")
+        for name in ("exercise", "examine", "codec", "forbidden", "watch")
     }
     for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
         del sys.modules[name]
@@ -105,6 +106,8 @@ def main() -> None:
     square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts now
     (square @ square).softmax(0).exp().sum().backward()
     engine["codec"].unpack(engine["codec"].pack(square))
+    with engine["watch"].Watch(["softmax"]):
+        square + square
     mapped = confine.address_space()
     system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
     rules = confine.rules_for_files([*readable, *system], hidden)
@@ -188,7 +191,7 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
         _read(channel, tools)
         return
     program = tools.engine["codec"].unpack(receive(channel))
-    watch = _watch(frozenset(program["forbidden"]), confine.Refused)
+    watch = tools.engine["watch"].Watch(program["forbidden"])
     _give_up(order, tools)
     confine.audit(tools.readable, tools.hidden)
     _serve(channel, program, tools.engine, watch)
@@ -226,7 +229,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
 
     def reply(found: Any) -> None:
         if watch.seen:
-            found = outcome(error=("Refused", f"it calls {watch.seen[0]}, which the exercise asks you to do without"))
+            found = outcome(error=("Refused", engine["forbidden"].forbidden_fault(watch.seen[:1])))
         if found.error and found.error[0] == "Refused":
             found = outcome(error=found.error, result=results.REFUSED)
         try:
@@ -250,7 +253,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
     reply(found)
     if found.error:
         return
-    call = in_this_process(_Watched(names[program["name"]], watch))
+    call = in_this_process(names[program["name"]], watch=watch)
     while True:
         try:
             asked = codec.unpack(receive(channel))
@@ -266,43 +269,6 @@ def _named(error: BaseException) -> tuple[str, str]:
         return type(error).__name__, str(error)[:1000]
     except BaseException:
         return type(error).__name__, "(its message cannot be read)"
-
-
-class _Watched:
-    """An answer under the eyes of `watch`, for `in_this_process` to call: it looks at the code of a function, too."""
-
-    def __init__(self, answer: Any, watch: Any) -> None:
-        self._answer, self._watch = answer, watch
-        self.__code__ = getattr(answer, "__code__", None)
-
-    def __call__(self, *arguments: Any) -> Any:
-        with self._watch:
-            return self._answer(*arguments)
-
-
-def _watch(forbidden: frozenset[str], refused: type[Exception]) -> Any:
-    """A context that refuses PyTorch's operators of these names, by whatever way their name was written.
-
-    Only what an answer calls itself is seen, not what PyTorch's own functions call.
-    """
-    from torch.overrides import TorchFunctionMode
-
-    class Watch(TorchFunctionMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: list[str] = []
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = str(getattr(func, "__name__", "")).split(".")[0]
-            if name.strip("_") in forbidden:
-                self.seen.append(name)
-                raise refused(f"an answer may not call {name} here")
-            return func(*args, **(kwargs or {}))
-
-    class Blind(contextlib.nullcontext):
-        seen: tuple[str, ...] = ()
-
-    return Watch() if forbidden else Blind()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,113 @@
+"""Sees what an answer does without looking at how it is written: the operators that PyTorch ran for it.
+
+PyTorch records every operator where it is dispatched, whoever asked for it: functions under any name, methods, scripted
+and compiled code, ATen's fused kernels, and the steps of autograd's engine. A method of the student's own that is
+called `softmax` runs other operators, and passes.
+
+A few forbidden names are no operators (`UNWATCHED`): these are looked for in the text (`forbidden`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch._C import _profiler
+from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
+from torch.overrides import TorchFunctionMode
+
+UNWATCHED = frozenset({
+    "decode", "codecs", "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm",
+    "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder",
+})  # fmt: skip
+"""Names of Python's, or of layers that are made of the same operators as a right answer."""
+
+_AUTOGRAD = frozenset({
+    "autograd", "backward", "grad", "vjp", "jvp", "jacrev", "jacobian", "func", "functorch", "requires_grad",
+    "requires_grad_",
+})  # fmt: skip
+_ENGINE = ("autograd::engine::", "aten::_make_dual", "aten::_fw_primal")
+_SHORT = {"scaled_dot_product_attention": "scaled_dot_product", "optim": "optimizer"}
+_MARK = "aten::empty"  # the first operator under every watch
+
+
+def unwatched(forbidden: Collection[str]) -> list[str]:
+    """The forbidden names that only a text can show."""
+    return [name for name in forbidden if name in UNWATCHED]
+
+
+class Watch:
+    """A context in which forbidden operators are noticed: `seen`, in the order in which they were called.
+
+    What is noticed is refused when the call has ended; its result is nobody's. May be entered again and again.
+    """
+
+    def __init__(self, forbidden: Collection[str]) -> None:
+        watched = [name for name in forbidden if name not in UNWATCHED]
+        self.seen: list[str] = []
+        self._no_autograd = bool(_AUTOGRAD & {*watched})
+        self._words = [_words(_SHORT.get(name, name)) for name in watched if name not in _AUTOGRAD]
+        self._names = _Names(watched, self.seen)
+        self._is_blind = not watched
+
+    def __enter__(self) -> Watch:
+        if not self._is_blind:
+            kind = _profiler.ProfilerState.CPU
+            config = _profiler.ProfilerConfig(kind, False, False, False, False, False, _profiler._ExperimentalConfig())
+            _enable_profiler_legacy(config)
+            torch.empty(0)
+            self._names.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._is_blind:
+            return
+        self._names.__exit__(*error)
+        try:
+            threads = _disable_profiler_legacy()
+        except RuntimeError:
+            threads = []
+        events = [event.name() for events in threads for event in events if event.kind() == "push"]
+        if _MARK not in events[:1]:
+            self.seen.append("something that stops PyTorch's own record of operators")
+        self.seen += [_short(event) for event in events if self._is_forbidden(event)]
+
+    def _is_forbidden(self, event: str) -> bool:
+        if self._no_autograd and event.startswith(_ENGINE):
+            return True
+        words = _words(event.partition("::")[2] or event.partition("#")[0])
+        return any(_contains(words, wanted) for wanted in self._words)
+
+
+class _Names(TorchFunctionMode):
+    """Notices functions of PyTorch's that are written in Python, by their names."""
+
+    def __init__(self, watched: Collection[str], seen: list[str]) -> None:
+        super().__init__()
+        self._watched, self._seen = {*watched} - _AUTOGRAD, seen
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        name = str(getattr(function, "__name__", "")).split(".")[0]
+        if name.strip("_") in self._watched:
+            self._seen.append(name)
+        return function(*arguments, **(keywords or {}))
+
+
+def _short(event: str) -> str:
+    return "autograd" if event.startswith(_ENGINE) else event.removeprefix("aten::")
+
+
+def _words(name: str) -> list[str]:
+    """`_safe_softmax`: safe, softmax; `LayerNorm` and `RMSNorm`: layer, norm, and rms, norm."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    return re.findall(r"[a-z0-9]+", spaced.lower())
+
+
+def _contains(words: list[str], wanted: list[str]) -> bool:
+    """Whether some words in a row say what is wanted, however that is parted."""
+    whole = "".join(wanted)
+    return any(
+        "".join(words[start:end]) == whole for start in range(len(words)) for end in range(start + 1, len(words) + 1)
+    )

@@ -1,0 +1,91 @@
+"""What an exercise forbids is seen by what it does, however it is written."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from companion.checking.examine import Result, examine, in_this_process, key_of
+from companion.checking.watch import Watch, unwatched
+from companion.exercises.catalogue import exercises
+
+X = torch.randn(2, 5, dtype=torch.float64)
+
+
+def fused_attention():
+    return torch.ops.aten._scaled_dot_product_attention_math(X[None], X[None], X[None])
+
+
+def fused_adamw():
+    ones = [[torch.ones(3)] for _ in range(4)]
+    rates = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
+    torch._fused_adamw_(*ones, [], [torch.ones(())], amsgrad=False, maximize=False, **rates)
+
+
+def without_functions():
+    with torch._C.DisableTorchFunction():
+        return torch.softmax(X, -1)
+
+
+def square(x):
+    return (x * x).sum()
+
+
+def backward():
+    leaf = X.clone().requires_grad_()
+    square(leaf).backward()
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "call"),
+    [
+        ("softmax", without_functions),
+        ("softmax", lambda: F.softmin(-X, -1)),
+        ("softmax", lambda: torch._safe_softmax(X, -1)),
+        ("log_softmax", lambda: F.cross_entropy(X, torch.tensor([0, 1]))),
+        ("scaled_dot_product_attention", lambda: F.scaled_dot_product_attention(X, X, X)),
+        ("scaled_dot_product_attention", fused_attention),
+        ("RMSNorm", lambda: torch.rms_norm(X, [5])),
+        ("LayerNorm", lambda: torch.native_layer_norm(X, [5], None, None, 1e-5)),
+        ("AdamW", fused_adamw),
+        ("optim", lambda: torch.optim.SGD([torch.nn.Parameter(X.clone())]).step()),
+        ("tile", lambda: torch.tile(X, (2, 1))),
+        ("backward", backward),
+        ("autograd", lambda: torch.func.grad(square)(X)),
+        ("vjp", lambda: torch.func.jacrev(square)(X)),
+        ("functorch", lambda: torch.func.jvp(square, (X,), (X,))),
+    ],
+)
+def test_it_is_seen_by_whatever_way_it_was_called(forbidden, call):
+    watch = Watch([forbidden])
+    with watch:
+        call()
+    assert watch.seen
+    with (again := Watch([forbidden])):
+        X.exp() / X.exp().sum(-1, keepdim=True)
+    assert not again.seen, "each watch has a record of its own"
+
+
+def test_what_only_looks_forbidden_passes():
+    with (watch := Watch(["softmax", "tile", "autograd", "repeat"])):
+        X.quantile(0.5)
+        torch.func.vmap(lambda row: row * 2)(X)
+        torch.complex(X, X).abs()
+        X[:, None].expand(-1, 3, -1)
+    assert not watch.seen
+
+
+def test_who_stops_the_record_is_refused():
+    with (watch := Watch(["softmax"])):
+        torch._C._autograd._disable_profiler_legacy()
+        torch.softmax(X, -1)
+    assert "something that stops PyTorch's own record of operators" in watch.seen
+
+
+def test_what_no_operator_shows_is_looked_for_in_the_text():
+    assert unwatched(("softmax", "decode", "MultiheadAttention")) == ["decode", "MultiheadAttention"]
+
+
+def test_an_answer_that_does_it_is_refused_at_the_desk():
+    exercise = exercises()["2.3"]
+    verdict = examine(key_of(exercise), in_this_process(lambda s, m: torch._safe_softmax(s, -1), exercise.forbidden))
+    assert verdict.result is Result.REFUSED and "softmax" in verdict.fault
