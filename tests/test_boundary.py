@@ -172,6 +172,7 @@ MISUSES = {
     "rewinding three of two": (lambda: filled().rewind(torch.tensor([1, 2, 3])), "lengths is int64 of shape (3,)"),
     "selecting by truth": (lambda: filled().select(torch.tensor([True, False])), "rows=bool"),
     "values without a key": (lambda: attend(Q, K, V[:, :, :5]), "v has (batch, kv_head, key) = (2, 2, 5)"),
+    "no heads of keys": (lambda: attend(Q, K[:, :0], V[:, :0]), "k has kv_head=0: expected a divisor of the 4 heads"),
     "heads of values": (lambda: attend(Q, K, V[:, :1]), "v has (batch, kv_head, key) = (2, 1, 6)"),
     "keys of one row": (lambda: attend(Q, K[:1], V[:1]), "k has (batch, d_head) = (1, 8)"),
     "keys of another width": (lambda: attend(Q, K[..., :4], V), "k has (batch, d_head) = (2, 4)"),
@@ -289,6 +290,16 @@ def test_the_largest_temperatures_draw_all_alike_but_what_is_ruled_out():
     for temperature in (1e30, 1e300):
         torch.testing.assert_close(Sampling(temperature).probabilities(logits)[:, :3], third)
         assert Sampling(temperature).probabilities(logits)[0, 3] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_to_add_may_be_more_precise_than_what_they_are_added_to(dtype):
+    added = torch.zeros(1, 1, 5, 6)
+    added[..., 2] = -1.5
+    q, k, v = (x.to(dtype) for x in (Q, K, V))
+    formula = attend(q, k, v, mask=added, backend="reference")
+    torch.testing.assert_close(formula, attend(q, k, v, mask=added), rtol=2e-2, atol=2e-2)
+    assert not torch.allclose(formula, attend(q, k, v), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("cap", [1e20, 10**30, 1e300])
