@@ -185,6 +185,9 @@ MISUSES = {
         lambda: rotate(Q, rotary_angles(torch.arange(5), 2)),
         "angles has (token, pair) = (5, 1): expected (5, 4)",
     ),
+    "angles that are none": (lambda: rotate(Q, 0.5), "angles=0.5: expected a floating tensor, (token, pair) or"),
+    "angles of another batch": (lambda: rotate(Q, torch.rand(3, 5, 4)), "angles=float32 of shape (3, 5, 4): expected"),
+    "a folder without a name": (lambda: load_pretrained(""), "name='': expected a folder"),
     "top_k of True": (lambda: route(torch.rand(3, 4), True), "top_k=True"),
     "top_k of 2.0": (lambda: route(torch.rand(3, 4), 2.0), "top_k=2.0"),
     "a bias of three for four": (lambda: route(torch.rand(3, 4), 2, bias=torch.rand(3)), "bias=float32 of shape (3,)"),
@@ -287,7 +290,7 @@ def test_the_smallest_temperatures_are_nearly_greedy(temperature):
 def test_the_largest_temperatures_draw_all_alike_but_what_is_ruled_out():
     logits = torch.tensor([[1.0, 5.0, -3.0, -math.inf]])
     third = torch.full((1, 3), 1 / 3)
-    for temperature in (1e30, 1e300):
+    for temperature in (1e30, 10**30, 1e300):
         torch.testing.assert_close(Sampling(temperature).probabilities(logits)[:, :3], third)
         assert Sampling(temperature).probabilities(logits)[0, 3] == 0
 
