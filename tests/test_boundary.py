@@ -183,6 +183,7 @@ MISUSES = {
     "rewinding three of two": (lambda: filled().rewind(torch.tensor([1, 2, 3])), "lengths is int64 of shape (3,)"),
     "selecting by truth": (lambda: filled().select(torch.tensor([True, False])), "rows=bool"),
     "values without a key": (lambda: attend(Q, K, V[:, :, :5]), "v has (batch, kv_head, key) = (2, 2, 5)"),
+    "no heads of keys": (lambda: attend(Q, K[:, :0], V[:, :0]), "k has kv_head=0: expected a divisor of the 4 heads"),
     "heads of values": (lambda: attend(Q, K, V[:, :1]), "v has (batch, kv_head, key) = (2, 1, 6)"),
     "keys of one row": (lambda: attend(Q, K[:1], V[:1]), "k has (batch, d_head) = (1, 8)"),
     "keys of another width": (lambda: attend(Q, K[..., :4], V), "k has (batch, d_head) = (2, 4)"),
@@ -195,6 +196,9 @@ MISUSES = {
         lambda: rotate(Q, rotary_angles(torch.arange(5), 2)),
         "angles has (token, pair) = (5, 1): expected (5, 4)",
     ),
+    "angles that are none": (lambda: rotate(Q, 0.5), "angles=0.5: expected a floating tensor, (token, pair) or"),
+    "angles of another batch": (lambda: rotate(Q, torch.rand(3, 5, 4)), "angles=float32 of shape (3, 5, 4): expected"),
+    "a folder without a name": (lambda: load_pretrained(""), "name='': expected a folder"),
     "top_k of True": (lambda: route(torch.rand(3, 4), True), "top_k=True"),
     "top_k of 2.0": (lambda: route(torch.rand(3, 4), 2.0), "top_k=2.0"),
     "a bias of three for four": (lambda: route(torch.rand(3, 4), 2, bias=torch.rand(3)), "bias=float32 of shape (3,)"),
@@ -317,9 +321,19 @@ def test_the_smallest_temperatures_are_nearly_greedy(temperature):
 def test_the_largest_temperatures_draw_all_alike_but_what_is_ruled_out():
     logits = torch.tensor([[1.0, 5.0, -3.0, -math.inf]])
     third = torch.full((1, 3), 1 / 3)
-    for temperature in (1e30, 1e300):
+    for temperature in (1e30, 10**30, 1e300):
         torch.testing.assert_close(Sampling(temperature).probabilities(logits)[:, :3], third)
         assert Sampling(temperature).probabilities(logits)[0, 3] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_numbers_to_add_may_be_more_precise_than_what_they_are_added_to(dtype):
+    added = torch.zeros(1, 1, 5, 6)
+    added[..., 2] = -1.5
+    q, k, v = (x.to(dtype) for x in (Q, K, V))
+    formula = attend(q, k, v, mask=added, backend="reference")
+    torch.testing.assert_close(formula, attend(q, k, v, mask=added), rtol=2e-2, atol=2e-2)
+    assert not torch.allclose(formula, attend(q, k, v), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("cap", [1e20, 10**30, 1e300])

@@ -26,7 +26,9 @@ def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor
         return top_k(logits, 1)
     if t < 1e-6:  # the quotients could be infinite, all but those of the largest logit
         logits, t = logits - logits.amax(-1, keepdim=True), max(t, torch.finfo(logits.dtype).tiny)
-    return logits / min(t, torch.finfo(logits.dtype).max)  # beyond it t would be infinite, and -inf / t no number
+    return logits / min(
+        float(t), torch.finfo(logits.dtype).max
+    )  # beyond it t would be infinite, and -inf / t no number
 
 
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:

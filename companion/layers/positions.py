@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from companion.boundary import described
 from companion.config import PositionConfig
 from companion.groups import RotaryScaling
 from companion.layers.frequencies import frequencies, magnitude_of, scaled_frequencies
@@ -112,7 +113,15 @@ def rotate(
     `layout` says which components make a pair: `"half"` i and i + d_head/2, `"interleaved"` 2i and 2i + 1.
     Raises `ValueError` for any other layout, and unless there is an angle for each token and pair.
     """
-    cos, sin = angles if isinstance(angles, Rotation) else rotation(angles, x.dtype)
+    if isinstance(angles, Rotation):
+        cos, sin = angles
+    else:
+        known = isinstance(angles, Tensor) and angles.is_floating_point()
+        if not known or angles.ndim not in (2, 3) or (angles.ndim == 3 and angles.shape[0] not in (1, x.shape[0])):
+            raise ValueError(
+                f"angles={described(angles)}: expected a floating tensor, (token, pair) or (batch, token, pair)"
+            )
+        cos, sin = rotation(angles, x.dtype)
     if cos.shape[-2:] != (x.shape[2], x.shape[3] // 2):  # one pair's angles would broadcast to all
         raise ValueError(
             f"angles has (token, pair) = {tuple(cos.shape[-2:])}: expected {(x.shape[2], x.shape[3] // 2)}, one for "

@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from companion.config import ModelConfig
-from companion.fields import parse_json, shown
+from companion.fields import shown
 from companion.files.atomic import sync_folder, write_atomic, writing
 from companion.files.models import CONFIG, WEIGHTS, load_model, load_tensors, read_config, save_model, save_tensors
-from companion.training.record import DIGEST, Record, read_sealed, sealed
+from companion.training.record import DIGEST, read_sealed, sealed
 from companion.transformer import Transformer
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
@@ -220,10 +220,7 @@ def _state(folder: Path) -> dict[str, Any]:
     try:
         run = folder.parent.parent / "run.json"
         digest = read_sealed(run, "put it back from a copy").get(DIGEST) if run.is_file() else None
-        if digest is None:  # a run of an earlier version, whose states have no seals
-            state = Record(parse_json(path.read_text("utf-8")), path)
-        else:
-            state = read_sealed(path, "the checkpoint is damaged", digest)
+        state = read_sealed(path, "the checkpoint is damaged", digest)
         done, best = state["done"], state.get("best")  # an earlier version has no best, and no checksums
         if type(done) is not int or _name(done) != folder.name:
             raise ValueError(f"done={shown(done)}: expected that of {folder.name}")

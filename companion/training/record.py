@@ -2,7 +2,8 @@
 that whatever was edited, cut or swapped is noticed before it is used.
 
 The digest of result.json and state.json covers that of their run, too: those of another run do not pass. Runs of before
-there were digests have none, and are taken as they are. Against somebody who wants to deceive this is no guard.
+there were digests have none in any file, and are taken as they are. Against somebody who wants to deceive this is no
+guard.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
         raise ValueError(f"{path}: expected a JSON object, got {type(fields).__name__}; {remedy}")
     record = Record(fields, path)
     digest = record.get(DIGEST)
+    if run is None and digest is not None:
+        raise ValueError(
+            f"{path}: it belongs to a run.json with a digest, and the one there has none: that was changed; put it "
+            "back from a copy"
+        )
     if (
         run is not None
         and (digest is not None or run)

@@ -231,10 +231,6 @@ def _use(case: tuple[str, bytes | None]) -> str:
             raise Fault("refused, and the folder is not as it was")
         return REFUSED
     if meaning(name, data) != meaning(name, _run()[name]) and not said:
-        kept = json.loads(data) if data and name.endswith(".json") else {}
-        without = json.loads(_run()[name]) if name.endswith(".json") else {"": ""}
-        if name == "run.json" and {**without, "digest": 0} == {**kept, "digest": 0}:
-            return WORKS  # a run of before there were digests
         raise Fault(f"{name} says something else, and nobody noticed")
     return WORKS
 

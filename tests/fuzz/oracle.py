@@ -30,7 +30,7 @@ class Kind:
 
     cases:    draws one.
     attempt:  tries it; `WORKS` or `REFUSED`, else raises `Fault`, or whatever the package raised.
-    share:    of the cases of `make test`.
+    share:    of the cases of `make test`; 0: it is for the long run alone, since it takes long to begin.
     """
 
     name: str

@@ -184,7 +184,7 @@ def _class(case: tuple[list[str], dict[str, bytes]]) -> str:
 
 
 KINDS = [
-    Kind("folders of published models", st.deferred(_releases), _published, 40),
-    Kind("tokenizers of published models", st.deferred(_tokenizers), _spelled, 20),
-    Kind("a class: release, grade, export", st.deferred(_classes), _class, 20),
+    Kind("folders of published models", st.deferred(_releases), _published, 0),
+    Kind("tokenizers of published models", st.deferred(_tokenizers), _spelled, 0),
+    Kind("a class: release, grade, export", st.deferred(_classes), _class, 6),
 ]

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from hypothesis import strategies as st
 
-from companion import AttentionConfig, FeedForwardConfig, KVCache, ModelConfig, Sampling, Transformer, complete
+from companion import (
+    AttentionConfig,
+    FeedForwardConfig,
+    KVCache,
+    ModelConfig,
+    Sampling,
+    Transformer,
+    complete,
+    load_pretrained,
+)
+from companion.data.batches import TrainingBatches
+from companion.files.models import save_model
 from companion.generation.beam import beam_search
 from companion.generation.rules import Rules
 from companion.layers.attention import attend
+from companion.layers.moe import route
+from companion.layers.positions import rotate
+from companion.training.trainer import Trainer, TrainingConfig
 from fuzz.odd import changed, odd
 from fuzz.oracle import REFUSED, WORKS, Fault, Kind, is_refused, refused
 
@@ -139,6 +156,13 @@ CALLS = {
     "width": lambda value: (_beams(width=value), _beams(width=int(value))),
     "length_penalty": lambda value: (_beams(length_penalty=value), _beams(length_penalty=float(value))),
     "early_stopping": lambda value: (_beams(early_stopping=value), _beams(early_stopping=value)),
+    "rows": lambda value: (_cache(4).select(value).lengths * 1.0, torch.full((len(value),), 4.0)),
+    "route": lambda value: (route(_Q, value).weights, route(_Q, int(value)).weights),
+    "bias": lambda value: (route(_Q, 2, bias=value).weights, route(_Q, 2, bias=value.clone()).weights),
+    "angles": lambda value: (rotate(_Q, value), rotate(_Q, value.clone())),
+    "device": lambda value: (_loaded(device=value), _loaded()),
+    "dtype": lambda value: (_loaded(dtype=value), _loaded()),
+    "name": lambda value: (load_pretrained(value).embedding.weight, _loaded()),
     "batch": lambda value: (KVCache.create(_CONFIG, value, 3).keys[0], torch.zeros(min(value, 10**6), 1, 3, 4)),
 }
 
@@ -146,6 +170,17 @@ CALLS = {
 def _written(**choices: Any) -> torch.Tensor:
     given = {"prompts": [[1, 2], [3]], "max_new_tokens": 3} | choices
     return torch.tensor([i for row in complete(_MODEL, given.pop("prompts"), **given) for i in [*row, -1]]) * 1.0
+
+
+@cache
+def _saved() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
+    save_model(folder, _MODEL)
+    return folder
+
+
+def _loaded(**choices: Any) -> torch.Tensor:
+    return load_pretrained(_saved(), **choices).embedding.weight.float()
 
 
 def _drawn(sampling: Sampling) -> torch.Tensor:
@@ -158,6 +193,7 @@ def _beams(**choices: Any) -> torch.Tensor:
 
 
 _SAID = {"lengths": ["lengths"], "batch": ["batch", "memory"], "temperature": ["temperature"], "prompts": ["prompt"]}
+_SAID |= {"route": ["top_k"], "angles": ["angles"], "name": ["name", "expected a folder"]}
 _SAID |= {"no_repeat": ["no_repeat", "rules"]}
 _SAID |= {"max_new_tokens": ["max_new_tokens"], "real": ["real", "mask"], "k": ["k ", "v "], "q": ["q ", "k "]}
 
@@ -177,4 +213,27 @@ def _call(case: tuple[str, Any]) -> str:
 
 
 calls = Kind("calls from Python with one odd argument", st.tuples(st.sampled_from(sorted(CALLS)), anything), _call, 350)
-KINDS = [configurations, calls]
+
+
+def _update(**changes: Any) -> float:
+    """The loss of the first update of a training with these settings."""
+    torch.manual_seed(0)
+    batches = TrainingBatches([torch.arange(40) * 3 % 11], context=9, batch=2, seed=0)
+    return Trainer(Transformer(_CONFIG), batches, TrainingConfig(**{"updates": 3, "warmup": 1} | changes)).update().loss
+
+
+def _training(case: tuple[str, Any]) -> str:
+    name, value = case
+    loss = refused(lambda: _update(**{name: value}), [name])
+    if is_refused(loss):
+        return REFUSED
+    if name != "accumulate" and loss != _update():
+        raise Fault("the first loss, which it does not bear on, is another one")
+    return WORKS
+
+
+_settings = st.tuples(st.sampled_from([f.name for f in fields(TrainingConfig)]), odd).filter(
+    lambda case: case[0] != "accumulate" or not isinstance(case[1], int) or case[1] < 9  # more takes its time
+)
+training = Kind("settings of a Trainer", _settings, _training, 40)
+KINDS = [configurations, calls, training]

@@ -256,6 +256,6 @@ def _changes(before: dict[str, str], after: dict[str, str]) -> list[str]:
 
 
 KINDS = [
-    Kind("flags of commands on a run", _flags, _flag, 25),
-    Kind("commands on an edited run", st.deferred(_used), _use, 25),
+    Kind("flags of commands on a run", _flags, _flag, 12),
+    Kind("commands on an edited run", st.deferred(_used), _use, 20),
 ]

@@ -79,6 +79,15 @@ def test_a_changed_state_is_noticed(tmp_path, make_trainer, change):
         folder.checkpoints.load(folder.checkpoint())
 
 
+def test_a_record_that_has_lost_its_digest_is_noticed_by_the_files_that_have_theirs(tmp_path, make_trainer):
+    folder = begun(tmp_path, make_trainer)
+    edit(tmp_path / "run.json", digest=None, updates=8)
+    with pytest.raises(ValueError, match=r"result\.json: it belongs to a run\.json with a digest, .* that was changed"):
+        folder.result()
+    with pytest.raises(ValueError, match=r"state\.json: .* that was changed; put it back from a copy"):
+        folder.model()
+
+
 def test_a_changed_log_is_noticed_and_one_that_is_gone_is_mentioned(tmp_path, make_trainer):
     folder = begun(tmp_path, make_trainer)
     log, good = tmp_path / "log.jsonl", (tmp_path / "log.jsonl").read_bytes()

@@ -49,7 +49,10 @@ def load_pretrained(
     Raises `ValueError` as `load_model` does, for an unknown `model_type`, a field that cannot be honoured, a tensor
     without a place, or of which two files have copies that differ, and for a model that cannot be fetched.
     """
-    check_kind("name", name, (str, Path), "a folder, or with download=True the name that a hub has for a model")
+    expected = "a folder, or with download=True the name that a hub has for a model"
+    check_kind("name", name, (str, Path), expected)
+    if name == "":  # as a path it would be the current folder
+        raise ValueError(f"name='': expected {expected}")
     check_kind("download", download, bool, "True or False")
     check_dtype(dtype)
     check_device(device)
