@@ -309,7 +309,7 @@ def test_there_is_no_comparison_without_ours(setting):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--sizes", "huge"], "--sizes huge: expected one or more of tiny, small, medium, large"),
+        (["--sizes", "huge"], "--sizes huge: expected one or more of tiny, small, medium, gpt2, large"),
         (["--only", "sleep"], "--only sleep: expected one or more of train, decode, moe, attention"),
         (["--rounds", "0"], "--rounds 0: expected a whole number >= 1"),
         (["--precision", "int8"], "--precision int8: expected one of auto, fp32, bf16"),
