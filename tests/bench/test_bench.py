@@ -87,7 +87,7 @@ def test_one_run_says_prints_and_writes_the_same(tmp_path, capsys):
             timed = {row["name"] for row in c["rows"]}
             assert {OURS, "ours, loop", "ours, grouped", layers.DENSE} <= timed
             assert {"transformers, eager", "transformers, grouped_mm", "transformers, batched_mm"} <= timed
-            assert ("ours, gather" in timed) == (c["items"] == TINY.visitors[1])
+            assert "ours, gather" not in timed  # which copies, for a GPU
         if c["part"] == "attention":
             assert {row["name"] for row in c["rows"]} == {OURS, "reference", "sdpa", "tiled"}
 

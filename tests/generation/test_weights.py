@@ -34,7 +34,7 @@ LAYOUTS = {
     "encoder-decoder": PLAIN.with_(stack="encoder_decoder"),
 }
 HERE = [form for form in FORMS if possible(form, "cpu")]
-ROUNDING = {"fp32": 1e-5, "fp16": 3e-3, "bf16": 2e-2, "int8": 4e-2, "int4": 0.3}
+ROUNDING = {"fp32": 1e-5, "fp16": 3e-3, "bf16": 2e-2, "int8": 4e-2, "int4": 0.4}
 """How far logits may be from the model's, as a share of their spread."""
 
 
