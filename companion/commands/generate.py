@@ -108,7 +108,11 @@ def parser() -> Parser:
         help="beams: divide a text's log-probability by its length to this power. Default: 1",
     )
     parser.add_device()
-    parser.add_argument("--compile", action="store_true", help="compile the decode step: pays for long texts on a GPU")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the decode step: pays for long texts. The programs are kept in .companion/compiled",
+    )
     parser.add_weights()
     return parser
 
@@ -116,6 +120,7 @@ def parser() -> Parser:
 def run(flags: Namespace) -> int:
     _check(flags)
     from companion.device import find_device
+    from companion.generation.decoding import keep_programs
     from companion.generation.rules import Rules
     from companion.generation.sampling import Sampling
 
@@ -135,6 +140,8 @@ def run(flags: Namespace) -> int:
         )
     writer = _told(writer, flags)
     search = _search(writer, flags)
+    if flags.compile:
+        keep_programs()
     write(
         writer,
         flags.prompt_ids or flags.prompt,
