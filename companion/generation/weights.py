@@ -78,7 +78,8 @@ class _Attention(Attention):
         nn.Module.__init__(self)
         self.sizes, self.causal, self.dropout, self.rotary = layer.sizes, layer.causal, layer.dropout, layer.rotary
         self.window, self.score_width, self.score_cap = layer.window, layer.score_width, layer.score_cap
-        self.query_norm, self.key_norm, self.by_width = _norm(layer.query_norm), _norm(layer.key_norm), layer.by_width
+        self.query_norm = _norm(layer.query_norm)  # type: ignore[assignment]
+        self.key_norm, self.by_width = _norm(layer.key_norm), layer.by_width  # type: ignore[assignment]
         self.together = _product([layer.query, layer.key, layer.value], form)
         self.widths = [layer.query.out_features, layer.key.out_features, layer.value.out_features]
         self.output = _product([layer.output], form)  # type: ignore[assignment]

@@ -293,8 +293,8 @@ class MoE(nn.Module):
             return answers.view(*chosen.shape, inner.shape[1])
         if how == "loop" and len(tokens) == 1:  # nothing to sort
             gates = [None] * len(inner) if gate is None else gate.unbind()
-            each = [(tokens, gates[e], inner[e], outer[e]) for e in chosen.flatten().tolist()]
-            return torch.stack([self._network(*visit) for visit in each], dim=1)
+            alone = [(tokens, gates[e], inner[e], outer[e]) for e in chosen.flatten().tolist()]
+            return torch.stack([self._network(*visit) for visit in alone], dim=1)
         key, order, inverse = by_expert(chosen, kept, len(inner))
         bounds = torch.searchsorted(key, torch.arange(len(inner), device=key.device), right=True)
         rows = Reordered.apply(tokens, order, inverse, chosen.shape[1])
