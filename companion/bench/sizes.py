@@ -88,6 +88,16 @@ SIZES = {
             lengths=(512, 1024, 2048, 4096),
         ),
         Size(
+            "gpt2",
+            _decoder(50257, 768, 12, 12, 2048, 1024),
+            batch=8,
+            prompt=64,
+            new=128,
+            experts=MoEConfig(8, 2),
+            visitors=(4096, 4),
+            lengths=(1024, 2048, 4096, 8192),
+        ),
+        Size(
             "large",
             _decoder(32000, 1024, 16, 16, 2816, 1024),
             batch=16,
@@ -99,7 +109,7 @@ SIZES = {
         ),
     )
 }
-"""From a test's size to a GPU's. The parameters: 0.03, 4.2, 29 and 238 million."""
+"""From a test's size to a GPU's. The parameters: 0.03, 4.2, 29, 124 and 238 million."""
 
 
 def find_sizes(names: Sequence[str]) -> list[Size]:

@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from companion import account
 from companion.bench.compare import OURS, Comparison, Setting
@@ -46,8 +48,8 @@ def decode_forms(size: Size, setting: Setting) -> Comparison:
     moved = {OURS: read}
     tokens = torch.randint(config.vocab, (2, config.context), device=device)
     with torch.inference_mode():
-        spread = float(model(tokens).logits.std())
-    changes = []
+        logits = model(tokens).logits
+    changes, costs = [], []
     for form in FORMS:
         name = f"ours, {form}"
         if not possible(form, device.type):
@@ -57,6 +59,17 @@ def decode_forms(size: Size, setting: Setting) -> Comparison:
         assert isinstance(copy, Prepared)
         runs[name] = partial(write, form)
         moved[name] = copy.step_bytes * steps + kept
-        changes.append(f"{form} {largest_change(model, form, tokens) / spread:.1g}")
+        changes.append(f"{form} {largest_change(model, form, tokens) / float(logits.std()):.1g}")
+        with torch.inference_mode():
+            costs.append(f"{form} {own_text_cost(logits, copy(tokens).logits):+.2g} %")
     comparison.remarks.append(f"largest change of a logit, as a share of their spread: {', '.join(changes)}")
+    comparison.remarks.append(f"bits that the model's own text takes more, of what it takes: {', '.join(costs)}")
     return comparison.time(runs, setting, moved=moved)
+
+
+def own_text_cost(logits: Float[Tensor, "batch token vocab"], others: Float[Tensor, "batch token vocab"]) -> float:
+    """How many per cent more bits a text drawn by `logits` takes to write down by `others`, on average: the divergence
+    of the second distribution from the first, over the entropy of the first."""
+    own, other = logits.float().log_softmax(-1), others.float().log_softmax(-1)
+    entropy = -(own.exp() * own).sum(-1).mean()
+    return float(100 * (own.exp() * (own - other)).sum(-1).mean() / entropy)

@@ -112,7 +112,11 @@ def parser() -> Parser:
         help="beams: divide a text's log-probability by its length to this power. Default: 1",
     )
     parser.add_device()
-    parser.add_argument("--compile", action="store_true", help="compile the decode step: pays for long texts on a GPU")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the decode step: pays for long texts. The programs are kept in .companion/compiled",
+    )
     parser.add_weights()
     parser.add_argument(
         "--draft",
@@ -128,6 +132,7 @@ def parser() -> Parser:
 def run(flags: Namespace) -> int:
     _check(flags)
     from companion.device import find_device
+    from companion.generation.decoding import keep_programs
     from companion.generation.rules import Rules
     from companion.generation.sampling import Sampling
 
@@ -148,6 +153,8 @@ def run(flags: Namespace) -> int:
     writer = _told(writer, flags)
     search = _search(writer, flags)
     draft = _draft(writer, flags, device)
+    if flags.compile:
+        keep_programs()
     write(
         writer,
         flags.prompt_ids or flags.prompt,

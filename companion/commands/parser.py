@@ -60,7 +60,7 @@ class Parser(ArgumentParser):
             type=Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"] | None,
             default=None,
             help="read the weights in this form, from a copy that is made first; auto: the fastest here of those that "
-            "cost less than 0.2 %% in bits per byte. Default: as they are",
+            "cost less than 0.2 % in bits per byte. Default: as they are",
         )
 
     def format_help(self, formatter: Any = None) -> str:

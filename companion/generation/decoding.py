@@ -5,10 +5,12 @@ An encoder-decoder reads its sources once before that; what the decoder's layers
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from threading import Lock
 
 import torch
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 from companion.boundary import described
 from companion.config import ModelConfig
 from companion.fields import require_whole
+from companion.files.kept import kept_file
 from companion.generation.rules import check_ids
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
@@ -185,6 +188,26 @@ def compiled_decode(
     cache = cache.ready(1)
     logits, grown = _compiled()(model, tokens, cache.rounded(model.config.context), memory)
     return logits, replace(cache.advance(1, grown.writer), lengths=grown.lengths)
+
+
+def keep_programs() -> Path | None:
+    """Let compiled programs be kept in the folder `compiled` of `companion.files.kept`, where the next process finds
+    them: what it then waits for is the tracing of the step, not the compiler. PyTorch's own place is a temporary
+    folder, which does not outlive the machine's next start.
+
+    Where `TORCHINDUCTOR_CACHE_DIR` names another place, that is taken. Returns the folder, or `None` where it cannot be
+    written to: then nothing changes.
+    """
+    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    folder = Path(named) if named else kept_file("compiled")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    if not os.access(folder, os.W_OK):
+        return None
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    return folder
 
 
 @lru_cache

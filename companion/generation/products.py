@@ -1,4 +1,4 @@
-"""One matrix product in each form of `companion.generation.weights`, by the kernel that is quickest for one row.
+"""One matrix product in each of the forms of `companion.generation.weights`, by the quickest kernel for one row.
 
 On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that take it
 as it lies. PyTorch has them for some processors; elsewhere, and on a GPU, the plain ones compute the same.
@@ -40,8 +40,7 @@ class Product(nn.Module):
     ) -> None:
         super().__init__()
         weight = weight.detach().float()
-        fits = weight.shape[0] % 16 == 0 and weight.shape[1] % GROUP == 0  # the blocks of the kernels
-        if form not in ("fp32", *HALF) and not fits:
+        if form not in ("fp32", *HALF) and weight.shape[1] % GROUP:  # fits no block of the kernels
             form = "bf16"
         if form == "fp16" and float(weight.abs().max()) > LARGEST_FP16:
             form = "bf16"
@@ -63,7 +62,7 @@ class Product(nn.Module):
         out = packed_product(flat, self.number, self.out) if self._opaque() else self.compute(flat)
         if self.bias is not None:
             out = out + self.bias
-        return out.view(*x.shape[:-1], -1).to(x.dtype)
+        return out.reshape(*x.shape[:-1], -1).to(x.dtype)
 
     def _opaque(self) -> bool:
         return self.packed and torch.compiler.is_compiling()
@@ -91,6 +90,11 @@ Made = tuple[Compute, int]
 """How to multiply, and the bytes of the matrix with its scales."""
 
 
+def _whole_blocks(weight: Tensor) -> Tensor:
+    """Rows of zeros below, up to the kernels' blocks of 16."""
+    return F.pad(weight, (0, 0, 0, -len(weight) % 16))
+
+
 def _fp32(weight: Tensor) -> Made:
     stored = weight.t().contiguous()
     return lambda x: x @ stored, stored.nbytes
@@ -105,17 +109,22 @@ def _half(dtype: torch.dtype) -> Callable[[Tensor], Made]:
 
 
 def _int8(weight: Tensor) -> Made:
-    levels, scale = in_eight_bits(weight)
+    levels, scale = in_eight_bits(_whole_blocks(weight))
     # The kernel would take the scales in bf16 only, too coarse for what every number of a row shares.
     ones = torch.ones_like(scale, dtype=torch.bfloat16)
-    return lambda x: torch._weight_int8pack_mm(x.to(torch.bfloat16), levels, ones) * scale, levels.nbytes + scale.nbytes
+
+    def compute(x: Tensor) -> Tensor:
+        return (torch._weight_int8pack_mm(x.to(torch.bfloat16), levels, ones) * scale)[:, : len(weight)]
+
+    return compute, levels.nbytes + scale.nbytes
 
 
 def _int4(weight: Tensor) -> Made:
-    levels, scales = in_four_bits(weight)
+    levels, scales = in_four_bits(_whole_blocks(weight))
 
     def compute(x: Tensor) -> Tensor:
-        return torch._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), levels, GROUP, scales).float()
+        product = torch._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), levels, GROUP, scales)
+        return product[:, : len(weight)].float()
 
     return compute, levels.nbytes + scales.nbytes
 

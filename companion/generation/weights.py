@@ -19,17 +19,20 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from companion.generation.products import Product, possible
 from companion.layers.attention import Attention
-from companion.layers.cache import KVCache
+from companion.layers.cache import KVCache, LayerCache
 from companion.layers.feedforward import FeedForward
+from companion.layers.norms import RMSNorm
+from companion.layers.positions import Rotation
 from companion.transformer import Transformer
 
 Weights = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"]
@@ -45,21 +48,68 @@ def _product(layers: list[nn.Linear], form: str) -> Product:
     return Product(torch.cat([layer.weight for layer in layers]), torch.cat(biases) if biases else None, form)
 
 
+class _RMSNorm(nn.Module):
+    """The same norm in four operations: x / hypot(|x|, sqrt(n eps)) * (sqrt(n) gain), because the root of
+    mean(x^2) + eps is hypot(|x|, sqrt(n eps)) / sqrt(n)."""
+
+    gain: Tensor
+    least: Tensor
+
+    def __init__(self, layer: RMSNorm) -> None:
+        super().__init__()
+        gain = layer.weight.detach().float() + layer.unit_offset
+        self.register_buffer("gain", gain * len(gain) ** 0.5, persistent=False)
+        self.register_buffer("least", gain.new_tensor(len(gain) * layer.eps).sqrt(), persistent=False)
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        w = x.float()
+        length = torch.linalg.vector_norm(w, dim=-1, keepdim=True)
+        return (w / torch.hypot(length, self.least)).mul_(self.gain).to(x.dtype)
+
+
+def _norm(layer: nn.Module | None) -> nn.Module | None:
+    return _RMSNorm(layer) if isinstance(layer, RMSNorm) else layer
+
+
 class _Attention(Attention):
-    """Self-attention whose queries, keys and values come from one product."""
+    """Self-attention whose queries, keys and values come from one product, and for one token a row turn together."""
 
     def __init__(self, layer: Attention, form: str) -> None:
         nn.Module.__init__(self)
         self.sizes, self.causal, self.dropout, self.rotary = layer.sizes, layer.causal, layer.dropout, layer.rotary
         self.window, self.score_width, self.score_cap = layer.window, layer.score_width, layer.score_cap
-        self.query_norm, self.key_norm, self.by_width = layer.query_norm, layer.key_norm, layer.by_width
+        self.query_norm = _norm(layer.query_norm)  # type: ignore[assignment]
+        self.key_norm, self.by_width = _norm(layer.key_norm), layer.by_width  # type: ignore[assignment]
         self.together = _product([layer.query, layer.key, layer.value], form)
         self.widths = [layer.query.out_features, layer.key.out_features, layer.value.out_features]
         self.output = _product([layer.output], form)  # type: ignore[assignment]
+        alike = self.sizes.d_head == self.sizes.d_v and self.query_norm is None
+        self.quick = alike and self.rotary is not None and self.score_cap is None
 
     def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.together(x).split(self.widths, dim=-1)
         return q, k, v
+
+    def forward(self, x: Float[Tensor, "batch token d_model"], **inputs: Any) -> Float[Tensor, "batch token d_model"]:
+        cache, by = inputs.get("cache"), inputs.get("positions")
+        masked = inputs.get("mask") is not None or (isinstance(cache, LayerCache) and cache.mask is not None)
+        if not self.quick or x.shape[1] > 1 or masked or not isinstance(cache, LayerCache) or len(inputs) > 3:
+            return super().forward(x, **inputs)
+        assert self.rotary is not None
+        sizes, batch = self.sizes, x.shape[0]
+        turned = sizes.heads + sizes.kv_heads
+        heads = self.together(x).view(batch, -1, 1, sizes.d_head)
+        rotation = by if isinstance(by, Rotation) else self.rotary.at(cache.slots if by is None else by, x.dtype)
+        both = self.rotary.turn(heads[:, :turned], rotation)
+        k, v = cache.write(both[:, sizes.heads :], heads[:, turned:])
+        out = F.scaled_dot_product_attention(
+            both[:, : sizes.heads],
+            k.to(x.dtype),
+            v.to(x.dtype),
+            enable_gqa=sizes.heads != sizes.kv_heads,
+            scale=None if self.score_width is None else self.score_width**-0.5,
+        )
+        return self.output(out.reshape(batch, 1, -1))
 
 
 class _FeedForward(FeedForward):
@@ -148,6 +198,8 @@ def _replace(module: nn.Module, form: str) -> None:
             setattr(module, name, _Attention(child, form))
         elif isinstance(child, FeedForward):
             setattr(module, name, _FeedForward(child, form))
+        elif isinstance(child, RMSNorm):
+            setattr(module, name, _RMSNorm(child))
         elif isinstance(child, nn.Linear) and name != "router":
             setattr(module, name, _product([child], form))
         else:

@@ -205,8 +205,8 @@ class MoE(nn.Module):
                  experts' numbers of tokens, and waits.
     `"grouped"`  the same in one call, `F.grouped_mm`: fp32, bf16 or fp16, with rows of d_model and of d_ff numbers that
                  are multiples of 16 bytes. Nothing waits.
-    `"gather"`   every token gets copies of its experts' matrices: for decoding a few tokens. At most as many visits as
-                 there are experts, so that the copies are never larger than the experts themselves.
+    `"gather"`   every token gets copies of its experts' matrices: for a few tokens on a GPU, which then need not wait.
+                 At most as many visits as there are experts, so that the copies are never larger than these.
     `"auto"`     what is fastest among those that can.
 
     `dispatch` is where experts are: in this process, unless training has put them elsewhere.
@@ -291,6 +291,10 @@ class MoE(nn.Module):
             mine = None if gate is None else gate.index_select(0, index)
             answers = self._network(rows, mine, inner.index_select(0, index), outer.index_select(0, index))
             return answers.view(*chosen.shape, inner.shape[1])
+        if how == "loop" and len(tokens) == 1:  # nothing to sort
+            gates = [None] * len(inner) if gate is None else gate.unbind()
+            alone = [(tokens, gates[e], inner[e], outer[e]) for e in chosen.flatten().tolist()]
+            return torch.stack([self._network(*visit) for visit in alone], dim=1)
         key, order, inverse = by_expert(chosen, kept, len(inner))
         bounds = torch.searchsorted(key, torch.arange(len(inner), device=key.device), right=True)
         rows = Reordered.apply(tokens, order, inverse, chosen.shape[1])
@@ -349,8 +353,8 @@ class MoE(nn.Module):
             return "gather"
         if not (fits and aligned and visits) or (torch.compiler.is_compiling() and size > 2):
             return "loop"  # PyTorch 2.13 cannot compile the fp32 kernel
-        # On a CPU nothing has to wait for a device, and one expert's hidden numbers fit its cache where all do not.
-        return "loop" if tokens.device.type == "cpu" and visits >= 8192 else "grouped"
+        # On a CPU nothing waits for a device, and one expert's matrices or hidden numbers fit its cache; all do not.
+        return "loop" if tokens.device.type == "cpu" and not self.config.top_k < visits < 8192 else "grouped"
 
 
 def by_expert(
