@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from companion.boundary import check_routing
 from companion.config import FeedForwardConfig, MoEConfig
 from companion.layers.feedforward import FeedForward, activation
+from companion.layers.grouped import grouped
 from companion.layers.wide import wide, wide_dtype
 
 Gating = Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"]
@@ -298,7 +299,7 @@ class MoE(nn.Module):
             if kept is not None:  # the kernel writes nothing there, neither now nor in the gradient
                 rows = rows.masked_fill((key == len(inner))[:, None], 0)
             ends = bounds.to(torch.int32)
-            answers = self._network(rows, gate, inner, outer, lambda a, b: F.grouped_mm(a, b, offs=ends))
+            answers = self._network(rows, gate, inner, outer, lambda a, b: grouped(a, b, ends))
         else:
             sizes = bounds.diff(prepend=bounds.new_zeros(1)).tolist()
             pieces = rows.split([*sizes, len(rows) - sum(sizes)])
@@ -347,8 +348,10 @@ class MoE(nn.Module):
             return wanted if visits else "loop"  # nothing to do is done the plain way
         if tokens.is_cuda and visits <= self.config.top_k:
             return "gather"
-        if not (fits and aligned and visits) or (torch.compiler.is_compiling() and size > 2):
-            return "loop"  # PyTorch 2.13 cannot compile the fp32 kernel
+        if not (fits and aligned and visits):
+            return "loop"
+        if torch.compiler.is_compiling():
+            return "grouped"  # a loop is another program for every routing
         # On a CPU nothing has to wait for a device, and one expert's hidden numbers fit its cache where all do not.
         return "loop" if tokens.device.type == "cpu" and visits >= 8192 else "grouped"
 
