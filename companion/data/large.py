@@ -46,12 +46,17 @@ class Piece(Document):
     digest: of name and text, when it was first read.
     """
 
-    def __init__(self, name: str, file: Path, start: int, end: int, digest: bytes) -> None:
+    file: Path
+    start: int
+    end: int
+    _digest: str
+
+    def __init__(self, name: str, file: Path, start: int, end: int, digest: str) -> None:
         for field, value in (("name", name), ("file", file), ("start", start), ("end", end), ("_digest", digest)):
             object.__setattr__(self, field, value)
 
     @property
-    def text(self) -> str:  # type: ignore[override]
+    def text(self) -> str:
         """Raises `ValueError` where the file has become another since."""
         try:
             with open(self.file, "rb") as file:
@@ -68,7 +73,7 @@ class Piece(Document):
         return self.end - self.start
 
     @property
-    def digest(self) -> bytes:
+    def digest(self) -> str:
         return self._digest
 
 
@@ -170,8 +175,8 @@ def _end(data: mmap.mmap, start: int, size: int) -> int:
     return end
 
 
-def _digest(name: str, of_text: bytes) -> bytes:
-    return hashlib.sha256(name.encode() + b"\0" + of_text).digest()
+def _digest(name: str, of_text: bytes) -> str:
+    return hashlib.sha256(name.encode() + b"\0" + of_text).hexdigest()
 
 
 def sample(documents: Sequence[Document], most: int) -> list[Document]:
