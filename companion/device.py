@@ -29,7 +29,9 @@ def find_device(name: str) -> torch.device:
 
 
 def find_precision(name: str, device: torch.device) -> str:
-    """`"auto"`: bfloat16 where a GPU has it, else fp32."""
+    """`"auto"`: bfloat16 where a GPU has it, else fp32. Raises `ValueError` for `"tf32"` on anything but a CUDA GPU."""
+    if name == "tf32" and device.type != "cuda":
+        raise ValueError(f"--precision tf32: expected fp32 or bf16 on {device.type}; TF32 is of CUDA GPUs")
     if name != "auto":
         return name
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"

@@ -64,7 +64,7 @@ def parser() -> Parser:
         "--dtype",
         type=Literal["fp32", "bf16", "fp16"] | None,
         default=None,
-        help="--checkpoint: convert its weights. Default: as stored",
+        help="convert the weights. Default: as stored, and on a GPU those of a run to the precision it was trained in",
     )
     parser.add_argument(
         "--tokens",
@@ -143,10 +143,10 @@ def run(flags: Namespace) -> int:
     if flags.repetition_penalty is not None:
         Rules(repetition_penalty=flags.repetition_penalty)
     device = find_device(flags.device)
+    dtype = dtype_called(flags.dtype)
     if flags.checkpoint is None:
-        writer = from_run(run_folder(flags.run, TextSettings), device, ids=by_ids, best=flags.best)
+        writer = from_run(run_folder(flags.run, TextSettings), device, ids=by_ids, best=flags.best, dtype=dtype)
     else:
-        dtype = dtype_called(flags.dtype)
         writer = from_checkpoint(
             flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop
         )
@@ -273,8 +273,6 @@ def _check(flags: Namespace) -> None:
         raise ValueError("--best: expected no --checkpoint beside it; only a run has a best one")
     if flags.download and flags.checkpoint is None:
         raise ValueError("--download: expected a --checkpoint to fetch, got none")
-    if flags.dtype is not None and flags.checkpoint is None:
-        raise ValueError("--dtype: expected a --checkpoint to convert, got none; --weights is for any model")
     if "" in flags.stop:
         raise ValueError("--stop '': expected at least one character, got an empty text")
     if flags.draft is not None:

@@ -132,7 +132,7 @@ def parser(task: str = TextSettings.task) -> Parser:
         options: dict[str, Any] = {"type": flag_type(hints[f.name]), "default": getattr(defaults, f.name)}
         if f.name == "data":
             options |= {"type": str, "nargs": "+", "metavar": "PATH"}
-        elif f.name in ("compile", "tensorboard", "shard"):
+        elif f.name in ("compile", "recompute", "tensorboard", "shard"):
             options = {"action": "store_true"}
         groups[f.metadata["group"]].add_argument("--" + flag(f), help=f.metadata["help"], **options)
     groups[GROUPS[3]].add_argument(

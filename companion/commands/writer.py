@@ -146,17 +146,35 @@ class Writer:
         return ended
 
 
-def from_run(folder: RunFolder, device: torch.device, *, ids: bool = False, best: bool = False) -> Writer:
+def own_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """In which a run that was trained in this precision writes: on a GPU in bf16 if its products were, else in fp32."""
+    import torch
+
+    return torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32
+
+
+def from_run(
+    folder: RunFolder,
+    device: torch.device,
+    *,
+    ids: bool = False,
+    best: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Writer:
     """The model that a run has trained so far, or with `best` the one that was measured best on the way.
 
-    ids: prompts and texts are token ids. Raises `ValueError` as `RunFolder.model` does.
+    ids:    prompts and texts are token ids.
+    dtype:  of its weights. `None`: `own_dtype`.
+
+    Raises `ValueError` as `RunFolder.model` does.
     """
     from companion.files.published.writing import SpecialTokens, Writing
 
     tokenizer = folder.tokenizer()
     separator = tokenizer.separator
+    dtype = own_dtype(folder.record().get("precision", "fp32"), device) if dtype is None else dtype
     writer = Writer(
-        folder.model(best=best).to(device),
+        folder.model(best=best).to(device, dtype),
         Writing(SpecialTokens(start=separator, stop=frozenset({separator}))),
         lambda prompt: [separator, *tokenizer.encode(prompt)],
         lambda before: tokenizer.stream(),

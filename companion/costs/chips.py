@@ -103,9 +103,9 @@ def training_peak(device: torch.device, precision: str, devices: int = 1) -> Pea
     """The peak of `devices` GPUs like `device`: the maker's for a chip in the table, else measured, in one to two
     seconds. `None` for anything but a CUDA GPU: what a CPU reaches depends most on what else it does.
 
-    precision: of matrix products, `"fp32"` or `"bf16"`.
+    precision: of matrix products, `"fp32"` or `"bf16"`; for `"tf32"` no peak is known, and the answer `None`.
     """
-    if device.type != "cuda":
+    if device.type != "cuda" or precision == "tf32":
         return None
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     published = published_peak(torch.cuda.get_device_name(device), dtype)

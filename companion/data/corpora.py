@@ -41,14 +41,14 @@ class Document:
     text: str
 
     @property
-    def digest(self) -> bytes:
-        """Equal for the same name and text."""
-        return hashlib.sha256(self.name.encode() + b"\0" + self.text.encode()).digest()
-
-    @property
     def bytes(self) -> int:
         """Its length in UTF-8, in bytes."""
         return len(self.text.encode())
+
+    @property
+    def digest(self) -> str:
+        """Equal for the same name and text, in hexadecimal."""
+        return hashlib.sha256(self.name.encode() + b"\0" + self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ def fingerprint(documents: Iterable[Document]) -> str:
     """A short hash of names and texts: equal for equal documents in the same order."""
     digest = hashlib.sha256()
     for document in documents:
-        digest.update(document.digest)
+        digest.update(bytes.fromhex(document.digest))
     return digest.hexdigest()[:16]
 
 

@@ -49,9 +49,9 @@ class Piece(Document):
     file: Path
     start: int
     end: int
-    _digest: bytes
+    _digest: str
 
-    def __init__(self, name: str, file: Path, start: int, end: int, digest: bytes) -> None:
+    def __init__(self, name: str, file: Path, start: int, end: int, digest: str) -> None:
         for field, value in (("name", name), ("file", file), ("start", start), ("end", end), ("_digest", digest)):
             object.__setattr__(self, field, value)
 
@@ -69,12 +69,12 @@ class Piece(Document):
         return data.decode()
 
     @property
-    def digest(self) -> bytes:
-        return self._digest
-
-    @property
     def bytes(self) -> int:
         return self.end - self.start
+
+    @property
+    def digest(self) -> str:
+        return self._digest
 
 
 def is_large(paths: Sequence[str | Path]) -> bool:
@@ -175,8 +175,8 @@ def _end(data: mmap.mmap, start: int, size: int) -> int:
     return end
 
 
-def _digest(name: str, of_text: bytes) -> bytes:
-    return hashlib.sha256(name.encode() + b"\0" + of_text).digest()
+def _digest(name: str, of_text: bytes) -> str:
+    return hashlib.sha256(name.encode() + b"\0" + of_text).hexdigest()
 
 
 def sample(documents: Sequence[Document], most: int) -> list[Document]:

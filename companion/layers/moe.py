@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from companion.boundary import check_routing
 from companion.config import FeedForwardConfig, MoEConfig
 from companion.layers.feedforward import FeedForward, activation
+from companion.layers.grouped import grouped
+from companion.layers.visits import Reordered, by_expert
 from companion.layers.wide import wide, wide_dtype
 
 Gating = Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"]
@@ -302,7 +304,7 @@ class MoE(nn.Module):
             if kept is not None:  # the kernel writes nothing there, neither now nor in the gradient
                 rows = rows.masked_fill((key == len(inner))[:, None], 0)
             ends = bounds.to(torch.int32)
-            answers = self._network(rows, gate, inner, outer, lambda a, b: F.grouped_mm(a, b, offs=ends))
+            answers = self._network(rows, gate, inner, outer, lambda a, b: grouped(a, b, ends))
         else:
             sizes = bounds.diff(prepend=bounds.new_zeros(1)).tolist()
             pieces = rows.split([*sizes, len(rows) - sum(sizes)])
@@ -351,50 +353,9 @@ class MoE(nn.Module):
             return wanted if visits else "loop"  # nothing to do is done the plain way
         if tokens.is_cuda and visits <= self.config.top_k:
             return "gather"
-        if not (fits and aligned and visits) or (torch.compiler.is_compiling() and size > 2):
-            return "loop"  # PyTorch 2.13 cannot compile the fp32 kernel
+        if not (fits and aligned and visits):
+            return "loop"
+        if torch.compiler.is_compiling():
+            return "grouped"  # a loop is another program for every routing
         # On a CPU nothing waits for a device, and one expert's matrices or hidden numbers fit its cache; all do not.
         return "loop" if tokens.device.type == "cpu" and not self.config.top_k < visits < 8192 else "grouped"
-
-
-def by_expert(
-    chosen: Int[Tensor, "row top_k"], kept: Bool[Tensor, "*batch top_k"] | None, experts: int
-) -> tuple[Int[Tensor, "visit"], Int[Tensor, "visit"], Int[Tensor, "visit"]]:
-    """The experts of all visits in order, which visits these are (visit v is of row v // top_k), and the way back.
-
-    A visit that was dropped counts as one to expert number `experts`, which is behind the last and computes nothing.
-    """
-    key = chosen.flatten()
-    if kept is not None:
-        key = key.masked_fill(~kept.flatten(), experts)
-    order = key.argsort(stable=True)
-    inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-    return key[order], order, inverse
-
-
-class Reordered(torch.autograd.Function):
-    """Row order[i] // copies of x as row i: x with every row `copies` times over, in another order.
-
-    The gradient collects by the inverse order instead of scattering: the same sum in the same order every time, on a
-    GPU too.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Float[Tensor, "row wide"],
-        order: Int[Tensor, " visit"],
-        inverse: Int[Tensor, " visit"],
-        copies: int,
-    ) -> Float[Tensor, "visit wide"]:
-        """The rows in their new order; `inverse` undoes it: inverse[order[i]] = i. There are `copies` visits a row."""
-        ctx.save_for_backward(inverse)
-        ctx.copies = copies
-        return x.index_select(0, order if copies == 1 else order // copies)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Float[Tensor, "visit wide"]) -> tuple[Float[Tensor, "row wide"], None, None, None]:
-        """Each row's gradient: the sum of its copies'."""
-        (inverse,) = ctx.saved_tensors
-        back = grad.index_select(0, inverse)
-        return back if ctx.copies == 1 else back.unflatten(0, (-1, ctx.copies)).sum(1), None, None, None

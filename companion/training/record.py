@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from companion.fields import is_number, parse_json, shown
+from companion.training.precision import PRECISIONS
 
 DIGEST = "digest"
 _WHOLE = ("updates", "evaluations", "parameters")
@@ -78,7 +79,7 @@ def check_record(record: Record, remedy: str) -> None:
     for name in (name for name in _TABLES if name in record):
         require(isinstance(record[name], dict), name, "an object with fields")
     if "precision" in record:
-        require(record["precision"] in ("fp32", "bf16"), "precision", "'fp32' or 'bf16'")
+        require(record["precision"] in PRECISIONS, "precision", "one of " + ", ".join(map(repr, PRECISIONS)))
     if "bytes_per_token" in record:
         require(
             is_number(record["bytes_per_token"]) and record["bytes_per_token"] > 0, "bytes_per_token", "a number > 0"

@@ -143,10 +143,19 @@ class Settings(ABC):
 
     out: str | None = _setting(MACHINE, None, "folder of the run. Default: in runs/, by the name of what is learned")
     device: str = _setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu")
-    precision: Literal["auto", "fp32", "bf16"] = _setting(
-        MACHINE, "auto", "of matrix products; auto: bf16 on a GPU that has it, else fp32"
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = _setting(
+        MACHINE,
+        "auto",
+        "of matrix products; auto: bf16 on a GPU that has it, else fp32; tf32, on a GPU: fp32 with factors of 10 bits "
+        "behind the point",
     )
     compile: bool = _setting(MACHINE, False, "torch.compile: worth its minute on a GPU")
+    recompute: bool = _setting(
+        MACHINE,
+        False,
+        "compute each block again in the backward pass instead of keeping what it made: much less memory for a third "
+        "more time, and the same gradients",
+    )
     keep: Count = _setting(MACHINE, 2, "checkpoints to keep: the last ones; the best one is kept in any case")
     save_seconds: NonNegative = _setting(
         MACHINE,

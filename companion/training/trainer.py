@@ -23,7 +23,8 @@ from companion.training.distributed.parallel import Parallel
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
-from companion.training.precision import autocast, derived_seed
+from companion.training.precision import PRECISIONS, autocast, derived_seed, tf32
+from companion.training.recompute import recompute as run_blocks_again
 from companion.training.schedule import Schedule, learning_rate
 from companion.transformer import Transformer
 
@@ -116,8 +117,10 @@ class Trainer:
     model:      trained in place, on the device its parameters are on.
     batches:    micro-batch number -> tensors for `loss`, targets last. Must depend on the number alone.
     loss:       (model, *micro-batch) -> `Scored`.
-    precision:  `"fp32"`, or `"bf16"`: matrix products in bfloat16 under autocast; weights and optimizer stay fp32.
+    precision:  `"fp32"`; `"tf32"`: on a GPU, factors of matrix products with 10 bits behind the point; or `"bf16"`:
+                products in bfloat16 under autocast. Weights and optimizer stay fp32.
     compile:    compile the forward pass: pays off on a GPU, after a minute.
+    recompute:  keep little of each block for the backward pass, which runs it again: see `training.recompute`.
     parallel:   the processes that train together; each makes a trainer with the same arguments. `model` is distributed
                 over them, in place, and from then on `whole` has the model to measure or to write text with.
 
@@ -136,6 +139,7 @@ class Trainer:
         loss: Loss = next_token_loss,
         precision: str = "fp32",
         compile: bool = False,
+        recompute: bool = False,
         parallel: Parallel | None = None,
     ) -> None:
         check_kind("model", model, Transformer, "a Transformer")
@@ -143,14 +147,17 @@ class Trainer:
         for name, function in (("batches", batches), ("loss", loss)):
             if not callable(function):
                 raise ValueError(f"{name}={described(function)}: expected a function")
-        check_kind("compile", compile, bool, "True or False")
-        if precision not in ("fp32", "bf16"):
-            raise ValueError(f"precision={shown(precision)}: expected 'fp32' or 'bf16'")
+        for name, flag in (("compile", compile), ("recompute", recompute)):
+            check_kind(name, flag, bool, "True or False")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision={shown(precision)}: expected one of {', '.join(map(repr, PRECISIONS))}")
         self.model, self.batches, self.config, self.loss = model, batches, config, loss
         self.parallel = Parallel() if parallel is None else parallel
         self.parameters = sum(p.numel() for p in model.parameters())  # of the whole model
         self.precision = precision
         self.done = 0
+        if recompute:
+            run_blocks_again(model)
         self._objective = self.parallel.prepare(model, lambda *batch: self.loss(*batch), compile)
         self.device = next(model.parameters()).device
         on_gpu = self.device.type == "cuda"
@@ -192,7 +199,7 @@ class Trainer:
         whole = self.parallel.total(load.counts)
         load = _Load()
         for i, batch in enumerate(micro):
-            with self.parallel.collecting(last=i == len(micro) - 1):
+            with self.parallel.collecting(last=i == len(micro) - 1), tf32(self.precision):
                 total, _, routing = self._scored(i, batch)
                 load.add(routing)
                 objective = total / tokens

@@ -12,9 +12,11 @@ from small_tokenizers import LINES, byte_level, two_languages, with_spaces_marke
 from theirs import bert, gpt2, llama, marian, mixtral, transformers
 
 from companion.commands.main import main
+from companion.commands.writer import from_run, own_dtype
 from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.data.published_tokenizers import load_tokenizer
 from companion.files.models import save_model
+from companion.training.folder import RunFolder
 from companion.transformer import Transformer
 
 PROMPTS = ["The lazy fox", "She sells sea shells by the shore"]
@@ -203,8 +205,18 @@ def test_a_run_takes_beams_and_ids_too(home: Path, capsys) -> None:
     checkpoint = next(Path("runs/one/checkpoints").iterdir())
     told = write(capsys, "--checkpoint", str(checkpoint), "--prompt-ids", "9 8", "--tokens", "3", "--seed", "4")
     assert told.startswith("9 8 ")
+    run, cpu = RunFolder("runs/one"), torch.device("cpu")
+    assert {p.dtype for p in from_run(run, cpu).model.parameters()} == {torch.float32}
+    assert {p.dtype for p in from_run(run, cpu, dtype=torch.bfloat16).model.parameters()} == {torch.bfloat16}
+    assert write(capsys, "--dtype", "bf16", "--temperature", "0", *flags).startswith("The ")
     error = refused(capsys, "--beams", "2", "--prompt", "The lazy dog " * 9)
     assert "expected at most 15, so that one can follow in a context of 16" in error
+
+
+def test_on_a_gpu_a_run_writes_in_the_precision_it_was_trained_in() -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    told = [own_dtype(precision, device) for device in (gpu, cpu) for precision in ("bf16", "tf32", "fp32")]
+    assert told == [torch.bfloat16] + 5 * [torch.float32]
 
 
 def test_weights_in_another_form_write_and_are_measured(home: Path, capsys) -> None:

@@ -238,9 +238,6 @@ def test_weights_that_are_not_numbers_or_of_two_dtypes(home, capsys) -> None:
     flags = ["generate", "--checkpoint", name, "--prompt", PROMPT, "--temperature", "0", "--tokens", "5"]
     assert "is float64: expected one dtype, or dtype= to convert to" in refused(capsys, *flags)
     assert write(capsys, name, *flags[5:], "--dtype", "fp32") == usual
-    assert "--dtype: expected a --checkpoint to convert" in refused(
-        capsys, "generate", "--prompt", "a", "--dtype", "fp32"
-    )
     tensors[one] = tensors[one].float()
     tensors[one][3, 5] = torch.inf
     save_file(tensors, path)

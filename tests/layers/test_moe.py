@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
@@ -486,3 +487,19 @@ def test_shared_experts_start_as_small_as_all_that_writes_to_the_stream():
     shared, std = net.decoder.blocks[3].feed_forward.shared, math.sqrt(2 / (5 * 64))
     assert shared.inner.weight.std().item() == pytest.approx(std, rel=0.1)
     assert shared.outer.weight.std().item() == pytest.approx(std / math.sqrt(2 * 8), rel=0.1)
+
+
+def test_a_compiled_layer_is_one_program_for_every_routing(unchecked):
+    """In fp32 too: a loop over the experts would be another one for each new number of tokens they get."""
+    layer = moe("swiglu", d_model=8, d_ff=12, experts=4).float()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, backend=counter)
+    routings = set()
+    for seed in range(6):
+        x = torch.randn(2, 9, 8, generator=torch.Generator().manual_seed(seed))
+        _, _, found = results(compiled, x)
+        _, _, expected = results(layer, x)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b)
+        routings.add(tuple(layer(x)[1].counts.tolist()))
+    assert len(routings) == 6 and counter.frame_count == 1

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from companion import FeedForwardConfig, KVCache, ModelConfig, MoE, MoEConfig, Transformer
+from companion import FeedForwardConfig, KVCache, ModelConfig, MoE, MoEConfig, Transformer, attend
 from companion.config import AttentionConfig
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
+from companion.training.trainer import Trainer, TrainingConfig
 
 pytestmark = pytest.mark.gpu
 
@@ -43,3 +44,31 @@ def test_a_model_is_the_same_function_on_both_devices(experts):
         rest = model(tokens[:, 9:].cuda(), cache=first.cache)
     torch.testing.assert_close(torch.cat((first.logits, rest.logits), 1).cpu(), expected, rtol=1e-4, atol=1e-4)
     assert complete(model, [[1, 2, 3], [4]], max_new_tokens=20, sampling=Sampling(0.0)) == written
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_a_second_chunk_is_aligned_with_the_last_key(dtype, kv_heads):
+    torch.manual_seed(0)
+    q = torch.randn(2, 4, 70, 64, device="cuda", dtype=dtype)
+    k, v = (torch.randn(2, kv_heads, 200, 64, device="cuda", dtype=dtype) for _ in range(2))
+    near = 1e-4 if dtype == torch.float32 else 0.02
+    expected = attend(q, k, v, causal=True, backend="reference")
+    torch.testing.assert_close(attend(q, k, v, causal=True), expected, rtol=near, atol=near)
+    q.requires_grad_()
+    torch.testing.assert_close(attend(q, k, v, causal=True), expected, rtol=near, atol=near)
+
+
+def test_recomputing_and_tf32_train_and_batches_come_from_pinned_memory():
+    config = ModelConfig(37, 32, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(48, "swiglu"), dropout=0.1)
+    ids = torch.arange(2 * 20).view(2, 20) % 37
+    losses = []
+    for options in ({}, {"recompute": True}, {"precision": "tf32"}):
+        torch.manual_seed(0)
+        trainer = Trainer(
+            Transformer(config).cuda(), lambda _: (ids, ids), TrainingConfig(updates=5, warmup=0), **options
+        )
+        losses.append([trainer.update().loss for _ in range(4)])
+        assert all(tensor.is_pinned() for tensor in trainer._batches(4))
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(losses[2], losses[0], rtol=2e-2, atol=2e-2)

@@ -37,7 +37,7 @@ def edit(path, **changes) -> None:
         ({"text": None, "digest": None}, "text=None: expected an object"),
         ({"sha256": [], "digest": None}, r"sha256=\[\]: expected an object"),
         ({"yardsticks": {"xz": "2"}, "digest": None}, "yardsticks=.*: expected an object whose values are numbers"),
-        ({"precision": "fp8", "digest": None}, "precision='fp8': expected 'fp32' or 'bf16'"),
+        ({"precision": "fp8", "digest": None}, "precision='fp8': expected one of 'fp32', 'tf32', 'bf16'"),
     ],
 )
 def test_a_changed_record_is_noticed(tmp_path, make_trainer, change, sentence):

@@ -14,7 +14,8 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from companion.layers.moe import Experts, Local, MoE, Reordered, RoutingStats, by_expert
+from companion.layers.moe import Experts, Local, MoE, RoutingStats
+from companion.layers.visits import Reordered, by_expert
 
 
 class Spread(Local):

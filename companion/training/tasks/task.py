@@ -175,5 +175,6 @@ class Task(ABC):
             loss=self.loss,
             precision=precision,
             compile=settings.compile,
+            recompute=settings.recompute,
             parallel=parallel,
         )
