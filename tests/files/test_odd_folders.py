@@ -483,6 +483,14 @@ def test_a_configuration_that_is_none(name, bases, tmp_path):
     folders.finish(22)
 
 
+def test_weights_of_experts_that_are_not_made_to_sum_to_one(bases, tmp_path):
+    folders = Folders(bases, "qwen3_moe", tmp_path)
+    for value in (False, GONE):
+        folders.config(norm_topk_prob=value)
+        folders.try_(f"norm_topk_prob={value}", "other")
+    folders.finish(2)
+
+
 CALLED = sorted({name.partition(" ")[0] for name in BASES})
 
 
