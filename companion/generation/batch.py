@@ -28,7 +28,7 @@ from torch import Tensor
 from companion.boundary import described
 from companion.config import require_whole
 from companion.generation.decoding import NotFinite, check_model, check_request, decode, evaluating
-from companion.generation.drawing import NOTHING, Ends, Stream, Text, draw, streams_of
+from companion.generation.drawing import NOTHING, Ends, Stream, Text, draw_tokens, streams_of
 from companion.generation.rules import Rules, Until
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, prepared
@@ -208,7 +208,7 @@ class Batch:
         for sampling in dict.fromkeys(sequence.sampling for sequence in going):
             rows = [i for i, sequence in enumerate(going) if sequence.sampling == sampling]
             for row, token in zip(
-                rows, draw(allowed[rows], sampling, [going[i].stream for i in rows]).tolist(), strict=True
+                rows, draw_tokens(allowed[rows], sampling, [going[i].stream for i in rows]).tolist(), strict=True
             ):
                 tokens[row] = token
         return tokens

@@ -58,7 +58,7 @@ def streams_of(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[n
     return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in streams]
 
 
-def draw(
+def draw_tokens(
     logits: Float[Tensor, "batch vocab"], sampling: Sampling, streams: Sequence[np.random.Generator]
 ) -> Int[Tensor, "batch"]:
     """One token per row, each with the next number of its own stream; greedy decoding takes none. `NOTHING` where the
@@ -77,7 +77,7 @@ def most_probable(logits: Float[Tensor, "batch vocab"]) -> Int[Tensor, "batch"]:
 def pick(weights: Float[Tensor, "batch vocab"], uniform: Sequence[float]) -> Int[Tensor, "batch"]:
     """Of each row the first token whose cumulative weight exceeds a uniform number u in [0, 1) times their sum.
     `NOTHING` where they are not numbers."""
-    cumulative = exact(weights).cumsum(-1)
+    cumulative = exactly(weights).cumsum(-1)
     u = torch.tensor(uniform, dtype=torch.float64, device=cumulative.device)
     # The sum may differ from 1 in its last digits; u times the sum stays below it, and `right=True` steps over tokens
     # of probability zero, also if u = 0.
@@ -86,7 +86,7 @@ def pick(weights: Float[Tensor, "batch vocab"], uniform: Sequence[float]) -> Int
     return tokens.squeeze(-1).to(weights.device)
 
 
-def exact(weights: Float[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:
+def exactly(weights: Float[Tensor, "*axes"]) -> Float64[Tensor, "*axes"]:
     """In float64, on the CPU if the device has none (Apple's)."""
     return (weights.cpu() if weights.device.type == "mps" else weights).double()
 

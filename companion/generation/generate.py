@@ -30,7 +30,7 @@ from companion.generation.decoding import (
     prefill,
 )
 from companion.generation.draft import Draft, Propose, draft_of
-from companion.generation.drawing import NOTHING, Ends, Stream, Text, draw, raise_nothing, streams_of
+from companion.generation.drawing import NOTHING, Ends, Stream, Text, draw_tokens, raise_nothing, streams_of
 from companion.generation.rules import Rules, Until
 from companion.generation.sampling import Sampling
 from companion.generation.speculative import speculate
@@ -283,7 +283,7 @@ def _generate(
             else:
                 logits, cache = next_logits(writer, tokens, cache, memory)
             allowed = rules.apply(logits, i, steps, ends.stop, [text.ids for text in texts])
-            tokens = draw(allowed, sampling, streams)
+            tokens = draw_tokens(allowed, sampling, streams)
         drawn = tokens.tolist()
         if NOTHING in drawn:
             raise_nothing(logits[drawn.index(NOTHING)], drawn.index(NOTHING), i)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from companion.generation.decoding import NotFinite, evaluating, prefill
 from companion.generation.draft import Draft, Propose
-from companion.generation.drawing import NOTHING, Ends, Text, exact, most_probable, pick, raise_nothing
+from companion.generation.drawing import NOTHING, Ends, Text, exactly, most_probable, pick, raise_nothing
 from companion.generation.rules import Rules, check_ids
 from companion.generation.sampling import Sampling
 from companion.layers.cache import KVCache
@@ -223,7 +223,7 @@ class _Drafter:
             else:
                 probabilities = sampling.probabilities(allowed)
                 drawn = pick(probabilities, [rows[r].stream.random() for r in going]).tolist()
-                for r, chance in zip(going, exact(probabilities), strict=True):
+                for r, chance in zip(going, exactly(probabilities), strict=True):
                     chances[r].append(chance)
             for r, token in zip(going, drawn, strict=True):
                 if token != NOTHING:
@@ -265,7 +265,7 @@ def _keep(
             last = drawn[at + accepted]
         else:
             numbers = row.stream.random(len(proposed) + 1).tolist()
-            accepted, last = verdict(exact(probabilities[at:end]), chances[r][: len(proposed)], proposed, numbers)
+            accepted, last = verdict(exactly(probabilities[at:end]), chances[r][: len(proposed)], proposed, numbers)
         first = row.written
         for place, token in enumerate([*proposed[:accepted], last]):
             if token == NOTHING:
