@@ -38,7 +38,7 @@ VOCAB, TOKENS = 41, 24
 SIZES = {
     "vocab_size": VOCAB, "decoder_vocab_size": VOCAB, "n_embd": 20, "n_head": 4, "n_layer": 3, "n_positions": 32,
     "n_ctx": 32, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
-    "head_dim": 8, "intermediate_size": 20, "max_position_embeddings": 32, "query_pre_attn_scalar": 11,
+    "head_dim": 8, "intermediate_size": 20, "max_position_embeddings": 32, "query_pre_attn_scalar": 7,
     "moe_intermediate_size": 12, "num_experts": 5, "num_local_experts": 5, "num_experts_per_tok": 2, "d_model": 20,
     "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
     "encoder_ffn_dim": 36, "decoder_ffn_dim": 36,
