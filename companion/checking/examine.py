@@ -7,6 +7,7 @@ sees only what it gave, as an `Outcome`.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -288,7 +289,8 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         # The processor's generator alone: `torch.manual_seed` writes a traceback for each device that is not there.
         torch.default_generator.manual_seed(0)
         try:
-            with watch:
+            with warnings.catch_warnings(), watch:
+                warnings.simplefilter("ignore")  # PyTorch's, of axes of size one, say nothing of the answer
                 value = answer(*arguments)
         except NotImplementedError:
             return Outcome(result=Result.MISSING)

@@ -119,7 +119,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "imports the companion by another name": (
         "import importlib\ntheirs = importlib.import_module('compa' + 'nion.layers.attention')\n"
         "return theirs.softmax(scores)",
-        REFUSED,
+        ("refused", "crashed"),  # by the hook, or because there is no such module where answers run
     ),
     "looks for it among the modules": (
         "import sys\nfound = [one for name, one in sys.modules.items() if 'lesson' in name or 'compan' in name]\n"

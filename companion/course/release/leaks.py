@@ -109,11 +109,15 @@ class Guarded:
 
     def _add_hidden(self, tensor: torch.Tensor, what: str) -> None:
         first = tensor.flatten()[:3].tolist()
-        if any(len(re.sub(r"\D", "", repr(number))) < 6 for number in first):
-            return  # round numbers, infinities: too common to be a trace
+        if len({*first}) == 1 or any(
+            number.is_integer() or len(re.sub(r"\D", "", repr(number))) < 6 for number in first
+        ):
+            return  # round numbers, infinities, constants: too common to be a trace
         self.data[_bytes(tensor)] = what
         for form in (".4g", ".4f"):
-            self.texts[bare(", ".join(format(number, form) for number in first))] = what
+            shown = [format(number, form) for number in first]
+            if not any(float(number).is_integer() for number in shown):  # 1e+04: many numbers are shown so
+                self.texts[bare(", ".join(shown))] = what
         self.texts[repr(first[0])] = what
 
 
