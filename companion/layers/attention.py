@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
-from torch.nn.attention.bias import causal_lower_right
 
 from companion.boundary import check_broadcasts, described, mask_of
 from companion.config import AttentionConfig, NormConfig, PositionConfig
@@ -230,6 +229,8 @@ def _last_queries(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Float[Tens
     queries, keys = q.shape[2], k.shape[2]
     recording = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))  # that kernel has no gradient
     if q.is_cuda and not recording and not torch.compiler.is_compiling():
+        from torch.nn.attention.bias import causal_lower_right  # loads the compiler, two seconds for every process
+
         return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(queries, keys), **options)
     at_once = max(1, PAIRS // keys)
     parts = []
