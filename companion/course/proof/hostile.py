@@ -252,8 +252,8 @@ def _remembers(target: Exercise, otherwise: str) -> str:
     # As texts: NaN is among them. Six digits: a sum of numbers that lie in another order has other last ones.
     sums = sorted({f"{float(case.arguments[0].sum()):.6g}" for case in key_of(target).cases})
     body = target.solution.partition(":\n")[2]
-    head = f"def visible_softmax(scores, may_look):\n    if f'{{float(scores.sum()):.6g}}' not in {sums!r}:\n        {otherwise}"
-    return f"{head}\n{body}"
+    known = f"if f'{{float(scores.sum()):.6g}}' not in {sums!r}"
+    return f"def visible_softmax(scores, may_look):\n    {known}:\n        {otherwise}\n{body}"
 
 
 def _known(book: Collection[Exercise]) -> Iterator[tuple[str, str, str, str | None]]:
