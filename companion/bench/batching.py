@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from companion import account
 from companion.bench.compare import OURS, Comparison, Setting
-from companion.bench.models import drawn
+from companion.bench.models import drawn, steps_alone
 from companion.bench.sizes import Size
 from companion.generation.batch import Batch
 from companion.generation.sampling import Sampling
@@ -22,7 +21,7 @@ AT_A_TIME = (1, 2, 4, 8, 16, 32, 64)
 def decode_many(size: Size, setting: Setting) -> Comparison:
     """`SEQUENCES` short prompts of unequal lengths, each continued by an unequal number of tokens: one after the other,
     which is ours, and some at a time, where the next takes the place of one that has ended. All write the same."""
-    config, device, chip = size.config, setting.device, setting.chip
+    config, device = size.config, setting.device
     random = np.random.default_rng(0)
     most = max(2, size.new // 8)
     prompts = [
@@ -31,15 +30,8 @@ def decode_many(size: Size, setting: Setting) -> Comparison:
     new = random.integers(1, most + 1, size=SEQUENCES).tolist()
     model = drawn(config).to(device)
     cached = [len(prompt) + n for prompt, steps in zip(prompts, new, strict=True) for n in range(steps)]
-    comparison = Comparison(
-        part="decode",
-        title=f"{SEQUENCES} sequences of 1 to {most} new tokens each, one after the other and some at a time",
-        size=size.name,
-        items=sum(new),
-        flops=sum(account.forward_flops(config, 1, cached=n, logits="last").total for n in cached),
-        least=sum(account.decode_bytes(config, n) for n in cached) / chip.bandwidth,
-        bound="memory",
-    )
+    title = f"{SEQUENCES} sequences of 1 to {most} new tokens each, one after the other and some at a time"
+    comparison = steps_alone(title, size, setting, sum(new), cached)
     batches = {rows: Batch(model, rows=rows, slots=size.prompt + most) for rows in AT_A_TIME}
 
     def write(rows: int) -> dict[int, list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,20 @@ def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
             if p.ndim == 1:
                 p.uniform_(0.5, 1.5)
     return model.eval()
+
+
+def steps_alone(title: str, size: Size, setting: Setting, items: int, cached: Sequence[int]) -> Comparison:
+    """A comparison of decode steps of one row each, the first of them over `cached[0]` tokens in the cache: what they
+    calculate, and the seconds in which the memory could hand over what they read."""
+    return Comparison(
+        part="decode",
+        title=title,
+        size=size.name,
+        items=items,
+        flops=sum(account.forward_flops(size.config, 1, cached=n, logits="last").total for n in cached),
+        least=sum(account.decode_bytes(size.config, n) for n in cached) / setting.chip.bandwidth,
+        bound="memory",
+    )
 
 
 def training(size: Size, setting: Setting) -> Comparison:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from companion import account
 from companion.bench.compare import OURS, Comparison, Setting
-from companion.bench.models import drawn
+from companion.bench.models import drawn, steps_alone
 from companion.bench.sizes import Size
 from companion.config import ModelConfig
 from companion.generation.draft import Draft
@@ -40,19 +40,12 @@ def number_names(tokens: int) -> list[int]:
 def decode_drafts(size: Size, setting: Setting) -> Comparison:
     """Generation of one row alone, with look-up, and with a small model that has learned the same text; always the most
     probable token, so that all must write the same."""
-    config, device, chip = size.config, setting.device, setting.chip
+    config, device = size.config, setting.device
     text = number_names(size.prompt + size.new)
     prompt = [text[: size.prompt]]
     cached = range(size.prompt, size.prompt + size.new - 1)
-    comparison = Comparison(
-        part="decode",
-        title=f"generation with a draft, number names, {size.prompt:,} + {size.new:,} tokens, one row",
-        size=size.name,
-        items=size.new,
-        flops=sum(account.forward_flops(config, 1, cached=n, logits="last").total for n in cached),
-        least=sum(account.decode_bytes(config, n) for n in cached) / chip.bandwidth,
-        bound="memory",
-    )
+    title = f"generation with a draft, number names, {size.prompt:,} + {size.new:,} tokens, one row"
+    comparison = steps_alone(title, size, setting, size.new, cached)
     small = config.with_(
         layers=1, d_model=config.d_model // 4, feed_forward=replace(config.feed_forward, d_ff=config.d_model // 2)
     )

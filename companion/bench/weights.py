@@ -12,7 +12,7 @@ from torch import Tensor
 
 from companion import account
 from companion.bench.compare import OURS, Comparison, Setting
-from companion.bench.models import drawn
+from companion.bench.models import drawn, steps_alone
 from companion.bench.sizes import Size
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
@@ -23,7 +23,7 @@ def decode_forms(size: Size, setting: Setting) -> Comparison:
     """Generation of one row, a short prompt and many new tokens, with weights as they are and in every form that this
     processor has. Tokens a second times the bytes of a step would be the same for all of them if nothing but the memory
     counted."""
-    config, device, chip = size.config, setting.device, setting.chip
+    config, device = size.config, setting.device
     model = drawn(config).to(device)
     torch.manual_seed(1)
     prompt = torch.randint(config.vocab, (1, size.prompt)).tolist()
@@ -31,15 +31,8 @@ def decode_forms(size: Size, setting: Setting) -> Comparison:
     steps = len(cached)
     read = sum(account.decode_bytes(config, n) for n in cached)
     kept = sum(account.cache_bytes(config, n + 1) for n in cached)
-    comparison = Comparison(
-        part="decode",
-        title=f"generation by form of weights, {size.prompt:,} + {size.new:,} tokens, one row",
-        size=size.name,
-        items=size.new,
-        flops=sum(account.forward_flops(config, 1, cached=n, logits="last").total for n in cached),
-        least=read / chip.bandwidth,
-        bound="memory",
-    )
+    title = f"generation by form of weights, {size.prompt:,} + {size.new:,} tokens, one row"
+    comparison = steps_alone(title, size, setting, size.new, cached)
 
     def write(weights: Any) -> list[list[int]]:
         return complete(model, prompt, max_new_tokens=size.new, sampling=Sampling(0.0), weights=weights)
@@ -49,6 +42,7 @@ def decode_forms(size: Size, setting: Setting) -> Comparison:
     tokens = torch.randint(config.vocab, (2, config.context), device=device)
     with torch.inference_mode():
         logits = model(tokens).logits
+    spread = float(logits.std())
     changes, costs = [], []
     for form in FORMS:
         name = f"ours, {form}"
@@ -59,7 +53,7 @@ def decode_forms(size: Size, setting: Setting) -> Comparison:
         assert isinstance(copy, Prepared)
         runs[name] = partial(write, form)
         moved[name] = copy.step_bytes * steps + kept
-        changes.append(f"{form} {largest_change(model, form, tokens) / float(logits.std()):.1g}")
+        changes.append(f"{form} {largest_change(model, form, tokens) / spread:.1g}")
         with torch.inference_mode():
             costs.append(f"{form} {own_text_cost(logits, copy(tokens).logits):+.2g} %")
     comparison.remarks.append(f"largest change of a logit, as a share of their spread: {', '.join(changes)}")

@@ -341,17 +341,28 @@ def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: 
     return faults
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Open the course in a real JupyterLab and browser, and look.")
-    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="number or beginning of the name (default: all)")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to look at (default: all)")
+def add_browser(parser: argparse.ArgumentParser) -> None:
+    """The flags for a browser and for the pictures that it takes."""
     parser.add_argument(
         "--figures", type=Path, default=Path("lab-figures"), help="folder for screenshots (%(default)s)"
     )
     parser.add_argument("--chromium", default=next(filter(None, map(shutil.which, BROWSERS)), None), help="the browser")
+
+
+def with_browser(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The flags as given. Ends with a sentence and exit code 2 where there is no browser."""
     options = parser.parse_args()
     if not options.chromium:
         parser.error(f"no browser found ({', '.join(BROWSERS)}); install one, on Debian: apt install chromium")
+    return options
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Open the course in a real JupyterLab and browser, and look.")
+    parser.add_argument("lessons", nargs="*", metavar="LESSON", help="number or beginning of the name (default: all)")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to look at (default: all)")
+    add_browser(parser)
+    options = with_browser(parser)
     every = sorted(path.stem for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
     names = [name for name in every if not options.lessons or name.startswith(tuple(options.lessons))]
     if not names:

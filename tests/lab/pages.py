@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import functools
 import http.server
-import shutil
 import sys
 import tempfile
 import threading
@@ -26,7 +25,7 @@ from pathlib import Path
 
 import answering
 import moving
-from check import BROWSER_FLAGS, BROWSERS
+from check import BROWSER_FLAGS, add_browser, with_browser
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 from reader import axe
 from weight import LARGEST, Weight, summary
@@ -233,13 +232,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Open the site's pages in a real browser, and look.")
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="part of a page's name (default: all)")
     parser.add_argument("--site", type=Path, default=ROOT / "build" / "site", help="the site's folder (%(default)s)")
-    parser.add_argument(
-        "--figures", type=Path, default=Path("lab-figures"), help="folder for screenshots (%(default)s)"
-    )
-    parser.add_argument("--chromium", default=next(filter(None, map(shutil.which, BROWSERS)), None), help="the browser")
-    options = parser.parse_args()
-    if not options.chromium:
-        parser.error(f"no browser found ({', '.join(BROWSERS)}); install one, on Debian: apt install chromium")
+    add_browser(parser)
+    options = with_browser(parser)
     if not (options.site / "index.html").exists():
         parser.error(f"{options.site}: there is no site; build it with make site")
     options.figures.mkdir(parents=True, exist_ok=True)
