@@ -192,9 +192,10 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
         return f"it raised {outcome.error[0]}: {outcome.error[1]}"
     if case.only_nan:
         return None if holds_nan(outcome.value) else f"expected NaN in the result, got {describe(outcome.value)}"
-    fault = difference(outcome.value, expected.value, case.tolerance, exact_zero=case.exact_zero)
-    if fault is not None and not case.arguments and type(outcome.value) is type(expected.value):
-        return f"{describe(outcome.value)} is not it"  # the one answer there is stays the reader's to find
+    value, wanted = case.compared(outcome.value), case.compared(expected.value)
+    fault = difference(value, wanted, case.tolerance, exact_zero=case.exact_zero)
+    if fault is not None and not case.arguments and type(value) is type(wanted):
+        return f"{describe(value)} is not it"  # the one answer there is stays the reader's to find
     if fault is None and outcome.changed:
         changed = ", ".join(names[i] for i in outcome.changed)
         return f"the result is right, but the call wrote into its argument {changed}; work on a copy"
@@ -256,7 +257,7 @@ def same(first: Outcome, second: Outcome, case: Case) -> bool:
     if first.result or second.result or first.changed != second.changed:
         return False
     try:
-        if difference(first.value, second.value, case.tolerance) is not None:
+        if difference(case.compared(first.value), case.compared(second.value), case.tolerance) is not None:
             return False
         if not case.gradients:
             return True

@@ -61,6 +61,7 @@ class Case:
     only_nan:   all that is asked is that the result has NaN in it, or that the arguments are refused.
     alias:      the result may share memory with the arguments; an `Exercise` says so for all its cases.
     layout:     the arguments may lie in memory in any order; likewise.
+    part:       only this part of the result is compared, by its number; by default the whole.
     """
 
     shows: str
@@ -72,6 +73,12 @@ class Case:
     only_nan: bool = False
     alias: bool = False
     layout: bool = True
+    part: int | None = None
+
+    def compared(self, value: Value) -> Value:
+        """What of a result is compared: all of it, or a part of what has parts."""
+        has_part = self.part is not None and isinstance(value, (list, tuple)) and self.part < len(value)
+        return value[self.part] if has_part else value
 
 
 @dataclass(frozen=True)
