@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
@@ -12,6 +13,9 @@ from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser, add_commands
 from companion.ground.atomic import write_atomic
 from companion.ground.quantities import PositiveInt
+
+if TYPE_CHECKING:
+    from companion.course.release.problem_set import ProblemSet
 
 
 def parser() -> Parser:
@@ -49,14 +53,19 @@ def _release_parser() -> Parser:
             "Make a problem set in a folder: source/PSET for nbgrader, release/PSET for students, PSET.md for you. "
             "What students get holds no solution. Half of an exercise's points are for public cases, half for hidden "
             "ones, which are drawn from your seed file. All points of a question are for the hidden check; your seed "
-            "file decides the order of its choices. A folder may hold several problem sets."
+            "file decides the order of its choices. A folder may hold several problem sets.\n\n"
+            "--gradescope also writes the zip file of an autograder for Gradescope; it holds your secret. "
+            "--github-classroom also writes a template repository: its workflow gives the points of the public cases "
+            "after each push, and `companion grade` on the cloned repositories the marks."
         ),
         epilog=(
             "examples:\n"
             "  companion course release week2 --exercises 2.3 2.4 3.1 --out course/\n"
             "  companion course release quiz --questions 2.a 2.b --out course/\n"
             "  companion course release week3 --exercises 3.2 3.3 --out course/ \\\n"
-            "      --seed-file ~/secret.seed"
+            "      --seed-file ~/secret.seed\n"
+            "  companion course release week4 --exercises 6.3 --out course/ \\\n"
+            "      --gradescope week4.zip --github-classroom week4-template/"
         ),
     )
     parser.add_argument("pset", type=str, metavar="PSET", help="the name of the problem set: letters, digits, - and _")
@@ -68,6 +77,20 @@ def _release_parser() -> Parser:
     )
     parser.add_argument(
         "--out", type=str | None, default=None, metavar="FOLDER", help="where to; made where there is none"
+    )
+    parser.add_argument(
+        "--gradescope",
+        type=str | None,
+        default=None,
+        metavar="FILE.zip",
+        help="write an autograder to upload to Gradescope",
+    )
+    parser.add_argument(
+        "--github-classroom",
+        type=str | None,
+        default=None,
+        metavar="FOLDER",
+        help="write a template repository for GitHub Classroom",
     )
     parser.add_argument("--due", type=str | None, default=None, metavar="TIME", help="as in 2026-11-30T23:59; UTC")
     parser.add_argument(
@@ -177,6 +200,7 @@ def run(flags: Namespace) -> int:
 
 
 def _release(flags: Namespace) -> int:
+    from companion.course.bundles import classroom, gradescope
     from companion.course.grading.lateness import Lateness, as_toml
     from companion.course.release.problem_set import ProblemSet
     from companion.course.release.release import check_free, release
@@ -191,6 +215,7 @@ def _release(flags: Namespace) -> int:
         raise ValueError("--due, --late: expected both or neither")
     rule = Lateness(flags.due, flags.late) if flags.due is not None else None
     check_free(pset, out)
+    bundles = _bundles(pset, flags)
     made = None
     if flags.seed_file is None:
         file = out / "secret.seed"
@@ -199,16 +224,36 @@ def _release(flags: Namespace) -> int:
             _put_secret(file)
     else:
         file = Path(flags.seed_file)
-    written = release(pset, read_secret(file), out)
+    secret = read_secret(file)
+    written = release(pset, secret, out)
     if rule is not None:
         write_atomic(file.parent / f"{pset.name}.toml", as_toml(rule))
         written.append(file.parent / f"{pset.name}.toml")
+    if flags.gradescope is not None:
+        gradescope.write_bundle(pset, secret, rule, Path(flags.gradescope))
+    if flags.github_classroom is not None:
+        classroom.write_template(pset, secret, Path(flags.github_classroom))
+    written += bundles
     if made:
         print(f"{made}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
     for path in written:
         print(f"{path}: written")
     print(f"\nGive students {out / 'release' / pset.name}, the whole folder. {out / f'{pset.name}.md'} is your page.")
     return 0
+
+
+def _bundles(pset: ProblemSet, flags: Namespace) -> list[Path]:
+    """Where bundles go, if any are asked for. Raises `ValueError` where they cannot."""
+    from companion.course.bundles import classroom, gradescope
+
+    asked = (("--gradescope", flags.gradescope, gradescope), ("--github-classroom", flags.github_classroom, classroom))
+    places = []
+    for flag, given, kind in asked:
+        if given is not None:
+            kind.check_place(pset, Path(given))
+            must_be_writable(Path(given).absolute().parent, flag, given)
+            places.append(Path(given))
+    return places
 
 
 def _put_secret(file: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def handed_in(folder: Path, assignment: str | None = None) -> list[Handed]:
     if (folder / "submitted").is_dir():
         folder = folder / "submitted"
     found: dict[str, Handed] = {}
-    for handed in _students(folder, assignment, collected):
+    for handed in _named(_students(folder, assignment, collected), assignment):
         if handed.student in found:
             twice = "a folder and a file of this name; expected one of them"
             handed = Handed(handed.student, (), "", f"found {twice}")
@@ -55,6 +55,14 @@ def handed_in(folder: Path, assignment: str | None = None) -> list[Handed]:
     if all(fault.startswith(_SEVERAL) for fault in faults):
         raise ValueError(f"--pset: expected which problem set to grade; {folder} {faults[0].removeprefix(_SEVERAL)}")
     return [found[name] for name in sorted(found)]
+
+
+def _named(students: Iterator[Handed], assignment: str | None) -> list[Handed]:
+    """The students, without what GitHub Classroom puts before the names of all its repositories: week2-ada."""
+    found, start = list(students), f"{assignment}-"
+    if assignment is None or not all(handed.student.startswith(start) for handed in found):
+        return found
+    return [replace(handed, student=handed.student.removeprefix(start)) for handed in found]
 
 
 def left_out(folder: Path) -> list[str]:
@@ -84,14 +92,23 @@ def _students(folder: Path, assignment: str | None, collected: bool) -> Iterator
             if path.suffix not in KINDS:
                 yield Handed(plain(path.name), (), "", "it is a link, not a folder")
         elif path.is_dir():
-            try:
-                home = _home(path, assignment)
-                trusted = collected and home.parent == path
-                yield _handed(path.name, sorted(home.iterdir()), home / "timestamp.txt" if trusted else None)
-            except OSError as error:
-                yield Handed(plain(path.name), (), "", f"its folder cannot be read ({error.strerror})")
-            except ValueError as error:
-                yield Handed(plain(path.name), (), "", str(error))
+            yield handed_by(path.name, path, assignment, collected=collected)
+
+
+def handed_by(student: str, folder: Path, assignment: str | None = None, *, collected: bool = False) -> Handed:
+    """What lies in one student's folder; what is wrong with it is their fault.
+
+    assignment:  the folder to take in it, where there is one.
+    collected:   nbgrader has put it there: the time of handing in is in timestamp.txt.
+    """
+    try:
+        home = _home(folder, assignment)
+        trusted = collected and home.parent == folder
+        return _handed(student, sorted(home.iterdir()), home / "timestamp.txt" if trusted else None)
+    except OSError as error:
+        return Handed(plain(student), (), "", f"its folder cannot be read ({error.strerror})")
+    except ValueError as error:
+        return Handed(plain(student), (), "", str(error))
 
 
 def _home(folder: Path, assignment: str | None) -> Path:

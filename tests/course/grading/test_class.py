@@ -2,13 +2,19 @@
 
 import csv
 import io
+import json
 import os
+import subprocess
+import sys
+import zipfile
 
 import pytest
+import yaml
 
 from companion.commands.main import main
 from companion.course.grading.lateness import Lateness, as_toml, read_rule
 from companion.course.grading.lms import filled
+from companion.course.release.leaks import Guarded, search
 from companion.exercises.catalogue import exercises
 
 NAMES = ("ada", "ben", "cem", "dora", "emmy", "fritz", "grete", "hedy", "ida", "jo")
@@ -17,6 +23,7 @@ FILL = "    return torch.zeros(queries, keys).masked_fill(~may_look, -math.inf)\
 WRONG = f"def causal_mask(queries, keys):\n{TRIANGLE}{FILL}"
 RIGHT = "\n".join(exercises()[id].solution for id in ("2.5", "6.3"))
 PARTLY = RIGHT.replace("(g * hat).sum(", "(g * hat).mean(")  # one token alone comes out right: 1 of the 4 points
+BUNDLES = ["--gradescope", "week2.zip", "--github-classroom", "template"]
 CANVAS = (
     "Student,ID,SIS User ID,SIS Login ID,Section,week2 (4711),week3 (4712)\n"
     "    Points Possible,,,,,6,5\n"
@@ -26,6 +33,54 @@ CANVAS = (
 MOODLE = "Identifier,Full name,Email address,Status,Grade,Maximum grade,Feedback comments\n" + "".join(
     f"Participant {500 + at},{name.title()} S,{name}@school,Submitted,,6.00,\n" for at, name in enumerate(NAMES)
 )
+
+
+CHECKS = """
+import runpy, sys
+for command in sys.argv[1:]:
+    script, *sys.argv[1:] = command.split()[1:]
+    try:
+        runpy.run_path(script, run_name="__main__")
+        print("pass")
+    except SystemExit as fault:
+        print("fail", str(fault.code).replace("\\n", " "))
+"""
+
+
+def gradescope(bundle, folder, answers):
+    """What Gradescope gets for a submission, from the zip file, laid out as Gradescope does."""
+    with zipfile.ZipFile(bundle) as packed:
+        packed.extractall(folder / "source")
+    for name in ("submission", "results"):
+        (folder / name).mkdir()
+    (folder / "submission" / "week2.py").write_text(answers)
+    about = {"created_at": "2026-11-30T03:00:00.1-08:00", "users": [{"id": 1, "email": "cem@school"}]}
+    (folder / "submission_metadata.json").write_text(json.dumps(about))
+    environment = os.environ | {"AUTOGRADER": str(folder), "AUTOGRADER_PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    for path in (folder / "source").rglob("*"):
+        path.chmod(0o700)  # as setup.sh does
+    subprocess.run(["bash", str(folder / "source" / "run_autograder")], env=environment, check=True)
+    return json.loads((folder / "results" / "results.json").read_text())
+
+
+def classroom(template, answers):
+    """The points that the workflow of the template repository gives, and its most; each command run as it stands."""
+    book = json.loads((template / "week2.ipynb").read_text())
+    book["cells"].append({"cell_type": "code", "source": answers, "metadata": {}})
+    (template / "week2.ipynb").write_text(json.dumps(book))
+    told = yaml.safe_load((template / ".github" / "workflows" / "classroom.yml").read_text())
+    [job] = told["jobs"].values()
+    tests = [step for step in job["steps"] if "grader@" in step.get("uses", "")]
+    reporter = job["steps"][-1]
+    assert reporter["with"]["runners"].split(",") == [step["id"] for step in tests]
+    assert list(reporter["env"]) == [f"{step['id'].upper()}_RESULTS" for step in tests]
+    commands = [step["with"]["command"] for step in tests]
+    command = [sys.executable, "-c", CHECKS, *commands]
+    done = subprocess.run(command, cwd=template, capture_output=True, text=True, check=True)
+    ended = [line[:4] for line in done.stdout.splitlines() if line[:4] in ("pass", "fail")]
+    most = [step["with"]["max-score"] for step in tests]
+    assert all(type(points) is int for points in most) and len(ended) == len(most)
+    return sum(points for points, end in zip(most, ended, strict=True) if end == "pass"), sum(most)
 
 
 def rows_of(text):
@@ -40,7 +95,7 @@ def mark(student, score="2.0", most="6.0", assignment="week2"):
 def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rule = ["--due", "2026-11-30T12:00", "--late", "10% a day, at most 50%"]
-    assert main(["course", "release", "week2", "--exercises", "2.5", "6.3", "--out", "course", *rule]) == 0
+    assert main(["course", "release", "week2", "--exercises", "2.5", "6.3", "--out", "course", *rule, *BUNDLES]) == 0
     work, out = tmp_path / "in", tmp_path / "marks"
     work.mkdir()
     for at, name in enumerate(NAMES):
@@ -59,6 +114,16 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     assert "<td>a batch of tokens</td>" in page and "dgain is averaged over the tokens" in page
     mistakes = [row for row in rows_of((out / "class.csv").read_text()) if row["exercise"] == "2.5"]
     assert [row["students"] for row in mistakes] == ["9", "1"] and "top left corner" in mistakes[1]["mistake"]
+
+    elsewhere = gradescope(tmp_path / "week2.zip", tmp_path / "autograder", PARTLY)
+    assert elsewhere["score"] == 3.0 == sum(test["score"] for test in elsewhere["tests"])
+    assert {test["visibility"] for test in elsewhere["tests"] if "hidden" in test["name"]} == {"after_published"}
+    public = [test for test in elsewhere["tests"] if test["visibility"] == "visible"]
+    assert "dgain is averaged over the tokens" in public[2]["output"] and elsewhere["stdout_visibility"] == "hidden"
+    secret, chosen = (tmp_path / "course" / "secret.seed").read_bytes(), [exercises()[id] for id in ("2.5", "6.3")]
+    assert search(tmp_path / "template", Guarded.of(chosen, secret.strip())) == []
+    points, most = classroom(tmp_path / "template", PARTLY)
+    assert (points, most) == tuple(2 * sum(test[key] for test in public) for key in ("score", "max_score")) == (3, 6)
 
     again = tmp_path / "again"
     again.mkdir()
@@ -87,6 +152,29 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
         scores = [row.pop(column) for row in after]
         assert [score for score in scores if score][-10:] == ["6.0"] * 2 + ["3.0"] + ["6.0"] * 6 + ["4.8"]
         assert after == [{key: row[key] for key in row if key != column} for row in before], "nothing else changes"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--gradescope", "week2.tar"], "--gradescope week2.tar: expected the name of a zip file"),
+        (["--gradescope", "there.zip"], "--gradescope there.zip: it is there already"),
+        (["--github-classroom", "full"], "--github-classroom full: expected a folder that is empty"),
+        (["--github-classroom", "there.zip"], "--github-classroom there.zip: expected a folder that is empty"),
+        (["--gradescope", "there.zip/week2.zip"], "--gradescope there.zip/week2.zip"),
+    ],
+)
+def test_a_bundle_that_cannot_be_is_refused_and_nothing_is_written(flags, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    for file in ("there.zip", "full/file"):
+        (tmp_path / file).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["course", "release", "w", "--exercises", "2.5", "--out", "course", *flags]) == 2
+    assert said in capsys.readouterr().err and sorted(tmp_path.rglob("*")) == before
+    command = ["course", "release", "w", "--questions", "2.a", "--out", "course", "--github-classroom", "new"]
+    assert main(command) == 2 and "expected exercises with public cases" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_late_work_loses_its_share_of_what_it_earned(tmp_path):
