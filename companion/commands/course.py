@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
+from companion.commands import marking
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser, add_commands
 from companion.ground.atomic import write_atomic
@@ -40,6 +41,8 @@ def add_actions(parser: Parser) -> None:
     actions = (
         ("release", _release_parser(), "make a problem set: what you keep, what students get"),
         ("export", _export_parser(), "collect marks into one table, with nbgrader's columns"),
+        ("collect", marking.collect_parser(), "collect written answers into a sheet, for a person to mark"),
+        ("mark", marking.mark_parser(), "read that sheet's points into the marks"),
         ("alike", _alike_parser(), "which answers of a class are too alike, after renaming"),
         ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
         ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
@@ -54,6 +57,9 @@ def _release_parser() -> Parser:
             "What students get holds no solution. Half of an exercise's points are for public cases, half for hidden "
             "ones, which are drawn from your seed file. All points of a question are for the hidden check; your seed "
             "file decides the order of its choices. A folder may hold several problem sets.\n\n"
+            "--questions takes predictions, too, where the reasons are listed: a letter for what happens, a number "
+            "for why. --written takes answers in words: PSET_marking.md is the marker's page; `collect` and `mark` "
+            "carry them to a person and back.\n\n"
             "--gradescope also writes the zip file of an autograder for Gradescope; it holds your secret. "
             "--github-classroom also writes a template repository: its workflow gives the points of the public cases "
             "after each push, and `companion grade` on the cloned repositories the marks."
@@ -74,6 +80,14 @@ def _release_parser() -> Parser:
     )
     parser.add_argument(
         "--questions", type=str, nargs="+", default=[], metavar="N.X", help="the lessons' questions, as in 2.a 2.b"
+    )
+    parser.add_argument(
+        "--written",
+        type=str,
+        nargs="+",
+        default=[],
+        metavar="N.NAME",
+        help="written answers for a person to mark, as in 14.curves",
     )
     parser.add_argument(
         "--out", type=str | None, default=None, metavar="FOLDER", help="where to; made where there is none"
@@ -196,6 +210,7 @@ def _notebooks_parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
+    actions |= {"collect": marking.collect, "mark": marking.mark}
     return actions[flags.action](flags[flags.action])
 
 
@@ -210,7 +225,7 @@ def _release(flags: Namespace) -> int:
         raise ValueError("--out: expected a folder to write into, got none; for example --out course/")
     out = Path(flags.out)
     must_be_writable(out, "--out")
-    pset = ProblemSet.of(flags.pset, flags.exercises, flags.questions)
+    pset = ProblemSet.of(flags.pset, flags.exercises, flags.questions, flags.written)
     if (flags.due is None) != (flags.late is None):
         raise ValueError("--due, --late: expected both or neither")
     rule = Lateness(flags.due, flags.late) if flags.due is not None else None

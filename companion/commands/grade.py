@@ -18,8 +18,9 @@ def parser() -> Parser:
             "Grade a folder of submissions: STUDENT.ipynb, STUDENT/....ipynb, or nbgrader's submitted/STUDENT/PSET/. "
             "Answers are found by their functions' names, whatever has become of the cells. Half of an exercise's "
             "points are for the public cases, half for hidden ones drawn from your seed file (all of them, where the "
-            "answer is one number). Each answer ends as right, wrong, missing, crashed, timeout, refused or "
-            "unreadable.\n\n"
+            "answer is one number). An exercise with groups of cases gives points for each group by itself. Each "
+            "answer ends as right, wrong, missing, crashed, timeout, refused or unreadable; a written one as to mark, "
+            "until `companion course mark` has read its mark.\n\n"
             "A student's code runs in processes of its own with limits, and decides about no mark. That is no "
             "sandbox: to grade people you do not know, run the grader in a container without network, such as\n\n"
             '  docker run --rm --network none --pids-limit 256 -v "$PWD:/course" \\\n'
@@ -72,6 +73,8 @@ def run(flags: Namespace) -> int:
     from companion.course.grading.sandbox.parent import Limits
     from companion.course.grading.submissions import handed_in, left_out
     from companion.course.seeds import read_secret
+    from companion.course.written.marking import keep_rule
+    from companion.course.written.sheet import kept
 
     if flags.seed_file is None:
         raise ValueError(
@@ -87,10 +90,11 @@ def run(flags: Namespace) -> int:
             raise ValueError(f"--seed-file {seed_file}: expected it outside {other}, which holds what students see")
     for place in (out, out / "feedback"):
         must_be_writable(place, "--out", str(out))
-    wanted = choose(flags.exercises, flags.pset, [Path(), folder, folder.parent, seed_file.parent], secret)
+    wanted, written = choose(flags.exercises, flags.pset, [Path(), folder, folder.parent, seed_file.parent], secret)
     name = flags.assignment or (Path(flags.pset).stem if flags.pset else folder.resolve().name)
     handed = handed_in(folder, name)
     rule = read_rule(seed_file.parent / f"{name}.toml")
+    given = kept(out)
     first = first_marks(out, [one.student for one in handed], again=flags.regrade)
     try_to_write(out, "--out")  # now, and not after the last student
     for file in left_out(folder):
@@ -108,6 +112,8 @@ def run(flags: Namespace) -> int:
             handed,
             wanted,
             secret,
+            written=written,
+            given=given,
             jobs=flags.jobs,
             require_sandbox=flags.require_sandbox,
             limits=limits,
@@ -116,6 +122,8 @@ def run(flags: Namespace) -> int:
         )
     marks, changes = merged(first, table(graded, name, rule))
     faults = write(graded, name, out, marks)
+    if written:
+        keep_rule(out, rule)
     print(summary(graded))
     if first:
         print("\n".join(["", *changes, f"{len(changes)} of {len(graded)} marks changed"]))
@@ -124,8 +132,11 @@ def run(flags: Namespace) -> int:
             print(f"{student.handed.student}: {student.submission}: {student.fault}")
     tried = [student.points for student in graded if student.submission in TRIED]
     if tried:
-        mean, most = sum(tried) / len(tried), sum(exercise.points for exercise in wanted)
+        mean, most = sum(tried) / len(tried), graded[0].most
         print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most} points on average")
+    waiting = sum(not student.is_marked for student in graded)
+    if waiting:
+        print(f"{waiting} of them wait for the marks of written answers: companion course collect {folder} --help")
     print(f"{out / 'marks.csv'}: the marks; {out / 'class.csv'}: which mistakes were made, and how often")
     print(f"{out / 'feedback'}: a page for each student")
     for fault in faults:

@@ -19,7 +19,7 @@ from companion.course.bundles.gradescope import RULE, SECRET, SET
 from companion.course.grading.choose import choose
 from companion.course.grading.grade import grade
 from companion.course.grading.lateness import Lateness, read_rule
-from companion.course.grading.mark import Graded, Mark
+from companion.course.grading.mark import Graded, Mark, Text
 from companion.course.grading.submissions import handed_by
 from companion.course.seeds import read_secret
 from companion.ground.atomic import write_atomic
@@ -46,8 +46,8 @@ def graded(folder: Path) -> dict[str, Any]:
     about = _read(folder / "submission_metadata.json")
     names = [str(user.get("email") or user.get("id")) for user in about.get("users", ())]
     handed = handed_by(" and ".join(names) or "student", folder / "submission", told["assignment"])
-    chosen = choose(told["exercises"], None, [], secret)
-    [student] = grade([handed], chosen, secret, jobs=1, warn=lambda text: print(text, file=sys.stderr))
+    chosen, written = choose(told["exercises"], None, [], secret)
+    [student] = grade([handed], chosen, secret, written=written, jobs=1, warn=lambda text: print(text, file=sys.stderr))
     return results(student, rule, about.get("created_at"))
 
 
@@ -71,8 +71,18 @@ def results(student: Graded, rule: Lateness | None = None, handed_in: str | None
         "visibility": "visible",
         "stdout_visibility": "hidden",
         "extra_data": {"outcomes": {mark.exercise.id: mark.outcome for mark in student.marks}, "penalty": penalty},
-        "tests": [test for mark in student.marks for test in _tests(mark)],
+        "tests": [
+            *(test for mark in student.marks for test in _tests(mark)),
+            *(_for_a_person(text) for text in student.texts),
+        ],
     }
+
+
+def _for_a_person(text: Text) -> dict[str, Any]:
+    """What is said of a written answer: its points are given elsewhere."""
+    found = f"found, {len(text.text.split())} words; a person marks it" if text.text else "there is no text"
+    name = f"{text.item.id} {text.item.title}"
+    return {"name": name, "name_format": "text", "output": found, "output_format": "text", "visibility": "visible"}
 
 
 def _tests(mark: Mark) -> list[dict[str, Any]]:

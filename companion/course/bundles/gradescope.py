@@ -45,7 +45,11 @@ def check_place(pset: ProblemSet, file: Path) -> None:
 def write_bundle(pset: ProblemSet, secret: bytes, rule: Lateness | None, file: Path) -> None:
     """Write the autograder of a problem set. Raises as `check_place`."""
     check_place(pset, file)
-    ids = [*(one.id for one in pset.exercises), *(asked.id for asked in pset.questions)]
+    ids = [
+        *(one.id for one in pset.exercises),
+        *(asked.id for asked in pset.questions),
+        *(item.id for item in pset.written),
+    ]
     told = {"assignment": pset.name, "exercises": ids}
     contents = {
         "setup.sh": document("setup.sh.txt").encode(),

@@ -21,7 +21,12 @@ from typing import Any
 LARGEST = 200 * 2**20
 """Bytes: a notebook may hold huge outputs, and a file beyond this is told, not read."""
 
+LONGEST_TEXT = 20_000
+"""Characters of a written answer."""
+
+TEXT_STUB = "YOUR ANSWER HERE"
 _MOST_MAGICS = 200
+_HEADING = re.compile(r"## \d+\.\w")  # of an exercise: ## 2.3 A softmax that can hide
 _SHELL = re.compile(r"[^=#'\"]*=[ \t]*[!%]")  # here = !pwd
 _LINES = re.compile("\r\n|\r|\n")  # where Python ends a line; str.splitlines knows more ends
 _PERCENT = re.compile(r"^# %%.*$", re.MULTILINE)
@@ -186,6 +191,31 @@ def read_answers(
     return {"empty": submission.empty, "answers": answers}
 
 
+def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dict[str, str]:
+    """What a student wrote under each of these lines in Markdown cells: of several, the last that is not empty.
+
+    A text goes on over the Markdown cells that follow, up to a code cell, the next heading of the problem set or the
+    next of these lines. Raises `Unreadable`.
+    """
+    found = dict.fromkeys(wanted, "")
+    for name, data in files:
+        parts: dict[str, list[str]] = {}
+        line = None
+        for kind, source in [] if name.endswith(".py") else _cells(name, data):
+            begins = next((other for other in wanted if other in source), None)
+            if begins is not None:
+                line, source = begins, source.partition(begins)[2].partition("\n")[2]
+                parts[line] = []
+            elif kind != "markdown" or _HEADING.match(source):
+                line = None
+            if line is not None:
+                parts[line].append(source)
+        for line, sources in parts.items():
+            text = "\n\n".join(sources).replace(TEXT_STUB, "").strip()
+            found[line] = (text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} [...]") or found[line]
+    return found
+
+
 def contents(file: Path, *, follow: bool = False) -> bytes:
     """The bytes of a regular file that is not too large. Never waits, and follows no link. Raises `Unreadable`."""
     try:
@@ -207,12 +237,14 @@ def contents(file: Path, *, follow: bool = False) -> bytes:
 
 def cells_of(name: str, data: bytes) -> list[str]:
     """The code cells of a notebook, or of a Python file with `# %%` between them. Raises `Unreadable`."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeError:
-        raise Unreadable(f"{name} is not text") from None
     if name.endswith(".py"):
-        return _PERCENT.split(text)
+        return _PERCENT.split(_decoded(name, data))
+    return [source for kind, source in _cells(name, data) if kind == "code"]
+
+
+def _cells(name: str, data: bytes) -> list[tuple[str, str]]:
+    """The kind and the source of a notebook's cells. Raises `Unreadable`."""
+    text = _decoded(name, data)
     if not text.strip():
         raise Unreadable(f"{name} is an empty file")
     try:
@@ -222,9 +254,16 @@ def cells_of(name: str, data: bytes) -> list[str]:
     try:
         sheets = book.get("worksheets", [book])  # notebooks of format 3 had sheets
         cells = [cell for sheet in sheets for cell in sheet["cells"]]
-        return [_source(cell) for cell in cells if cell.get("cell_type") == "code"]
+        return [(str(cell.get("cell_type")), _source(cell)) for cell in cells]
     except (KeyError, TypeError, AttributeError):
         raise Unreadable(f"{name} is not a notebook: it has no list of cells") from None
+
+
+def _decoded(name: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeError:
+        raise Unreadable(f"{name} is not text") from None
 
 
 def _source(cell: dict[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""What is to be graded: exercises and questions by their numbers, or those of a problem set."""
+"""What is to be graded: exercises, questions and written answers by their numbers, or those of a problem set."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from pathlib import Path
 from companion.checking.exercise import Exercise
 from companion.course.grading.answers import Submission, Unreadable
 from companion.course.release.questions import as_exercise, find_gradable, function_name, is_question
+from companion.course.written.items import MARK, Written, find_written, is_written, written_items
 from companion.exercises.catalogue import exercises, find_exercise
 from companion.questions.question import questions
 
 
-def choose(ids: Sequence[str], pset: str | None, near: Sequence[Path], secret: bytes) -> list[Exercise]:
-    """What to grade: exercises and questions of these numbers, or those whose functions the problem set defines.
+def choose(
+    ids: Sequence[str], pset: str | None, near: Sequence[Path], secret: bytes
+) -> tuple[list[Exercise], list[Written]]:
+    """What to grade, and what a person marks: of these numbers, or what the problem set asks for.
 
     ids:     the numbers; none where there is a problem set.
     pset:    a problem set's notebook or its folder, or its name.
@@ -28,7 +31,9 @@ def choose(ids: Sequence[str], pset: str | None, near: Sequence[Path], secret: b
             "--exercises: expected the exercises' numbers, or --pset with a problem set's notebook, one of them"
         )
     if pset is None:
-        chosen = [as_exercise(find_gradable(id), secret) if is_question(id) else find_exercise(id) for id in ids]
+        texts = [find_written(id) for id in ids if is_written(id)]
+        coded = [id for id in ids if not is_written(id)]
+        chosen = [as_exercise(find_gradable(id), secret) if is_question(id) else find_exercise(id) for id in coded]
         twice = [id for id, count in Counter(ids).items() if count > 1]
         if twice:
             raise ValueError(f"--exercises {twice[0]}: expected each exercise once")
@@ -44,7 +49,9 @@ def choose(ids: Sequence[str], pset: str | None, near: Sequence[Path], secret: b
         chosen = [exercise for exercise in exercises().values() if problem_set.defines(exercise.name)]
         asked = [question for question in questions().values() if problem_set.defines(function_name(question))]
         chosen += [as_exercise(question, secret) for question in asked]
-        if not chosen:
+        told = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+        texts = [item for item in written_items().values() if f"{MARK}{item.id}" in told]
+        if not chosen and not texts:
             raise ValueError(f"--pset {pset}: expected a notebook with exercises of the course, found none in it")
     names = Counter(exercise.name for exercise in chosen)
     for exercise in chosen:
@@ -52,7 +59,7 @@ def choose(ids: Sequence[str], pset: str | None, near: Sequence[Path], secret: b
             raise ValueError(
                 f"--exercises: {exercise.id} and another exercise ask for a function {exercise.name}; grade them apart"
             )
-    return chosen
+    return chosen, texts
 
 
 def _notebooks(place: Path) -> list[Path]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from companion.checking.exercise import Exercise
 from companion.checking.watch import unwatched
 from companion.course.grading.answers import LARGEST, Unreadable, contents
-from companion.course.grading.mark import UNREADABLE, Graded, KeyRing, Mark, mark
+from companion.course.grading.mark import UNREADABLE, Graded, KeyRing, Mark, Text, mark
 from companion.course.grading.sandbox.parent import Limits, Worker
 from companion.course.grading.submissions import Handed, plain
+from companion.course.written.items import MARK, Written
+from companion.course.written.sheet import Given, Key, text_id
 
 READ, EMPTY, OTHER, NOTHING = "read", "empty", "other notebook", "nothing handed in"
 TRIED = (READ, EMPTY)
@@ -23,6 +25,8 @@ def grade(
     chosen: Sequence[Exercise],
     secret: bytes,
     *,
+    written: Sequence[Written] = (),
+    given: Mapping[Key, Given] | None = None,
     jobs: int = 2,
     limits: Limits | None = None,
     require_sandbox: bool = False,
@@ -35,6 +39,8 @@ def grade(
 
     chosen:           the exercises to grade.
     secret:           decides the hidden cases.
+    written:          the written answers to collect.
+    given:            what a person gave them already.
     jobs:             processes at once.
     done:             gets each student's marks as they are made.
     warn:             gets a sentence on what this system does not guard.
@@ -64,7 +70,7 @@ def grade(
                     number = waiting.get_nowait()
                 except queue.Empty:
                     return
-                graded[number] = grade_one(worker, handed[number], chosen, keys)
+                graded[number] = grade_one(worker, handed[number], chosen, keys, written, given or {})
                 done(graded[number])
 
     with ThreadPoolExecutor(min(jobs, len(handed)) or 1) as pool:
@@ -76,11 +82,19 @@ def grade(
     return [graded[number] for number in range(len(handed))]
 
 
-def grade_one(worker: Worker, handed: Handed, chosen: Sequence[Exercise], keys: KeyRing) -> Graded:
+def grade_one(
+    worker: Worker,
+    handed: Handed,
+    chosen: Sequence[Exercise],
+    keys: KeyRing,
+    written: Sequence[Written] = (),
+    given: Mapping[Key, Given] | None = None,
+) -> Graded:
     """One student's marks."""
 
     def nothing(submission: str, fault: str) -> Graded:
-        return Graded(handed, submission, fault, tuple(Mark(exercise, UNREADABLE) for exercise in chosen))
+        texts = tuple(Text(item, "") for item in written)
+        return Graded(handed, submission, fault, tuple(Mark(exercise, UNREADABLE) for exercise in chosen), texts)
 
     if handed.fault is not None:
         return nothing(NOTHING, handed.fault)
@@ -90,16 +104,26 @@ def grade_one(worker: Worker, handed: Handed, chosen: Sequence[Exercise], keys: 
         if sum(len(data) for _, data in files) > LARGEST:
             raise Unreadable(f"its files are larger than {LARGEST // 2**20} MiB together")
         empty, found = worker.read(files, asked)
+        wrote = worker.read_texts(files, [f"{MARK}{item.id}" for item in written]) if written else {}
     except Unreadable as error:
         return nothing(UNREADABLE, plain(str(error)))
     state, fault = READ, None
-    if empty:
+    texts = tuple(_text(handed.student, item, wrote[f"{MARK}{item.id}"], given or {}) for item in written)
+    if any(text.text for text in texts):
+        pass
+    elif empty:
         state, fault = EMPTY, "the notebook holds no code"
-    elif not any(answer.defined for answer in found.values()):
+    elif chosen and not any(answer.defined for answer in found.values()):
         state = OTHER
         fault = "the notebook defines none of the functions that were asked for: is it the one of this problem set?"
     marks = tuple(mark(worker, exercise, found[exercise.name], keys, handed.student) for exercise in chosen)
-    return Graded(handed, state, fault, marks)
+    return Graded(handed, state, fault, marks, texts)
+
+
+def _text(student: str, item: Written, text: str, given: Mapping[Key, Given]) -> Text:
+    """A written answer, with what was given to just this text."""
+    mark = given.get((student, item.id))
+    return Text(item, text, mark if mark and mark.text_id == text_id(text) else None)
 
 
 def _missing(worker: Worker) -> str:

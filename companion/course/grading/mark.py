@@ -23,6 +23,8 @@ from companion.checking.forbidden import forbidden_fault
 from companion.course.grading.sandbox.parent import Found, Program, Run, Worker
 from companion.course.grading.submissions import Handed
 from companion.course.seeds import PUBLIC_SEED, Part, hidden_seeds, is_constant, keyed, parts
+from companion.course.written.items import Written
+from companion.course.written.sheet import Given
 
 UNREADABLE = "unreadable"
 OUTCOMES = (*(result.value for result in Result), UNREADABLE)
@@ -246,6 +248,29 @@ def _discreet(found: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> 
     return Verdict(found.result, shows, fault=_DISCREET[found.result], mistake=found.mistake)
 
 
+TO_MARK, MARKED = "to mark", "marked"
+"""How a written answer stands that is not missing."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A student's written answer. `given`: what a person gave it; None as long as nobody has."""
+
+    item: Written
+    text: str
+    given: Given | None = None
+
+    @property
+    def outcome(self) -> str:
+        """How it stands: without a text there is nothing to mark."""
+        return (MARKED if self.given else TO_MARK) if self.text else Result.MISSING.value
+
+    @property
+    def points(self) -> int:
+        """What it has earned so far."""
+        return self.given.points if self.given and self.text else 0
+
+
 @dataclass(frozen=True)
 class Graded:
     """One student's marks. `submission`: "read", or in a word why not; `fault`: in a sentence."""
@@ -254,13 +279,19 @@ class Graded:
     submission: str
     fault: str | None
     marks: tuple[Mark, ...]
+    texts: tuple[Text, ...] = ()
 
     @property
     def points(self) -> float:
-        """What the student has earned."""
-        return sum(mark.points for mark in self.marks)
+        """What the student has earned so far."""
+        return sum((part.points for part in (*self.marks, *self.texts)), 0.0)
 
     @property
     def most(self) -> int:
         """What could be earned."""
-        return sum(mark.exercise.points for mark in self.marks)
+        return sum(mark.exercise.points for mark in self.marks) + sum(text.item.points for text in self.texts)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether nothing waits for a person."""
+        return all(text.outcome != TO_MARK for text in self.texts)

@@ -14,7 +14,8 @@ from companion.course.grading.feedback import page
 from companion.course.grading.grade import TRIED
 from companion.course.grading.gradebook import COLUMNS, quoted
 from companion.course.grading.lateness import Lateness
-from companion.course.grading.mark import OUTCOMES, Graded, Mark
+from companion.course.grading.mark import OUTCOMES, TO_MARK, Graded, Mark
+from companion.course.written.sheet import text_id
 from companion.ground import readable
 from companion.ground.atomic import write_atomic
 
@@ -26,12 +27,14 @@ def table(graded: Sequence[Graded], assignment: str, rule: Lateness | None = Non
     """The marks as CSV: nbgrader's columns, how the submission was, and for each exercise its outcome and its points;
     where groups of its cases earn points by themselves, those of each, too.
 
-    What could not be read has no score: it is for the instructor to say what that is worth.
+    What could not be read has no score: it is for the instructor to say what that is worth. Nor has who waits for the
+    mark of a written answer; `raw_score` is then what was earned so far.
 
     rule:  what late work costs; without one, nothing.
     """
     chosen = [mark.exercise for mark in graded[0].marks] if graded else []
     columns = [*COLUMNS, "submission", *(name for exercise in chosen for name in _columns(exercise))]
+    columns += [name for text in (graded[0].texts if graded else ()) for name in text_columns(text.item.id)]
     text = io.StringIO()
     rows = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     rows.writeheader()
@@ -44,14 +47,28 @@ def table(graded: Sequence[Graded], assignment: str, rule: Lateness | None = Non
             "submission": student.submission,
         }
         if student.submission in TRIED:
-            points = student.points
-            penalty = rule.penalty(points, student.handed.timestamp) if rule else 0.0
-            row |= {"raw_score": f"{points}", "late_submission_penalty": f"{penalty:.6g}"}
-            row["score"] = f"{round(points - penalty, 6)}"
+            row |= scored(student.points, student.is_marked, student.handed.timestamp, rule)
         for mark in student.marks:
             row |= dict(zip(_columns(mark.exercise), (mark.outcome, f"{mark.points:g}", _groups(mark)), strict=False))
+        for wrote in student.texts:
+            points = "" if wrote.outcome == TO_MARK else f"{wrote.points:g}"
+            row |= dict(zip(text_columns(wrote.item.id), (wrote.outcome, points, text_id(wrote.text)), strict=True))
         rows.writerow(row)
     return text.getvalue()
+
+
+def scored(points: float, is_marked: bool, timestamp: str, rule: Lateness | None) -> dict[str, str]:
+    """The cells of a student's score. `is_marked`: nothing waits for a person."""
+    if not is_marked:
+        return {"raw_score": f"{points}", "late_submission_penalty": "", "score": ""}
+    penalty = rule.penalty(points, timestamp) if rule else 0.0
+    score = f"{round(points - penalty, 6)}"
+    return {"raw_score": f"{points}", "late_submission_penalty": f"{penalty:.6g}", "score": score}
+
+
+def text_columns(id: str) -> list[str]:
+    """The columns of a written answer: how it stands, its points, and which text they are for."""
+    return [id, f"{id} points", f"{id} text"]
 
 
 def _columns(exercise: Exercise) -> list[str]:

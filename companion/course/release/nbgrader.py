@@ -12,6 +12,7 @@ from typing import Any
 from nbformat import from_dict
 
 from companion.checking.exercise import BEGIN, END, STUB
+from companion.course.grading.answers import TEXT_STUB
 from companion.course.release.cells import Cell, Notebook
 
 BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
@@ -32,6 +33,11 @@ def graded(grade_id: str, points: float, cell: Cell) -> Cell:
     return _marked(cell, grade_id, grade=True, locked=True, points=points)
 
 
+def marked_by_hand(grade_id: str, points: float, cell: Cell) -> Cell:
+    """A cell for what a person marks."""
+    return _marked(cell, grade_id, grade=True, solution=True, points=points)
+
+
 def _marked(cell: Cell, grade_id: str, **marks: Any) -> Cell:
     marks = {"grade": False, "locked": False, "solution": False, "task": False} | marks
     return from_dict(
@@ -47,7 +53,8 @@ def released(source: Notebook) -> Notebook:
 def _released(cell: Cell) -> Cell:
     metadata = dict(cell["metadata"])
     marks = dict(metadata["nbgrader"])
-    text = _cut(cell["source"], BEGIN, END, STUB) if marks["solution"] else cell["source"]
+    stub = STUB if cell["cell_type"] == "code" else TEXT_STUB
+    text = _cut(cell["source"], BEGIN, END, stub) if marks["solution"] else cell["source"]
     cell = from_dict(cell | {"source": _cut(text, BEGIN_HIDDEN, END_HIDDEN, None)})
     metadata["deletable"] = False
     if not marks["solution"]:

@@ -15,7 +15,7 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from companion.checking.exercise import Exercise
+from companion.checking.exercise import BEGIN, END, Exercise
 from companion.checking.sealed import seal
 from companion.checking.student import to_text as key_text
 from companion.course.release.cells import (
@@ -32,10 +32,11 @@ from companion.course.release.cells import (
 )
 from companion.course.release.documents import document
 from companion.course.release.instructor import page
-from companion.course.release.nbgrader import graded, locked, released, solution
+from companion.course.release.nbgrader import graded, locked, marked_by_hand, released, solution
 from companion.course.release.problem_set import ProblemSet
 from companion.course.release.questions import is_question
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, parts
+from companion.course.written.items import MARK, Written, marking_page, rubric
 from companion.ground.atomic import write_atomic
 from companion.ground.readable import count
 
@@ -45,8 +46,7 @@ PACKAGE = "exercise_check"
 
 def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
     """The instructor's notebook: nbgrader's metadata, schema 3."""
-    total = sum(exercise.points for exercise in pset.exercises)
-    exercises, points = count(len(pset.exercises), "exercise"), count(total, "point")
+    exercises, points = count(len(pset.exercises) + len(pset.written), "exercise"), count(pset.points, "point")
     about = document("about.md").rstrip("\n").format(name=pset.name, exercises=exercises, points=points)
     cells: list[Cell] = [
         locked("about", markdown(about)),
@@ -59,7 +59,24 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
             solution(f"answer_{place}", code(marked_solution(exercise))),
             *_checks(exercise, place, secret),
         ]
+    for item in pset.written:
+        cells += _written(item)
     return notebook(cells)
+
+
+def _written(item: Written) -> list[Cell]:
+    """What is asked, what to run, and where to write; the source has a model answer there."""
+    place = item.id.replace(".", "_").replace("-", "_")
+    facts = f"*{count(item.points, 'point')}, given by a person. About {count(item.minutes, 'minute')}.*"
+    asked = f"## {item.id} {item.title}\n\n{facts}\n\n{item.prompt}\n\n**How it is marked**\n\n{rubric(item)}"
+    answer = (
+        f"**{MARK}{item.id}** (below this line; add cells of text as you need them)\n\n{BEGIN}\n{item.model}\n{END}"
+    )
+    return [
+        locked(f"statement_{place}", markdown(asked)),
+        *([locked(f"run_{place}", code(item.code))] if item.code else []),
+        marked_by_hand(f"written_{place}", item.points, markdown(answer)),
+    ]
 
 
 def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
@@ -116,7 +133,9 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
             for path, content in contents.items():
                 write_atomic(unfinished / folder / path, content)
         write_atomic(unfinished / "page", page(pset))
-        for made, place in zip(("source", "release", "page"), places, strict=True):
+        if pset.written:
+            write_atomic(unfinished / "marking", "\n".join(map(marking_page, pset.written)))
+        for made, place in zip(("source", "release", "page", "marking"), places, strict=False):
             place.parent.mkdir(exist_ok=True)
             (unfinished / made).rename(place)
     finally:
@@ -129,10 +148,14 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
 
 
 def check_free(pset: ProblemSet, out: Path) -> list[Path]:
-    """Where a problem set goes: its source, its release, its page. Raises `ValueError` if one is there already."""
+    """Where a problem set goes: its source, its release, its page, and the one for whoever marks written answers.
+
+    Raises `ValueError` if one is there already.
+    """
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out {out}: expected a folder, got a file")
     places = [out / "source" / pset.name, out / "release" / pset.name, out / f"{pset.name}.md"]
+    places += [out / f"{pset.name}_marking.md"] * bool(pset.written)
     for place in places:
         if place.exists():
             raise ValueError(

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -23,15 +24,16 @@ FILL = "    return torch.zeros(queries, keys).masked_fill(~may_look, -math.inf)\
 WRONG = f"def causal_mask(queries, keys):\n{TRIANGLE}{FILL}"
 RIGHT = "\n".join(exercises()[id].solution for id in ("2.5", "6.3"))
 PARTLY = RIGHT.replace("(g * hat).sum(", "(g * hat).mean(")  # one token alone comes out right: 1 of the 4 points
+TEXTS = {"dora": "The loss falls from 3.34.\n\nThen, at 60, it turns.", "emmy": "=1+1"}
 BUNDLES = ["--gradescope", "week2.zip", "--github-classroom", "template"]
 CANVAS = (
     "Student,ID,SIS User ID,SIS Login ID,Section,week2 (4711),week3 (4712)\n"
-    "    Points Possible,,,,,6,5\n"
+    "    Points Possible,,,,,10,5\n"
     + "".join(f'"{name.title()}, Student",{100 + at},,{name},A,,1.5\n' for at, name in enumerate(NAMES))
     + '"Student, Test",999,,,A,,\n'
 )
 MOODLE = "Identifier,Full name,Email address,Status,Grade,Maximum grade,Feedback comments\n" + "".join(
-    f"Participant {500 + at},{name.title()} S,{name}@school,Submitted,,6.00,\n" for at, name in enumerate(NAMES)
+    f"Participant {500 + at},{name.title()} S,{name}@school,Submitted,,10.00,\n" for at, name in enumerate(NAMES)
 )
 
 
@@ -83,26 +85,62 @@ def classroom(template, answers):
     return sum(points for points, end in zip(most, ended, strict=True) if end == "pass"), sum(most)
 
 
+def written(released, answers, name, folder):
+    """A notebook as it was released, with these answers, and a text under the line that asks for one."""
+    book = json.loads(released.read_text())
+    for cell in book["cells"]:
+        cell["source"] = "".join(cell["source"]).replace("YOUR ANSWER HERE", TEXTS[name].partition("\n\n")[0])
+        if "Your answer to 14.curves" in cell["source"]:
+            last = cell
+    more = {"cell_type": "markdown", "source": TEXTS[name].partition("\n\n")[2], "metadata": {}}
+    book["cells"].insert(book["cells"].index(last) + 1, more)
+    book["cells"].append({"cell_type": "code", "source": answers, "metadata": {}})
+    file = folder / f"{name}.ipynb"
+    file.write_text(json.dumps(book))
+    return file
+
+
+def fill(sheet, marks):
+    """What a marker does to a sheet."""
+    rows = rows_of(sheet.read_text())
+    for row in rows:
+        row["points"], row["comment"] = marks[row["student_id"]]
+    with sheet.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def feedback(out, student):
+    return (out / "feedback" / f"{student}.html").read_text()
+
+
 def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def mark(student, score="2.0", most="6.0", assignment="week2"):
+def mark(student, score="2.0", most="10.0", assignment="week2"):
     return {"assignment": assignment, "student_id": student, "score": score, "max_score": most}
 
 
 @pytest.mark.slow
 def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    asked = ["--exercises", "2.5", "6.3", "--written", "14.curves"]
     rule = ["--due", "2026-11-30T12:00", "--late", "10% a day, at most 50%"]
-    assert main(["course", "release", "week2", "--exercises", "2.5", "6.3", "--out", "course", *rule, *BUNDLES]) == 0
+    assert main(["course", "release", "week2", *asked, "--out", "course", *rule, *BUNDLES]) == 0
+    assert (tmp_path / "course" / "week2_marking.md").read_text().count("**Rubric.**") == 1
     work, out = tmp_path / "in", tmp_path / "marks"
     work.mkdir()
     for at, name in enumerate(NAMES):
         answers = {"ben": WRONG, "cem": PARTLY}.get(name, RIGHT)
-        (work / f"{name}.py").write_text(answers)
+        file = work / f"{name}.py"
+        if name in TEXTS:
+            file = written(tmp_path / "course" / "release" / "week2" / "week2.ipynb", answers, name, work)
+        else:
+            file.write_text(answers)
         handed = 1796040000 + (86400 * 1.5 if name == "jo" else -at)  # 2026-11-30 12:00 UTC
-        os.utime(work / f"{name}.py", (handed, handed))
+        os.utime(file, (handed, handed))
     command = ["grade", str(work), "--pset", "week2", "--seed-file", "course/secret.seed", "--out", str(out)]
     assert main(command) == 0
     first = {row["student_id"]: row for row in rows_of((out / "marks.csv").read_text())}
@@ -116,17 +154,38 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     assert [row["students"] for row in mistakes] == ["9", "1"] and "top left corner" in mistakes[1]["mistake"]
 
     elsewhere = gradescope(tmp_path / "week2.zip", tmp_path / "autograder", PARTLY)
-    assert elsewhere["score"] == 3.0 == sum(test["score"] for test in elsewhere["tests"])
+    assert elsewhere["score"] == 3.0 == sum(test.get("score", 0) for test in elsewhere["tests"])
+    assert elsewhere["tests"][-1]["output"] == "there is no text" and "score" not in elsewhere["tests"][-1]
     assert {test["visibility"] for test in elsewhere["tests"] if "hidden" in test["name"]} == {"after_published"}
-    public = [test for test in elsewhere["tests"] if test["visibility"] == "visible"]
+    public = [test for test in elsewhere["tests"] if test["visibility"] == "visible" and "score" in test]
     assert "dgain is averaged over the tokens" in public[2]["output"] and elsewhere["stdout_visibility"] == "hidden"
     secret, chosen = (tmp_path / "course" / "secret.seed").read_bytes(), [exercises()[id] for id in ("2.5", "6.3")]
     assert search(tmp_path / "template", Guarded.of(chosen, secret.strip())) == []
     points, most = classroom(tmp_path / "template", PARTLY)
     assert (points, most) == tuple(2 * sum(test[key] for test in public) for key in ("score", "max_score")) == (3, 6)
 
+    assert [first["dora"][name] for name in ("14.curves", "raw_score", "score")] == ["to mark", "6.0", ""]
+    assert first["ada"]["14.curves"] == "missing" and "6 of 10 points so far" in feedback(out, "dora")
+    sheet = tmp_path / "sheet.csv"
+    assert main(["course", "collect", str(work), "--pset", "course/release/week2", "--to", str(sheet)]) == 0
+    assert "2 texts of 10 students" in capsys.readouterr().out
+    texts = rows_of(sheet.read_text())
+    assert [row["text"] for row in texts] == [TEXTS["dora"], "'=1+1"] and {row["points"] for row in texts} == {""}
+    before = (out / "marks.csv").read_bytes()
+    fill(sheet, {"dora": ("4", "Well compared."), "emmy": ("7", "")})
+    assert main(["course", "mark", str(sheet), "--into", str(out)]) == 2
+    assert "row 2, emmy: expected points of one of the rubric's levels, 0, 1, 2, 3, 4; got 7" in capsys.readouterr().err
+    assert (out / "marks.csv").read_bytes() == before and not (out / "written.csv").exists()
+    fill(sheet, {"dora": ("4", "Well <compared>."), "emmy": ("2", "")})
+    assert main(["course", "mark", str(sheet), "--into", str(out)]) == 0
+    first = {row["student_id"]: row for row in rows_of((out / "marks.csv").read_text())}
+    assert [first[name]["score"] for name in ("ada", "dora", "emmy", "jo")] == ["6.0", "10.0", "8.0", "4.8"]
+    page = feedback(out, "dora")
+    assert "10 of 10 points<" in page and "Well &lt;compared&gt;." in page and "4 of 4 points: Describes both" in page
+
     again = tmp_path / "again"
     again.mkdir()
+    shutil.copy2(work / "dora.ipynb", again / "dora.ipynb")  # graded again, the same text keeps its mark
     (again / "ben.py").write_text(RIGHT)
     os.utime(again / "ben.py", (1796030000, 1796030000))
     command[1] = str(again)
@@ -135,7 +194,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     assert len(rows_of((out / "marks.csv").read_text())) == 10
     assert main([*command, "--regrade"]) == 0
     told = capsys.readouterr().out
-    assert "ben: 0.0 -> 6.0 (2.5 wrong -> right, 6.3 missing -> right)" in told and "1 of 1 marks changed" in told
+    assert "ben: 0.0 -> 6.0 (2.5 wrong -> right, 6.3 missing -> right)" in told and "1 of 2 marks changed" in told
     second = {row["student_id"]: row for row in rows_of((out / "marks.csv").read_text())}
     assert second.pop("ben")["score"] == "6.0" and second == {id: row for id, row in first.items() if id != "ben"}
 
@@ -150,7 +209,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
         assert main(["course", "export", str(out), "--into", f"{name}.csv", "--to", to]) == 0
         before, after = rows_of(table), rows_of((tmp_path / f"{name}_filled.csv").read_text())
         scores = [row.pop(column) for row in after]
-        assert [score for score in scores if score][-10:] == ["6.0"] * 2 + ["3.0"] + ["6.0"] * 6 + ["4.8"]
+        assert [score for score in scores if score][-10:] == ["6.0", "6.0", "3.0", "10.0", "8.0", *["6.0"] * 4, "4.8"]
         assert after == [{key: row[key] for key in row if key != column} for row in before], "nothing else changes"
 
 
@@ -220,7 +279,7 @@ def test_a_regrade_needs_the_first_marks(tmp_path, capsys):
         (CANVAS.replace("SIS Login ID", "Login"), [mark("ada")], "expected Canvas' columns"),
         (CANVAS.replace(",ben,", ",ada,"), [mark("ada")], "two students have the id 'ada'"),
         (CANVAS, [mark("ada", assignment="week9")], "expected one column for week9"),
-        (CANVAS, [mark("ada", most="3.0")], "week2 is worth 6 points there, and 3.0 here"),
+        (CANVAS, [mark("ada", most="3.0")], "week2 is worth 10 points there, and 3.0 here"),
         (MOODLE, [mark("ada@school"), mark("ada@school", assignment="week3")], "expected marks of one problem set"),
         (MOODLE.replace("Participant 501", "Participant 500"), [mark("ada@school")], "two students have the id '500'"),
     ],

@@ -212,7 +212,14 @@ def _read(channel: socket.socket, tools: _Tools) -> None:
     """Find the answers in a student's files: what is read is a stranger's, and may be made to take for ever."""
     order = json.loads(receive(channel))
     files = [(name, receive(channel, tools.reading.LARGEST)) for name in order["files"]]
-    found = tools.reading.read_answers(files, order["asked"], tools.engine["forbidden"].forbidden_uses)
+    found: dict[str, Any] = {}
+    if "written" in order:
+        try:
+            found["texts"] = tools.reading.read_texts(files, order["written"])
+        except tools.reading.Unreadable as error:
+            found["unreadable"] = str(error)
+    else:
+        found = tools.reading.read_answers(files, order["asked"], tools.engine["forbidden"].forbidden_uses)
     send(channel, json.dumps(found).encode())
 
 

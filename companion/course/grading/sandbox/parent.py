@@ -123,7 +123,22 @@ class Worker:
 
         Raises `Unreadable` for what is not a notebook, and for what takes more time or memory than the limits allow.
         """
-        header = json.dumps({"files": [name for name, _ in files], "asked": {k: list(v) for k, v in asked.items()}})
+        found = self._read(files, {"asked": {k: list(v) for k, v in asked.items()}})
+        answers = {}
+        for name, told in found["answers"].items():
+            broken = None if told["broken"] is None else _plain(told["broken"])
+            answer = Answer(told["program"], broken, tuple(_plain(note) for note in told["notes"]))
+            used = None if told["used"] is None else tuple(_plain(word) for word in told["used"])
+            answers[name] = Found(told["defined"], answer, used)
+        return found["empty"], answers
+
+    def read_texts(self, files: Sequence[tuple[str, bytes]], lines: Sequence[str]) -> dict[str, str]:
+        """What a student wrote under these lines, by line, in a process of its own. Raises as `read`."""
+        texts = self._read(files, {"written": list(lines)})["texts"]
+        return {line: _readable(texts[line]) for line in lines}
+
+    def _read(self, files: Sequence[tuple[str, bytes]], order: Mapping[str, Any]) -> dict[str, Any]:
+        header = json.dumps({"files": [name for name, _ in files], **order})
         end = time.monotonic() + self.limits.seconds
 
         def converse(ours: socket.socket) -> bytes:
@@ -142,13 +157,7 @@ class Worker:
             raise Unreadable(f"it cannot be read within {memory}, or holds more code than is graded") from None
         if "unreadable" in found:
             raise Unreadable(_plain(found["unreadable"]))
-        answers = {}
-        for name, told in found["answers"].items():
-            broken = None if told["broken"] is None else _plain(told["broken"])
-            answer = Answer(told["program"], broken, tuple(_plain(note) for note in told["notes"]))
-            used = None if told["used"] is None else tuple(_plain(word) for word in told["used"])
-            answers[name] = Found(told["defined"], answer, used)
-        return found["empty"], answers
+        return found
 
     def run(self, program: Program, cases: Sequence[Case], order: Sequence[int]) -> Run:
         """Define a program's names, and call its function on the cases in this order, in a process of its own."""
@@ -328,6 +337,11 @@ def _plain(text: str) -> str:
     short = text[: MOST_TEXT + 1]
     shown = "".join(letter if letter.isprintable() else " " for letter in short)
     return shown if len(short) <= MOST_TEXT else shown[:-1] + " ..."
+
+
+def _readable(text: str) -> str:
+    """A student's text of several lines: nothing that a terminal obeys."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in str(text))
 
 
 def _check_size(value: Any) -> None:
