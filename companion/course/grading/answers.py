@@ -199,18 +199,18 @@ def read_texts(files: Sequence[tuple[str, bytes]], wanted: Sequence[str]) -> dic
     """
     found = dict.fromkeys(wanted, "")
     for name, data in files:
-        parts: dict[str, list[str]] = {}
+        parts: list[tuple[str, list[str]]] = []
         line = None
         for kind, source in [] if name.endswith(".py") else _cells(name, data):
             begins = next((other for other in wanted if other in source), None)
             if begins is not None:
                 line, source = begins, source.partition(begins)[2].partition("\n")[2]
-                parts[line] = []
+                parts.append((line, []))
             elif kind != "markdown" or _HEADING.match(source):
                 line = None
             if line is not None:
-                parts[line].append(source)
-        for line, sources in parts.items():
+                parts[-1][1].append(source)
+        for line, sources in parts:
             text = "\n\n".join(sources).replace(TEXT_STUB, "").strip()
             found[line] = (text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]} [...]") or found[line]
     return found

@@ -284,7 +284,7 @@ class Graded:
     @property
     def points(self) -> float:
         """What the student has earned so far."""
-        return sum((part.points for part in (*self.marks, *self.texts)), 0.0)
+        return sum((mark.points for mark in self.marks), 0.0) + sum(text.points for text in self.texts)
 
     @property
     def most(self) -> int:

@@ -24,12 +24,12 @@ def page(pset: ProblemSet) -> str:
         told = "**Partial credit.** Each group of cases earns its points by itself, half of them for hidden cases,"
         rows += ["", f"{told} if the first one is right:", "", *credit]
     if pset.written:
-        told = [f"{item.id} {item.title} ({count(item.points, 'point')})" for item in pset.written]
+        items = [f"{item.id} {item.title} ({count(item.points, 'point')})" for item in pset.written]
         sheet = f"`companion course collect SUBMISSIONS --pset {pset.name} --to sheet.csv`"
         marks = f"companion course mark sheet.csv --into marks/{pset.name}"
-        rows += ["", f"**Written answers**, marked by a person: {', '.join(told)}. {sheet} collects the texts;"]
+        rows += ["", f"**Written answers**, marked by a person: {', '.join(items)}. {sheet} collects the texts;"]
         rows += [f"`{pset.name}_marking.md` is the marker's page; `{marks}` puts the points into the marks."]
-    minutes = sum(one.minutes for one in (*pset.exercises, *pset.written))
+    minutes = sum(one.minutes for one in pset.exercises) + sum(item.minutes for item in pset.written)
     points = count(pset.points, "point")
     exercises = count(len(pset.exercises) + len(pset.written), "exercise")
     text = document("instructor.md")

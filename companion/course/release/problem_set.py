@@ -39,7 +39,7 @@ class ProblemSet:
     @property
     def points(self) -> int:
         """What a set can earn whose questions are dealt."""
-        return sum(one.points for one in (*self.exercises, *self.written))
+        return sum(one.points for one in self.exercises) + sum(item.points for item in self.written)
 
     @classmethod
     def of(cls, name: str, ids: Sequence[str], asked: Sequence[str] = (), written: Sequence[str] = ()) -> ProblemSet:
