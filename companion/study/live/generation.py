@@ -77,10 +77,12 @@ def triangle(words: Sequence[str], *, start: int = 1, caption: str = "") -> None
     rows = ["keys", "values", *words]
     for i in range(start):
         newest = i == start - 1
-        drawn = [(row, i, new if newest else kept) for row in (0, 1)]
+        drawn = [(float(row), i, new if newest else kept) for row in (0, 1)]
         drawn += [(2.4 + i, j, new if newest else gone) for j in range(i + 1)]
         for row, column, look in drawn:
-            ax.add_patch(Rectangle((column - 0.45, row - 0.42), 0.9, 0.84, **look))
+            cell = Rectangle((column - 0.45, row - 0.42), 0.9, 0.84)
+            cell.set(**look)
+            ax.add_patch(cell)
     ax.set(xlim=(-0.6, n - 0.4), ylim=(n + 2, -0.6), xlabel="token looked at", ylabel="query of")
     ax.yaxis.set_label_coords(-0.13, 0.36)
     ax.set_xticks(range(n), words)
