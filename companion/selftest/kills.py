@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from tqdm.auto import tqdm
 
 import companion
-from companion.readable import table
+from companion.ground.readable import table
 from companion.selftest.plan import KILL, Plan, digest
 from companion.training.checkpoints import Saved
 from companion.training.folder import MACHINE_FIELDS, RunFolder
