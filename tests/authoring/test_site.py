@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from PIL import Image
 
-from authoring.site import finish, formula, links, mathml, notebook, output, reference, repository
+from authoring.site import finish, formula, front, links, mathml, notebook, output, reference, repository
 from authoring.site.fault import Broken, Faults
 from authoring.site.formula import Formula, Formulas
 from authoring.site.pages import Course
@@ -132,6 +132,23 @@ def test_a_notebook_that_is_missing_or_not_listed_is_told(course):
         "notebooks/02_small.ipynb: has never been built. Run: make notebooks",
         "notebooks/03_other.ipynb: is not in start.ipynb. Run: make notebooks",
         "notebooks/exercises/02_exercises.ipynb: is not a notebook. Run: make notebooks",
+    ]
+
+
+def test_the_front_page_shows_a_moving_figure_of_a_lesson_or_says_that_there_is_none(course):
+    faults = Faults()
+    press = press_of(course, faults)
+    assert 'data-live="hover"' in front.figure(press.links.course, press, "02", "hover")
+    assert 'href="02_small.html">Begin: 02 Small<' in front.begin(press.links.course)
+    faults.stop()
+    assert not front.figure(press.links.course, press, "02", "dials") + front.figure(
+        press.links.course, press, "03", "x"
+    )
+    with pytest.raises(Broken) as broken:
+        faults.stop()
+    assert broken.value.faults == [
+        "index.md: there is no moving figure 'dials' in lesson 02",
+        "index.md: there is no moving figure 'x' in lesson 03",
     ]
 
 
