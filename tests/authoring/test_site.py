@@ -188,6 +188,15 @@ def test_a_large_bracket_with_a_power_grows_with_its_partner():
     assert mathml.mended(alone) == alone
 
 
+def test_a_root_of_a_letter_with_an_index_stays_as_small_as_that_of_a_letter():
+    index = "<msub><mi>d</mi><mi>k</mi></msub>"
+    padded = f'<math><msqrt><mpadded depth="0.1em">{index}</mpadded></msqrt></math>'
+    assert mathml.mended(f"<math><msqrt>{index}</msqrt></math>") == padded
+    for tall in ("<mi>d</mi>", f"<msup>{index}<mn>2</mn></msup>", f"<mfrac>{index}<mn>2</mn></mfrac>"):
+        given = f"<math><msqrt>{tall}</msqrt></math>"
+        assert mathml.mended(given) == given
+
+
 def test_a_line_may_break_in_a_long_formula_after_a_sign_that_stands_in_no_bracket():
     signs = "a=(b+c)+d"
     row = "".join(f"<{tag}>{sign}</{tag}>" for sign in signs for tag in ["mi" if sign.isalpha() else "mo"])
