@@ -1,6 +1,6 @@
 """For a run of nbval over the notebooks: a progress file that is nobody's, the help topics of Python emptied (they
-differ between versions, and no cell may depend on them), numbers behind `≈` left out of what is compared, and how long
-each lesson took."""
+differ between versions, and no cell may depend on them), numbers behind `≈` left out of what is compared, kernels that
+are there at once, and how long each lesson took."""
 
 import os
 import tempfile
@@ -16,6 +16,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_without_topics, os.env
 def pytest_configure(config):
     if config.getoption("nbval_sanitize_with", None) is None:
         config.option.nbval_sanitize_with = str(Path(__file__).with_name("nbval.cfg"))
+    if config.getoption("nbval", False):
+        from authoring import kernels
+
+        kernels.use()
 
 
 def pytest_terminal_summary(terminalreporter):
