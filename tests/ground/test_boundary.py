@@ -5,6 +5,7 @@ Before, these were errors from deep inside PyTorch, or numbers that meant nothin
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from companion import (
     load_pretrained,
 )
 from companion.generation.generate import Rules, generate_long
+from companion.ground.boundary import check_device
 from companion.layers.attention import attend
 from companion.layers.moe import route, within_capacity
 from companion.layers.positions import rotary_angles, rotate
@@ -324,6 +326,22 @@ def test_the_largest_temperatures_draw_all_alike_but_what_is_ruled_out():
     for temperature in (1e30, 10**30, 1e300):
         torch.testing.assert_close(Sampling(temperature).probabilities(logits)[:, :3], third)
         assert Sampling(temperature).probabilities(logits)[0, 3] == 0
+
+
+def test_the_smallest_shares_keep_the_likeliest_token():
+    logits = torch.tensor([[1.0, 5.0, 3.0, -math.inf], [2.0, 0.0, 0.0, 2.0]])
+    for share in (1e-3, 1e-46, 1e-300):  # the last two are 0 in float32
+        likely = Sampling(top_p=share).probabilities(logits)
+        torch.testing.assert_close(likely, torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]))
+
+
+def test_sizes_that_no_tensor_has_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"experts=10{30}: expected a whole number below 9223372036854775808"):
+        MoEConfig(experts=10**30, top_k=2)
+    with pytest.raises(ValueError, match=r"vocab=1\d{30}: expected a whole number below"):
+        replace(MODELS["decoder"].config, vocab=10**30)
+    with pytest.raises(ValueError, match=r"device=1\d{30}: expected cpu, cuda, cuda:1 or mps"):
+        check_device(10**30)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
