@@ -183,6 +183,12 @@ MISUSES = {
     "rewinding to truth": (lambda: filled().rewind(True), "lengths=True"),
     "rewinding to floats": (lambda: filled().rewind(torch.tensor([1.0, 2.0])), "lengths is float32"),
     "rewinding three of two": (lambda: filled().rewind(torch.tensor([1, 2, 3])), "lengths is int64 of shape (3,)"),
+    "a row too many": (
+        lambda: filled().select(torch.tensor([0, 9])),
+        "rows=[0, 9]: expected numbers of rows from 0 to 1",
+    ),
+    "a row before the first": (lambda: filled().select(torch.tensor([-1])), "rows=[-1]: expected numbers of rows"),
+    "a name too long for a path": (lambda: load_pretrained("x" * 5000), "expected a folder with config.json"),
     "selecting by truth": (lambda: filled().select(torch.tensor([True, False])), "rows=bool"),
     "values without a key": (lambda: attend(Q, K, V[:, :, :5]), "v has (batch, kv_head, key) = (2, 2, 5)"),
     "no heads of keys": (lambda: attend(Q, K[:, :0], V[:, :0]), "k has kv_head=0: expected a divisor of the 4 heads"),
