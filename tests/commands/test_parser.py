@@ -83,7 +83,7 @@ def test_help_may_be_asked_for_in_other_words(capsys):
         (["train", "books"], "companion train: error: books: not expected here"),
         (["generate", "--top-k", "0"], "companion generate: error: --top-k 0: expected a whole number >= 1"),
         (["grade"], "companion grade: error: FOLDER: expected the submissions; got nothing"),
-        (["course"], "companion course: error: expected an action: release, export, alike, verify or notebooks"),
+        (["course"], "expected an action: release, export, collect, mark, alike, verify or notebooks"),
         (["course", "relaese"], "companion course: error: relaese: no such command; did you mean release?"),
         (["course", "verify", "--jobs", "0"], "companion course verify: error: --jobs 0: expected a whole number >= 1"),
     ],
