@@ -64,6 +64,8 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
 
 def _stale(lesson: Lesson) -> str:
     """Why a notebook is not what its source builds; empty if it is."""
+    if not lesson.notebook.exists():
+        return "has never been built. Run: make notebooks"
     try:
         found = difference(lesson)
     except SourceError as error:

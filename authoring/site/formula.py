@@ -84,8 +84,13 @@ def converted(formulas: Iterable[Formula]) -> list[tuple[str, str]]:
     found = []
     for piece in pieces:
         math = _MATH.search(piece)
-        found.append((mended(math[0]), "") if math else ("", " ".join(next(reasons, "unknown").split())))
+        found.append((mended(math[0]), "") if math else ("", _short(next(reasons, "unknown"))))
     return found
+
+
+def _short(reason: str) -> str:
+    """Pandoc's reason in a line, without the signs that it would have taken instead."""
+    return " ".join(reason.split()).partition(" expecting ")[0]
 
 
 def _kept(tex: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ class Watch:
         watched = [name for name in forbidden if name not in UNWATCHED]
         self.seen: list[str] = []
         self._no_autograd = bool(_AUTOGRAD & {*watched})
-        self._words = [_words(_SHORT.get(name, name)) for name in watched if name not in _AUTOGRAD]
+        self._wanted = frozenset("".join(_words(_SHORT.get(name, name))) for name in watched if name not in _AUTOGRAD)
         self._names = _Names(watched, self.seen)
         self._is_blind = not watched
 
@@ -77,8 +78,7 @@ class Watch:
     def _is_forbidden(self, event: str) -> bool:
         if self._no_autograd and event.startswith(_ENGINE):
             return True
-        words = _words(event.partition("::")[2] or event.partition("#")[0])
-        return any(_contains(words, wanted) for wanted in self._words)
+        return not self._wanted.isdisjoint(_said(event))
 
 
 class _Names(TorchFunctionMode):
@@ -105,9 +105,9 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", spaced.lower())
 
 
-def _contains(words: list[str], wanted: list[str]) -> bool:
-    """Whether some words in a row say what is wanted, however that is parted."""
-    whole = "".join(wanted)
-    return any(
-        "".join(words[start:end]) == whole for start in range(len(words)) for end in range(start + 1, len(words) + 1)
-    )
+@lru_cache(maxsize=4096)
+def _said(event: str) -> frozenset[str]:
+    """All that an operator's name says, in one word of it or in several in a row, however that is parted."""
+    words = _words(event.partition("::")[2] or event.partition("#")[0])
+    ends = range(1, len(words) + 1)
+    return frozenset("".join(words[start:end]) for end in ends for start in range(end))

@@ -177,7 +177,7 @@ def load_model(
 def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     """The fields of a folder's JSON file. Raises `ValueError` if it is missing, damaged or not a JSON object."""
     path = folder / name
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # a name that is too long for a path is none
         raise ValueError(f"{folder}: expected a folder with {CONFIG} and {WEIGHTS}, found none")
     if not path.is_file():
         raise ValueError(f"{path}: expected the model's configuration, found no such file")

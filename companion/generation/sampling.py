@@ -57,7 +57,9 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     descending, order = logits.sort(dim=-1, descending=True, stable=True)
     probabilities = descending.softmax(-1, dtype=wide_dtype(logits.dtype))
     before = probabilities.cumsum(-1) - probabilities  # what the more probable tokens already add up to
-    return torch.full_like(logits, -math.inf).scatter(-1, order, descending.masked_fill(before >= p, -math.inf))
+    dropped = before >= p
+    dropped[..., :1] = False  # not even where p is too small for the dtype, and the comparison is with 0
+    return torch.full_like(logits, -math.inf).scatter(-1, order, descending.masked_fill(dropped, -math.inf))
 
 
 def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:

@@ -53,7 +53,7 @@ def check_device(device: object) -> None:
     try:
         if device is not None:
             torch.device(device)  # type: ignore[call-overload]
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError, OverflowError):
         raise ValueError(f"device={described(device)}: expected cpu, cuda, cuda:1 or mps") from None
 
 

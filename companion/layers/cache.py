@@ -360,10 +360,12 @@ class KVCache:
     def select(self, rows: Int[Tensor, "row"]) -> KVCache:
         """The given rows, in that order and as often as named, copied (beam search reorders its beams so).
 
-        Raises `ValueError` for what are no numbers of rows, (row,).
+        Raises `ValueError` for what are no numbers of rows, (row,); on a GPU their range is not looked at.
         """
         if not isinstance(rows, Tensor) or rows.dtype not in (torch.int64, torch.int32) or rows.ndim != 1:
             raise ValueError(f"rows={described(rows)}: expected a tensor of whole numbers, (row,)")
+        if rows.device.type == "cpu" and len(rows) and not (rows.min() >= 0 and rows.max() < self.batch):
+            raise ValueError(f"rows={rows.tolist()}: expected numbers of rows from 0 to {self.batch - 1}")
 
         def pick(store: Tensor, filled: int) -> Tensor:
             # What no row has filled is not worth copying. It is zero, not left undefined: a masked slot has weight

@@ -153,7 +153,8 @@ def test_the_front_page_shows_a_moving_figure_of_a_lesson_or_says_that_there_is_
 
 
 def test_a_formula_that_does_not_convert_is_told_with_its_place(monkeypatch):
-    said = "[WARNING] Could not convert TeX math \\foo{x}, rendering as TeX:\n  \\foo{x}\n     ^\n  unexpected \\foo\n"
+    said = "[WARNING] Could not convert TeX math \\foo{x}, rendering as TeX:\n  \\foo{x}\n     ^\n  unexpected \\foo"
+    said += '\n  expecting "a"\n'
     page = '<p><math display="inline"><mi>x</mi></math></p>\n<p><span class="math display">\\foo{x}</span></p>'
     monkeypatch.setattr(formula, "pandoc", lambda document: (page, said))
     formulas = Formulas()

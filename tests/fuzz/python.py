@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import tempfile
@@ -69,7 +70,10 @@ def _configuration(case: tuple[dict[str, Any], list[str]]) -> str:
         return REFUSED
     if ModelConfig.from_json(read.to_json()) != read:
         raise Fault("the round trip through JSON gives another configuration")
-    if max(read.vocab, read.d_model, read.context, read.feed_forward.d_ff, read.attention.heads) < 100 > read.layers:
+    sizes = [read.vocab, read.d_model, read.context, read.feed_forward.d_ff, read.attention.heads]
+    if read.moe is not None:
+        sizes += [read.moe.experts, read.moe.shared]
+    if max(sizes) < 100 > read.layers:
         tokens = torch.zeros(1, min(3, read.context), dtype=torch.long)
         source = {"source": tokens} if read.stack == "encoder_decoder" else {}
         torch.manual_seed(0)
@@ -158,8 +162,8 @@ CALLS = {
     "early_stopping": lambda value: (_beams(early_stopping=value), _beams(early_stopping=value)),
     "rows": lambda value: (_cache(4).select(value).lengths * 1.0, torch.full((len(value),), 4.0)),
     "route": lambda value: (route(_Q, value).weights, route(_Q, int(value)).weights),
-    "bias": lambda value: (route(_Q, 2, bias=value).weights, route(_Q, 2, bias=value.clone()).weights),
-    "angles": lambda value: (rotate(_Q, value), rotate(_Q, value.clone())),
+    "bias": lambda value: (route(_Q, 2, bias=value).weights, route(_Q, 2, bias=copy.deepcopy(value)).weights),
+    "angles": lambda value: (rotate(_Q, value), rotate(_Q, copy.deepcopy(value))),
     "device": lambda value: (_loaded(device=value), _loaded()),
     "dtype": lambda value: (_loaded(dtype=value), _loaded()),
     "name": lambda value: (load_pretrained(value).embedding.weight, _loaded()),

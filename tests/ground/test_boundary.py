@@ -5,6 +5,7 @@ Before, these were errors from deep inside PyTorch, or numbers that meant nothin
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from companion import (
     load_pretrained,
 )
 from companion.generation.generate import Rules, generate_long
+from companion.ground.boundary import check_device
 from companion.layers.attention import attend
 from companion.layers.moe import route, within_capacity
 from companion.layers.positions import rotary_angles, rotate
@@ -181,6 +183,12 @@ MISUSES = {
     "rewinding to truth": (lambda: filled().rewind(True), "lengths=True"),
     "rewinding to floats": (lambda: filled().rewind(torch.tensor([1.0, 2.0])), "lengths is float32"),
     "rewinding three of two": (lambda: filled().rewind(torch.tensor([1, 2, 3])), "lengths is int64 of shape (3,)"),
+    "a row too many": (
+        lambda: filled().select(torch.tensor([0, 9])),
+        "rows=[0, 9]: expected numbers of rows from 0 to 1",
+    ),
+    "a row before the first": (lambda: filled().select(torch.tensor([-1])), "rows=[-1]: expected numbers of rows"),
+    "a name too long for a path": (lambda: load_pretrained("x" * 5000), "expected a folder with config.json"),
     "selecting by truth": (lambda: filled().select(torch.tensor([True, False])), "rows=bool"),
     "values without a key": (lambda: attend(Q, K, V[:, :, :5]), "v has (batch, kv_head, key) = (2, 2, 5)"),
     "no heads of keys": (lambda: attend(Q, K[:, :0], V[:, :0]), "k has kv_head=0: expected a divisor of the 4 heads"),
@@ -324,6 +332,22 @@ def test_the_largest_temperatures_draw_all_alike_but_what_is_ruled_out():
     for temperature in (1e30, 10**30, 1e300):
         torch.testing.assert_close(Sampling(temperature).probabilities(logits)[:, :3], third)
         assert Sampling(temperature).probabilities(logits)[0, 3] == 0
+
+
+def test_the_smallest_shares_keep_the_likeliest_token():
+    logits = torch.tensor([[1.0, 5.0, 3.0, -math.inf], [2.0, 0.0, 0.0, 2.0]])
+    for share in (1e-3, 1e-46, 1e-300):  # the last two are 0 in float32
+        likely = Sampling(top_p=share).probabilities(logits)
+        torch.testing.assert_close(likely, torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]))
+
+
+def test_sizes_that_no_tensor_has_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"experts=10{30}: expected a whole number below 9223372036854775808"):
+        MoEConfig(experts=10**30, top_k=2)
+    with pytest.raises(ValueError, match=r"vocab=1\d{30}: expected a whole number below"):
+        replace(MODELS["decoder"].config, vocab=10**30)
+    with pytest.raises(ValueError, match=r"device=1\d{30}: expected cpu, cuda, cuda:1 or mps"):
+        check_device(10**30)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)

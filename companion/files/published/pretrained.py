@@ -11,6 +11,7 @@ with one probability.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -69,7 +70,7 @@ def pretrained_folder(name: str | Path, *, download: bool = False) -> Path:
     Raises `ValueError` if there is no such folder, and nothing may or can be fetched.
     """
     folder = Path(name)
-    if folder.is_dir():
+    if os.path.isdir(folder):  # a name that is too long for a path is none
         return folder
     if not download:
         raise ValueError(
