@@ -38,7 +38,7 @@ from authoring.lesson import Lesson, lessons, with_deeper
 from authoring.notation import meanings
 from authoring.question import SourceError
 from companion.course.release.cells import KERNEL
-from companion.files.atomic import write_atomic
+from companion.ground.atomic import write_atomic
 from companion.questions.question import Question
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

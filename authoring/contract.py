@@ -41,18 +41,13 @@ _HTML_IMAGE = re.compile(r"<img[^>]*\bsrc\s*=\s*[\"']?([^\"'\s>]+)", re.IGNORECA
 
 BESIDE_THE_MODEL = (
     "bench",
-    "boundary",
     "checking",
     "commands",
     "course",
     "exercises",
-    "fields",
-    "installed",
+    "ground",
     "make",
-    "quantities",
     "questions",
-    "readable",
-    "room",
     "selftest",
     "study",
 )

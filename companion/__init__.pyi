@@ -1,6 +1,6 @@
 """The public names of companion, in reading order; `__init__.py` imports each when it is first used."""
 
-from .config import (
+from .config.model import (
     AttentionConfig as AttentionConfig,
     EmbeddingConfig as EmbeddingConfig,
     FeedForwardConfig as FeedForwardConfig,
@@ -9,7 +9,7 @@ from .config import (
     NormConfig as NormConfig,
     PositionConfig as PositionConfig,
 )
-from .groups import RotaryScaling as RotaryScaling, WindowConfig as WindowConfig
+from .config.groups import RotaryScaling as RotaryScaling, WindowConfig as WindowConfig
 from .layers.positions import (
     Learned as Learned,
     half_from_interleaved as half_from_interleaved,

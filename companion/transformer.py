@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from companion.boundary import (
+from companion.config.model import ModelConfig
+from companion.ground.boundary import (
     check_broadcasts,
     check_ids,
     check_kind,
@@ -21,7 +22,6 @@ from companion.boundary import (
     mask_of,
     padding_of,
 )
-from companion.config import ModelConfig
 from companion.layers.attention import Attention, Mask, capped, visible_and
 from companion.layers.bert import MaskedTransform, Pooler
 from companion.layers.block import Block
@@ -242,7 +242,7 @@ class Transformer(nn.Module):
 
         Raises `ValueError` if the stack and the arguments do not fit each other, an argument has another dtype or
         shape, the tokens do not fit the cache or the learned positions, and for an id that is not in the vocabulary (on
-        a GPU only as `companion.boundary` says).
+        a GPU only as `companion.ground.boundary` says).
         """
         check_ids("tokens", tokens)
         real = None if real is None else padding_of(real)

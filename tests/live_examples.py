@@ -3,9 +3,9 @@
 import math
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig, chips
+from companion.config.presets import preset
 from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer
-from companion.presets import preset
 from companion.study import live, micro_example
 
 SENTENCE = ["The", "cat", "slept", ".", "It", "snored", "all", "night"]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.distributed import TCPStore
 
-from companion.config import (
+from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,

@@ -7,8 +7,8 @@ import torch
 from theirs import transformers
 
 from companion import ModelConfig, Transformer
+from companion.config.presets import PRESETS, RELEASES, preset
 from companion.costs.account import cache_bytes, parameters
-from companion.presets import PRESETS, RELEASES, preset
 
 
 def with_ends(name, **changes):

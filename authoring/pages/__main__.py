@@ -14,7 +14,7 @@ from pathlib import Path
 from authoring.lesson import NOTEBOOKS, Lesson, LessonError, built_lessons
 from authoring.pages import differ, front, glossary, map, notation, readme, sizing, start
 from authoring.pages.drawing import digest_in
-from companion.files.atomic import write_atomic
+from companion.ground.atomic import write_atomic
 
 
 @dataclass(frozen=True)

@@ -33,14 +33,11 @@ PACKAGE_ALT = (
 # The floors of the house, from the ground up: a name, and what stands on it (folders end in a slash; a file's own name
 # goes before its folder's). A file imports from its own floor and those below, and every file stands on one of them.
 FLOORS = (
-    (
-        "numbers, files, devices",
-        ("quantities", "readable", "installed", "files/atomic", "files/lock", "files/kept", "device", "fields", "room"),
-    ),
-    ("what a model is", ("config", "groups", "boundary")),
+    ("the ground", ("ground/",)),
+    ("what a model is", ("config/",)),
     ("one idea a file", ("layers/",)),
     ("the model", ("transformer",)),
-    ("numbers of models", ("presets", "costs/")),
+    ("numbers of models", ("config/presets", "costs/")),
     ("models on disk", ("files/",)),
     ("writing text", ("generation/",)),
     ("text and batches", ("data/",)),

@@ -10,7 +10,7 @@ from pathlib import Path
 from authoring.imports import PACKAGE
 from authoring.lesson import ROOT, Lesson, LessonError
 from authoring.pages import map
-from companion import readable
+from companion.ground import readable
 
 FILE = "../README.md"
 BEGIN, END = "<!-- the lessons, by make notebooks -->", "<!-- end of the lessons -->"

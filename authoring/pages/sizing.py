@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from authoring.lesson import Lesson
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
+from companion.config.presets import PRESETS
 from companion.costs.chips import CHIPS
 from companion.costs.sizing import (
     MOST_DEVICES,
@@ -24,8 +25,7 @@ from companion.costs.tables import (
     devices_table,
     memory_table,
 )
-from companion.presets import PRESETS
-from companion.readable import Table, figure, many, readable_bytes
+from companion.ground.readable import Table, figure, many, readable_bytes
 
 FILE = "sizing.md"
 SOURCE = Path(__file__).with_name("sizing.md")

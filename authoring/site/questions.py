@@ -9,9 +9,9 @@ from dataclasses import replace
 from authoring.site import output
 from authoring.site.notebook import Press, block, raw
 from authoring.site.pages import Course, Page
+from companion.ground.readable import count
 from companion.questions.question import Question, questions
 from companion.questions.reader import Shown
-from companion.readable import count
 
 INDEX = "questions/index"
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from companion.bench.compare import OURS, Comparison, Setting, differs
 from companion.bench.sizes import Size
-from companion.config import FeedForwardConfig, MoEConfig
+from companion.config.model import FeedForwardConfig, MoEConfig
 from companion.layers.attention import attend
 from companion.layers.feedforward import FeedForward
 from companion.layers.flex_attention import flex_attention

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from companion import account
 from companion.bench import peers
 from companion.bench.compare import OURS, Comparison, Setting, differs
 from companion.bench.sizes import Size
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
+from companion.costs import account
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 from companion.training.precision import autocast

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
 from companion.layers.positions import half_from_interleaved
 from companion.transformer import Transformer
 

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from companion import readable
 from companion.bench.compare import OURS, Comparison, LeftOut, Row
-from companion.files.atomic import write_atomic
+from companion.ground import readable
+from companion.ground.atomic import write_atomic
 
 HEAD = ("", "median", "quartiles", "ratio", "quartiles", "tokens/s", "share")
 

@@ -15,9 +15,9 @@ from companion.bench import batching, layers, models, peers, report, speculative
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
 from companion.costs.chips import Chip, measure_chip, published_peak
-from companion.device import versions
-from companion.fields import require_whole
-from companion.installed import installed
+from companion.ground.device import versions
+from companion.ground.fields import require_whole
+from companion.ground.installed import installed
 
 ROUNDS, QUICK_ROUNDS = 11, 5
 """How often everything is measured, and how often in a quick run."""

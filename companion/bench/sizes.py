@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from companion.config import AttentionConfig, EmbeddingConfig, FeedForwardConfig, ModelConfig, MoEConfig, NormConfig
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    MoEConfig,
+    NormConfig,
+)
 
 PARTS = ("train", "decode", "moe", "attention")
 """In the order in which they are measured."""

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from companion import account
 from companion.bench.compare import OURS, Comparison, Setting
 from companion.bench.models import drawn, steps_alone
 from companion.bench.sizes import Size
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
+from companion.costs import account
 from companion.generation.draft import Draft
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from companion.fields import require_whole
+from companion.ground.fields import require_whole
 
 
 @dataclass(frozen=True)

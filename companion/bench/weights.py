@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion import account
 from companion.bench.compare import OURS, Comparison, Setting
 from companion.bench.models import drawn, steps_alone
 from companion.bench.sizes import Size
+from companion.costs import account
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 from companion.generation.weights import FORMS, Prepared, largest_change, possible, prepared

@@ -6,7 +6,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import read_config, run_folder
-from companion.presets import PRESETS, preset
+from companion.config.presets import PRESETS, preset
 
 PUBLISHED = f"Published systems: {', '.join(PRESETS)}."
 

@@ -10,7 +10,7 @@ from jsonargparse import Namespace
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
-from companion.quantities import PositiveInt
+from companion.ground.quantities import PositiveInt
 
 
 def parser() -> Parser:
@@ -69,7 +69,7 @@ def run(flags: Namespace) -> int:
             raise ValueError(f"{flag} {wanted}: expected a place for a file, but {path} is a folder")
     must_be_writable(data.parent, flag, wanted)
     from companion.bench.run import QUICK_ROUNDS, ROUNDS, bench
-    from companion.device import find_device, find_precision
+    from companion.ground.device import find_device, find_precision
 
     device = find_device(flags.device)
     same = bench(

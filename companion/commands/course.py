@@ -10,8 +10,8 @@ from jsonargparse import Namespace
 
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser, add_commands
-from companion.files.atomic import write_atomic
-from companion.quantities import PositiveInt
+from companion.ground.atomic import write_atomic
+from companion.ground.quantities import PositiveInt
 
 
 def parser() -> Parser:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
-from companion.installed import installed
-from companion.readable import count
+from companion.ground.installed import installed
+from companion.ground.readable import count
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -8,8 +8,8 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
-from companion.quantities import PositiveInt
-from companion.readable import count
+from companion.ground.quantities import PositiveInt
+from companion.ground.readable import count
 from companion.training import report
 from companion.training.settings import NumberWordsSettings
 
@@ -67,7 +67,7 @@ def parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     from companion.data.corpora import read_corpus
-    from companion.device import find_device
+    from companion.ground.device import find_device
 
     device = find_device(flags.device)
     given = read_corpus(flags.data, keep_repeats=True) if flags.data else None

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 from jsonargparse import Namespace
 
-from companion import readable
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import Search, from_checkpoint, from_run, read_ids, write
-from companion.quantities import NonNegativeInt, NonNegativeNumber, PositiveInt
+from companion.ground import readable
+from companion.ground.quantities import NonNegativeInt, NonNegativeNumber, PositiveInt
 from companion.training.settings import TextSettings
 
 if TYPE_CHECKING:
@@ -131,10 +131,10 @@ def parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     _check(flags)
-    from companion.device import find_device
     from companion.generation.decoding import keep_programs
     from companion.generation.rules import Rules
     from companion.generation.sampling import Sampling
+    from companion.ground.device import find_device
 
     by_ids = bool(flags.prompt_ids)
     for prompt in flags.prompt_ids:

@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 
 from companion.commands.limits import must_be_writable, try_to_write
 from companion.commands.parser import Parser
-from companion.quantities import PositiveInt, PositiveNumber
+from companion.ground.quantities import PositiveInt, PositiveNumber
 
 
 def parser() -> Parser:

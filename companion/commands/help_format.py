@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
 
-from companion.quantities import choices, kind_of
+from companion.ground.quantities import choices, kind_of
 
 WIDTH = 80
 

@@ -13,7 +13,7 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser
 
 if TYPE_CHECKING:
-    from companion.config import ModelConfig
+    from companion.config.model import ModelConfig
     from companion.files.published.folder import Became
     from companion.files.published.inspected import Inspection
     from companion.files.published.writing import Writing
@@ -78,7 +78,7 @@ def _wrapped(text: str) -> str:
 
 def _became(ends: Sequence[Became]) -> str:
     """A line for each field: its name, its value, what became of it; what is refused first."""
-    from companion.readable import table
+    from companion.ground.readable import table
 
     def cells(end: Became) -> tuple[str, str, str]:
         value = "" if end.words == "missing" else _json(end.value)
@@ -90,7 +90,7 @@ def _became(ends: Sequence[Became]) -> str:
 
 def _json(value: object) -> str:
     """A value as the file has it, cut short."""
-    from companion.fields import shown
+    from companion.ground.fields import shown
 
     try:
         text = json.dumps(value, ensure_ascii=False)
@@ -101,7 +101,7 @@ def _json(value: object) -> str:
 
 def _settings(config: ModelConfig) -> str:
     from companion.files.published.inspected import settings_of
-    from companion.readable import table
+    from companion.ground.readable import table
 
     return table(settings_of(config), left=(0, 1), width=None)
 
@@ -109,7 +109,7 @@ def _settings(config: ModelConfig) -> str:
 def described(config: ModelConfig) -> str:
     """What a model is, in a few sentences."""
     from companion.costs.account import parameters
-    from companion.readable import count
+    from companion.ground.readable import count
 
     sizes, stack = config.sizes, config.stack.replace("_", "-")
     heads = count(sizes.heads, "head") + f" of {sizes.d_head}"
@@ -179,7 +179,7 @@ def writes(says: Writing, config: ModelConfig | None) -> str:
 def files(folder: Path, found: Inspection) -> Iterable[str]:
     """What is there and what is not; of tensors that are missing a refusal says which."""
     from companion.data.published_tokenizers import load_tokenizer
-    from companion.readable import count
+    from companion.ground.readable import count
 
     if found.tensors:
         kinds = ", ".join(f"{number} in {dtype}" for dtype, number in sorted(found.tensors.items()))

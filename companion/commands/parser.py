@@ -18,7 +18,7 @@ from jsonargparse import ActionConfigFile, ArgumentParser
 
 from companion.commands.help_format import HelpFormatter, name_of
 from companion.commands.limits import read_settings
-from companion.quantities import choices, cut, expected, kind_of
+from companion.ground.quantities import choices, cut, expected, kind_of
 
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """The help of `--device`, the same for every command."""

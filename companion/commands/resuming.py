@@ -39,7 +39,7 @@ def check_same_settings(folder: RunFolder, settings: Settings) -> None:
 def check_same_model(folder: RunFolder, record: dict[str, Any], task: Task) -> None:
     """A file of --model may have changed since the run began; its settings have its name alone. A field that there was
     not yet when the run began means what it means by default."""
-    from companion.config import ModelConfig
+    from companion.config.model import ModelConfig
 
     if "model" in record and ModelConfig.from_json(json.dumps(record["model"])) != task.config:
         raise ValueError(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from companion.training.settings import NumberWordsSettings, Settings
 
 if TYPE_CHECKING:
-    from companion.config import ModelConfig
+    from companion.config.model import ModelConfig
     from companion.training.folder import RunFolder
 
 
@@ -34,7 +34,7 @@ def run_folder(path: str | None, kind: type[Settings] | None = None) -> RunFolde
 
 def read_config(name: str) -> ModelConfig:
     """The model of `--config`. Raises `ValueError` for a file that cannot be read or describes no model."""
-    from companion.config import ModelConfig
+    from companion.config.model import ModelConfig
 
     path = Path(name)
     try:

@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
-from companion.quantities import PositiveInt
+from companion.ground.quantities import PositiveInt
 
 
 def parser() -> Parser:

@@ -10,9 +10,9 @@ from jsonargparse import Namespace
 from companion.commands.account import PUBLISHED
 from companion.commands.parser import Parser
 from companion.commands.runs import read_config
-from companion.fields import shown
-from companion.presets import PRESETS, preset
-from companion.quantities import PositiveInt, PositiveNumber, Share
+from companion.config.presets import PRESETS, preset
+from companion.ground.fields import shown
+from companion.ground.quantities import PositiveInt, PositiveNumber, Share
 
 MOST = 10**9
 """Of devices, tokens in a row and rows: what is more cannot be meant."""

@@ -16,7 +16,7 @@ from jsonargparse import ActionConfigFile, Namespace
 from companion.commands.limits import REFUSED, must_be_writable, must_have_room, read_settings, refusal
 from companion.commands.parser import Parser
 from companion.commands.resuming import check_same_data, check_same_model, check_same_settings, with_its_data
-from companion.quantities import flag_type
+from companion.ground.quantities import flag_type
 from companion.training import report
 from companion.training.settings import (
     GROUPS,
@@ -161,7 +161,7 @@ def run(flags: Namespace, arguments: list[str]) -> int:
 def _train_here(flags: Namespace, arguments: list[str]) -> int:
     kind = TASKS[flags.task]
     settings = kind(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(kind)})
-    from companion.device import find_device
+    from companion.ground.device import find_device
     from companion.training.distributed.launch import check_launch, command, processes_launched, start_processes
     from companion.training.distributed.parallel import Lost
     from companion.training.folder import RunFolder
@@ -227,7 +227,7 @@ def _train_into(
 ) -> int:
     """Begin the run in `folder`, or go on with it; `held` until it ends: the folder's lock. A collective."""
     from companion.costs.chips import training_peak
-    from companion.device import find_precision
+    from companion.ground.device import find_precision
     from companion.training.run import new_record, open_task, plan, share_task
     from companion.training.trainer import Diverged
 

@@ -10,7 +10,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
-from companion.quantities import PositiveInt
+from companion.ground.quantities import PositiveInt
 from companion.training.settings import NumberWordsSettings
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def parser() -> Parser:
 def run(flags: Namespace) -> int:
     if not flags.names and sys.stdin.isatty():
         raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
-    from companion.device import find_device
+    from companion.ground.device import find_device
     from companion.training.tasks.number_words import NumberWordsTask
 
     device = find_device(flags.device)

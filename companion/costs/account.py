@@ -17,8 +17,8 @@ from typing import Any, Literal
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from companion.config import ModelConfig
-from companion.fields import require_whole
+from companion.config.model import ModelConfig
+from companion.ground.fields import require_whole
 from companion.layers.cache import columns
 
 """Dense half-precision matrix products, accumulated in fp32, in FLOPs per second (makers' data sheets; the figures

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
 from companion.costs.account import parameters, train_flops
 from companion.costs.chips import CHIPS, Chip
-from companion.fields import require_whole
+from companion.ground.fields import require_whole
 from companion.layers.moe import MoE
 from companion.transformer import Transformer
 

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import torch
 
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
 from companion.costs.account import (
     cache_bytes,
     decode_bytes,
@@ -31,8 +31,8 @@ from companion.costs.sizing import (
     row_tokens,
     train_cost,
 )
-from companion.quantities import Count, PartOfOne, Positive, check
-from companion.readable import Table, figure, many, readable_bytes, table
+from companion.ground.quantities import Count, PartOfOne, Positive, check
+from companion.ground.readable import Table, figure, many, readable_bytes, table
 
 
 @dataclass(frozen=True)

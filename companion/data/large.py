@@ -26,7 +26,7 @@ from torch import Tensor
 
 from companion.data.batches import Encoder
 from companion.data.corpora import NAMED_TEXTS, SHORTEST_REPEAT, Corpus, Document, files_of, left_out, title_of
-from companion.files.atomic import write_atomic
+from companion.ground.atomic import write_atomic
 
 LARGE = 64 * 2**20
 """Bytes of files from which text stays on disk."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from companion.data.batches import IGNORE
 from companion.data.number_names import MOST, Language, PieceKind, language
-from companion.fields import require_whole
+from companion.ground.fields import require_whole
 
 PAD, BOS, EOS = 0, 1, 2
 """Three ids for three things. Were the start symbol also the padding, or the end, its loss would be masked with it."""

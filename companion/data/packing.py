@@ -27,7 +27,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from companion.data.batches import IGNORE
-from companion.fields import require_whole
+from companion.ground.fields import require_whole
 
 PADDING = -1
 """The place of what is no token."""

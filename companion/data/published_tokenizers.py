@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from companion.fields import parse_json, shown
+from companion.ground.fields import parse_json, shown
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from companion.files.atomic import write_atomic
+from companion.ground.atomic import write_atomic
 
 SEPARATOR = "<|document|>"
 """Stands before every document. The text "<|document|>" in a document is ordinary text, never this token."""

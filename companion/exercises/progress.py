@@ -7,9 +7,9 @@ from datetime import date
 
 from companion.checking.exercise import DIFFICULTIES
 from companion.exercises.catalogue import exercises
-from companion.files.kept import read_kept, write_kept
-from companion.readable import count
-from companion.readable import table as aligned
+from companion.ground.kept import read_kept, write_kept
+from companion.ground.readable import count
+from companion.ground.readable import table as aligned
 
 FILE = "progress.json"
 

@@ -24,9 +24,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from companion.config import ModelConfig
-from companion.fields import parse_json, shown
-from companion.files.atomic import _replacing
+from companion.config.model import ModelConfig
+from companion.ground.atomic import _replacing
+from companion.ground.fields import parse_json, shown
 from companion.transformer import Transformer
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

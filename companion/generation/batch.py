@@ -25,13 +25,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.boundary import described
-from companion.config import require_whole
+from companion.config.model import require_whole
 from companion.generation.decoding import NotFinite, check_model, check_request, decode, evaluating
 from companion.generation.drawing import NOTHING, Ends, Stream, Text, draw_tokens, streams_of
 from companion.generation.rules import Rules, Until
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, prepared
+from companion.ground.boundary import described
 from companion.layers.cache import KVCache, Local
 from companion.transformer import Transformer
 

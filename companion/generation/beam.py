@@ -13,14 +13,14 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from companion.boundary import check_kind
 from companion.costs.account import cache_bytes
-from companion.fields import require_number, require_whole, shown
 from companion.generation.decoding import NotFinite, check_request, decode, evaluating, prefill
 from companion.generation.rules import Rules, Until
+from companion.ground.boundary import check_kind
+from companion.ground.fields import require_number, require_whole, shown
+from companion.ground.room import check_room
 from companion.layers.cache import KVCache
 from companion.layers.wide import wide
-from companion.room import check_room
 from companion.transformer import Transformer
 
 

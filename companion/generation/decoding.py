@@ -17,11 +17,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from companion.boundary import described
-from companion.config import ModelConfig
-from companion.fields import require_whole
-from companion.files.kept import kept_file
+from companion.config.model import ModelConfig
 from companion.generation.rules import check_ids
+from companion.ground.boundary import described
+from companion.ground.fields import require_whole
+from companion.ground.kept import kept_file
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
@@ -191,7 +191,7 @@ def compiled_decode(
 
 
 def keep_programs() -> Path | None:
-    """Let compiled programs be kept in the folder `compiled` of `companion.files.kept`, where the next process finds
+    """Let compiled programs be kept in the folder `compiled` of `companion.ground.kept`, where the next process finds
     them: what it then waits for is the tracing of the step, not the compiler. PyTorch's own place is a temporary
     folder, which does not outlive the machine's next start.
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from companion.boundary import described
-from companion.config import require_whole
+from companion.config.model import require_whole
+from companion.ground.boundary import described
 from companion.layers.cache import BACK
 from companion.transformer import Transformer
 

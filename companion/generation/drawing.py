@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from companion.boundary import check_kind
-from companion.config import require_whole
+from companion.config.model import require_whole
 from companion.generation.decoding import NotFinite
 from companion.generation.rules import Until
 from companion.generation.sampling import Sampling
+from companion.ground.boundary import check_kind
 
 Stream = int | np.random.Generator
 NOTHING = -1

@@ -17,8 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from companion.boundary import check_kind
-from companion.fields import require_whole
 from companion.generation.decoding import (
     BUCKET,
     check_model,
@@ -35,6 +33,8 @@ from companion.generation.rules import Rules, Until
 from companion.generation.sampling import Sampling
 from companion.generation.speculative import speculate
 from companion.generation.weights import Weights, prepared
+from companion.ground.boundary import check_kind
+from companion.ground.fields import require_whole
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.boundary import described
-from companion.fields import require_number, require_whole, shown
+from companion.ground.boundary import described
+from companion.ground.fields import require_number, require_whole, shown
 
 Until = Callable[[int, Sequence[int]], bool]
 """Given a row's number and its new tokens so far: do they end it?"""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.fields import require_number, require_whole
+from companion.ground.fields import require_number, require_whole
 from companion.layers.wide import wide, wide_dtype
 
 

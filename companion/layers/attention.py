@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
-from companion.boundary import check_broadcasts, described, mask_of
-from companion.config import AttentionConfig, NormConfig, PositionConfig
-from companion.fields import require, require_number
+from companion.config.model import AttentionConfig, NormConfig, PositionConfig
+from companion.ground.boundary import check_broadcasts, described, mask_of
+from companion.ground.fields import require, require_number
 from companion.layers import chunks
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.masks import Predicate, evaluate, materialize, window

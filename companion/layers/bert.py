@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from companion.config import FeedForwardConfig, NormConfig
+from companion.config.model import FeedForwardConfig, NormConfig
 from companion.layers.feedforward import activation
 from companion.layers.norms import norm
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
 from companion.layers.attention import Attention, Mask, SourceMask
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.feedforward import FeedForward

@@ -24,12 +24,12 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from companion.boundary import check_kind, described
-from companion.config import ModelConfig, ResolvedAttention
-from companion.fields import require_whole
+from companion.config.model import ModelConfig, ResolvedAttention
+from companion.ground.boundary import check_kind, described
+from companion.ground.fields import require_whole
+from companion.ground.room import check_room
 from companion.layers import chunks
 from companion.layers.masks import causal, materialize, window
-from companion.room import check_room
 
 BACK = 64
 """Tokens that a rolling layer always holds before its window, so that as many can be taken back, and columns that are

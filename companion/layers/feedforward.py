@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from companion.config import FeedForwardConfig
+from companion.config.model import FeedForwardConfig
 
 
 def activation(

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.groups import RotaryScaling
+from companion.config.groups import RotaryScaling
 
 
 def frequencies(width: int, base: float | Tensor, like: Tensor) -> Float[Tensor, "*rows pair"]:

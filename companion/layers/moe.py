@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from companion.boundary import check_routing
-from companion.config import FeedForwardConfig, MoEConfig
+from companion.config.model import FeedForwardConfig, MoEConfig
+from companion.ground.boundary import check_routing
 from companion.layers.feedforward import FeedForward, activation
 from companion.layers.grouped import grouped
 from companion.layers.visits import Reordered, by_expert

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from companion.config import NormConfig
+from companion.config.model import NormConfig
 from companion.layers.wide import wide
 
 

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from companion.boundary import described
-from companion.config import PositionConfig
-from companion.groups import RotaryScaling
+from companion.config.groups import RotaryScaling
+from companion.config.model import PositionConfig
+from companion.ground.boundary import described
 from companion.layers.frequencies import frequencies, magnitude_of, scaled_frequencies
 from companion.layers.wide import wide_dtype
 
@@ -148,7 +148,7 @@ class Rotary:
     base:     of the frequencies, see `rotary_angles`.
     layout:   which components make a pair, see `rotate`.
     width:    how many components are turned, the first of each head; the others pass. `None`: all.
-    scaling:  of the frequencies, see `companion.groups.RotaryScaling`.
+    scaling:  of the frequencies, see `companion.config.groups.RotaryScaling`.
 
     Raises `ValueError` if the width that is turned is odd.
     """

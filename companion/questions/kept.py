@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from companion.files.kept import read_kept, write_kept
+from companion.ground.kept import read_kept, write_kept
 from companion.questions.question import Question
 
 FILE = "questions.json"

@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Callable, Sequence
 from datetime import date
 
+from companion.ground.readable import count, table
 from companion.questions import kept
 from companion.questions.question import LETTERS, Question
-from companion.readable import count, table
 
 WIDTH = 80
 _SIGNS = {

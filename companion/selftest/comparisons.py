@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.files.models import load_tensors, save_tensors
 from companion.layers.attention import attend, attention_weights
 from companion.layers.cache import KVCache

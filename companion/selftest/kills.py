@@ -31,8 +31,7 @@ from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
-import companion
-from companion.readable import table
+from companion.ground.readable import table
 from companion.selftest.plan import KILL, Plan, digest
 from companion.training.checkpoints import Saved
 from companion.training.folder import MACHINE_FIELDS, RunFolder
@@ -262,7 +261,7 @@ class _Test:
         Path(plan.notes).mkdir()
         environment = {"OMP_NUM_THREADS": "1", **os.environ}  # so few numbers gain nothing from more
         environment["PYTHONPATH"] = os.pathsep.join(
-            [str(Path(companion.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+            [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
         with open(self.home / f"{run.path.name}.txt", "ab") as said:
             return subprocess.Popen(

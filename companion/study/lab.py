@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from companion.files.atomic import write_atomic
+from companion.ground.atomic import write_atomic
 from companion.study import path
 
 MINE = "my"

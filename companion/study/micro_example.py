@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from companion.config import (
+from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,

@@ -16,7 +16,7 @@ import nbformat
 from IPython.display import HTML, display
 
 from companion.exercises.progress import read_progress
-from companion.files.atomic import write_atomic
+from companion.ground.atomic import write_atomic
 from companion.questions.kept import read_answers
 from companion.questions.question import questions
 from companion.study.frame import WIDEST

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from companion.config import AttentionConfig, PositionConfig
+from companion.config.model import AttentionConfig, PositionConfig
 from companion.layers.attention import Attention
 from companion.layers.positions import Learned, rotation, sinusoidal
 

@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from companion.data.tokenizer import BytePairTokenizer
-from companion.fields import parse_json
-from companion.files.atomic import write_atomic, writing
-from companion.files.lock import locked
+from companion.ground.atomic import write_atomic, writing
+from companion.ground.fields import parse_json
+from companion.ground.lock import locked
 from companion.training.checkpoints import Checkpoints, Saved, Seals
 from companion.training.record import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
 from companion.training.settings import TextSettings

@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from companion.boundary import described
 from companion.data.batches import IGNORE
 from companion.data.packing import PADDING
+from companion.ground.boundary import described
 from companion.layers.balance import switch_loss, z_loss
 from companion.layers.masks import documents, materialize
 from companion.layers.moe import RoutingStats

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from companion.files.atomic import write_atomic
+from companion.ground.atomic import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from companion.fields import is_number, parse_json, shown
+from companion.ground.fields import is_number, parse_json, shown
 from companion.training.precision import PRECISIONS
 
 DIGEST = "digest"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from companion.readable import count, table
+from companion.ground.readable import count, table
 
 if TYPE_CHECKING:
     from companion.costs.chips import Peak

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from companion.device import versions
+from companion.ground.device import versions
 from companion.training.distributed.parallel import Parallel
 from companion.training.folder import RunFolder
 from companion.training.loop import seconds_per_update

@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
-from companion.config import (
+from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -24,7 +24,7 @@ from companion.config import (
     NormConfig,
     PositionConfig,
 )
-from companion.quantities import (
+from companion.ground.quantities import (
     Count,
     CountFromTwo,
     CountFromZero,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from companion.files.atomic import writing
+from companion.ground.atomic import writing
 
 if TYPE_CHECKING:
     from companion.training.folder import RunFolder

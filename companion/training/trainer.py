@@ -14,8 +14,8 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-from companion.boundary import check_kind, described
-from companion.fields import require_number, require_types, require_whole, shown
+from companion.ground.boundary import check_kind, described
+from companion.ground.fields import require_number, require_types, require_whole, shown
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE, RoutingStats, load_entropy
 from companion.training.ahead import Ahead

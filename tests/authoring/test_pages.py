@@ -211,7 +211,7 @@ def test_every_file_stands_on_a_floor_and_one_that_is_not_named_is_refused():
     for file in ("newcomer", "attic/newcomer", "file/atomic"):
         with pytest.raises(LessonError, match=f"{file}.py stands on no floor of the house"):
             map.floor(file)
-    assert map.floor("files/atomic") < map.floor("files/models") < map.floor("training/distributed/processes")
+    assert map.floor("ground/atomic") < map.floor("files/models") < map.floor("training/distributed/processes")
     assert map.floor("selftest/kills") < map.floor("selftest/victim")
 
 
@@ -229,13 +229,13 @@ def test_readme_shows_every_file_of_the_package_with_its_first_sentence():
     for file in map.files():
         assert map.EXERCISES.fullmatch(file) or f"{file.split('/')[-1]}.py" in lines, file
     assert re.search(
-        r"^  config\.py +What a model is: frozen, validated dataclasses that travel as JSON\.$", shown, re.M
+        r"^    model\.py +What a model is: frozen, validated dataclasses that travel as JSON\.$", shown, re.M
     )
     assert shown.count("lesson_") == 1
 
 
 def test_file_that_does_not_say_what_it_is_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "config.py").write_text("x = 1\n")
+    (tmp_path / "transformer.py").write_text("x = 1\n")
     with pytest.raises(LessonError, match="expected a first sentence"):
         readme.tree(tmp_path)
 

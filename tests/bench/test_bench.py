@@ -18,7 +18,7 @@ from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
 from companion.bench.timing import Spread, interleaved, paired_ratio
 from companion.bench.weights import own_text_cost
 from companion.commands.main import main
-from companion.config import AttentionConfig, EmbeddingConfig, MoEConfig, NormConfig
+from companion.config.model import AttentionConfig, EmbeddingConfig, MoEConfig, NormConfig
 from companion.costs.account import counted_flops
 from companion.costs.chips import Chip
 from companion.generation.generate import complete

@@ -18,7 +18,7 @@ from companion import KVCache, ModelConfig
 from companion.bench.gpu import graphs, needs, page, pieces, run, sizes
 from companion.bench.gpu.__main__ import main
 from companion.bench.gpu.figures import Figure, Record, read
-from companion.config import AttentionConfig, FeedForwardConfig
+from companion.config.model import AttentionConfig, FeedForwardConfig
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 

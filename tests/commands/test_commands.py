@@ -16,7 +16,7 @@ import torch
 from older import forget_digests
 
 from companion.commands.main import main
-from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.files.models import load_model
 from companion.training.folder import MACHINE_FIELDS, RunFolder
 from companion.training.settings import TextSettings

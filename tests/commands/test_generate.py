@@ -13,7 +13,7 @@ from theirs import bert, gpt2, llama, marian, mixtral, transformers
 
 from companion.commands.main import main
 from companion.commands.writer import from_run, own_dtype
-from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.data.published_tokenizers import load_tokenizer
 from companion.files.models import save_model
 from companion.training.folder import RunFolder

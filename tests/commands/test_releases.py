@@ -12,7 +12,7 @@ from small_tokenizers import byte_level, two_languages, with_spaces_marked
 from theirs import transformers
 
 from companion.commands.main import main
-from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.data.published_tokenizers import load_tokenizer
 from companion.files.models import save_model
 from companion.transformer import Transformer

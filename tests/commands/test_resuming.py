@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from companion.commands.resuming import check_same_model
-from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 
 CONFIG = ModelConfig(23, 8, 2, context=9, attention=AttentionConfig(2), feed_forward=FeedForwardConfig(8))
 

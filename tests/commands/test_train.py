@@ -162,7 +162,8 @@ def test_a_damaged_result_is_measured_again(home: Path, capsys) -> None:
 )
 def test_a_full_disk_is_said_with_the_command_that_goes_on(what, message, standing, home: Path, capsys) -> None:
     arguments = [*TRAIN[:4], "runs/new" if what == "run.json" else "runs/one", *TRAIN[5:]]
-    from companion.files import atomic, models
+    from companion.files import models
+    from companion.ground import atomic
 
     real = atomic._replacing
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from companion.config.presets import PRESETS
 from companion.costs.account import decode_bytes
 from companion.costs.chips import CHIPS, published_chip, published_peak, this_chip
 from companion.costs.tables import decoding_table
-from companion.presets import PRESETS
 
 
 def test_a_chip_is_found_by_both_names_and_its_figures_are_of_one_kind():

@@ -15,6 +15,7 @@ from companion import (
     Transformer,
     WindowConfig,
 )
+from companion.config.presets import PRESETS
 from companion.costs.account import cache_bytes, parameters, serve_bytes, train_flops, weights_bytes
 from companion.costs.chips import CHIPS
 from companion.costs.sizing import (
@@ -26,7 +27,6 @@ from companion.costs.sizing import (
     row_tokens,
     train_cost,
 )
-from companion.presets import PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS)

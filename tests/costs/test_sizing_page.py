@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from companion.commands.main import main
+from companion.config.presets import PRESETS
 from companion.costs.sizing import device_bytes, fewest_devices, train_cost
 from companion.costs.tables import Question, data
-from companion.presets import PRESETS
 
 PAGE = Path(__file__).parents[2] / "notebooks" / "sizing.md"
 

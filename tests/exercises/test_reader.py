@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from companion.checking.forbidden import forbidden_uses
 from companion.exercises import NotYet, check, hint, progress, solution
 from companion.exercises.progress import FILE, read_progress
-from companion.files.kept import kept_file
+from companion.ground.kept import kept_file
 
 
 @pytest.fixture(autouse=True)

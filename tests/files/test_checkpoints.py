@@ -17,8 +17,8 @@ from companion import (
     PositionConfig,
     Transformer,
 )
-from companion.files.atomic import write_atomic
 from companion.files.models import load_model, load_tensors, save_model, save_tensors
+from companion.ground.atomic import write_atomic
 
 CONFIG = ModelConfig(
     vocab=13,

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from theirs import bert, gpt2, llama, marian, mixtral
 
 from companion import ModelConfig, Transformer
-from companion.config import AttentionConfig, FeedForwardConfig
+from companion.config.model import AttentionConfig, FeedForwardConfig
 from companion.files.models import save_model
 from companion.files.published.pretrained import load_pretrained
 from companion.files.published.writing import SpecialTokens, special_tokens

@@ -26,11 +26,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here 
 import transformers
 
 from companion import KVCache, Transformer
+from companion.config.presets import PRESETS, RELEASES
 from companion.costs.account import parameters
 from companion.files.published.folder import Fields
 from companion.files.published.pretrained import READERS, load_pretrained
 from companion.layers import cache as caches
-from companion.presets import PRESETS, RELEASES
 
 PUBLISHED = sorted((Path(__file__).parents[1] / "published").glob("*.json"))
 SEEDS = range(4)

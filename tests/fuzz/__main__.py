@@ -8,7 +8,7 @@ import time
 
 from tqdm import tqdm
 
-from companion.readable import table
+from companion.ground.readable import table
 from fuzz.kinds import KINDS
 from fuzz.oracle import Found, run
 

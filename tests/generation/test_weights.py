@@ -8,14 +8,14 @@ import torch
 from models import drawn
 
 from companion import ModelConfig, MoEConfig, Transformer
-from companion.config import AttentionConfig, EmbeddingConfig, FeedForwardConfig, NormConfig, PositionConfig
+from companion.config.groups import RotaryScaling, WindowConfig
+from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig, NormConfig, PositionConfig
 from companion.generation import products
 from companion.generation import weights as forms
 from companion.generation.generate import complete, generate, generate_long
 from companion.generation.products import Product, in_eight_bits, possible
 from companion.generation.sampling import Sampling
 from companion.generation.weights import FORMS, largest_change, prepared
-from companion.groups import RotaryScaling, WindowConfig
 
 PLAIN = ModelConfig(
     80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)

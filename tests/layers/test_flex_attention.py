@@ -11,7 +11,7 @@ import torch
 from heads import assert_same, heads, some_mask
 
 from companion import Attention, AttentionConfig, KVCache, ModelConfig, PositionConfig, attend
-from companion.config import FeedForwardConfig
+from companion.config.model import FeedForwardConfig
 from companion.layers.flex_attention import flex_attention
 from companion.layers.masks import both, causal, padding, per_head, strided, window
 

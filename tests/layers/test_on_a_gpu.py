@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from companion import FeedForwardConfig, KVCache, ModelConfig, MoE, MoEConfig, Transformer, attend
-from companion.config import AttentionConfig
+from companion.config.model import AttentionConfig
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 from companion.training.trainer import Trainer, TrainingConfig

@@ -16,9 +16,9 @@ from live_examples import EXAMPLES, KEYS, QUERIES, SENTENCE
 
 from authoring.figures import faults, figures_in, words
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, account, chips
+from companion.config.presets import preset
 from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer
-from companion.presets import preset
 from companion.study import figures, live, micro_example
 from companion.study.live import moving
 from companion.study.live.walk import next_word

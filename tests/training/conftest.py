@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.data.batches import TrainingBatches
 from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer

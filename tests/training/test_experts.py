@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig
 from companion.data.batches import TrainingBatches
 from companion.layers.balance import switch_loss, z_loss
 from companion.training.evaluation import Evaluation

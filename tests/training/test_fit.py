@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import torch
 
-from companion.config import MoEConfig
+from companion.config.model import MoEConfig
 from companion.costs.account import train_flops
 from companion.data.batches import EvaluationBatches
 from companion.data.tokenizer import BytePairTokenizer

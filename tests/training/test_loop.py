@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from companion.config import (
+from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,

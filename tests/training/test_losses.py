@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig
 from companion.training import losses
 from companion.training.losses import (
     IGNORE,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from companion.config import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig, PositionConfig
-from companion.device import find_precision
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig, PositionConfig
+from companion.ground.device import find_precision
 from companion.training.distributed.processes import _WholeDraws
 from companion.training.losses import next_token_loss
 from companion.training.precision import autocast, tf32

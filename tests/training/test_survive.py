@@ -17,9 +17,9 @@ import torch
 from safetensors import SafetensorError
 
 from companion.data.batches import EvaluationBatches
-from companion.files.atomic import NotWritten
-from companion.files.lock import Busy
 from companion.files.models import load_model
+from companion.ground.atomic import NotWritten
+from companion.ground.lock import Busy
 from companion.training import checkpoints as saved_module
 from companion.training.evaluation import evaluate
 from companion.training.folder import MACHINE_FIELDS, RunFolder
@@ -390,7 +390,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone_or_killed(tmp_path)
 
 def test_a_lock_whose_holder_is_just_ending_is_taken_with_a_file_of_its_own(tmp_path, monkeypatch) -> None:
     """Between opening the file and locking it, its holder may have ended: what was locked then is no file any more."""
-    monkeypatch.setattr("companion.files.lock._PATIENCE", 60.0)
+    monkeypatch.setattr("companion.ground.lock._PATIENCE", 60.0)
     folder, taken = RunFolder(tmp_path), []
 
     def second() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from models import drawn
 
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
 from companion.data import number_words
 from companion.data.number_names import languages
 from companion.data.number_words import BOS, EOS, PAD

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from companion import readable
 from companion.bench.gpu.figures import Figure, Part
 from companion.bench.report import duration, si
+from companion.ground import readable
 
 TITLES = {
     "ceiling": "what the chip reaches",

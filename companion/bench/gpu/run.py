@@ -21,9 +21,9 @@ import torch
 from companion.bench.gpu import page
 from companion.bench.gpu.figures import Part, read
 from companion.bench.gpu.needs import absent
-from companion.device import versions
-from companion.files.atomic import write_atomic
-from companion.installed import installed
+from companion.ground.atomic import write_atomic
+from companion.ground.device import versions
+from companion.ground.installed import installed
 
 LIMITS = {
     "ceiling": 30,

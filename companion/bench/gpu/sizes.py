@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from companion.bench.sizes import SIZES, Size
-from companion.config import ModelConfig, PositionConfig
+from companion.config.model import ModelConfig, PositionConfig
+from companion.config.presets import preset
 from companion.costs.chips import Chip
-from companion.presets import preset
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from companion import readable
 from companion.course.grading.feedback import page
 from companion.course.grading.grade import TRIED
 from companion.course.grading.gradebook import COLUMNS, quoted
 from companion.course.grading.lateness import Lateness
 from companion.course.grading.mark import OUTCOMES, Graded, Mark
-from companion.files.atomic import write_atomic
+from companion.ground import readable
+from companion.ground.atomic import write_atomic
 
 LONGEST_NAME = 150
 """Bytes: with an ending, and what a half-written file is called, it fits into the 255 that a file system has."""

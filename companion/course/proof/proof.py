@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from companion.course.proof.verify import SEEDS, Trial, counts, trials
 from companion.exercises.catalogue import exercises, find_exercise
-from companion.readable import count, table
+from companion.ground.readable import count, table
 
 PLURALS = {
     "reference": "references",

@@ -29,7 +29,7 @@ from companion.checking.exercise import Answer
 from companion.course.proof.mutants import mutants
 from companion.course.seeds import is_constant
 from companion.exercises.catalogue import exercises, find_exercise
-from companion.readable import count, table
+from companion.ground.readable import count, table
 
 SEEDS = (0, 1, 2)
 """The one that readers are checked with, and others, such as a grader's."""

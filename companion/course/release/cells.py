@@ -10,7 +10,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from companion.checking.exercise import BEGIN, DIFFICULTIES, END, Exercise
-from companion.readable import count
+from companion.ground.readable import count
 
 Cell = NotebookNode
 Notebook = NotebookNode

@@ -7,7 +7,7 @@ from companion.checking.exercise import DIFFICULTIES, Exercise
 from companion.course.release.documents import document
 from companion.course.release.problem_set import ProblemSet
 from companion.course.seeds import hidden_seed, is_constant, shares
-from companion.readable import count
+from companion.ground.readable import count
 
 
 def page(pset: ProblemSet) -> str:

@@ -24,8 +24,8 @@ from companion.course.release.cells import (
 from companion.course.release.documents import document
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises
-from companion.files.atomic import write_atomic
-from companion.readable import count
+from companion.ground.atomic import write_atomic
+from companion.ground.readable import count
 
 _HOW = (
     "Write each answer into the cell that has its first line, run it, and run the check under it: it says at once how\n"

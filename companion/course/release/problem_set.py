@@ -10,7 +10,7 @@ from companion.checking.exercise import Exercise
 from companion.course.release.questions import as_exercise, find_gradable
 from companion.course.release.uses import other_exercises
 from companion.exercises.catalogue import exercises, find_exercise
-from companion.fields import shown
+from companion.ground.fields import shown
 from companion.questions.question import Question, questions
 
 LONGEST_NAME = 100

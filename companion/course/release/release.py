@@ -35,8 +35,8 @@ from companion.course.release.nbgrader import graded, locked, released, solution
 from companion.course.release.problem_set import ProblemSet
 from companion.course.release.questions import is_question
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
-from companion.files.atomic import write_atomic
-from companion.readable import count
+from companion.ground.atomic import write_atomic
+from companion.ground.readable import count
 
 PACKAGE = "exercise_check"
 """The name under which the folder `companion/checking` travels."""

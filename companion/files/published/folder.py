@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from companion.config import ModelConfig
-from companion.fields import is_number, parse_json, shown
+from companion.config.model import ModelConfig
 from companion.files.models import (
     CONFIG,
     WEIGHTS,
@@ -26,6 +25,7 @@ from companion.files.models import (
     tensor_headers,
 )
 from companion.files.published.policy import Policy, alike, kinds, policies
+from companion.ground.fields import is_number, parse_json, shown
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",

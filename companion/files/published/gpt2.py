@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from companion.config import (
+from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -14,10 +14,10 @@ from companion.config import (
     NormConfig,
     PositionConfig,
 )
-from companion.fields import require_whole
 from companion.files.published.folder import Fields
 from companion.files.published.places import Places
 from companion.files.published.reader import Reader
+from companion.ground.fields import require_whole
 
 
 def _rename(name: str) -> str:

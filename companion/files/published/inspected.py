@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
-from companion.config import ModelConfig
-from companion.fields import shown
+from companion.config.model import ModelConfig
 from companion.files.models import CONFIG, plain_dtype, read_config
 from companion.files.published.folder import Became, Fields, load_published, model_type, weight_files
 from companion.files.published.pretrained import READERS, load_pretrained
 from companion.files.published.writing import Writing, became_writing, read_writing, said_of_writing
+from companion.ground.fields import shown
 
 
 @dataclass

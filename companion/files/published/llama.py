@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from companion.config import (
+from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -20,13 +20,13 @@ from companion.config import (
     MoEConfig,
     NormConfig,
 )
-from companion.fields import shown
 from companion.files.models import raise_faults
 from companion.files.published.folder import Fields
 from companion.files.published.places import Places
 from companion.files.published.policy import alike
 from companion.files.published.reader import Reader
 from companion.files.published.rotary import GLOBAL, LOCAL, layer_types, positions, window
+from companion.ground.fields import shown
 
 GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 """Our name of a gated network, by the activation of its gate."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from companion.config import (
+from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from companion.boundary import check_device, check_dtype, check_kind
 from companion.files.models import CONFIG, WEIGHTS, load_model
 from companion.files.published import bert, gpt2, llama, marian
 from companion.files.published.folder import model_type
+from companion.ground.boundary import check_device, check_dtype, check_kind
 from companion.transformer import Transformer
 
 FETCHED = (

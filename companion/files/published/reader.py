@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
 from companion.files.models import assemble, check_dtype_of
 from companion.files.published.folder import Fields, load_published
 from companion.files.published.places import Places

@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from companion.config import PositionConfig
-from companion.fields import is_number, shown
+from companion.config.groups import RotaryScaling, WindowConfig
+from companion.config.model import PositionConfig
 from companion.files.published.folder import Fields
 from companion.files.published.policy import alike
-from companion.groups import RotaryScaling, WindowConfig
+from companion.ground.fields import is_number, shown
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 """Kinds of layers, as `layer_types` names them."""

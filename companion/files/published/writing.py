@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from companion.fields import is_number, shown
 from companion.files.models import CONFIG, read_config
 from companion.files.published.folder import Became, became_by
 from companion.files.published.policy import writing
+from companion.ground.fields import is_number, shown
 
 GENERATION = "generation_config.json"
 IDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
 from companion.costs import account
 from companion.study import figures
 from companion.study.live import moving

@@ -9,7 +9,7 @@ import torch
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from companion.config import AttentionConfig, ModelConfig
+from companion.config.model import AttentionConfig, ModelConfig
 from companion.costs import account
 from companion.costs.chips import Chip
 from companion.study import figures

@@ -15,7 +15,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from companion.fields import shown
+from companion.ground.fields import shown
 from companion.training.distributed.parallel import Elsewhere, Lost, Parallel, exit_code
 from companion.training.distributed.processes import Processes
 

@@ -13,7 +13,7 @@ from companion.data.batches import TrainingBatches, require_a_window
 from companion.data.large import SAMPLE, Parts, StreamedBatches, is_large, sample
 from companion.data.packing import PackedBatches
 from companion.data.tokenizer import BytePairTokenizer
-from companion.files.kept import kept_file
+from companion.ground.kept import kept_file
 from companion.training.folder import RunFolder
 from companion.training.precision import derived_seed
 from companion.training.settings import TextSettings

@@ -12,14 +12,14 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
 from companion.data import number_words
 from companion.data.number_words import BOS, EOS, PAD, NumberWords, PairBatches
-from companion.fields import require_whole
 from companion.generation.beam import beam_search
 from companion.generation.generate import complete
 from companion.generation.rules import Rules
 from companion.generation.sampling import Sampling
+from companion.ground.fields import require_whole
 from companion.training.losses import Loss, translation_loss
 from companion.training.plot import plot_exact_match
 from companion.training.precision import autocast, derived_seed

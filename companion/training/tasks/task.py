@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
 from companion.training.distributed.parallel import Parallel
 from companion.training.losses import Batch, Loss
 from companion.training.precision import derived_seed

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from companion.config import ModelConfig
+from companion.config.model import ModelConfig
 from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents, require_a_window
 from companion.data.corpora import NAMED_TEXTS, Corpus, Document, Split, fingerprint, read_corpus, split
 from companion.data.large import is_large, read_large
@@ -20,7 +20,7 @@ from companion.data.tokenizer import BytePairTokenizer
 from companion.data.yardsticks import yardsticks
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
-from companion.readable import count
+from companion.ground.readable import count
 from companion.training import report
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.folder import RunFolder

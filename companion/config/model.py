@@ -21,8 +21,8 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from companion.fields import build, parse_json, require, require_types, require_whole
-from companion.groups import RotaryScaling, WindowConfig, in_turn, require_pattern
+from companion.config.groups import RotaryScaling, WindowConfig, in_turn, require_pattern
+from companion.ground.fields import build, parse_json, require, require_types, require_whole
 
 
 @dataclass(frozen=True)

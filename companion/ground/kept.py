@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from companion.files.atomic import write_atomic
+from companion.ground.atomic import write_atomic
 
 Entry = TypeVar("Entry")
 

@@ -6,7 +6,7 @@ import platform
 
 import torch
 
-from companion.installed import installed
+from companion.ground.installed import installed
 
 
 def find_device(name: str) -> torch.device:

@@ -12,7 +12,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from companion.config import (
+from companion.config.groups import RotaryScaling, WindowConfig
+from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
@@ -21,7 +22,6 @@ from companion.config import (
     NormConfig,
     PositionConfig,
 )
-from companion.groups import RotaryScaling, WindowConfig
 
 
 def _transformer(d_model: int, heads: int, d_ff: int, dropout: float) -> ModelConfig:

@@ -1,5 +1,5 @@
 """Small groups of a configuration that models for long texts have: how rotary positions reach further than they were
-trained to, and which layers look through a window. `companion.config` says what the groups around them are.
+trained to, and which layers look through a window. `companion.config.model` says what the groups around them are.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from companion.fields import require, require_types, require_whole
+from companion.ground.fields import require, require_types, require_whole
 
 _Kind = TypeVar("_Kind")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from companion.files.atomic import writing
+from companion.ground.atomic import writing
 
 _PATIENCE = 0.5
 """Seconds to try again: a holder that has just ended may still be removing the file."""

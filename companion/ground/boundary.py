@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from companion.fields import shown
+from companion.ground.fields import shown
 
 CHECKS_IDS = os.environ.get("COMPANION_CHECK_IDS") == "1"
 """Whether ids are looked at on devices that have to be waited for."""
