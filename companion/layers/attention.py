@@ -339,6 +339,7 @@ class Attention(nn.Module):
         if width is None:
             heads = attend(q, k, v, mask=mask, causal=causal, **options)
         else:
+            assert mask is None or isinstance(mask, Tensor)
             heads = chunks.in_chunks(lambda q, k, v, seen: attend(q, k, v, mask=seen, **options), q, k, v, width, mask)
         return self.output(self._merge(heads))
 
