@@ -48,7 +48,7 @@ help:
 	@echo '  make check-notebooks   seconds, runs no cell: are the notebooks what their sources build, and in good form?'
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
 	@echo '  make machines          the same and the tests of numbers as on other processors, and a table of what differs (hours);'
-	@echo '                         LESSON="13 tests" and SETTING="avx2 odd-loads" choose, MACHINES=--list explains'
+	@echo '                         LESSON="13 tests" and SETTING="avx2 odd-loads+hash-1" choose, MACHINES=--list explains'
 	@echo '  make verify            try every exercise with all that is right and all that is wrong, and count'
 	@echo '  make mutants           change one thing in each reference, and count which changes the checks do not notice (minutes)'
 	@echo '  make solved            write the exercises with their solutions into build/solved'

@@ -1,21 +1,27 @@
 """For a run of nbval over the notebooks: a progress file that is nobody's, the help topics of Python emptied (they
-differ between versions, and no cell may depend on them), numbers behind `≈` left out of what is compared, and how long
-each lesson took."""
+differ between versions, and no cell may depend on them), what takes long to import left out, numbers behind `≈` left
+out of what is compared, kernels that are there at once, and how long each lesson took."""
 
 import os
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
 _home = tempfile.TemporaryDirectory(prefix="progress-")
 os.environ.setdefault("COMPANION_HOME", _home.name)
-_without_topics = str(Path(__file__).parent.parent / "tests" / "without_topics")
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_without_topics, os.environ.get("PYTHONPATH")]))
+_left_out = str(Path(__file__).parent.parent / "tests" / "left_out")
+sys.path.insert(0, _left_out)  # before nbval imports what is left out there
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_left_out, os.environ.get("PYTHONPATH")]))
 
 
 def pytest_configure(config):
     if config.getoption("nbval_sanitize_with", None) is None:
         config.option.nbval_sanitize_with = str(Path(__file__).with_name("nbval.cfg"))
+    if config.getoption("nbval", False):
+        from authoring import kernels
+
+        kernels.use()
 
 
 def pytest_terminal_summary(terminalreporter):

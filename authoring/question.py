@@ -8,7 +8,9 @@
     ```
 
 A number has `= 1.414 ± 0.01 | why`, known mistakes `~ 2 | why`, and, if you like, `* | what is said of any other
-number`. A prediction has `> what happens`. A line that is indented goes on with the one above.
+number`. A prediction has `> what happens`; with choices `- [ ] it stays | why not` and reasons `+ [x] squares add up |
+why` as well, it can be graded, and `:alone: 1` gives one of its two points for the right choice with a wrong reason. A
+lesson shows neither. A line that is indented goes on with the one above.
 """
 
 from __future__ import annotations
@@ -26,8 +28,12 @@ from companion.questions.terminal import readable
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 _MATHS = re.compile(r"\$[^$\n]+\$")
-_ANSWER = re.compile(r"^(- \[[ xX]\]|=|~|\*|>)(?:\s+(.*))?$")
-_MARKS = {"choice": ("- [ ]", "- [x]"), "number": ("=", "~", "*"), "predict": (">",)}
+_ANSWER = re.compile(r"^([-+] \[[ xX]\]|=|~|\*|>)(?:\s+(.*))?$")
+_MARKS = {
+    "choice": ("- [ ]", "- [x]"),
+    "number": ("=", "~", "*"),
+    "predict": (">", "- [ ]", "- [x]", "+ [ ]", "+ [x]"),
+}
 
 
 class SourceError(Exception):
@@ -57,12 +63,15 @@ class Draft:
     def finished(self, resolve: Callable[[str], str]) -> Question:
         """The question with its texts' roles resolved, and as HTML."""
         texts = vars(self.question)
-        answers = tuple(
-            Answer(resolve(answer.text), answer.right, resolve(answer.why), answer.tolerance)
-            for answer in self.question.answers
-        )
+        lists = {
+            name: tuple(
+                Answer(resolve(answer.text), answer.right, resolve(answer.why), answer.tolerance)
+                for answer in texts[name]
+            )
+            for name in ("answers", "choices", "reasons")
+        }
         changed = {name: resolve(texts[name]) for name in ("text", "otherwise", "outcome")}
-        question = Question(**{**texts, **changed, "answers": answers})
+        question = Question(**{**texts, **changed, **lists})
         return Question(**{**vars(question), "html": as_html(question)})
 
 
@@ -77,10 +86,14 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
         raise fault(f"question {name!r}: expected a name of small letters, digits and -, as in {{question}} size")
     if before >= len(LETTERS):
         raise fault(f"question {name}: a lesson has at most {len(LETTERS)} questions")
-    kind, text, found = "", [], []
+    kind, text, found, alone = "", [], [], 0
     for row, words in enumerate(body[1:], 1):
         option, mark = re.match(r"^:(\w+):\s*(.*)$", words), _ANSWER.match(words)
-        if option and not text and not found:
+        if option and not text and not found and option[1] == "alone" and kind == "predict":
+            if option[2] not in ("0", "1"):
+                raise fault(f"question {name}: expected `:alone:` with 0 or 1, got {words!r}", row)
+            alone = int(option[2])
+        elif option and not text and not found:
             if option[1] != "kind" or option[2] not in KINDS:
                 raise fault(f"question {name}: expected `:kind:` with one of {', '.join(KINDS)}, got {words!r}", row)
             kind = option[2]
@@ -101,10 +114,23 @@ def read_question(body: list[str], path: Path, line: int, lesson: int, before: i
         raise fault(f"question {name}: it asks nothing")
     id = f"{lesson}.{LETTERS[before]}"
     if kind == "predict":
-        outcome = "\n\n".join(words for _, _, words in found)
+        outcome = "\n\n".join(words for _, mark, words in found if mark == ">")
         if not outcome.strip():
             raise fault(f"question {name}: expected what happens, as in `> the weights collapse`")
-        return Draft(Question(id, name, "predict", asked, outcome=outcome), line)
+        offered = {
+            list: [(row, mark[2:] == "[x]", *_halves(words)) for row, mark, words in found if mark[0] == sign]
+            for list, sign in (("choices", "-"), ("reasons", "+"))
+        }
+        lists = {}
+        for list, rows in offered.items():
+            for row, _, shown, why in rows:
+                if not shown or not why:
+                    raise fault(f"question {name}: expected `- [ ] what may happen | why not`", row)
+            texts, right = [shown for _, _, shown, _ in rows], [known for _, known, _, _ in rows if known]
+            if any(offered.values()) and (len(set(texts)) != len(texts) or len(texts) < 2 or len(right) != 1):
+                raise fault(f"question {name}: {list}: expected two or more that differ, one of them right")
+            lists[list] = tuple(Answer(shown, known, why) for _, known, shown, why in rows)
+        return Draft(Question(id, name, "predict", asked, outcome=outcome, alone=alone, **lists), line)
     answers, otherwise = [], ""
     for row, mark, words in found:
         shown, why = _halves(words)

@@ -21,9 +21,9 @@ WITH_SHAPES = [
 if importlib.util.find_spec("beartype") is not None:  # `make gpu` runs its tests also where it is not installed
     install_import_hook(WITH_SHAPES, "shapes.check")
 
-WITHOUT_TOPICS = str(Path(__file__).parent / "without_topics")
-sys.path.insert(0, WITHOUT_TOPICS)
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [WITHOUT_TOPICS, os.environ.get("PYTHONPATH")]))
+LEFT_OUT = str(Path(__file__).parent / "left_out")
+sys.path.insert(0, LEFT_OUT)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [LEFT_OUT, os.environ.get("PYTHONPATH")]))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What a reader may use says what it does: docstrings, shapes and errors of the companion's public names."""
 
 import ast
+import json
 import re
 from functools import cache
 from importlib import import_module
@@ -10,7 +11,7 @@ import pytest
 
 import companion
 from authoring.imports import PACKAGE, modules_named
-from authoring.lesson import built_lessons
+from authoring.lesson import NOTEBOOKS
 
 # The predicates of masks are called with index tensors of any shapes that broadcast together.
 ANY_SHAPE = {"layers/masks.causal"}
@@ -18,9 +19,12 @@ ANY_SHAPE = {"layers/masks.causal"}
 
 @cache
 def audited():
-    """The modules that `companion` hands on or that lessons import."""
+    """The modules that `companion` hands on or that lessons and deeper notebooks import."""
     handed_on = modules_named(ast.parse(f"from companion import {', '.join(companion.__all__)}"))
-    return sorted(handed_on.union(*(lesson.imports for lesson in built_lessons())))
+    notebooks = [NOTEBOOKS, NOTEBOOKS / "deeper"]
+    pages = [json.loads(p.read_text(encoding="utf-8")) for n in notebooks for p in n.glob("[0-9][0-9]_*.ipynb")]
+    code = [ast.parse("".join(c["source"])) for p in pages for c in p["cells"] if c["cell_type"] == "code"]
+    return sorted(handed_on.union(*map(modules_named, code)))
 
 
 @cache

@@ -187,6 +187,11 @@ def _set(work: Path, root: Path) -> None:
         raise Broken(line.replace(f"{work / 'source'}/", "") for line in warnings or ["Sphinx failed"])
 
 
+def _colours(blue: str) -> dict[str, str]:
+    """The theme's variables for the blue of the figures, in a shade that is read as print."""
+    return {f"color-brand-{what}": blue for what in ("primary", "content")}
+
+
 def _settings(root: Path) -> dict[str, Any]:
     citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
     title = citation["title"].split(":")[0]
@@ -210,7 +215,7 @@ def _settings(root: Path) -> dict[str, Any]:
         "templates_path": [str(THEME / "templates")],
         "html_css_files": ["outputs.css", "site.css"],
         "html_js_files": [("site.js", {"defer": "defer"})],
-        "html_theme_options": {"light_css_variables": {}, "dark_css_variables": {}},
+        "html_theme_options": {"light_css_variables": _colours("#0067a3"), "dark_css_variables": _colours("#5fb0ea")},
         "html_copy_source": False,
         "html_show_sourcelink": False,
         "html_use_index": False,

@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from authoring.markdown import formulas as formulas_in
 from authoring.site.formula import Formula, Formulas
-from authoring.site.notebook import Press, block, prose
+from authoring.site.notebook import Press, as_block, block, prose, raw
 from authoring.site.pages import Course, Page
 from authoring.site.questions import bar
 from companion.questions.question import Question
 
 TEXT = Path(__file__).with_name("index.md")
+_FIGURE = re.compile(r"{{ figure (\d\d) (\w+) }}")
 
 
 def text(course: Course, asked: Mapping[str, list[Question]], press: Press, badges: str) -> str:
     """The text of the front page: its own words, and the parts of the start page, which are about JupyterLab."""
     start = course.pages["start.ipynb"]
     own = TEXT.read_text(encoding="utf-8").replace("{{ path }}", path(course, asked, press.formulas))
-    parts = [own.replace("{{ badges }}", badges)]
+    own = _FIGURE.sub(lambda found: figure(course, press, *found.groups()), own)
+    parts = [own.replace("{{ begin }}", begin(course)).replace("{{ badges }}", badges)]
     for number, cell in enumerate(start.notebook.cells, 1):
         if cell.cell_type == "markdown" and cell.source.startswith("## "):
             parts.append(prose(f"#{cell.source}", start, press, f"{start.place}, cell {number}"))
     return "\n\n".join(parts) + "\n"
+
+
+def begin(course: Course) -> str:
+    """Where to begin, and for whoever has begun, where to go on."""
+    first = course.pages[course.path[0]["file"]]
+    link = f'<a href="{first.name}.html">Begin: {html.escape(first.label)}</a>'
+    return raw(f'<p class="begin">{link}</p><p id="go-on" hidden></p>')
+
+
+def figure(course: Course, press: Press, number: str, name: str) -> str:
+    """A moving figure of a lesson; that it is not there is a fault."""
+    page = course.part("lesson", number)
+    for at, cell in enumerate(page.notebook.cells if page else [], 1):
+        for result in cell.get("outputs", []):
+            if page and f'data-live="{name}"' in result.get("data", {}).get("text/html", ""):
+                return as_block(result, page, press, f"{page.place}, cell {at}")
+    press.faults.add(TEXT.name, f"there is no moving figure {name!r} in lesson {number}")
+    return ""
 
 
 def path(course: Course, asked: Mapping[str, list[Question]], formulas: Formulas) -> str:
@@ -43,7 +64,7 @@ def path(course: Course, asked: Mapping[str, list[Question]], formulas: Formulas
         rows.append(f"<li>{''.join(parts)}</li>")
     minutes = sum(lesson["minutes"] for lesson in course.path)
     said = f"{len(course.path)} lessons, {minutes / 60:.0f} hours without the exercises."
-    return block("shown", f'<p id="go-on" hidden></p><ul class="path">{"".join(rows)}</ul><p>{said}</p>')
+    return block("shown", f'<ul class="path">{"".join(rows)}</ul><p>{said}</p>')
 
 
 def _progress(asked: list[Question] | None) -> str:

@@ -20,10 +20,13 @@ _APPLIED = re.compile(
 
 
 def mended(math: str) -> str:
-    """A converter's formula without its TeX, with space after names, its brackets whole, and its braces marked."""
+    """A converter's formula without its TeX, with space after names, its brackets whole, its roots small, and its
+    braces marked."""
     math = _ANNOTATION.sub("", math).replace(' xmlns="http://www.w3.org/1998/Math/MathML"', "").replace("\n", " ")
     root = ElementTree.fromstring(_APPLIED.sub(r'\1&#8289;\2\3<mspace width="0.167em"></mspace>', math))
     _close_fences(root)
+    for radical in root.iter("msqrt"):
+        _keep_small(radical)
     if any(sign.text in BRACES for sign in root.iter("mo")):
         root.set("class", "braced")
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
@@ -56,6 +59,20 @@ def _close_fences(row: ElementTree.Element) -> None:
                 kept[first:] = []
         kept.append(child)
     row[:] = kept
+
+
+def _keep_small(radical: ElementTree.Element) -> None:
+    """Let an index under a root hang a little below it, as in print.
+
+    A browser takes the next larger sign for the index, which then hangs far into the line below.
+    """
+    inside = [element for child in radical for element in child.iter()]
+    scripts = [element for element in inside if element.tag == "msub"]
+    plain = all(element.tag in ("msub", "mi", "mn", "mrow") for element in inside)
+    if scripts and plain and all(part.tag in ("mi", "mn") for script in scripts for part in script):
+        padded = ElementTree.Element("mpadded", {"depth": "0.1em"})
+        padded.extend(radical)
+        radical[:] = [padded]
 
 
 def breakable(mathml: str) -> str:

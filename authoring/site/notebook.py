@@ -77,7 +77,7 @@ def prose(text: str, page: Page, press: Press, place: str) -> str:
 def code(cell: NotebookNode, page: Page, press: Press, place: str) -> list[str]:
     """A code cell with what it printed and drew. Of a question only the question is shown."""
     tags = cell.metadata.get("tags", [])
-    shown = [part for result in cell.get("outputs", []) if (part := _shown(result, page, press, place))]
+    shown = [part for result in cell.get("outputs", []) if (part := as_block(result, page, press, place))]
     asks = _QUESTION.match(cell.source.split("\n")[0])
     if asks:
         return [raw(f'<div class="place" id="cell-{cell.id}">'), *shown, raw("</div>")]
@@ -87,7 +87,8 @@ def code(cell: NotebookNode, page: Page, press: Press, place: str) -> list[str]:
     return [block("cell", cell.source, **options), *shown]
 
 
-def _shown(result: NotebookNode, page: Page, press: Press, place: str) -> str:
+def as_block(result: NotebookNode, page: Page, press: Press, place: str) -> str:
+    """What a cell printed or drew, of which a fault is noted if a page cannot show it."""
     if result.output_type == "stream" and result.name == "stdout":
         return block("printed", _ESCAPES.sub("", result.text).rstrip("\n"))
     data = result.get("data", {})

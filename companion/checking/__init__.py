@@ -4,6 +4,7 @@ exercise    what an exercise is: its statement, reference, cases and known mista
 attempt     an answer as it was handed in, and what may be wrong with it before it runs
 compare     when two results are the same
 examine     an answer run on an exercise's cases, and the verdict
+credit      which groups of cases it passes, for part of the points
 laws        the cases that follow from an exercise's own, whatever it asks
 memory      whether results share memory, and tensors in another memory layout
 forbidden   what a statement forbids an answer to use

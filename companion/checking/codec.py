@@ -128,4 +128,5 @@ def case_value(case: Case) -> dict[str, Any]:
         "only_nan": case.only_nan,
         "alias": case.alias,
         "layout": case.layout,
+        "part": case.part,
     }

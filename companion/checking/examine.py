@@ -103,12 +103,14 @@ class AnswerKey:
     cases:     smallest first.
     expected:  what a right answer gives on the case of this index.
     mistakes:  each known mistake's message, and what it gives.
+    groups:    the number of each case's group (`credit`); empty where all earn their points together.
     """
 
     names: tuple[str, ...]
     cases: tuple[Case, ...]
     expected: Callable[[int], Outcome]
     mistakes: tuple[tuple[str, Callable[[int], Outcome]], ...]
+    groups: tuple[int, ...] = ()
 
 
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
@@ -125,6 +127,7 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
         cases,
         gives(exercise.reference),
         tuple((known.message, gives(known.answer)) for known in exercise.mistakes),
+        tuple(exercise.group_of(case) for case in cases) if exercise.groups else (),
     )
 
 
@@ -134,33 +137,41 @@ def examine(key: AnswerKey, call: Call) -> Verdict:
     Then once more, the last case first: whatever the exercise, an answer gives the same for the same input, whatever it
     was called with in between, however that lies in memory, and whatever was written into its earlier results.
     """
-    verdict = _examine_once(key, call)
-    if verdict.result is not Result.RIGHT:
-        return verdict
-    for index in reversed(range(len(key.cases))):
-        case, outcome = key.cases[index], call(key.cases[index], True)
-        fault = _fault(case, outcome, key.expected(index), key.names)
-        if fault is not None:
-            said = f"right at first, and not when it was called again {_AGAIN}: {fault}"
-            return Verdict(outcome.result or Result.WRONG, case.shows, _input(key.names, case), said)
-    return verdict
-
-
-def _examine_once(key: AnswerKey, call: Call) -> Verdict:
     for index, case in enumerate(key.cases):
-        outcome = call(case)
-        if outcome.result is Result.MISSING:
-            return Verdict(Result.MISSING, "not written yet", fault="the function is still as it was handed out")
-        fault = _fault(case, outcome, key.expected(index), key.names)
-        if fault is None:
-            continue
-        if outcome.result is not None:
-            return Verdict(outcome.result, case.shows, _input(key.names, case), fault)
-        mistake = _known(key, call, index, outcome)
-        unexpected = outcome.error is not None and not case.refuse and mistake is None
-        result = Result.CRASHED if unexpected else Result.WRONG
-        return Verdict(result, case.shows, _input(key.names, case), fault, mistake)
+        verdict = first_failure(key, call, index, call(case))
+        if verdict is not None:
+            return verdict
+    for index in reversed(range(len(key.cases))):
+        verdict = later_failure(key, index, call(key.cases[index], True))
+        if verdict is not None:
+            return verdict
     return Verdict(Result.RIGHT)
+
+
+def first_failure(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> Verdict | None:
+    """What is wrong with what the first call on a case gave; None where nothing is."""
+    case = key.cases[index]
+    if outcome.result is Result.MISSING:
+        return Verdict(Result.MISSING, "not written yet", fault="the function is still as it was handed out")
+    fault = _fault(case, outcome, key.expected(index), key.names)
+    if fault is None:
+        return None
+    if outcome.result is not None:
+        return Verdict(outcome.result, case.shows, _input(key.names, case), fault)
+    mistake = _known(key, call, index, outcome)
+    unexpected = outcome.error is not None and not case.refuse and mistake is None
+    result = Result.CRASHED if unexpected else Result.WRONG
+    return Verdict(result, case.shows, _input(key.names, case), fault, mistake)
+
+
+def later_failure(key: AnswerKey, index: int, outcome: Outcome) -> Verdict | None:
+    """The same of the second call, whose first one gave what it should."""
+    case = key.cases[index]
+    fault = _fault(case, outcome, key.expected(index), key.names)
+    if fault is None:
+        return None
+    said = f"right at first, and not when it was called again {_AGAIN}: {fault}"
+    return Verdict(outcome.result or Result.WRONG, case.shows, _input(key.names, case), said)
 
 
 def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]) -> str | None:
@@ -181,9 +192,10 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
         return f"it raised {outcome.error[0]}: {outcome.error[1]}"
     if case.only_nan:
         return None if holds_nan(outcome.value) else f"expected NaN in the result, got {describe(outcome.value)}"
-    fault = difference(outcome.value, expected.value, case.tolerance, exact_zero=case.exact_zero)
-    if fault is not None and not case.arguments and type(outcome.value) is type(expected.value):
-        return f"{describe(outcome.value)} is not it"  # the one answer there is stays the reader's to find
+    value, wanted = case.compared(outcome.value), case.compared(expected.value)
+    fault = difference(value, wanted, case.tolerance, exact_zero=case.exact_zero)
+    if fault is not None and not case.arguments and type(value) is type(wanted):
+        return f"{describe(value)} is not it"  # the one answer there is stays the reader's to find
     if fault is None and outcome.changed:
         changed = ", ".join(names[i] for i in outcome.changed)
         return f"the result is right, but the call wrote into its argument {changed}; work on a copy"
@@ -245,7 +257,7 @@ def same(first: Outcome, second: Outcome, case: Case) -> bool:
     if first.result or second.result or first.changed != second.changed:
         return False
     try:
-        if difference(first.value, second.value, case.tolerance) is not None:
+        if difference(case.compared(first.value), case.compared(second.value), case.tolerance) is not None:
             return False
         if not case.gradients:
             return True

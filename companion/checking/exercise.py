@@ -61,6 +61,7 @@ class Case:
     only_nan:   all that is asked is that the result has NaN in it, or that the arguments are refused.
     alias:      the result may share memory with the arguments; an `Exercise` says so for all its cases.
     layout:     the arguments may lie in memory in any order; likewise.
+    part:       only this part of the result is compared, by its number; by default the whole.
     """
 
     shows: str
@@ -72,6 +73,27 @@ class Case:
     only_nan: bool = False
     alias: bool = False
     layout: bool = True
+    part: int | None = None
+
+    def compared(self, value: Value) -> Value:
+        """What of a result is compared: all of it, or a part of what has parts."""
+        has_part = self.part is not None and isinstance(value, (list, tuple)) and self.part < len(value)
+        return value[self.part] if has_part else value
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases of an exercise that earn some of its points together, whatever becomes of the others.
+
+    name:    what an answer does that passes them, in words that a student reads: "several heads".
+    points:  what they are worth; public and hidden cases have half of it each.
+    shows:   the properties of its cases, as the cases say them. Empty for one group of an exercise: all other cases,
+             those of the laws among them.
+    """
+
+    name: str
+    points: int
+    shows: tuple[str, ...] = ()
 
 
 class Draw:
@@ -129,6 +151,8 @@ class Exercise:
     forbidden:   names that an answer must not use, such as "softmax" where the exercise is the softmax.
     exact_zero:  the statement speaks of exact zeros: where the reference gives 0, nothing else will do.
     excused:     laws (`laws.EXCUSES`) that do not hold here, each with the reason.
+    groups:      of cases that earn points by themselves. The first is what the exercise begins with: an answer that
+                 fails it earns nothing. Empty: all cases earn all points together.
     """
 
     id: str
@@ -146,6 +170,7 @@ class Exercise:
     forbidden: tuple[str, ...] = ()
     exact_zero: bool = False
     excused: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[Group, ...] = ()
     mistakes: list[Mistake] = field(default_factory=list)
     variants: list[Answer] = field(default_factory=list)
     _cases: Callable[[Draw], Iterable[Case]] | None = None
@@ -182,6 +207,11 @@ class Exercise:
         self.variants.append(answer)
         return answer
 
+    def group_of(self, case: Case) -> int:
+        """The number of a case's group: the one that names its property, else the one that names none."""
+        rest = next((at for at, group in enumerate(self.groups) if not group.shows), 0)
+        return next((at for at, group in enumerate(self.groups) if case.shows in group.shows), rest)
+
     def inputs(self, seed: int = 0) -> Iterator[Case]:
         """The cases of a seed, smallest first. Seed 0 is what readers are checked with."""
         if self._cases is None:
@@ -203,6 +233,7 @@ def exercise(
     forbidden: Sequence[str] = (),
     exact_zero: bool = False,
     excused: Mapping[str, str] | None = None,
+    groups: Sequence[Group] = (),
 ) -> Callable[[Answer], Exercise]:
     """Decorator: turns the reference solution into an `Exercise`.
 
@@ -219,9 +250,10 @@ def exercise(
     excused:     laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan" and
                  "dtype" (`laws`), "memory" (the result may be an argument, or a view into one) and "layout" (the
                  arguments lie in memory in the order of their axes).
+    groups:      of cases that earn points by themselves; without them, all cases earn all points together.
 
-    Raises `ValueError` for an id that is not lesson and number, a task that is not a short line, not three hints, a
-    function without statement or without the two markers around its solution.
+    Raises `ValueError` for an id that is not lesson and number, a task that is not a short line, not three hints,
+    groups that do not share the points out, a function without statement or without the markers around its solution.
     """
     if not re.fullmatch(r"\d{1,2}\.[1-9]\d?", id):
         raise ValueError(f"id={id!r}: expected lesson and number, as in '2.3'")
@@ -234,6 +266,8 @@ def exercise(
         raise ValueError(f"exercise {id}: difficulty={difficulty}: expected one of {sorted(DIFFICULTIES)}")
     if points < 1 or minutes < 1:
         raise ValueError(f"exercise {id}: expected at least one point and one minute, got {points} and {minutes}")
+    if groups:
+        _check_groups(id, groups, points)
 
     def make(reference: Answer) -> Exercise:
         statement = inspect.getdoc(reference)
@@ -256,9 +290,23 @@ def exercise(
             forbidden=tuple(forbidden),
             exact_zero=exact_zero,
             excused=dict(excused or {}),
+            groups=tuple(groups),
         )
 
     return make
+
+
+def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:
+    total = sum(group.points for group in groups)
+    if total != points or any(group.points < 1 for group in groups):
+        raise ValueError(f"exercise {id}: groups: expected {points} points together, at least one each; got {total}")
+    if len(groups) < 2 or len({group.name for group in groups}) < len(groups):
+        raise ValueError(f"exercise {id}: groups: expected at least two, with names of their own")
+    named = [shows for group in groups for shows in group.shows]
+    if len(set(named)) != len(named):
+        raise ValueError(f"exercise {id}: groups: expected each property in one group")
+    if not groups[0].shows or sum(not group.shows for group in groups) != 1:
+        raise ValueError(f"exercise {id}: groups: expected one without properties, for all other cases, not the first")
 
 
 def _parts(id: str, reference: Answer) -> tuple[str, str]:

@@ -15,13 +15,18 @@ import torch
 
 from .codec import case_value, outcome_of, outcome_value, pack, unpack
 from .compare import difference
+from .credit import examine_groups
 from .examine import AnswerKey, Call, Outcome, Result, Verdict, examine, key_of, same
 from .exercise import Case, Exercise
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """What can be known about an exercise without its reference. `knows_answers`: the key has the right results."""
+    """What can be known about an exercise without its reference.
+
+    knows_answers:  the key has the right results.
+    groups:         the names of the groups of cases that earn points by themselves; empty where there are none.
+    """
 
     id: str
     title: str
@@ -29,10 +34,17 @@ class Sealed:
     forbidden: tuple[str, ...]
     knows_answers: bool
     key: AnswerKey
+    groups: tuple[str, ...] = ()
 
     def examine(self, call: Call) -> Verdict:
         """Try an answer; without the right results, whether its result is of the right kind and no known mistake."""
         return examine(self.key, call) if self.knows_answers else _examine_kind(self.key, call)
+
+    def examine_group(self, number: int, call: Call) -> Verdict:
+        """Try an answer, and tell of the group of this number, from 1; of the first, where that fails."""
+        verdicts = examine_groups(self.key, call)
+        first = verdicts[0]
+        return verdicts[number - 1] if first.result is Result.RIGHT else first
 
 
 def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers: bool = True) -> bytes:
@@ -64,6 +76,8 @@ def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers:
         "forbidden": exercise.forbidden,
         "told": knows_answers,
         "names": key.names,
+        "groups": [group.name for group in exercise.groups],
+        "group_of": list(key.groups),
         "cases": [case_value(case) for case in key.cases],
         "expected": [place(outcome) for outcome in expected],
         "mistakes": [
@@ -87,9 +101,11 @@ def unseal(data: bytes) -> Sealed:
             tuple(Case(**value) for value in read["cases"]),
             gives(read["expected"]),
             tuple((message, gives(places)) for message, places in read["mistakes"]),
+            tuple(int(number) for number in read.get("group_of", ())),  # keys that were handed out earlier have none
         )
         forbidden = tuple(read["forbidden"])
-        return Sealed(read["id"], read["title"], read["name"], forbidden, bool(read["told"]), key)
+        groups = tuple(read.get("groups", ()))
+        return Sealed(read["id"], read["title"], read["name"], forbidden, bool(read["told"]), key, groups)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"expected a sealed exercise: {error}") from None
 

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from companion.data.tokenizer import library_faults
 from companion.ground.fields import parse_json, shown
 
 
@@ -65,16 +66,17 @@ class JsonTokenizer:
         self.vocab: int = tokenizer.get_vocab_size()
 
     def encode(self, text: str) -> list[int]:
-        try:
+        with library_faults("tokenizer: cannot encode this text"):
             return list(self._tokenizer.encode(text).ids)
-        except Exception as error:  # the library raises a bare Exception
-            raise ValueError(f"tokenizer: cannot encode this text ({error})") from None
 
     def decode(self, ids: Iterable[int]) -> str:
-        return str(self._tokenizer.decode(_checked(ids, self.vocab), skip_special_tokens=True))
+        known = _checked(ids, self.vocab)
+        with library_faults("tokenizer: cannot decode these ids"):
+            return str(self._tokenizer.decode(known, skip_special_tokens=True))
 
     def spell(self, ids: Iterable[int]) -> str:
-        return str(self._tokenizer.decode([i for i in ids if i < self.vocab], skip_special_tokens=False))
+        with library_faults("tokenizer: cannot decode these ids"):
+            return str(self._tokenizer.decode([i for i in ids if i < self.vocab], skip_special_tokens=False))
 
 
 class MarianTokenizer:
@@ -185,19 +187,15 @@ def _checked(ids: Iterable[int], vocab: int) -> list[int]:
 
 
 def _from_json(path: Path) -> Tokenizer:
-    try:
+    with library_faults(f"{path}: expected a tokenizer of the tokenizers library; it is damaged"):
         return Tokenizer.from_str(path.read_text("utf-8"))
-    except Exception as error:  # the library raises a bare Exception
-        raise ValueError(f"{path}: expected a tokenizer of the tokenizers library; it is damaged ({error})") from None
 
 
 def _from_merges(folder: Path) -> Tokenizer:
     """GPT-2's byte-level BPE from its first form, with the one special token it has."""
     _table(folder / "vocab.json")
-    try:
+    with library_faults(f"{folder / 'merges.txt'}: expected the merges of vocab.json"):
         tokenizer = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
-    except Exception as error:  # the library raises a bare Exception
-        raise ValueError(f"{folder / 'merges.txt'}: expected the merges of vocab.json ({error})") from None
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     if tokenizer.token_to_id("<|endoftext|>") is not None:

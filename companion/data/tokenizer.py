@@ -9,7 +9,8 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -94,10 +95,8 @@ class BytePairTokenizer:
     @classmethod
     def from_json(cls, text: str) -> BytePairTokenizer:
         """The tokenizer whose `to_json` is `text`. Raises `ValueError` if it is not the JSON of a byte-level BPE."""
-        try:
+        with library_faults("tokenizer: expected the JSON of a byte-level BPE"):
             tokenizer = Tokenizer.from_str(text)
-        except Exception as error:  # the library raises a bare Exception
-            raise ValueError(f"tokenizer: expected the JSON of a byte-level BPE ({error})") from None
         return cls(tokenizer)
 
     def to_json(self) -> str:
@@ -111,10 +110,8 @@ class BytePairTokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, no separator added. Raises `ValueError` for text that UTF-8 cannot write."""
         text = _checked(text)
-        try:
+        with library_faults("tokenizer: cannot encode this text"):
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        except Exception as error:  # the library raises a bare Exception
-            raise ValueError(f"tokenizer: cannot encode this text ({error})") from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`, separators left out; `decode(encode(text)) == text` for every text.
@@ -161,6 +158,20 @@ class StreamDecoder:
     def finish(self) -> str:
         """What is left: U+FFFD for a character that never became whole, else nothing."""
         return self._decoder.decode(b"", final=True)
+
+
+@contextmanager
+def library_faults(sentence: str) -> Iterator[None]:
+    """Whatever the `tokenizers` library says of a damaged file becomes a `ValueError`, `sentence` and what it said.
+
+    It raises bare `Exception`s, and where its own code fails a `PanicException`, which is none and has no public name.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"{sentence} ({error})") from None
 
 
 def _checked(text: str) -> str:

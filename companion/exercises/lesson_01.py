@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import torch
 
-from companion.checking.exercise import Case, exercise
+from companion.checking.exercise import Case, Group, exercise
 
 # 1.1
 
@@ -957,6 +957,29 @@ def _(vocab, d_model, std):
     points=5,
     difficulty=3,
     minutes=25,
+    groups=(
+        Group(
+            "counting, and joining the commonest pair",
+            2,
+            ("a word counts as often as it occurs", "no more merges than asked for"),
+        ),
+        Group(
+            "ties, and where to stop",
+            1,
+            ("the lesson's cat", "in a tie the smallest pair", "a pair that occurs once is not joined"),
+        ),
+        Group(
+            "any words: pairs that overlap, or occur several times in a word",
+            1,
+            (
+                "pairs may overlap when they are counted",
+                "joined from left to right",
+                "every place in a word is joined",
+                "any words",
+            ),
+        ),
+        Group("nothing to join, and what is refused", 1),
+    ),
     hints=(
         "Keep each word as a tuple of tokens, and how often it occurs. Count the pairs of neighbours within the words, each as often as its word.",
         "The next merge is `min(count, key=lambda pair: (-count[pair], pair))`: the largest count, and in a tie the smallest pair.",

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from companion.checking.exercise import Case, exercise
+from companion.checking.exercise import Case, Group, exercise
 
 # 3.1
 
@@ -924,6 +924,20 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     points=5,
     difficulty=3,
     minutes=25,
+    groups=(
+        Group("one head", 2, ("one head, nothing hidden",)),
+        Group("several heads", 1, ("two heads, nothing hidden",)),
+        Group(
+            "masks, a different one for each sequence",
+            1,
+            (
+                "as many heads as sequences, each with a mask of its own",
+                "all sizes different",
+                "a causal mask, all lengths equal",
+            ),
+        ),
+        Group("gradients, the edges, and what is refused", 1),
+    ),
     hints=(
         "Queries come from `x`, keys and values from `source`. Project, then split each into heads: view, then transpose.",
         "The mask lacks a head axis: `may_look[:, None]` is (batch, 1, query, key). Write minus infinity into the scaled scores where it is False.",

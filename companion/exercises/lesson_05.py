@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from companion.checking.exercise import Case, exercise
+from companion.checking.exercise import Case, Group, exercise
 
 CLOSE = 1e-4  # angles in single precision are good enough where nothing else is asked for
 
@@ -762,6 +762,12 @@ def _(q, k, kept, base):
     points=5,
     difficulty=2,
     minutes=30,
+    groups=(
+        Group("one head", 2, ("one head, one pair", "one head, several pairs")),
+        Group("several heads", 1, ("heads turn alike, each in its own columns",)),
+        Group("positions of its own for each row", 1, ("each row of the batch has positions of its own",)),
+        Group("any sizes, gradients, the edges, and what is refused", 1),
+    ),
     hints=(
         "Project, then split: `(x @ w_q).unflatten(-1, (heads, d_head)).transpose(1, 2)` is (batch, head, token, d_head). Which of q, k and v turn?",
         "Angles (batch, token, pair) need an axis for the heads: `angles[:, None]` turns all heads of a row alike.",

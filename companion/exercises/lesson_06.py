@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import torch
 
-from companion.checking.exercise import Case, exercise
+from companion.checking.exercise import Case, Group, exercise
 
 # 6.1
 
@@ -208,6 +208,11 @@ def _(d_model, ratio, multiple):
     difficulty=3,
     minutes=25,
     forbidden=("autograd", "backward", "func", "functorch", "requires_grad_", "vjp", "jacobian"),
+    groups=(
+        Group("one token", 1, ("one token of width 2",)),
+        Group("a batch of tokens", 2, ("batch, token and d_model all different",)),
+        Group("any epsilon, the edges, and what is refused", 1),
+    ),
     hints=(
         "Equation (D6.10) is the model. Which of its terms came from the mean?",
         "With h = g times gain, multiply h by (D6.11). Over which axis is the mean taken?",

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import torch
 
-from companion.checking.exercise import Case, exercise
+from companion.checking.exercise import Case, Group, exercise
 
 # 7.1
 
@@ -594,6 +594,11 @@ def _(tokens, real, mask_id, lots, how, anything):
         "TransformerEncoder",
         "multi_head_attention_forward",
         "scaled_dot_product_attention",
+    ),
+    groups=(
+        Group("one head, no filler", 2, ("one head, no filler",)),
+        Group("several heads", 1, ("two heads, no filler",)),
+        Group("filler, gradients, the edges, and what is refused", 1),
     ),
     hints=(
         "Start from `layer_by_tensors` in the deeper notebook and move the norms: does the *residual* add to the normed or to the plain state?",

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from companion.checking.exercise import Case, exercise
+from companion.checking.exercise import Case, Group, exercise
 
 # 10.1
 
@@ -821,6 +821,20 @@ def _(logits, temperature, share):
     points=5,
     difficulty=3,
     minutes=40,
+    groups=(
+        Group("one text, one token at a time", 2, ("the first token of a text", "one text, one token, two kept")),
+        Group(
+            "one text, several tokens at once",
+            1,
+            ("one text, three tokens at once: a later one is hidden", "a prompt: three tokens and nothing kept"),
+        ),
+        Group(
+            "texts of different lengths",
+            1,
+            ("texts of different lengths, one token each", "different lengths and several tokens"),
+        ),
+        Group("any base, full and free slots, and what is refused", 1),
+    ),
     hints=(
         "Token i of the call stands, in row b, at position lengths[b] + i. That is also the slot to write it into.",
         "Turn q and k to these positions, (batch, 1, token): every row has its own. What is in the cache has been turned already.",

@@ -52,6 +52,9 @@ class Question:
     answers:    of a choice all that are offered; of a number the right one and known mistakes; of a prediction none.
     otherwise:  what is said of a number that no answer matches.
     outcome:    of a prediction: what happens, to compare it with.
+    choices:    of a prediction that can be graded: what may happen, in words to choose from; a lesson shows none of it.
+    reasons:    and why, likewise.
+    alone:      of a prediction's points in a problem set, those for the right choice with a wrong reason.
     html:       how a lesson shows it, without the script that makes it answer.
     """
 
@@ -62,6 +65,9 @@ class Question:
     answers: tuple[Answer, ...] = ()
     otherwise: str = ""
     outcome: str = ""
+    choices: tuple[Answer, ...] = ()
+    reasons: tuple[Answer, ...] = ()
+    alone: int = 0
     html: str = field(default="", repr=False)
 
     @property
@@ -78,6 +84,11 @@ class Question:
     def right(self) -> Answer | None:
         """The right answer; None for a prediction."""
         return next((answer for answer in self.answers if answer.right), None)
+
+    @property
+    def is_gradable(self) -> bool:
+        """Whether a machine can tell right from wrong: of a prediction, where choices and reasons are listed."""
+        return self.kind != "predict" or bool(self.choices)
 
     def judge(self, given: str) -> Verdict:
         """What is to be said of an answer: a choice's letter, a number, or the text of a prediction.
@@ -124,7 +135,8 @@ def read_number(text: str) -> float | None:
 
 def from_json(entry: Mapping[str, Any]) -> Question:
     """The question of an entry of `questions.json`."""
-    return Question(**{**entry, "answers": tuple(Answer(**answer) for answer in entry["answers"])})
+    lists = {name: tuple(Answer(**answer) for answer in entry[name]) for name in ("answers", "choices", "reasons")}
+    return Question(**{**entry, **lists})
 
 
 @cache

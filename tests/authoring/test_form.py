@@ -132,6 +132,11 @@ def test_a_letter_that_a_deeper_notebook_borrows_is_known_there_alone(small):
 
 
 CHOICE = "- [x] twice as far | The root of 4 is 2."
+FAR = "> About 10 steps: the root of 100.\n"
+LISTS = (
+    "- [x] 10 steps | Yes.\n- [ ] 100 steps | No.\n",
+    "+ [x] sums cancel | Some.\n+ [ ] each counts | It may go\n  back.\n",
+)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +152,10 @@ CHOICE = "- [x] twice as far | The root of 4 is 2."
         (CHOICE, f"{CHOICE}\nnothing", "'nothing' is not an answer"),
         ("= 16 ± 0.5 |", "= sixteen |", "'sixteen': expected a number"),
         ("~ 256 |", "~ 16.2 |", "16.2 is within the tolerance of another answer"),
-        ("> About 10 steps: the root of 100.\n", "", "question far: expected what happens"),
+        (FAR, "", "question far: expected what happens"),
+        (FAR, f"{FAR}{LISTS[0]}", "question far: reasons: expected two or more that differ, one of them right"),
+        (FAR, f"{FAR}- [x] ten\n", "question far: expected `- [ ] what may happen | why not`"),
+        (":kind: predict\n", ":kind: predict\n:alone: 2\n", "question far: expected `:alone:` with 0 or 1"),
         ("How far from the beginning are you after 100 flips?\n", "", "question far: it asks nothing"),
         ("```{question} far", "```{note} far", "{note}: expected a {code-cell} or a {question}"),
         ("(coins)=", "(coins)=\n\n(coins)=", "a second target (coins)="),
@@ -167,6 +175,16 @@ def test_what_cannot_be_built_is_refused_with_its_place(small, old, new, message
     assert re.match(r"02_small\.md, line \d+: ", str(caught.value))
     assert all(part in str(caught.value) for part in message.split(" ... ")), caught.value
     assert lesson.notebook.read_bytes() == before
+
+
+def test_a_prediction_may_list_what_can_be_graded_and_the_lesson_shows_none_of_it(small):
+    [plain] = [question for question in small().questions if question.name == "far"]
+    asked = f":kind: predict\nHow far from the beginning are you after 100 flips?\n{FAR}"
+    more = asked.replace("predict\n", "predict\n:alone: 1\n") + "".join(LISTS)
+    [listed] = [question for question in small(asked, more, built=False).questions if question.name == "far"]
+    assert not plain.is_gradable and listed.is_gradable and listed.alone == 1 and listed.html == plain.html
+    assert [answer.text for answer in listed.choices] == ["10 steps", "100 steps"]
+    assert [(answer.right, answer.why) for answer in listed.reasons] == [(True, "Some."), (False, "It may go back.")]
 
 
 TWO_MEANINGS = {"v": {2: "the mean square", 5: "a velocity"}}

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from PIL import Image
 
-from authoring.site import finish, formula, links, mathml, notebook, output, reference, repository
+from authoring.site import finish, formula, front, links, mathml, notebook, output, reference, repository
 from authoring.site.fault import Broken, Faults
 from authoring.site.formula import Formula, Formulas
 from authoring.site.pages import Course
@@ -135,6 +135,23 @@ def test_a_notebook_that_is_missing_or_not_listed_is_told(course):
     ]
 
 
+def test_the_front_page_shows_a_moving_figure_of_a_lesson_or_says_that_there_is_none(course):
+    faults = Faults()
+    press = press_of(course, faults)
+    assert 'data-live="hover"' in front.figure(press.links.course, press, "02", "hover")
+    assert 'href="02_small.html">Begin: 02 Small<' in front.begin(press.links.course)
+    faults.stop()
+    assert not front.figure(press.links.course, press, "02", "dials") + front.figure(
+        press.links.course, press, "03", "x"
+    )
+    with pytest.raises(Broken) as broken:
+        faults.stop()
+    assert broken.value.faults == [
+        "index.md: there is no moving figure 'dials' in lesson 02",
+        "index.md: there is no moving figure 'x' in lesson 03",
+    ]
+
+
 def test_a_formula_that_does_not_convert_is_told_with_its_place(monkeypatch):
     said = "[WARNING] Could not convert TeX math \\foo{x}, rendering as TeX:\n  \\foo{x}\n     ^\n  unexpected \\foo\n"
     page = '<p><math display="inline"><mi>x</mi></math></p>\n<p><span class="math display">\\foo{x}</span></p>'
@@ -169,6 +186,15 @@ def test_a_large_bracket_with_a_power_grows_with_its_partner():
         assert mathml.mended(given) == f"<math><mrow><mi>c</mi><msup>{whole}<mn>2</mn></msup></mrow></math>"
     alone = f"<math><mrow>{fence('(', 'prefix')}<mi>a</mi>{fence(')', 'postfix')}<mn>2</mn></mrow></math>"
     assert mathml.mended(alone) == alone
+
+
+def test_a_root_of_a_letter_with_an_index_stays_as_small_as_that_of_a_letter():
+    index = "<msub><mi>d</mi><mi>k</mi></msub>"
+    padded = f'<math><msqrt><mpadded depth="0.1em">{index}</mpadded></msqrt></math>'
+    assert mathml.mended(f"<math><msqrt>{index}</msqrt></math>") == padded
+    for tall in ("<mi>d</mi>", f"<msup>{index}<mn>2</mn></msup>", f"<mfrac>{index}<mn>2</mn></mfrac>"):
+        given = f"<math><msqrt>{tall}</msqrt></math>"
+        assert mathml.mended(given) == given
 
 
 def test_a_line_may_break_in_a_long_formula_after_a_sign_that_stands_in_no_bracket():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from companion.checking.exercise import Case, Draw, exercise
+from companion.checking.exercise import Case, Draw, Group, exercise
 
 HINTS = ("one", "two", "three")
 FIELDS = {"task": "Double a number", "points": 1, "difficulty": 1, "minutes": 5, "hints": HINTS}
@@ -43,6 +43,11 @@ def test_the_stub_has_the_signature_and_not_the_solution():
         ({"difficulty": 4}, "expected one of"),
         ({"points": 0}, "at least one point"),
         ({"minutes": 0}, "at least one point and one minute"),
+        ({"groups": (Group("all", 1),)}, "groups: expected at least two"),
+        ({"groups": (Group("one", 1, ("a",)), Group("two", 1))}, "groups: expected 1 points together"),
+        ({"points": 2, "groups": (Group("one", 2, ("a",)), Group("two", 0))}, "at least one each; got 2"),
+        ({"points": 2, "groups": (Group("one", 1, ("a",)), Group("two", 1, ("a",)))}, "each property in one group"),
+        ({"points": 2, "groups": (Group("one", 1), Group("two", 1, ("a",)))}, "for all other cases, not the first"),
     ],
 )
 def test_what_is_no_exercise_is_refused(changed, message):

@@ -141,6 +141,11 @@ def test_what_is_missing_or_damaged_is_named(tmp_path, marian_folder, monkeypatc
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer.json: expected a tokenizer"):
         load_tokenizer(tmp_path)
+    # the library fails within its own code: what it raises is no Exception
+    panics = {"type": "BPE", "continuing_subword_prefix": "##", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": panics}))
+    with pytest.raises(ValueError, match=r"tokenizer.json: expected a tokenizer .* damaged \(.*slice"):
+        load_tokenizer(tmp_path)
     (tmp_path / "source.spm").write_bytes(b"not one")
     with pytest.raises(ValueError, match=r"source.spm: expected a SentencePiece model; it is damaged"):
         load_tokenizer(tmp_path)

@@ -96,6 +96,12 @@ def test_a_tokenizer_cut_in_half_missing_or_of_another_kind_is_refused(tmp_path,
         BytePairTokenizer.load(tmp_path / "none.json")
     with pytest.raises(ValueError, match="separator|token"):
         BytePairTokenizer.from_json(text.replace(SEPARATOR, "<|other|>"))
+    # the library fails within its own code: what it raises is no Exception
+    panics = json.loads(text)
+    panics["model"]["continuing_subword_prefix"] = "longer than any token"
+    path.write_text(json.dumps(panics), "utf-8")
+    with pytest.raises(ValueError, match=r"half\.json: tokenizer: expected the JSON of a byte-level BPE \(.*range"):
+        BytePairTokenizer.load(path)
 
 
 def test_bad_arguments_are_named(tokenizer: BytePairTokenizer) -> None:

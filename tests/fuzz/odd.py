@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from typing import Any
@@ -50,7 +51,7 @@ def changed(draw: st.DrawFn, good: dict[str, Any], *, most: int = 2) -> tuple[di
         if draw(st.integers(0, 5)) == 0 and name in place:
             del place[name]
         else:
-            place[name] = draw(odd)
+            place[name] = copy.deepcopy(draw(odd))  # a value that is drawn twice is not to hold itself
     return value, names
 
 

@@ -70,7 +70,9 @@ def run(kind: Kind, examples: int, seed: int, found: Found) -> None:
     def each(case: Any) -> None:
         try:
             found.counts[kind.attempt(case)] += 1
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of a library in Rust
+                raise
             what = str(error) if isinstance(error, Fault) else "".join(traceback.format_exception(error)[-3:])
             found.counts["faults"] += 1
             found.faults.append(f"{kind.name}: {what.strip()}\n    case: {case!r:.1500}")

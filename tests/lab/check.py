@@ -27,6 +27,7 @@ import hashlib
 import shutil
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 
@@ -140,7 +141,7 @@ def _link_to_a_cell(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     link.scroll_into_view_if_needed()
     link.click()
     try:
-        page.wait_for_function(IN_SIGHT, arg=heading[:30], timeout=60_000)
+        page.wait_for_function(IN_SIGHT, arg=heading[:30])  # JupyterLab draws cell by cell, down to this one
     except TimeoutError:
         places = page.evaluate(PLACES, heading[:30])
         page.screenshot(path=screenshots / "link.png")
@@ -329,11 +330,12 @@ def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: 
         if "lessons" in parts and (lab.mine / f"{deeper}.ipynb").exists():
             steps.append(partial(lesson, page, lab, screenshots, deeper))
     for step in steps:
+        began, what = time.monotonic(), " ".join([step.func.__name__, *step.args[3:]])
         try:
             found = step()
         except TimeoutError as error:  # the other steps are looked at all the same
-            found = [f"{' '.join([step.func.__name__, *step.args[3:]])}: {' '.join(str(error).split())[:400]}"]
-        print(*found, sep="\n", end="\n" if found else "", flush=True)
+            found = [f"{what}: {' '.join(str(error).split())[:400]}"]
+        print(f"{what}: {len(found)} faults, {time.monotonic() - began:.0f} s", *found, sep="\n  ", flush=True)
         faults += found
     if contents_of(lab.root / "notebooks") != before:
         faults.append("reading and answering changed files that git knows")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Locator, Page
 
 ALIVE = "figure[data-live][data-alive]"
-SETTLES = 300  # milliseconds from a key press to the new picture
+SETTLES = 300  # milliseconds from a key press to the new picture, at most
+LOOKS = 40  # milliseconds from one look at a picture to the next
 # What a figure shows now: its picture and its sentence.
 STATE = """figure => [
   figure.querySelector('.ext-box svg')?.outerHTML, figure.querySelector('[role=status]')?.textContent
@@ -61,11 +64,11 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
     for key in ("Home", "ArrowRight", "End", "ArrowLeft"):
         before, value = figure.evaluate(STATE), handle.input_value()
         handle.press(key)
-        page.wait_for_timeout(SETTLES)
+        now = _settled(page, figure, before)
         there = key == "Home" or (key == "End" and value == handle.get_attribute("max"))  # it may stand there already
         if handle.input_value() == value and not there:
             faults.append(f"{label!r} does not move with the key {key}")
-        elif handle.input_value() != value and figure.evaluate(STATE) == before:
+        elif handle.input_value() != value and now == before:
             faults.append(f"{label!r} went from {value} to {handle.input_value()}, and the picture stayed")
     if not handle.evaluate("element => element === document.activeElement"):
         faults.append(f"{label!r} loses the focus when it is moved with the keyboard")
@@ -75,8 +78,7 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
     before, value = figure.evaluate(STATE), handle.input_value()
     share = 0.1 if int(value) else 0.9  # of the handle's width: a place where it does not stand
     page.mouse.click(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
-    page.wait_for_timeout(SETTLES)
-    if handle.input_value() == value or figure.evaluate(STATE) == before:
+    if _settled(page, figure, before) == before or handle.input_value() == value:
         faults.append(f"{label!r} does not move with the mouse")
     return faults
 
@@ -89,5 +91,15 @@ def _press(page: Page, figure: Locator, button: Locator, how: str) -> bool:
     else:
         button.focus()
         button.press("Space")
-    page.wait_for_timeout(2 * SETTLES)
-    return (figure.evaluate(STATE), button.get_attribute("aria-pressed")) != before
+    return (_settled(page, figure, before[0], 2 * SETTLES), button.get_attribute("aria-pressed")) != before
+
+
+def _settled(page: Page, figure: Locator, before: Any, patience: int = SETTLES) -> Any:
+    """What the figure shows once it is another picture than before, and the same at two looks; or when time is up."""
+    end, last = time.monotonic() + patience / 1000, None
+    while (now := figure.evaluate(STATE)) == before or now != last:
+        if time.monotonic() > end:
+            break
+        last = now
+        page.wait_for_timeout(LOOKS)
+    return now

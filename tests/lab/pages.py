@@ -221,7 +221,8 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
                 wrong += [f"{name}, behind a server: {fault}" for fault in watch.taken()]
         chromium.close()
     print(*wrong, sep="\n", end="\n" if wrong else "")
-    print(summary(weights) if weights else "", end="")
+    if weights:
+        print(summary(weights))
     print(
         f"{len(names)} pages, {links:,} links, {handles} handles moved, {answers} answers, {2 * len(PHRASES)} searches"
     )

@@ -3,10 +3,13 @@
     make machines                                       every lesson and the tests, under every setting (hours)
     make machines LESSON="13 00"                        two lessons under every setting
     make machines SETTING="avx2 MKL_CBWR=AVX2" LESSON=02
+    make machines SETTING="odd-loads+threads-2+hash-1"  several in one go
     make machines MACHINES=--list                       the settings, and whether this machine can play them
 
 A setting is a set of kernels (settings.py says which). Every cell of a lesson's notebooks must run and print what is
-stored; every test must pass. Nothing is written but build/machines: the table, and what failed, in full.
+stored; every test must pass. Where joined settings differ nowhere, none of them does, as far as each changes a library
+of its own; where they differ, run that row under each part. Nothing is written but build/machines: the table, and what
+failed, in full.
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ def run(paths: Sequence[str], setting: Setting, report: Path, root: Path = ROOT)
     books = any(path.endswith(".ipynb") for path in paths)
     command = [setting.python, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "--timeout=1800"]
     command += [*(NBVAL if books else ()), f"--junitxml={report}", *paths]
-    home = {"COMPANION_HOME": str(OUT / "progress")}
+    home = {"COMPANION_HOME": str(report.parent / "progress")}
     begun = time.monotonic()
     done = subprocess.run(
         command, cwd=root, env={**setting.whole_environment(), **home}, capture_output=True, text=True
@@ -171,7 +174,7 @@ def main(arguments: Sequence[str] | None = None, attempt: Callable[..., Outcome]
     )
     several = {"nargs": "+", "default": []}
     parser.add_argument("--lesson", metavar="NN", help="beginnings of rows; 'tests' are rows, too", **several)
-    parser.add_argument("--setting", metavar="NAME", help="names, or VARIABLE=VALUE (default: all)", **several)
+    parser.add_argument("--setting", metavar="NAME", help="names, VARIABLE=VALUE, or A+B (default: all)", **several)
     parser.add_argument("--python", metavar="PATH", help="more columns: Pythons with other PyTorch", **several)
     parser.add_argument("--list", action="store_true", help="say which settings there are, and stop")
     options = parser.parse_args(arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -79,10 +79,13 @@ torch.nn.functional.conv2d(torch.randn(8, 16, 32, 32), torch.randn(16, 16, 3, 3)
 
 
 def parse(text: str) -> Setting:
-    """A setting by its name, or one of its own as `VARIABLE=VALUE`.
+    """A setting by its name, one of its own as `VARIABLE=VALUE`, or several of them joined with `+`.
 
-    Raises `ValueError` for a name that is not in `SETTINGS`, another variable, or a value that it does not have.
+    Raises `ValueError` for a name that is not in `SETTINGS`, another variable, a value that it does not have, and for
+    parts that set the same variable.
     """
+    if "+" in text:
+        return _joined(text, [parse(part) for part in text.split("+")])
     known = {setting.name: setting for setting in SETTINGS}
     if text in known:
         return known[text]
@@ -94,6 +97,15 @@ def parse(text: str) -> Setting:
     if value not in _KERNELS[variable]:
         raise ValueError(f"setting {text!r}: expected for {variable} one of {', '.join(_KERNELS[variable])}")
     return Setting(text, "asked for by hand", {variable: value})
+
+
+def _joined(text: str, parts: Sequence[Setting]) -> Setting:
+    environment: dict[str, str] = {}
+    for part in parts:
+        for variable in environment.keys() & part.environment.keys():
+            raise ValueError(f"setting {text!r}: expected one part that sets {variable}, got two")
+        environment |= part.environment
+    return Setting(text, "; ".join(part.what for part in parts), environment)
 
 
 def missing_here(setting: Setting) -> str | None:

@@ -80,7 +80,7 @@ def grade_one(worker: Worker, handed: Handed, chosen: Sequence[Exercise], keys: 
     """One student's marks."""
 
     def nothing(submission: str, fault: str) -> Graded:
-        return Graded(handed, submission, fault, tuple(Mark(exercise, UNREADABLE, 0.0) for exercise in chosen))
+        return Graded(handed, submission, fault, tuple(Mark(exercise, UNREADABLE) for exercise in chosen))
 
     if handed.fault is not None:
         return nothing(NOTHING, handed.fault)

@@ -2,8 +2,9 @@
 
 The tests, what they expect, and the decision are here; the student's code is in a process of its own (`sandbox/`).
 
-Points: `seeds.shares`. The part for the public cases is earned by passing all of them; the part for the hidden cases
-by passing all of those on two hidden seeds, and only where the public part is earned. The cases come in an order that
+Points: `seeds.parts`. The part for the public cases is earned by passing all of them; the part for the hidden cases
+by passing all of those on two hidden seeds, and only where the public part is earned. An exercise with groups of cases
+has such parts for each group (`checking/credit.py`). The cases come in an order that
 depends on the secret and the student, so that a call's number tells nothing about it. Public and hidden cases run in
 processes that share nothing: what an answer saw of a hidden case cannot get into what is said about a public one.
 """
@@ -15,12 +16,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from companion.checking.credit import earned, examine_groups, without_groups
 from companion.checking.examine import AnswerKey, Outcome, Result, Verdict, examine, key_of
-from companion.checking.exercise import Case, Exercise
+from companion.checking.exercise import Exercise
 from companion.checking.forbidden import forbidden_fault
 from companion.course.grading.sandbox.parent import Found, Program, Run, Worker
 from companion.course.grading.submissions import Handed
-from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, keyed, shares
+from companion.course.seeds import PUBLIC_SEED, Part, hidden_seeds, is_constant, keyed, parts
 
 UNREADABLE = "unreadable"
 OUTCOMES = (*(result.value for result in Result), UNREADABLE)
@@ -37,6 +39,25 @@ _one_by_one = threading.RLock()  # references share PyTorch's generator
 
 
 @dataclass(frozen=True)
+class Earned:
+    """A part of an exercise's points, and whether its public and its hidden cases have earned theirs."""
+
+    part: Part
+    public: bool = False
+    hidden: bool = False
+
+    @property
+    def points(self) -> float:
+        """What the part came to."""
+        return self.part.public * self.public + self.part.hidden * self.hidden
+
+    @property
+    def most(self) -> float:
+        """What it could come to."""
+        return self.part.public + self.part.hidden
+
+
+@dataclass(frozen=True)
 class Mark:
     """What one exercise of one submission came to.
 
@@ -44,14 +65,20 @@ class Mark:
     public, hidden: what was found on these cases; None where they were not tried. The hidden one names no input, no
                     value and nothing that the student's code wrote.
     notes:          on how the answer was found.
+    earned:         the points by the groups of cases; a single part where the exercise has none.
     """
 
     exercise: Exercise
     outcome: str
-    points: float
     public: Verdict | None = None
     hidden: Verdict | None = None
     notes: tuple[str, ...] = ()
+    earned: tuple[Earned, ...] = ()
+
+    @property
+    def points(self) -> float:
+        """What the exercise came to."""
+        return sum((part.points for part in self.earned), 0.0)
 
 
 class KeyRing:
@@ -94,10 +121,15 @@ def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
 
 def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str) -> Mark:
     """Mark one exercise of one student: what was found under its name."""
-    answer = found.answer
+    answer, book = found.answer, parts(exercise)
+
+    def made(outcome: str, public: Verdict | None, hidden: Verdict | None, *passed: Sequence[bool]) -> Mark:
+        by_part = [*zip(*passed, strict=True)] or [(False, False)] * len(book)
+        points = tuple(Earned(part, *both) for part, both in zip(book, by_part, strict=True))
+        return Mark(exercise, outcome, public, hidden, answer.notes, points)
 
     def without_running(verdict: Verdict) -> Mark:
-        return Mark(exercise, verdict.result.value, 0.0, verdict, None, answer.notes)
+        return made(verdict.result.value, verdict, None)
 
     if answer.program is None and answer.broken is not None:
         fault = f"the cell that defines {exercise.name} cannot be read: {answer.broken}"
@@ -110,29 +142,75 @@ def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, studen
         return without_running(Verdict(Result.REFUSED, fault=forbidden_fault(found.used)))
 
     program = Program(answer.program, exercise.name, exercise.forbidden)
-    public_points, hidden_points = shares(exercise)
+    nothing = [False] * len(book)
     public_key = keys.public(exercise)
-    public = _try(worker, program, [public_key], keys, student, exercise.id, "public")
+    public, passed = _try(worker, program, [public_key], nothing, keys, student, exercise.id, "public")
     if is_constant(exercise):  # the hidden cases would be the same, and the result is the answer
-        hidden = _discreet(public, [public_key], public_key)
-        earned = hidden_points if public.result is Result.RIGHT else 0.0
-        return Mark(exercise, public.result.value, earned, None, hidden, answer.notes)
-    if public.result is not Result.RIGHT:
-        return Mark(exercise, public.result.value, 0.0, public, None, answer.notes)
+        return made(public.result.value, None, _discreet(public, [public_key], public_key), nothing, passed)
+    if not passed[0]:
+        return made(public.result.value, public, None)
+    failed = [not ok for ok in passed]
     hidden_keys = keys.hidden(exercise)
-    tried = _try(worker, program, hidden_keys, keys, student, exercise.id, "hidden")
-    earned = public_points + (hidden_points if tried.result is Result.RIGHT else 0.0)
-    return Mark(exercise, tried.result.value, earned, public, _discreet(tried, hidden_keys, public_key), answer.notes)
+    tried, hidden_passed = _try(worker, program, hidden_keys, failed, keys, student, exercise.id, "hidden")
+    hidden = _discreet(tried, hidden_keys, public_key)
+    outcome = public if public.result is not Result.RIGHT else tried
+    return made(outcome.result.value, public, hidden, passed, hidden_passed)
 
 
-def _try(worker: Worker, program: Program, tried: Sequence[AnswerKey], keys: KeyRing, *what: str) -> Verdict:
-    cases = [case for key in tried for case in key.cases]
-    order = keys.shuffled(len(cases), *what)
-    run = worker.run(program, cases, [*order, *reversed(order)])  # `examine` calls each case twice
+def _try(
+    worker: Worker, program: Program, wanted: Sequence[AnswerKey], failed: Sequence[bool], keys: KeyRing, *what: str
+) -> tuple[Verdict, list[bool]]:
+    """What is to be said of an answer, and which groups of cases earn their points.
+
+    failed:  groups that are not tried: they have failed already.
+
+    Where an answer ends its process or does not end, on a case of one group, the others are tried without it.
+    """
+    failed = [*failed]
+    told: Verdict | None = None
+    while True:
+        left_out = [group for group, has in enumerate(failed) if has]
+        tried = [without_groups(key, left_out) if left_out else key for key in wanted]
+        cases = [case for key in tried for case in key.cases]
+        order = keys.shuffled(len(cases), *what)
+        run = worker.run(program, cases, [*order, *reversed(order)])  # `examine` calls each case twice
+        verdict, passed, stopped_at = _outcome_of(tried, run, len(failed))
+        told = told or verdict
+        if stopped_at is None or stopped_at == 0 or len(failed) == 1:
+            return told, [ok and not has for ok, has in zip(passed, failed, strict=True)]
+        failed[stopped_at] = True
+
+
+def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verdict, list[bool], int | None]:
+    """The verdict, the groups that passed, and the group at whose case the run stopped."""
+    at = None
     try:
-        return _judged(tried, run)
+        verdict = _judged(tried, run)
+        if run.stopped is not None:
+            if run.at is not None:
+                numbers = [number for key in tried for number in key.groups or (0,) * len(key.cases)]
+                at = numbers[run.at]
+            return verdict, [False] * groups, at
+        if verdict.result is Result.RIGHT:
+            return verdict, [True] * groups, None
+        call = _recorded(tried, run)
+        by_key = [earned(_padded(examine_groups(key, call), groups)) for key in tried]
+        return verdict, [all(oks) for oks in zip(*by_key, strict=True)], None
     except Exception as error:  # of a kind that nobody thought of: somebody's result must not stop the class
-        return Verdict(Result.CRASHED, fault=f"its result cannot be compared ({type(error).__name__})")
+        fault = f"its result cannot be compared ({type(error).__name__})"
+        return Verdict(Result.CRASHED, fault=fault), [False] * groups, None
+
+
+def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:
+    """The verdicts, with those of the last groups of which no case was tried."""
+    return [*verdicts, *[Verdict(Result.RIGHT)] * (groups - len(verdicts))]
+
+
+def _recorded(tried: Sequence[AnswerKey], run: Run) -> Callable[..., Outcome]:
+    """The calls of a run, to be asked for again."""
+    cases = [case for key in tried for case in key.cases]
+    outcomes = {id(case): run.outcomes[index] for index, case in enumerate(cases)}
+    return lambda case, again=False: outcomes[id(case)][-1 if again else 0]
 
 
 def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
@@ -148,11 +226,7 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
         key = AnswerKey(tried[0].names, (cases[run.at],), lambda _: Outcome(), ())
         stopped = replace(run.stopped, result=result)
         return examine(key, lambda *_: stopped)
-    outcomes = {id(case): run.outcomes[index] for index, case in enumerate(cases)}
-
-    def call(case: Case, again: bool = False) -> Outcome:
-        return outcomes[id(case)][-1 if again else 0]
-
+    call = _recorded(tried, run)
     for key in tried:
         verdict = examine(key, call)
         if verdict.result is not Result.RIGHT:

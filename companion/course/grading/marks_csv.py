@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from companion.checking.exercise import Exercise
 from companion.course.grading.feedback import page
 from companion.course.grading.grade import TRIED
 from companion.course.grading.gradebook import COLUMNS, quoted
@@ -22,14 +23,15 @@ LONGEST_NAME = 150
 
 
 def table(graded: Sequence[Graded], assignment: str, rule: Lateness | None = None) -> str:
-    """The marks as CSV: nbgrader's columns, how the submission was, and for each exercise its outcome and its points.
+    """The marks as CSV: nbgrader's columns, how the submission was, and for each exercise its outcome and its points;
+    where groups of its cases earn points by themselves, those of each, too.
 
     What could not be read has no score: it is for the instructor to say what that is worth.
 
     rule:  what late work costs; without one, nothing.
     """
-    chosen = [mark.exercise.id for mark in graded[0].marks] if graded else []
-    columns = [*COLUMNS, "submission", *(name for id in chosen for name in (id, f"{id} points"))]
+    chosen = [mark.exercise for mark in graded[0].marks] if graded else []
+    columns = [*COLUMNS, "submission", *(name for exercise in chosen for name in _columns(exercise))]
     text = io.StringIO()
     rows = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     rows.writeheader()
@@ -47,9 +49,19 @@ def table(graded: Sequence[Graded], assignment: str, rule: Lateness | None = Non
             row |= {"raw_score": f"{points}", "late_submission_penalty": f"{penalty:.6g}"}
             row["score"] = f"{round(points - penalty, 6)}"
         for mark in student.marks:
-            row |= {mark.exercise.id: mark.outcome, f"{mark.exercise.id} points": f"{mark.points:g}"}
+            row |= dict(zip(_columns(mark.exercise), (mark.outcome, f"{mark.points:g}", _groups(mark)), strict=False))
         rows.writerow(row)
     return text.getvalue()
+
+
+def _columns(exercise: Exercise) -> list[str]:
+    """The columns of an exercise: its outcome, its points and, if it has groups, those of each."""
+    id = exercise.id
+    return [id, f"{id} points", *[f"{id} groups"] * bool(exercise.groups)]
+
+
+def _groups(mark: Mark) -> str:
+    return "; ".join(f"{each.part.name}: {each.points:g} of {each.most:g}" for each in mark.earned)
 
 
 def summary(graded: Sequence[Graded]) -> str:

@@ -76,6 +76,11 @@ def heading(exercise: Exercise, worth: str | None = None) -> str:
     return f"## {exercise.id} {exercise.title}\n\n{facts}\n\n{exercise.statement}"
 
 
+def group_points(exercise: Exercise) -> str:
+    """The groups of an exercise's cases with their numbers and points: `(1) one head, 2; (2) several heads, 1`."""
+    return "; ".join(f"({at}) {group.name}, {group.points}" for at, group in enumerate(exercise.groups, 1))
+
+
 def marked_solution(exercise: Exercise) -> str:
     """The reference with the two markers around its body."""
     head = exercise.stub.rsplit("\n", 1)[0]

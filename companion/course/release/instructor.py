@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from companion.checking.codec import case_value, pack
 from companion.checking.exercise import DIFFICULTIES, Exercise
+from companion.course.release.cells import group_points
 from companion.course.release.documents import document
 from companion.course.release.problem_set import ProblemSet
 from companion.course.seeds import hidden_seed, is_constant, shares
@@ -12,12 +13,16 @@ from companion.ground.readable import count
 
 def page(pset: ProblemSet) -> str:
     """The instructor's page of a problem set."""
-    rows = []
+    rows: list[str] = []
     for exercise in pset.exercises:
         public, hidden = shares(exercise)
         about = (exercise.id, exercise.title, DIFFICULTIES[exercise.difficulty], str(exercise.minutes))
         facts = (*about, f"{public:g}", f"{hidden:g}", _secrecy(exercise))
         rows.append(f"| {' | '.join(facts)} |")
+    credit = [f"- {one.id}: {group_points(one)}" for one in pset.exercises if one.groups]
+    if credit:
+        told = "**Partial credit.** Each group of cases earns its points by itself, half of them for hidden cases,"
+        rows += ["", f"{told} if the first one is right:", "", *credit]
     minutes = sum(exercise.minutes for exercise in pset.exercises)
     points = count(sum(exercise.points for exercise in pset.exercises), "point")
     exercises = count(len(pset.exercises), "exercise")

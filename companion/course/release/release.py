@@ -23,6 +23,7 @@ from companion.course.release.cells import (
     Cell,
     Notebook,
     code,
+    group_points,
     heading,
     markdown,
     marked_solution,
@@ -34,7 +35,7 @@ from companion.course.release.instructor import page
 from companion.course.release.nbgrader import graded, locked, released, solution
 from companion.course.release.problem_set import ProblemSet
 from companion.course.release.questions import is_question
-from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, shares
+from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, parts
 from companion.ground.atomic import write_atomic
 from companion.ground.readable import count
 
@@ -53,18 +54,27 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
     ]
     for exercise in pset.exercises:
         place = exercise.id.replace(".", "_")
-        public, hidden = shares(exercise)
         cells += [
-            locked(f"statement_{place}", markdown(heading(exercise, _worth(public, hidden)))),
+            locked(f"statement_{place}", markdown(heading(exercise, _worth(exercise)))),
             solution(f"answer_{place}", code(marked_solution(exercise))),
-            graded(
-                f"public_{place}",
-                public,
-                code(f'from {PACKAGE} import check\n\ncheck("{exercise.id}")', tags=["raises-exception"]),
-            ),
-            graded(f"hidden_{place}", hidden, code(_hidden(exercise, hidden, secret))),
+            *_checks(exercise, place, secret),
         ]
     return notebook(cells)
+
+
+def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
+    """The cells that earn an exercise's points: a public and a hidden one for each of its parts."""
+    cells = []
+    is_whole, knows = len(exercise.groups) < 2, not is_constant(exercise)
+    for number, part in enumerate(parts(exercise), 1):
+        end, group = ("", "") if is_whole else (f"_{number}", f", group={number}")
+        if knows or number == 1:  # what a student's check knows of a fixed result is the same for all parts
+            asked = f'check("{exercise.id}"{group if knows else ""})'
+            cell = code(f"from {PACKAGE} import check\n\n{asked}", tags=["raises-exception"])
+            cells.append(graded(f"public_{place}{end}", part.public, cell))
+        hidden = code(_hidden(exercise, part.hidden, secret, group))
+        cells.append(graded(f"hidden_{place}{end}", part.hidden, hidden))
+    return cells
 
 
 def checks(pset: ProblemSet) -> dict[str, bytes]:
@@ -131,18 +141,24 @@ def check_free(pset: ProblemSet, out: Path) -> list[Path]:
     return places
 
 
-def _worth(public: float, hidden: float) -> str:
+def _worth(exercise: Exercise) -> str:
+    """What an exercise is worth, and for what, in words."""
+    earned = parts(exercise)
+    public, hidden = sum(part.public for part in earned), sum(part.hidden for part in earned)
+    told = f"{count(public + hidden, 'point')}: {public:g} for the public check, {hidden:g} for the hidden one"
     if not public:
-        return f"{count(hidden, 'point')}, all for the hidden check"
-    return f"{count(public + hidden, 'point')}: {public:g} for the public check, {hidden:g} for the hidden one"
+        told = f"{count(hidden, 'point')}, all for the hidden check"
+    if len(earned) == 1:
+        return told
+    return f"{told}. Each group of cases earns its own, if the first one is right: {group_points(exercise)}"
 
 
-def _hidden(exercise: Exercise, points: float, secret: bytes) -> str:
+def _hidden(exercise: Exercise, points: float, secret: bytes, group: str) -> str:
     seeds = hidden_seeds(secret, exercise.id)[: 1 if is_constant(exercise) else None]
     texts = (key_text(seal(exercise, seed, mistakes=False)) for seed in seeds)
     arguments = ", ".join(f'"""\n{text}\n"""' for text in texts)
     return (
         f"# The hidden check of {exercise.id}: {count(points, 'point')}.\n"
         f"### BEGIN HIDDEN TESTS\nfrom {PACKAGE} import check_hidden\n\n"
-        f"check_hidden({arguments})\n### END HIDDEN TESTS"
+        f"check_hidden({arguments}{group})\n### END HIDDEN TESTS"
     )

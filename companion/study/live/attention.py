@@ -103,7 +103,7 @@ def hover(
     ax.bar_label(bars, [f"{weight:.2f}" for weight in weights[start]], padding=2)
     ticks = [f"{word}\n{_score(Q[start], key, parts)}" for word, key in zip(words, K, strict=True)]
     ax.set_xticks(range(len(words)), ticks, parse_math=False)
-    label = "key, query × key part by part, and the score" if parts else "key, and its score"
+    label = "key, query × key part by part, and the scaled score" if parts else "key, and its scaled score"
     ax.set(xlabel=label, ylabel="weight", ylim=(0, 1.08), title=f"where “{words[start]}” looks")
     ax.grid(False)
     moving.show(

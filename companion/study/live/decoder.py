@@ -51,7 +51,7 @@ def writing(
     says = [vocabulary[at] for at in tables[2].argmax(axis=1)]
     inputs = [start, *says[:-1]]
     fig, ax = figures.subplots(width=4.6, height=3.0)
-    asks = [f"{reads} → {word}" for reads, word in zip(inputs, says, strict=True)]
+    asks = [f"{reads}→{word}" for reads, word in zip(inputs, says, strict=True)]
     figures.attention_map(ax, torch.tensor(tables[1]), queries=asks, keys=list(source))
     ax.set(ylabel="reads → says", xlabel="looks at, in the source")
     moving.show(
@@ -87,7 +87,8 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
     chances = {f"dice with {tokens} sides": 0.0, f"{follows:.0%} habit".replace("%", " %"): follows}
     losses = [[[lowest(table, tokens, chance) for table in row] for row in tables] for chance in chances.values()]
     fig, axes = figures.subplots(3, 3, width=5.6, height=5.4, sharex=True, sharey=True)
-    colors = ListedColormap(["#EEEEEE", figures.PALETTE["blue"], figures.PALETTE["red"]])
+    # a fainter grey becomes white in the few colours of a still picture
+    colors = ListedColormap(["#C8C8C8", figures.PALETTE["blue"], figures.PALETTE["red"]])
     row, target = np.indices((slots, slots))
     for i, shift in enumerate(SHIFTS):
         for j, mask in enumerate(MASKS):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from matplotlib import colormaps
+from matplotlib.colors import BoundaryNorm, ListedColormap
 
 from companion.study import figures
 from companion.study.live import moving
@@ -48,24 +51,33 @@ def queues(
         raise ValueError(f"runs: expected one to three, got {len(runs)}")
     chosen = {name: _choices(name, run, (len(moments), len(signs)), experts) for name, run in runs.items()}
     counts = {name: _counts(run, experts) for name, run in chosen.items()}
-    top = max(int(count.max()) for count in counts.values())
-    fig, axes = figures.subplots(1, len(runs), width=2.6 + 2.0 * len(runs), height=2.6, sharey=True, squeeze=False)
-    for ax, (name, count) in zip(axes[0], counts.items(), strict=True):
+    even = len(signs) / experts
+    # From nobody over an even queue to a crowd: each colour stands for twice as many as the one before.
+    edges = sorted({0, 1, *(max(1, round(even * times)) for times in (0.5, 1, 2, 4)), len(signs) + 1})
+    edges = [edge for edge in edges if edge <= len(signs) + 1]
+    names = [str(low) if high == low + 1 else f"{low}–{high - 1}" for low, high in itertools.pairwise(edges)]
+    shades = ["white", *colormaps["Blues"](np.linspace(0.2, 1.0, len(names) - 1))]
+    width = 2.3 * len(runs) + (1.5 if len(runs) > 1 else 2.7)
+    fig, axes = figures.subplots(1, len(runs), width=width, height=2.7, sharey=True, squeeze=False)
+    for at, (ax, (name, count)) in enumerate(zip(axes[0], counts.items(), strict=True)):
         drawn = figures.heatmap(
             ax,
             count.T,
             rows=[str(e) for e in range(experts)],
             columns=moments,
-            row_label="expert" if ax is axes[0][0] else "",
-            column_label="training step",
+            row_label="" if at else "expert",
+            column_label="",
             title=name,
-            limits=(0, top),
             values=False,
         )
+        drawn.set(cmap=ListedColormap(shades), norm=BoundaryNorm(edges, len(names)))
         ax.set_aspect("auto")
         every = -(-len(moments) // 5)  # five steps at most are named, or their names would touch
         ax.set_xticks(range(0, len(moments), every), moments[::every])
-    fig.colorbar(drawn, ax=list(axes[0]), label="tokens in its queue", shrink=0.9)
+    fig.supxlabel("training step, a column each", fontsize=11)
+    middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
+    bar = fig.colorbar(drawn, ax=list(axes[0]), ticks=middles, label=f"tokens in its queue (even: {even:g})")
+    bar.ax.set_yticklabels(names)
     moving.show(
         "queues",
         {

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from companion.config.model import ModelConfig
 from companion.costs import account
@@ -12,6 +15,16 @@ from companion.study.live import moving
 
 TEXTS = (1, 4, 16, 64, 256)
 SAID = {"head": "way out", "network": "gate", "keys": "shared keys"}
+# A part that an edit changes -> what a model has there, in a word or two.
+CHOICES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "positions": lambda step: "turned" if step["rotary"] else "table",
+    "norm": lambda step: "RMS norm" if step["rms"] else "mean",
+    "biases": lambda step: "biases" if step["bias"] else "none",
+    "network": lambda step: "gated" if step["gate"] else "plain",
+    "head": lambda step: "tied" if step["tied"] else "own table",
+    "keys": lambda step: f"{step['kv']} key heads" if step["kv"] < step["heads"] else f"{step['kv']}",
+    "experts": lambda step: f"{step['visited']} of {step['experts']}" if step["experts"] > 1 else "1 network",
+}
 TOKENS = (1024, 4096, 16384, 65536, 131072)
 
 
@@ -36,17 +49,7 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
     first = next(iter(told))
     steps = told[first]
     said = [", ".join(SAID.get(part, part) for part in step["changed"]) or step["name"] for step in steps]
-    fig, ax = figures.subplots(width=6.2, height=2.9)
-    left = [0.0] * len(steps)
-    for part, (label, color) in enumerate((("tables", "orange"), ("attention", "blue"), ("networks", "green"))):
-        sizes = [step["where"][part] / 1e6 for step in steps]
-        ax.barh(range(len(steps)), sizes, left=left, color=figures.PALETTE[color], label=label)
-        left = [a + b for a, b in zip(left, sizes, strict=True)]
-    ax.set_yticks(range(len(steps)), [f"{at}: {edit}" for at, edit in enumerate(said)])
-    ax.invert_yaxis()
-    ax.grid(False)
-    ax.set(xlabel="parameters (millions)", ylabel="edit")
-    ax.legend(loc="upper right")
+    fig = _still(steps, said)
     moving.show(
         "edits",
         {"sizes": [{"name": size, "steps": steps} for size, steps in told.items()]},
@@ -55,6 +58,7 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
         "With each edit a part of it changes: positions, norms, biases, the gate, the table of the way out, shared "
         "keys, experts. Bars beside it show how many numbers each part has.",
         caption=caption,
+        colors=8,  # three of bars, and five for print
         numbers=[
             (
                 f"sizes of {size}",
@@ -68,6 +72,31 @@ def edits(models: Mapping[str, Sequence[tuple[str, ModelConfig]]], *, caption: s
             for size, walked in told.items()
         ],
     )
+
+
+def _still(steps: Sequence[dict[str, Any]], said: Sequence[str]) -> Figure:
+    """A bar for each model, with its numbers in millions; beside each what its edit changes, from what to what."""
+    fig, ax = figures.subplots(width=6.2, height=2.9)
+    rows, totals = [f"0: {said[0]}"], [step["total"] / 1e6 for step in steps]
+    for at, (before, after) in enumerate(itertools.pairwise(steps), start=1):
+        moved = [f"{says(before)} → {says(after)}" for part, says in CHOICES.items() if part in after["changed"]]
+        rows.append(f"{at}: {', '.join(moved) or said[at]}")
+    room = 1.25 * sorted(totals)[-2]  # the longest bar, that of the experts, would leave no room to the others
+    left = [0.0] * len(steps)
+    for part, (label, color) in enumerate((("tables", "orange"), ("attention", "blue"), ("networks", "green"))):
+        sizes = [step["where"][part] / 1e6 for step in steps]
+        ax.barh(range(len(steps)), sizes, left=left, color=figures.PALETTE[color], label=label)
+        left = [a + b for a, b in zip(left, sizes, strict=True)]
+    for row, total in enumerate(totals):
+        cut = total > room
+        place = {"ha": "right" if cut else "left", "color": "white" if cut else "black", "va": "center", "fontsize": 9}
+        ax.text(min(total, room) * 0.99 if cut else total, row, f"{total:,.0f} →" if cut else f" {total:,.0f}", **place)
+    ax.set_yticks(range(len(steps)), rows, fontsize=9)
+    ax.invert_yaxis()
+    ax.grid(False)
+    ax.set(xlabel="millions of parameters", ylabel="edit", xlim=(0, room), xticks=[])
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside upper right", ncols=3)
+    return fig
 
 
 def _told(steps: Sequence[tuple[str, ModelConfig]]) -> Iterator[dict[str, Any]]:
@@ -155,18 +184,24 @@ def memory(
     hold = {name: 2 * count / 1e9 for name, count in counts.items()}
     one = {name: hold[name] + 2 * tokens[0] * each[name] / 1e9 for name in models}
     train = {name: 16 * count / 1e9 for name, count in counts.items()}
-    fig, ax = figures.subplots(width=7.2, height=3.0)
+    fig, ax = figures.subplots(width=7.2, height=3.8)
     looks = ("hold", hold, "blue", "o"), ("write one text", one, "green", "D"), ("train", train, "red", "s")
-    for label, needs, color, marker in looks:
-        look = {"color": figures.PALETTE[color], "marker": marker, "linestyle": "none", "markersize": 8}
-        ax.plot([needs[name] for name in models], range(len(models)), label=label, **look)
+    for level, (label, needs, color, marker) in zip((-0.22, 0, 0.22), looks, strict=True):  # or they hide each other
+        look = {"color": figures.PALETTE[color], "marker": marker, "linestyle": "none", "markersize": 7}
+        ax.plot([needs[name] for name in models], [row + level for row in range(len(models))], label=label, **look)
+    for row in range(1, len(models)):
+        ax.axhline(row - 0.5, color="0.8", marker="", linewidth=0.8)
     for card, gigabytes in cards.items():
-        ax.axvline(gigabytes, color="black", linestyle="--", marker="", linewidth=1.2)
+        ax.axvline(gigabytes, color="black", linestyle="--", marker="", linewidth=1.2, zorder=1)
         above = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center", "fontsize": 9}
-        ax.annotate(card, (gigabytes, 1), xycoords=("data", "axes fraction"), **above)
+        ax.annotate(f"{card}\n{gigabytes:g}", (gigabytes, 1), xycoords=("data", "axes fraction"), **above)
     ax.set_yticks(range(len(models)), list(models))
-    ax.invert_yaxis()
-    ax.set(xscale="log", xlabel="gigabytes, at two bytes a number", ylabel="model")
+    ax.set(xscale="log", xlabel="gigabytes", ylabel="model", ylim=(len(models) - 0.5, -0.5))
+    ticks = [step * 10**power for power in range(-3, 6) for step in (1, 3)]
+    ticks = [tick for tick in ticks if min(hold.values()) / 2 < tick < 2 * max(train.values())]
+    ax.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+    ax.minorticks_off()
+    ax.grid(False, axis="y")
     fig.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     moving.show(
         "memory",

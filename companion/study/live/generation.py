@@ -67,17 +67,26 @@ def triangle(words: Sequence[str], *, start: int = 1, caption: str = "") -> None
         raise ValueError(f"words: expected three to eight, got {n}")
     if not 1 <= start <= n:
         raise ValueError(f"start: expected 1 to {n}, as many as there are words at most; got {start}")
-    fig, ax = figures.subplots(width=5.6, height=3.6)
+    fig, ax = figures.subplots(width=5.8, height=4.0)
+    new, kept, gone = [
+        {"facecolor": (*to_rgb(figures.PALETTE[color]), alpha), "edgecolor": edge, "linestyle": line, "linewidth": wide}
+        for color, alpha, edge, line, wide in (
+            ("blue", 0.4, "black", "-", 2.2), ("green", 0.5, "0.3", "-", 1.0), ("sky", 0.0, "0.3", "--", 1.0),
+        )
+    ]  # fmt: skip
+    rows = ["keys", "values", *words]
     for i in range(start):
-        for j in range(i + 1):
-            newest = i == start - 1
-            color = (*to_rgb(figures.PALETTE["blue" if newest else "sky"]), 0.45 if newest else 0.15)
-            cell = Rectangle((j - 0.46, i - 0.46), 0.92, 0.92, linestyle="-" if newest else "--")
-            cell.set(facecolor=color, edgecolor="0.3")
+        newest = i == start - 1
+        drawn = [(float(row), i, new if newest else kept) for row in (0, 1)]
+        drawn += [(2.4 + i, j, new if newest else gone) for j in range(i + 1)]
+        for row, column, look in drawn:
+            cell = Rectangle((column - 0.45, row - 0.42), 0.9, 0.84)
+            cell.set(**look)
             ax.add_patch(cell)
-    ax.set(xlim=(-0.6, n - 0.4), ylim=(n - 0.4, -0.6), xlabel="key and value: kept", ylabel="query")
+    ax.set(xlim=(-0.6, n - 0.4), ylim=(n + 2, -0.6), xlabel="token looked at", ylabel="query of")
+    ax.yaxis.set_label_coords(-0.13, 0.36)
     ax.set_xticks(range(n), words)
-    ax.set_yticks(range(n), words)
+    ax.set_yticks([0, 1, *(2.4 + i for i in range(n))], rows)
     ax.grid(False)
     counts = list(range(1, n + 1))
     moving.show(
@@ -133,11 +142,16 @@ def roofline(
     fig, ax = figures.subplots(width=6.6, height=3.4)
     line = [low, chip.balance, high]
     ax.plot(line, [chip.attainable(i) for i in line], color="black", marker="", label="roof of the chip")
-    shown = [batch for batch in (1, 16, 256) if batch in texts]
+    shown = [batch for batch in (1, 16, 256) if batch in texts] or list(texts)
     at = [intensity(batch, kept[0]) for batch in shown]
-    ax.plot(at, [chip.attainable(i) for i in at], "o", color=figures.PALETTE["blue"], label="texts at once")
+    label = f"texts at once, {f'{kept[0]:,}' if kept[0] else 'no'} tokens kept"
+    ax.plot(at, [chip.attainable(i) for i in at], "o", color=figures.PALETTE["blue"], label=label)
     for batch, i in zip(shown, at, strict=True):
         ax.annotate(str(batch), (i, chip.attainable(i)), xytext=(8, -12), textcoords="offset points")
+    long = kept[len(kept) // 2]  # the same texts, with a memory each
+    back = intensity(shown[-1], long)
+    label = f"{shown[-1]} texts, {long:,} tokens kept of each"
+    ax.plot([back], [chip.attainable(back)], "s", color=figures.PALETTE["orange"], label=label)
     ax.set(xscale="log", yscale="log", xlabel="operations for each byte that is read", ylabel="operations a second")
     ax.legend(loc="lower right")
     moving.show(

@@ -52,7 +52,14 @@ class Moving:
 
 
 def show(
-    name: str, data: Mapping[str, Any], still: Figure, *, alt: str, caption: str = "", numbers: Tables | None = None
+    name: str,
+    data: Mapping[str, Any],
+    still: Figure,
+    *,
+    alt: str,
+    caption: str = "",
+    numbers: Tables | None = None,
+    colors: int = STILL_COLORS,
 ) -> None:
     """Show the figure that `name`.js moves, and close its still picture.
 
@@ -63,11 +70,12 @@ def show(
     alt:      what the figure shows and what moves in it, for those who cannot see it.
     caption:  the sentence under it, with its number: "Figure 2.1. ..."
     numbers:  the numbers behind it, a column for each name.
+    colors:   of the still picture; fewer make it smaller.
 
     Raises `ValueError` for a name without a script, a still figure that is not finished (see `figures.show`), data that
     are not finite numbers and text, and an output above 40 kB.
     """
-    png, width = figures.finished(still, alt, STILL_COLORS)
+    png, width = figures.finished(still, alt, colors)
     alt = " ".join(alt.split())
     page = frame(
         png, alt=alt, width=width, caption=caption, numbers=numbers, live=name, style=_asset("kit.css"),

@@ -36,12 +36,20 @@ def sweep(powers: Sequence[Sequence[int]], values: Sequence[float], *, tile: int
     if tile < 1 or table.shape[0] % tile or table.shape[1] % tile:
         raise ValueError(f"tile: expected one that divides {table.shape[0]} and {table.shape[1]}, got {tile}")
     outputs = table @ np.array(values) / table.sum(axis=1)
-    fig, ax = figures.subplots(width=6.0, height=4.2)
+    fig, ax = figures.subplots(width=6.6, height=4.2)
     seen = np.full(table.shape, np.nan)
     seen[:tile, :tile] = table[:tile, :tile]
     ax.imshow(seen, cmap="Blues", vmin=-2, vmax=12)
     for i, j in np.argwhere(~np.isnan(seen)):
         ax.text(j, i, str(table[i, j]), ha="center", va="center")
+    beside = {"ha": "center", "va": "center", "fontsize": 10}
+    for column, title in enumerate(("largest", "total", "mixture")):
+        ax.text(table.shape[1] + 0.6 + 1.5 * column, -1, title, **beside)
+    for i in range(tile):  # what each row keeps of the first tile, measured against its largest
+        powers_of = table[i, :tile] / table[i, :tile].max()
+        kept = table[i, :tile].max(), powers_of.sum(), powers_of @ np.array(values[:tile])
+        for column, number in enumerate(kept):
+            ax.text(table.shape[1] + 0.6 + 1.5 * column, i, f"{number:g}", **beside)
     ax.set_xticks(range(table.shape[1]), [f"{value:g}" for value in values])
     ax.set_yticks(range(table.shape[0]))
     ax.set(

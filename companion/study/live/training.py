@@ -136,7 +136,7 @@ def growing(
         fig,
         alt="A curve of bits per byte that falls over the updates, across dashed lines of yardsticks. A handle moves a "
         "dot along it, and under the picture stands what the model writes at that moment: first any token "
-        "after any other, later words and phrases. Words that it made up are underlined.",
+        "after any other, later words and phrases. Words that the training text hardly has are underlined.",
         caption=caption,
         numbers={"update": updates, "bits per byte": [f"{score:.2f}" for score in bits], "it writes": texts},
     )  # fmt: skip
@@ -177,10 +177,10 @@ def valley(*, rate: float = 0.2, caption: str = "") -> None:
     for _ in range(STEPS):
         path.append(path[-1] * (1 - rate * np.array([FLAT, STEEP])))
     ax.plot(*np.array(path).T, color=figures.PALETTE["blue"], marker=".", label=f"plain descent, rate {rate:g}")
-    ax.plot(0, 0, "*", color=figures.PALETTE["red"], markersize=13, label="the lowest point")
+    ax.plot(0, 0, "*", color=figures.PALETTE["red"], markersize=13, linestyle="none", label="the lowest point")
     ax.set(xlabel="first weight", ylabel="second weight", xlim=(-4.6, 1.4), ylim=(-1.5, 1.5))
     ax.grid(False)
-    ax.legend(loc="upper right")
+    fig.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=2)
     moving.show(
         "valley",
         {

@@ -15,14 +15,16 @@ NAMES = ("ada", "ben", "cem", "dora", "emmy", "fritz", "grete", "hedy", "ida", "
 TRIANGLE = "    may_look = torch.ones(queries, keys, dtype=torch.bool).tril()\n"
 FILL = "    return torch.zeros(queries, keys).masked_fill(~may_look, -math.inf)\n"
 WRONG = f"def causal_mask(queries, keys):\n{TRIANGLE}{FILL}"
+RIGHT = "\n".join(exercises()[id].solution for id in ("2.5", "6.3"))
+PARTLY = RIGHT.replace("(g * hat).sum(", "(g * hat).mean(")  # one token alone comes out right: 1 of the 4 points
 CANVAS = (
     "Student,ID,SIS User ID,SIS Login ID,Section,week2 (4711),week3 (4712)\n"
-    "    Points Possible,,,,,2,5\n"
+    "    Points Possible,,,,,6,5\n"
     + "".join(f'"{name.title()}, Student",{100 + at},,{name},A,,1.5\n' for at, name in enumerate(NAMES))
     + '"Student, Test",999,,,A,,\n'
 )
 MOODLE = "Identifier,Full name,Email address,Status,Grade,Maximum grade,Feedback comments\n" + "".join(
-    f"Participant {500 + at},{name.title()} S,{name}@school,Submitted,,2.00,\n" for at, name in enumerate(NAMES)
+    f"Participant {500 + at},{name.title()} S,{name}@school,Submitted,,6.00,\n" for at, name in enumerate(NAMES)
 )
 
 
@@ -30,7 +32,7 @@ def rows_of(text):
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def mark(student, score="2.0", most="2.0", assignment="week2"):
+def mark(student, score="2.0", most="6.0", assignment="week2"):
     return {"assignment": assignment, "student_id": student, "score": score, "max_score": most}
 
 
@@ -38,24 +40,29 @@ def mark(student, score="2.0", most="2.0", assignment="week2"):
 def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rule = ["--due", "2026-11-30T12:00", "--late", "10% a day, at most 50%"]
-    assert main(["course", "release", "week2", "--exercises", "2.5", "--out", "course", *rule]) == 0
+    assert main(["course", "release", "week2", "--exercises", "2.5", "6.3", "--out", "course", *rule]) == 0
     work, out = tmp_path / "in", tmp_path / "marks"
     work.mkdir()
     for at, name in enumerate(NAMES):
-        (work / f"{name}.py").write_text(WRONG if name == "ben" else exercises()["2.5"].solution)
+        answers = {"ben": WRONG, "cem": PARTLY}.get(name, RIGHT)
+        (work / f"{name}.py").write_text(answers)
         handed = 1796040000 + (86400 * 1.5 if name == "jo" else -at)  # 2026-11-30 12:00 UTC
         os.utime(work / f"{name}.py", (handed, handed))
     command = ["grade", str(work), "--pset", "week2", "--seed-file", "course/secret.seed", "--out", str(out)]
     assert main(command) == 0
     first = {row["student_id"]: row for row in rows_of((out / "marks.csv").read_text())}
-    assert [first[name]["score"] for name in ("ada", "ben", "jo")] == ["2.0", "0.0", "1.6"]
-    assert first["jo"]["raw_score"] == "2.0" and first["jo"]["late_submission_penalty"] == "0.4"
-    mistakes = rows_of((out / "class.csv").read_text())
+    assert [first[name]["score"] for name in ("ada", "ben", "cem", "jo")] == ["6.0", "0.0", "3.0", "4.8"]
+    assert first["jo"]["raw_score"] == "6.0" and first["jo"]["late_submission_penalty"] == "1.2"
+    groups = "one token: 1 of 1; a batch of tokens: 0 of 2; any epsilon, the edges, and what is refused: 0 of 1"
+    assert (first["cem"]["6.3"], first["cem"]["6.3 points"], first["cem"]["6.3 groups"]) == ("wrong", "1", groups)
+    page = (out / "feedback" / "cem.html").read_text()
+    assert "<td>a batch of tokens</td>" in page and "dgain is averaged over the tokens" in page
+    mistakes = [row for row in rows_of((out / "class.csv").read_text()) if row["exercise"] == "2.5"]
     assert [row["students"] for row in mistakes] == ["9", "1"] and "top left corner" in mistakes[1]["mistake"]
 
     again = tmp_path / "again"
     again.mkdir()
-    (again / "ben.py").write_text(exercises()["2.5"].solution)
+    (again / "ben.py").write_text(RIGHT)
     os.utime(again / "ben.py", (1796030000, 1796030000))
     command[1] = str(again)
     capsys.readouterr()
@@ -63,9 +70,9 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     assert len(rows_of((out / "marks.csv").read_text())) == 10
     assert main([*command, "--regrade"]) == 0
     told = capsys.readouterr().out
-    assert "ben: 0.0 -> 2.0 (2.5 wrong -> right)" in told and "1 of 1 marks changed" in told
+    assert "ben: 0.0 -> 6.0 (2.5 wrong -> right, 6.3 missing -> right)" in told and "1 of 1 marks changed" in told
     second = {row["student_id"]: row for row in rows_of((out / "marks.csv").read_text())}
-    assert second.pop("ben")["score"] == "2.0" and second == {id: row for id, row in first.items() if id != "ben"}
+    assert second.pop("ben")["score"] == "6.0" and second == {id: row for id, row in first.items() if id != "ben"}
 
     for name, table, column in (("canvas", CANVAS, "week2 (4711)"), ("moodle", MOODLE, "Grade")):
         (tmp_path / f"{name}.csv").write_text(table)
@@ -78,7 +85,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
         assert main(["course", "export", str(out), "--into", f"{name}.csv", "--to", to]) == 0
         before, after = rows_of(table), rows_of((tmp_path / f"{name}_filled.csv").read_text())
         scores = [row.pop(column) for row in after]
-        assert [score for score in scores if score][-10:] == ["2.0"] * 9 + ["1.6"]
+        assert [score for score in scores if score][-10:] == ["6.0"] * 2 + ["3.0"] + ["6.0"] * 6 + ["4.8"]
         assert after == [{key: row[key] for key in row if key != column} for row in before], "nothing else changes"
 
 
@@ -125,7 +132,7 @@ def test_a_regrade_needs_the_first_marks(tmp_path, capsys):
         (CANVAS.replace("SIS Login ID", "Login"), [mark("ada")], "expected Canvas' columns"),
         (CANVAS.replace(",ben,", ",ada,"), [mark("ada")], "two students have the id 'ada'"),
         (CANVAS, [mark("ada", assignment="week9")], "expected one column for week9"),
-        (CANVAS, [mark("ada", most="3.0")], "week2 is worth 2 points there, and 3.0 here"),
+        (CANVAS, [mark("ada", most="3.0")], "week2 is worth 6 points there, and 3.0 here"),
         (MOODLE, [mark("ada@school"), mark("ada@school", assignment="week3")], "expected marks of one problem set"),
         (MOODLE.replace("Participant 501", "Participant 500"), [mark("ada@school")], "two students have the id '500'"),
     ],

@@ -7,8 +7,10 @@ import os
 import pytest
 
 from companion.commands.main import main
+from companion.course.grading.answers import Answer
 from companion.course.grading.gradebook import COLUMNS
-from companion.course.grading.mark import KeyRing
+from companion.course.grading.mark import KeyRing, mark
+from companion.course.grading.sandbox.parent import Found, Limits, Worker
 from companion.course.grading.submissions import handed_in, left_out
 from companion.exercises.catalogue import find_exercise
 
@@ -105,6 +107,17 @@ def test_a_hidden_failure_names_the_property_and_no_more(tmp_path, secret):
         and "any sizes" in page
         and "told" not in page.replace('class="told"', "").replace(".told", "")
     )
+
+
+def test_what_ends_its_process_on_a_case_of_one_group_keeps_the_points_of_the_others():
+    [merges] = [find_exercise("1.7")]
+    ends = merges.solution.replace(
+        "if most < 0:", "if most < 0:\n        import os\n        os._exit(0)\n    if most < 0:"
+    )
+    found = Found(True, Answer(ends), ())
+    with Worker(Limits()) as worker:
+        came_to = mark(worker, merges, found, KeyRing(b"nobody can guess this secret"), "ada")
+    assert came_to.outcome == "crashed" and [one.points for one in came_to.earned] == [2, 1, 1, 0]
 
 
 def test_the_same_secret_gives_the_same_marks_and_another_one_other_cases():

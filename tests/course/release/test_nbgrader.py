@@ -4,17 +4,23 @@ import csv
 import html
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from companion.course.grading.choose import choose
+from companion.course.grading.grade import grade
+from companion.course.grading.submissions import handed_in
 from companion.course.release.leaks import Guarded, search
+from companion.course.release.problem_set import ProblemSet
+from companion.course.release.release import release
 from companion.exercises.catalogue import exercises
 
+PARTLY = exercises()["6.3"].solution.replace("(g * hat).sum(", "(g * hat).mean(")  # right for one token alone
 WRONG = {
+    "6.3": PARTLY,
     "2.1": "def weight_of_cat():\n    return 0.5",
     "2.3": "def visible_softmax(scores, may_look):\n"
     "    import sys\n"
@@ -38,10 +44,10 @@ def run(course, *arguments):
 
 
 @pytest.fixture(scope="module")
-def graded(bundle, right, hand_in, tmp_path_factory):
+def graded(secret, right, hand_in, tmp_path_factory):
     """The folder after the four commands; and what was released before them."""
-    course = tmp_path_factory.mktemp("nbgrader") / "course"
-    shutil.copytree(bundle, course)
+    course = tmp_path_factory.mktemp("nbgrader with a space, é") / "course"
+    release(ProblemSet.of("week2", ["2.1", "2.3", "2.5", "6.3"]), secret, course)
     released = {path.name: path.read_bytes() for path in (course / "release" / "week2").rglob("*") if path.is_file()}
     run(course, "generate_assignment", "week2")
     made = {path.name: path.read_bytes() for path in (course / "release" / "week2").rglob("*") if path.is_file()}
@@ -74,7 +80,16 @@ def test_nbgrader_makes_the_release_that_we_made(graded):
 
 def test_the_marks_are_right(marks):
     scores = {student: (float(row["score"]), float(row["max_score"])) for student, row in marks.items()}
-    assert scores == {"ada": (6, 6), "blank": (0, 6), "carl": (2, 6), "curious": (4, 6), "emmy": (6, 6)}
+    assert scores == {"ada": (10, 10), "blank": (0, 10), "carl": (3, 10), "curious": (8, 10), "emmy": (10, 10)}
+
+
+def test_the_companion_gives_the_same_points(graded, marks, secret):
+    handed = handed_in(graded[0], "week2")
+    points = {
+        one.handed.student: one.points
+        for one in grade(handed, choose([], graded[0] / "release/week2", [], secret), secret)
+    }
+    assert points == {student: float(row["score"]) for student, row in marks.items()}
 
 
 def page(graded, student):
