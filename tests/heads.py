@@ -1,6 +1,7 @@
-"""Queries, keys and values of unequal sizes, for the tests of every kind of attention."""
+"""Queries, keys and values of unequal sizes, and the largest tensor made, for the tests of every kind of attention."""
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def heads(query=5, key=7, kv_head=2, dtype=torch.float64, grad=False):
@@ -27,3 +28,18 @@ def assert_same(ours, theirs, inputs, atol=1e-12):
         strict=True,
     ):
         torch.testing.assert_close(a, b, atol=atol, rtol=0)
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many numbers the largest tensor has that is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for made in out if isinstance(out, tuple) else (out,):
+            if isinstance(made, torch.Tensor):
+                self.numbers = max(self.numbers, made.numel())
+        return out

@@ -214,7 +214,7 @@ class Parts:
         self._parts = [[documents[i] for i in order[of_part == part]] for part in np.unique(of_part)]
         paragraphs = (p for document in held_out for p in document.text.split("\n\n"))
         self._known = {known for paragraph in paragraphs if len(known := paragraph.strip()) >= SHORTEST_REPEAT}
-        self._tokenizer, self._folder = tokenizer, folder
+        self._tokenizer, self.folder = tokenizer, folder
         self._kind = np.dtype(np.uint16 if vocab <= 2**16 else np.uint32)
 
     def __len__(self) -> int:
@@ -225,7 +225,7 @@ class Parts:
 
     def __call__(self, part: int) -> list[Int[Tensor, " _token"]]:
         """The ids of each document of a part, the separator first."""
-        file = self._folder / f"{part:06d}.ids"
+        file = self.folder / f"{part:06d}.ids"
         try:
             ids: npt.NDArray[np.integer] = np.memmap(file, self._kind, "r")
         except (OSError, ValueError):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -212,4 +213,11 @@ def keep_programs() -> Path | None:
 
 @lru_cache
 def _compiled() -> Callable[..., tuple[Tensor, KVCache]]:
-    return torch.compile(decode)
+    step = torch.compile(decode)
+
+    def run(*given: Any) -> tuple[Tensor, KVCache]:
+        # A number is traced as itself, and once more as a variable when it changes: this one is sure to.
+        with torch.compiler.config.patch(dynamic_sources=r"L\['cache'\]\.filled"):  # type: ignore[attr-defined]
+            return step(*given)
+
+    return run

@@ -74,7 +74,7 @@ def generate(
                      the last digits of the logits may). `streams[r]` may also be a NumPy generator, which is then read
                      on from where it stands.
     compile:         compile the decode step. Attention then reads the cache in multiples of 64 slots, so that few
-                     different shapes occur and two or three compilations serve a text of any length; with experts that
+                     different shapes occur and one or two compilations serve a text of any length; with experts that
                      are not computed `"grouped"`, one for each new routing, up to PyTorch's limit. They take from
                      seconds to a minute: it pays for long continuations, or many.
     weights:         the form in which steps read the weights, `companion.generation.weights`: fp32, fp16, bf16, int8,

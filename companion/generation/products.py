@@ -57,6 +57,8 @@ class Product(nn.Module):
 
     def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
         """The product, in the form of the weights."""
+        if x.ndim == 2 and x.dtype == torch.float32 and not torch.compiler.is_compiling():
+            return self.compute(x) if self.bias is None else self.compute(x).add_(self.bias)
         flat = x.reshape(-1, x.shape[-1]).float()
         # A compiler cannot look into a packed matrix: it is given the product as one operation.
         out = packed_product(flat, self.number, self.out) if self._opaque() else self.compute(flat)
@@ -153,14 +155,18 @@ def _packed_int8(weight: Tensor) -> Made:
     matrix = torch.ops.quantized.linear_prepack(whole, None)
     product: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
 
+    digits = torch.tensor([1 / LEVELS, 0.5 / LEVELS**2]).view(2, 1, 1)
+    least = torch.tensor(1e-30)
+
     def compute(x: Tensor) -> Tensor:
-        level = torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True).clamp_min_(1e-30) / LEVELS
+        rows, width = x.shape
+        # What a unit of the first digit is, and of the second: (digit, row, 1).
+        level = torch.addcmul(least, torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True), digits)
         whole = x / level
-        first = whole.round()
-        second = whole.sub_(first).mul_(2 * LEVELS)  # the kernel rounds it
-        sums = product(torch.cat((first, second)), 1.0, LEVELS + 1, matrix)
-        rows = x.shape[0]
-        return torch.add(sums[:rows], sums[rows:], alpha=0.5 / LEVELS).mul_(level)
+        # The kernel rounds, so of the second digit is left what rounding the first leaves.
+        whole[1].sub_(whole[0].round(), alpha=2 * LEVELS)
+        sums = product(whole.view(2 * rows, width), 1.0, LEVELS + 1, matrix).view(2, rows, -1)
+        return torch.bmm(level.permute(1, 2, 0), sums.transpose(0, 1)).squeeze(1)
 
     return compute, weight.numel() + scale.nbytes
 

@@ -19,21 +19,24 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import Any, Literal, get_args
+from functools import cached_property
+from typing import Any, Literal, Unpack, get_args
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.generation.products import Product, possible
+from companion.ground.boundary import check_ids
 from companion.layers.attention import Attention
+from companion.layers.block import Block
 from companion.layers.cache import KVCache, LayerCache
 from companion.layers.feedforward import FeedForward
 from companion.layers.norms import RMSNorm
 from companion.layers.positions import Rotation
-from companion.transformer import Transformer
+from companion.transformer import Inputs, Output, Transformer
 
 Weights = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"]
 """The forms, see above."""
@@ -64,7 +67,7 @@ class _RMSNorm(nn.Module):
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         w = x.float()
         length = torch.linalg.vector_norm(w, dim=-1, keepdim=True)
-        return (w / torch.hypot(length, self.least)).mul_(self.gain).to(x.dtype)
+        return (w / length.hypot_(self.least)).mul_(self.gain).to(x.dtype)
 
 
 def _norm(layer: nn.Module | None) -> nn.Module | None:
@@ -111,6 +114,31 @@ class _Attention(Attention):
         )
         return self.output(out.reshape(batch, 1, -1))
 
+    def step(
+        self,
+        x: Float[Tensor, "batch d_model"],
+        turn: Rotation,
+        keys: Float[Tensor, "batch kv_head slot d_head"],
+        values: Float[Tensor, "batch kv_head slot d_v"],
+        filled: int,
+    ) -> Float[Tensor, "batch d_model"]:
+        """A token a row after `filled` others, whose keys and values are in the stores, and its own from now on."""
+        assert self.rotary is not None
+        sizes, batch = self.sizes, len(x)
+        turned = sizes.heads + sizes.kv_heads
+        heads = self.together(x).view(batch, -1, 1, sizes.d_head)
+        both = self.rotary.turn(heads[:, :turned], turn)
+        keys[:, :, filled : filled + 1] = both[:, sizes.heads :]
+        values[:, :, filled : filled + 1] = heads[:, turned:]
+        out = F.scaled_dot_product_attention(
+            both[:, : sizes.heads],
+            keys[:, :, : filled + 1],
+            values[:, :, : filled + 1],
+            enable_gqa=sizes.heads != sizes.kv_heads,
+            scale=None if self.score_width is None else self.score_width**-0.5,
+        )
+        return self.output(out.view(batch, -1))
+
 
 class _FeedForward(FeedForward):
     """A feed-forward network whose gate and inner matrices stand side by side."""
@@ -126,13 +154,60 @@ class _FeedForward(FeedForward):
         if not self.gated:
             return self.outer(self.activation(hidden))
         gate, inner = hidden.chunk(2, dim=-1)
-        return self.outer(self.activation(gate) * inner)
+        return self.outer(self.activation(gate).mul_(inner))
 
 
 class Prepared(Transformer):
-    """What `prepared` makes: a decoder for inference whose products have another form. Its head is a product too."""
+    """What `prepared` makes: a decoder for inference whose products have another form. Its head is a product too.
+
+    A step of one token a row goes through the layers in `step`, where the layout is one that it knows: a small model's
+    step is as much Python and small operations as it is products.
+    """
 
     output: Product
+
+    def forward(self, tokens: Int[Tensor, "batch token"], **inputs: Unpack[Inputs]) -> Output:
+        """As `Transformer.forward`."""
+        cache = inputs.get("cache")
+        others = len(inputs) - ("cache" in inputs) - ("source" in inputs and inputs["source"] is None)
+        if isinstance(cache, KVCache) and tokens.shape[1:] == (1,) and not others and self._steps_through(cache):
+            return self.step(tokens, cache)
+        return super().forward(tokens, **inputs)
+
+    def _steps_through(self, cache: KVCache) -> bool:
+        whole = cache.uniform and cache.bucket == 1 and cache.filled < cache.slots
+        ours = self.plain and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
+        return whole and ours and cache.keys[0].dtype == self.embedding.weight.dtype == torch.float32
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether every layer is one of those that `step` knows."""
+        decoder = self.decoder
+        assert decoder is not None
+        return self.encoder is None and all(
+            block.placement == "pre"
+            and isinstance(block.attention, _Attention)
+            and block.attention.quick
+            and block.attention.window is None
+            and isinstance(block.feed_forward, _FeedForward)
+            for block in decoder.blocks
+        )
+
+    def step(self, tokens: Int[Tensor, "batch 1"], cache: KVCache) -> Output:
+        """One more token a row, for rows of one length: the same operations as in `forward`, and no others."""
+        check_ids("tokens", tokens)
+        self._check(tokens, None, None, None, cache)
+        decoder, n = self.decoder, cache.filled
+        assert decoder is not None
+        self._check_reach("tokens", n + 1)
+        x = self._embed(tokens, cache.lengths[:, None])[:, 0]
+        turns = [rotary.at(cache.lengths[:1], x.dtype) for rotary in decoder.rotaries]
+        stores = zip(decoder.blocks, decoder.turns, cache.keys, cache.values, strict=True)
+        for block, turn, keys, values in stores:
+            assert isinstance(block, Block) and isinstance(block.attention, _Attention) and turn is not None
+            x = x + block.attention.step(block.attention_norm(x), turns[turn], keys, values, n)
+            x = x + block.feed_forward(block.feed_forward_norm(x))
+        return Output(self.head(decoder.norm(x))[:, None], (), cache.advance(1, self._number))
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits of states of the stream."""

@@ -1,4 +1,5 @@
-"""What is kept of a reader from day to day: small files in one folder, each a table of entries by key.
+"""What is kept of a reader from day to day: small files in one folder, each a table of entries by key; and folders of
+what could be made again, which are bounded.
 
 The folder is the one that `COMPANION_HOME` names, or `.companion` of the home folder.
 """
@@ -7,7 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,3 +50,26 @@ def read_kept(name: str, what: str, made: Callable[[Any], Entry]) -> dict[str, E
 def write_kept(name: str, entries: Mapping[str, Any]) -> None:
     """Keep these entries, which JSON can write, and no others."""
     write_atomic(kept_file(name), json.dumps(entries, indent=1))
+
+
+def forget(folder: Path, *, keep: Path | None = None, most: int, days: float) -> int:
+    """Remove folders of `folder` that hold what could be made again: those last used more than `days` days ago, and of
+    the others those unused longest, until at most `most` bytes are left beside `keep`, which stays and counts as used
+    now. Returns the bytes removed; what another process holds fast, and what is not there, is passed over."""
+    now, found = time.time(), []
+    if keep is not None:
+        with suppress(OSError):
+            os.utime(keep)
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            if entry != keep and entry.is_dir() and not entry.is_symlink():
+                size = sum(file.stat().st_size for file in entry.rglob("*") if file.is_file())
+                found.append((entry.stat().st_mtime, size, entry))
+    left = removed = 0
+    for used, size, entry in sorted(found, reverse=True):
+        if left + size <= most and now - used <= 86400 * days:
+            left += size
+        else:
+            shutil.rmtree(entry, ignore_errors=True)
+            removed += 0 if entry.exists() else size
+    return removed

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from companion.config.model import AttentionConfig, NormConfig, PositionConfig
 from companion.ground.boundary import check_broadcasts, described, mask_of
 from companion.ground.fields import require, require_number
+from companion.layers import chunks
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.masks import Predicate, evaluate, materialize, window
 from companion.layers.masks import causal as causal_predicate
@@ -32,10 +33,6 @@ SourceMask = Bool[Tensor, "*#source_axes"] | Float[Tensor, "*#source_axes"] | In
 
 Backend = Literal["reference", "sdpa"]
 """How attention is computed; see `attend`. Both give the same numbers, up to rounding."""
-
-
-PAIRS = 2**22
-"""Most pairs of a query and a key for which causal attention makes a mask at once."""
 
 
 def check_heads(q: Float[Tensor, "batch head query d_head"], k: Float[Tensor, "batch kv_head key d_head"]) -> None:
@@ -200,6 +197,13 @@ def attend(
     if backend not in ("reference", "sdpa"):
         raise ValueError(f"backend={backend!r}: expected 'reference' or 'sdpa'")
     if backend == "reference" or score_cap is not None:
+        if backend == "sdpa" and causal and mask is None and q.shape[2] * k.shape[2] > chunks.PAIRS:
+            return chunks.in_chunks(
+                lambda q, k, v, seen: attend(
+                    q, k, v, mask=seen, dropout=dropout, score_width=score_width, score_cap=score_cap
+                ),
+                *(q, k, v),
+            )
         weights = attention_weights(q, k, mask=mask, causal=causal, score_width=score_width, score_cap=score_cap)
         weights = F.dropout(weights, dropout, training=dropout > 0)
         return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
@@ -225,21 +229,16 @@ def attend(
 
 def _last_queries(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Float[Tensor, "batch head query d_v"]:
     """Causal attention of queries that are the last of more keys, as a second chunk on a cache is: on a GPU with a
-    kernel that knows it, else some queries at a time, so that there is never a mask of more than `PAIRS` pairs."""
+    kernel that knows it, else some queries at a time, so that there is never a large mask."""
     queries, keys = q.shape[2], k.shape[2]
     recording = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))  # that kernel has no gradient
     if q.is_cuda and not recording and not torch.compiler.is_compiling():
         from torch.nn.attention.bias import causal_lower_right  # loads the compiler, two seconds for every process
 
         return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(queries, keys), **options)
-    at_once = max(1, PAIRS // keys)
-    parts = []
-    for start in range(0, queries, at_once):
-        some = q[:, :, start : start + at_once]
-        seen = keys - queries + start + some.shape[2]
-        allowed = materialize(causal_predicate, 1, some.shape[2], seen, device=q.device)
-        parts.append(F.scaled_dot_product_attention(some, k[:, :, :seen], v[:, :, :seen], attn_mask=allowed, **options))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+    return chunks.in_chunks(
+        lambda q, k, v, seen: F.scaled_dot_product_attention(q, k, v, attn_mask=seen, **options), q, k, v
+    )
 
 
 class Attention(nn.Module):
@@ -305,7 +304,7 @@ class Attention(nn.Module):
 
         Raises `ValueError` for a `LayerCache` without a causal mask, under which alone kept keys stay right.
         """
-        causal = self.causal
+        causal, width = self.causal, None
         if isinstance(cache, CrossCache) or source is not None:
             kept = cache if isinstance(cache, CrossCache) else self.project_source(source)
             q = self._heads(self.query(x), self.sizes.heads, self.query_norm)
@@ -313,7 +312,9 @@ class Attention(nn.Module):
         elif cache is None:
             n = x.shape[1]
             q, k, v = self.project(x, torch.arange(n, device=x.device) if positions is None else positions)
-            if self.window is not None and n > self.window:
+            if self.window is not None and n > self.window and n * n > chunks.PAIRS:
+                mask, width = full_mask(q, k, mask, causal=False), self.window
+            elif self.window is not None and n > self.window:
                 near = materialize(window(self.window), 1, n, n, device=x.device)
                 mask, causal = visible_and(full_mask(q, k, mask, causal=False), near), False
         elif not causal:
@@ -321,23 +322,25 @@ class Attention(nn.Module):
         else:
             q, k, v = self.project(x, cache.slots if positions is None else positions)
             k, v = cache.write(k, v)
+            width = cache.near
             if mask is not None and not isinstance(mask, Tensor):
                 mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(cache.visible, device=q.device))
             if mask is not None:
                 mask = cache.shown(mask)
             if cache.mask is not None:  # it says what causal would, of rows that stand at different places
                 mask, causal = visible_and(mask, cache.mask), False
-        heads = attend(
-            q,
-            k.to(q.dtype),
-            v.to(q.dtype),
-            mask=mask,
-            causal=causal,
-            dropout=self.dropout if self.training else 0.0,
-            backend=backend,
-            score_width=self.score_width,
-            score_cap=self.score_cap,
-        )
+        options: Any = {
+            "dropout": self.dropout if self.training else 0.0,
+            "backend": backend,
+            "score_width": self.score_width,
+            "score_cap": self.score_cap,
+        }
+        k, v = k.to(q.dtype), v.to(q.dtype)
+        if width is None:
+            heads = attend(q, k, v, mask=mask, causal=causal, **options)
+        else:
+            assert mask is None or isinstance(mask, Tensor)
+            heads = chunks.in_chunks(lambda q, k, v, seen: attend(q, k, v, mask=seen, **options), q, k, v, width, mask)
         return self.output(self._merge(heads))
 
     def project(

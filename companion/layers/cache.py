@@ -28,6 +28,7 @@ from companion.config.model import ModelConfig, ResolvedAttention
 from companion.ground.boundary import check_kind, described
 from companion.ground.fields import require_whole
 from companion.ground.room import check_room
+from companion.layers import chunks
 from companion.layers.masks import causal, materialize, window
 
 BACK = 64
@@ -75,6 +76,8 @@ class LayerCache:
     end:      and the one behind the last.
     gone:     tokens of each row that a rolling layer holds no more, so that its column c is slot c + gone; `None`: the
               columns are the slots.
+    near:     in place of a mask, where it would be large: how many columns each token sees, the last token's up to the
+              last that attention reads.
     """
 
     keys: Float[Tensor, "batch kv_head slot d_head"]
@@ -86,6 +89,7 @@ class LayerCache:
     first: int
     end: int
     gone: Int[Tensor, "batch"] | None = None
+    near: int | None = None
 
     def write(
         self, k: Float[Tensor, "batch kv_head token d_head"], v: Float[Tensor, "batch kv_head token d_v"]
@@ -296,12 +300,14 @@ class KVCache:
     def _open_local(self, local: Local, layer: LayerCache) -> LayerCache:
         """What a local layer shows where a global one shows `layer`; its tensors are for the caller to put in."""
         tokens, end = layer.slots.shape[1], local.columns + layer.slots.shape[1]
-        if self.uniform and self.bucket == 1:
+        if self.uniform and (self.bucket == 1 or tokens > 1):  # only steps are for buckets
             first = max(0, end - tokens - local.width + 1)  # no query sees further back
-            mask = None
-            if tokens > 1:
+            mask = near = None
+            if tokens * (end - first) > chunks.PAIRS:
+                near = local.width
+            elif tokens > 1:
                 mask = materialize(window(local.width), 1, tokens, end - first, device=layer.slots.device)
-            return replace(layer, filled=local.columns, mask=mask, first=first, end=end, gone=local.gone)
+            return replace(layer, filled=local.columns, mask=mask, first=first, end=end, gone=local.gone, near=near)
         if self.bucket > 1:  # `filled` says where a bucket ends, and there are never more columns than slots
             end = min(self.keys[local.layers.index(True)].shape[2], layer.visible)
         places = layer.slots if local.gone is None else layer.slots - local.gone[:, None]

@@ -1,5 +1,7 @@
 """Text that stays on disk: cut, mixed and tokenized in parts, with every token once in an epoch."""
 
+import os
+import time
 from functools import partial
 
 import numpy as np
@@ -13,6 +15,7 @@ from companion.data.large import Parts, StreamedBatches, is_large, read_large, s
 from companion.data.packing import PackedBatches
 from companion.data.tokenizer import BytePairTokenizer
 from companion.training.settings import TextSettings
+from companion.training.tasks import large_text
 from companion.training.tasks.large_text import LargeTextTask, open_text
 from companion.training.tasks.text import TextTask, text_of
 
@@ -133,3 +136,23 @@ def test_a_run_on_large_text_trains_and_its_text_is_found_again(folder):
     record = task.record() | {"settings": settings.what_matters()}
     assert text_of(record).fingerprint == task.fingerprint
     assert task.amount(30) and dict(task.facts())["tokens"].endswith("to learn from")
+
+
+def test_ids_of_texts_not_read_for_long_are_removed_and_a_run_says_so(folder, monkeypatch):
+    settings = TextSettings(data=[str(folder)], d_model=16, layers=1, heads=2, context=24, vocab=300, held_out=0.1)
+    task = open_text(settings)
+    _ = task.train
+    ids = folder.parent / "home" / "ids"
+    (own,) = ids.iterdir()
+    now = time.time()
+    os.utime(own, (now - 99 * 86400,) * 2)
+    for name, days, size in (("old", 31, 10), ("first", 20, 600), ("second", 10, 700), ("third", 1, 300)):
+        (ids / name).mkdir()
+        (ids / name / "000000.ids").write_bytes(bytes(size))
+        os.utime(ids / name, (now - days * 86400,) * 2)
+    (ids / "a file").write_bytes(bytes(5))
+    monkeypatch.setattr(large_text, "KEPT_BYTES", 1000)
+    assert task.facts()[-1][1].endswith("stay 30 days, at most 1.0 kB of them; now 610 B were removed")
+    assert {path.name for path in ids.iterdir()} == {own.name, "second", "third", "a file"}
+    assert own.stat().st_mtime >= now - 1
+    assert task.facts()[-1][1].endswith("at most 1.0 kB of them")

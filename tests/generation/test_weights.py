@@ -12,6 +12,7 @@ from companion.config.groups import RotaryScaling, WindowConfig
 from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig, NormConfig, PositionConfig
 from companion.generation import products
 from companion.generation import weights as forms
+from companion.generation.decoding import decode, prefill
 from companion.generation.generate import complete, generate, generate_long
 from companion.generation.products import Product, in_eight_bits, possible
 from companion.generation.sampling import Sampling
@@ -101,9 +102,62 @@ def test_steps_read_the_copy_and_prompts_the_model(form):
     copied = prepared(model, form)
     seen = []
     for name, read in (("model", model), ("copy", copied)):
-        read.decoder.register_forward_hook(lambda *_, name=name: seen.append(name))
+        read.embedding.register_forward_hook(lambda *_, name=name: seen.append(name))
     complete(model, [[1, 2, 3]], max_new_tokens=4, weights=form)
     assert seen == ["model", "copy", "copy", "copy"]
+
+
+@pytest.mark.parametrize("form", HERE)
+def test_a_step_alone_has_the_bits_of_a_pass_through_the_layers(form, monkeypatch):
+    rotary = {"positions": PositionConfig(share=0.5, layout="interleaved"), "vocab": 77}
+    for layout, known in ((PLAIN, True), (PLAIN.with_(**rotary), True), (LAYOUTS["experts"], False)):
+        model = model_of(layout)
+        copied = prepared(model, form)
+        assert copied.plain == known
+        steps = Counter(copied, monkeypatch)
+        for prompts in ([[1, 2, 3], [4, 5, 6]], [[7, 8]], [[1, 2, 3], [4]]):
+            with torch.inference_mode():
+                logits, cache, _ = prefill(model, prompts, None, 8)
+                other, tokens = cache.clone(), logits.argmax(-1)
+                for _ in range(3):
+                    copied.__dict__["plain"] = known
+                    logits, cache = decode(copied, tokens, cache, None)
+                    copied.__dict__["plain"] = False
+                    expected, other = decode(copied, tokens, other, None)
+                    assert torch.equal(logits, expected) and torch.equal(cache.lengths, other.lengths)
+                    assert all(torch.equal(a, b) for a, b in zip(cache.keys, other.keys, strict=True))
+                    tokens = logits.argmax(-1)
+        assert steps.count == 6 * known  # not of rows that stand at different places
+
+
+class Counter:
+    """Counts the steps of a copy."""
+
+    def __init__(self, copied, monkeypatch):
+        self.count, step = 0, copied.step
+
+        def counted(*args):
+            self.count += 1
+            return step(*args)
+
+        monkeypatch.setitem(copied.__dict__, "step", counted)
+
+
+def test_a_step_refuses_what_a_pass_through_the_layers_does():
+    model = model_of(PLAIN)
+    copied, other = prepared(model, "fp32"), model_of(PLAIN, seed=3)
+    with torch.inference_mode():
+        _, full, _ = prefill(model, [[1, 2]], None, 2)
+        with pytest.raises(ValueError, match="2 of 2 slots are filled"):
+            decode(copied, torch.tensor([1]), full, None)
+        _, cache, _ = prefill(model, [[1, 2]], None, 4)
+        with pytest.raises(ValueError, match=r"tokens.*80"):
+            decode(copied, torch.tensor([80]), cache, None)
+        with pytest.raises(ValueError, match="tokens has batch=2"):
+            decode(copied, torch.tensor([1, 2]), cache, None)
+        _, theirs, _ = prefill(other, [[1, 2]], None, 4)
+        with pytest.raises(ValueError, match="another model"):
+            decode(copied, torch.tensor([1]), theirs, None)
 
 
 def test_the_form_takes_its_share_of_the_bytes():

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from heads import Largest
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from companion import (
     Attention,
@@ -19,7 +19,7 @@ from companion import (
     attend,
     attention_weights,
 )
-from companion.layers import attention
+from companion.layers import chunks
 
 BACKENDS = ["reference", "sdpa"]
 
@@ -247,28 +247,13 @@ def test_a_mask_in_fp32_may_be_added_to_scores_in_half_precision(backend, dtype)
     torch.testing.assert_close(half.float(), attend(q, k, v, mask=bias), atol=0.05, rtol=0.05)
 
 
-class Largest(TorchDispatchMode):
-    """Notes how many numbers the largest tensor has that is made."""
-
-    def __init__(self):
-        super().__init__()
-        self.numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        out = function(*args, **(kwargs or {}))
-        for made in out if isinstance(out, tuple) else (out,):
-            if isinstance(made, torch.Tensor):
-                self.numbers = max(self.numbers, made.numel())
-        return out
-
-
 @pytest.mark.parametrize("kv_heads", [1, 3])
 def test_a_second_chunk_makes_no_mask_of_all_pairs_and_gives_the_same(monkeypatch, kv_heads):
     torch.manual_seed(2)
     q = torch.randn(2, 3, 70, 4, dtype=torch.float64, requires_grad=True)
     k, v = (torch.randn(2, kv_heads, 200, 4, dtype=torch.float64) for _ in range(2))
     expected = attend(q, k, v, causal=True, backend="reference")
-    monkeypatch.setattr(attention, "PAIRS", 2000)
+    monkeypatch.setattr(chunks, "PAIRS", 2000)
     with Largest() as largest:
         found = attend(q, k, v, causal=True)
     assert largest.numbers < 70 * 200 / 2
@@ -276,6 +261,10 @@ def test_a_second_chunk_makes_no_mask_of_all_pairs_and_gives_the_same(monkeypatc
     towards = torch.randn_like(found)
     ours, theirs = (torch.autograd.grad((out * towards).sum(), q)[0] for out in (found, expected))
     torch.testing.assert_close(ours, theirs)
+    capped = attend(q, k, v, causal=True, score_cap=0.5, backend="reference")
+    with Largest() as largest:
+        torch.testing.assert_close(attend(q, k, v, causal=True, score_cap=0.5), capped)
+    assert largest.numbers < 2 * 3 * 2100
 
 
 @pytest.mark.parametrize("bucket", [1, 64])

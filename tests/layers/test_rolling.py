@@ -4,10 +4,12 @@ import random
 
 import pytest
 import torch
+from heads import Largest
 from models import drawn
 
 from companion import AttentionConfig, FeedForwardConfig, KVCache, ModelConfig, PositionConfig, WindowConfig
 from companion.layers import cache as caches
+from companion.layers import chunks
 from companion.layers.cache import columns
 from companion.layers.masks import window
 
@@ -195,3 +197,37 @@ def test_positions_of_their_own_do_not_move_the_window():
     model = drawn(ALL_LOCAL.with_(positions=PositionConfig("none"))).double().eval()
     tokens = tokens_of(1, 20)
     close(model(tokens, positions=3 * torch.arange(20)).logits, model(tokens).logits)
+
+
+@pytest.mark.parametrize("cap", [None, 0.5])
+def test_a_long_text_makes_no_mask_of_all_pairs_with_a_cache_or_without(monkeypatch, cap):
+    config = CONFIG.with_(context=900, attention=AttentionConfig(4, 2, d_head=6, window=WindowConfig(5), score_cap=cap))
+    net, tokens = drawn(config).double().eval(), tokens_of(2, 700)
+    hidden = torch.ones(1, 1, 1, 700, dtype=torch.bool)
+    hidden[..., 690:695] = False
+
+    def outputs(bucket=1):
+        with torch.no_grad():
+            cache = KVCache.create(config, 2, 768, dtype=torch.float64, bucket=bucket)
+            first = net(tokens[:, :400], cache=cache)
+            second = net(tokens[:, 400:], cache=first.cache)
+            masked = net(tokens, mask=hidden).logits
+            return net(tokens).logits, masked, torch.cat((first.logits, second.logits), 1), second.cache
+
+    *expected, _ = outputs()
+    monkeypatch.setattr(chunks, "PAIRS", 20_000)
+    monkeypatch.setattr(chunks, "LEAST", 32)
+    with Largest() as largest:
+        *found, cache = outputs()
+    assert largest.numbers < 700 * 400 / 2
+    for ours, theirs in zip(found, expected, strict=True):
+        close(ours, theirs)
+    assert cache.local.columns < 700
+    close(outputs(bucket=64)[2], expected[2])
+
+    x = torch.randn(2, 300, 12, dtype=torch.float64, requires_grad=True)
+    layer, grads = net.decoder.blocks[0].attention, []
+    for pairs in (2**22, 20_000):
+        monkeypatch.setattr(chunks, "PAIRS", pairs)
+        grads.append(torch.autograd.grad(layer(x).square().sum(), x)[0])
+    close(*grads)

@@ -13,11 +13,15 @@ from companion.data.batches import TrainingBatches, require_a_window
 from companion.data.large import SAMPLE, Parts, StreamedBatches, is_large, sample
 from companion.data.packing import PackedBatches
 from companion.data.tokenizer import BytePairTokenizer
-from companion.ground.kept import kept_file
+from companion.ground.kept import forget, kept_file
+from companion.ground.readable import readable_bytes
 from companion.training.folder import RunFolder
 from companion.training.precision import derived_seed
 from companion.training.settings import TextSettings
 from companion.training.tasks.text import TextTask, total_bytes
+
+KEPT_BYTES, KEPT_DAYS = 10 * 10**9, 30
+"""Ids of other texts that stay on disk: so many bytes of them, and so long after their last use."""
 
 
 def open_text(settings: TextSettings, folder: RunFolder | None = None) -> TextTask:
@@ -49,6 +53,14 @@ class LargeTextTask(TextTask):
         return Parts(
             split.train, self.tokenizer, vocab=self.tokenizer.vocab, held_out=split.held_out, seed=seed, folder=folder
         )
+
+    def facts(self) -> Sequence[tuple[str, str]]:
+        """Beside those of a small text where its ids are, and that those of others do not stay there for ever."""
+        folder = self._parts.folder
+        freed = forget(folder.parent, keep=folder, most=KEPT_BYTES, days=KEPT_DAYS)
+        told = f"; now {readable_bytes(freed)} were removed" if freed else ""
+        stay = f"those of other texts stay {KEPT_DAYS} days, at most {readable_bytes(KEPT_BYTES)} of them{told}"
+        return (*super().facts(), ("", f"as ids in {folder}; {stay}"))
 
     @cached_property
     def train(self) -> Sequence[Tensor]:
