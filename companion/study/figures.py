@@ -23,15 +23,16 @@ import torch
 from cycler import cycler
 from IPython.display import display
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
-from matplotlib.text import Text
+from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
+from matplotlib.text import Annotation, Text
 from PIL import Image
 
 from companion.study.frame import Tables, frame
 from companion.study.numbers import read_off
-from companion.study.palette import LINE_CONTRAST, PALETTE, TEXT_CONTRAST, contrast
+from companion.study.palette import LINE_CONTRAST, PALETTE, TEXT_CONTRAST, contrast, on_dark_page
 
 DPI = 100  # pixels on the page for each inch
 SHARPNESS = 2  # pixels of the picture for each on the page: sharp on the screens of today
@@ -116,8 +117,9 @@ def show(fig: Figure, *, alt: str, caption: str = "", numbers: Tables | None = N
               and the maps, as far as they are few.
 
     Raises `ValueError` for an axis without a name, labelled curves without a legend, curves that differ by colour
-    alone, a curve of a contrast below 3 to 1 or print below 4.5 to 1, text smaller than 8 points, or an empty `alt`. An
-    axis that is switched off (`ax.axis("off")`, for diagrams) needs no names.
+    alone, a curve of a contrast below 3 to 1 or print below 4.5 to 1 (also on the dark page, and on the box or patch
+    that it stands on), text smaller than 8 points, or an empty `alt`. An axis that is switched off (`ax.axis("off")`,
+    for diagrams) needs no names.
     """
     size = f"{_pixels(fig)[0]} x {_pixels(fig)[1]} pixels, {len(fig.axes)} {'axis' if len(fig.axes) == 1 else 'axes'}"
     found = read_off(fig) if numbers is None else numbers
@@ -178,14 +180,39 @@ def _faults(fig: Figure, alt: str) -> list[str]:
 
 
 def _pale_print(text: Text) -> list[str]:
-    """Print in a colour that cannot be read on white. White print stands on something dark, and is taken as it is."""
-    color = text.get_color()
-    if not text.get_visible() or not text.get_text().strip() or contrast(color, "white") == 1:
+    """Print in a colour that cannot be read where it stands, on the light page or on the dark one.
+
+    White print that stands on no patch stands in a dark cell of a map, and is taken as it is.
+    """
+    color, ground = text.get_color(), _ground(text)
+    if not text.get_visible() or not text.get_text().strip() or (ground is None and contrast(color, "white") == 1):
         return []
-    found = contrast(color, "white")
-    if found >= TEXT_CONTRAST:
+    under: object = "white" if ground is None else ground
+    pages = {"": (color, under), " on the dark page": (on_dark_page(color), on_dark_page(under))}
+    contrasts = {page: contrast(*colors) for page, colors in pages.items()}
+    page = min(contrasts, key=lambda page: contrasts[page])
+    if contrasts[page] >= TEXT_CONTRAST:
         return []
-    return [f"text {text.get_text()!r} in {color!r} has a contrast of {found:.1f}; print needs {TEXT_CONTRAST:g}"]
+    what = f"text {text.get_text()!r} in {color!r}{page} has a contrast of {contrasts[page]:.1f}"
+    return [f"{what}; print needs {TEXT_CONTRAST:g}"]
+
+
+def _ground(text: Text) -> np.ndarray | None:
+    """The colour of the box around a text, or of the patches under it; None where it stands on no patch."""
+    patches: list[Patch] = []
+    if box := text.get_bbox_patch():
+        patches = [box]
+    elif text.axes is not None and not isinstance(text, Annotation):
+        text.axes.viewLim  # noqa: B018  brings the places in the axes up to date
+        x, y = text.get_transform().transform(text.get_position())
+        below = [patch for patch in text.axes.patches if patch.get_zorder() <= text.get_zorder()]
+        below = [patch for patch in below if not isinstance(patch, FancyArrowPatch) and patch.contains_point((x, y))]
+        patches = sorted(below, key=lambda patch: patch.get_zorder())
+    seen = [to_rgba(patch.get_facecolor()) for patch in patches if patch.get_visible()]
+    ground = np.ones(3)
+    for *color, alpha in seen:
+        ground = alpha * np.array(color) + (1 - alpha) * ground
+    return ground if any(alpha for *_, alpha in seen) else None
 
 
 def _axis_faults(fig: Figure, ax: Axes) -> list[str]:

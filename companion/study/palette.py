@@ -46,6 +46,24 @@ def contrast(color: object, other: object) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
+def on_dark_page(color: object) -> tuple[float, float, float]:
+    """What a colour of a picture becomes on the dark page, as red, green and blue from 0 to 1.
+
+    Its lightness is turned and its hue stays, as `companion.study.frame` asks of the browser: `invert(1)`, then
+    `hue-rotate(180deg)` with the matrix of the W3C's Filter Effects, then blended with the page, which white becomes.
+
+    color:  as Matplotlib takes it; an alpha is ignored.
+
+    Raises `ValueError` for what is not a colour.
+    """
+    red, green, blue = (1 - part for part in to_rgb(color))  # type: ignore[arg-type]
+    grey = 0.426 * red + 1.43 * green + 0.144 * blue  # twice the lightness
+    turned = (min(max(grey - part, 0.0), 1.0) for part in (red, green, blue))
+    page = to_rgb(DARK_PAGE["page"])
+    red, green, blue = (1 - (1 - part) * (1 - under) for part, under in zip(turned, page, strict=True))
+    return red, green, blue
+
+
 def _luminance(color: object) -> float:
     parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]  # type: ignore[arg-type]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]

@@ -17,6 +17,7 @@ import torch
 from companion.study import figures
 
 ALT = "Two curves, of which one rises faster."
+SKY = figures.PALETTE["sky"]
 
 
 @pytest.fixture
@@ -120,6 +121,19 @@ def pale_print():
     return fig
 
 
+def boxed(color):
+    fig, ax = line_figure()
+    ax.text(1, 1, "note", bbox={"facecolor": color})
+    return fig
+
+
+def on_a_patch(color):
+    fig, ax = line_figure()
+    ax.add_patch(figures.Rectangle((0, 0), 2, 2, facecolor=color))
+    ax.text(1, 1, "note")
+    return fig
+
+
 def small_print():
     fig, ax = line_figure()
     ax.text(1, 1, "note", fontsize=6)
@@ -138,6 +152,12 @@ def small_print():
         (told_apart_by_colour, ALT, "curves 'slow' and 'fast' differ by colour alone"),
         (pale_curve, ALT, r"axes 1: curve 'slow' in '#E69F00' has a contrast of 2.3; a line needs 3"),
         (pale_print, ALT, r"text 'note' in '#B87F00' has a contrast of 3.\d; print needs 4.5"),
+        (
+            lambda: boxed("#555555"),
+            ALT,
+            r"text 'note' in 'black' on the dark page has a contrast of 2.2; print needs 4.5",
+        ),
+        (lambda: on_a_patch(SKY), ALT, r"text 'note' in 'black' on the dark page has a contrast of 3.3; print needs"),
         (small_print, ALT, "text 'note' is 6 points; 8 is the smallest"),
         (lambda: figures.plt.figure(), ALT, "the figure has no axes"),
     ],
@@ -148,6 +168,12 @@ def test_an_unfinished_figure_is_refused(shown, make, alt, message):
         figures.show(fig, alt=alt)
     assert shown == []
     figures.plt.close(fig)
+
+
+@pytest.mark.parametrize("make", [boxed, on_a_patch])
+def test_print_may_stand_on_a_pale_colour(shown, make):
+    figures.show(make((SKY, 0.35)), alt=ALT)
+    assert len(shown) == 1
 
 
 def test_shared_and_switched_off_axes_need_no_name_of_their_own(shown):

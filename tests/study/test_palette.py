@@ -1,8 +1,18 @@
 """The colours can be read: on a light page and on a dark one, as lines and as print."""
 
 import pytest
+from matplotlib.colors import to_hex
 
-from companion.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, LINE_CONTRAST, PALETTE, TEXT_CONTRAST, contrast
+from companion.study.palette import (
+    DARK,
+    DARK_PAGE,
+    LIGHT_PAGE,
+    LINE_CONTRAST,
+    PALETTE,
+    TEXT_CONTRAST,
+    contrast,
+    on_dark_page,
+)
 
 
 def test_contrast_is_that_of_the_standard():
@@ -21,6 +31,14 @@ def test_every_colour_is_good_for_lines_and_all_print_is_readable(colors, page):
         assert contrast(page[name], page["page"]) >= TEXT_CONTRAST, name
     for name in ("blue", "green", "red", "purple"):
         assert contrast(colors[name], page["page"]) >= TEXT_CONTRAST, name
+
+
+def test_a_picture_turns_as_the_browser_turns_it():
+    """The last two as Chromium paints them under the style of `companion.study.frame`."""
+    assert to_hex(on_dark_page("white")) == DARK_PAGE["page"]
+    assert to_hex(on_dark_page("black")) == "#ffffff"
+    assert to_hex(on_dark_page(PALETTE["orange"])) == "#b88311"
+    assert on_dark_page(PALETTE["sky"]) == pytest.approx([56 / 255, 150 / 255, 203 / 255], abs=0.005)
 
 
 def test_both_pages_have_the_same_names():

@@ -28,7 +28,7 @@
     return { reads, cells, bar: kit.svg(draw, "rect", { x: BAR, y: y - 10, height: 20, rx: 3, class: "move" }), loss: kit.svg(draw, "text", { x: BAR + WIDE + 8, y: y + 5 }) };
   });
   const mean = kit.svg(draw, "text", { x: BAR, y: bottom + 26, class: "strong" });
-  kit.svg(draw, "text", { x: LEFT, y: bottom + 26, class: "small quiet" }, "• seen   ! seen, and must not be   ? lost");
+  kit.svg(draw, "text", { x: LEFT, y: bottom + 26, class: "small quiet" }, "• seen; ! seen, and must not be; ? lost");
   kit.svg(draw, "text", { x: LEFT, y: bottom + 44, class: "small quiet" }, "framed: the slot's own answer");
   const average = (list) => list.reduce((sum, x) => sum + x, 0) / list.length;
   const show = () => {
