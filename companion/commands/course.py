@@ -108,7 +108,7 @@ def _release_parser() -> Parser:
     )
     parser.add_argument("--due", type=str | None, default=None, metavar="TIME", help="as in 2026-11-30T23:59; UTC")
     parser.add_argument(
-        "--late", type=str | None, default=None, metavar="RULE", help="what late work costs: '10%% a day, at most 50%%'"
+        "--late", type=str | None, default=None, metavar="RULE", help="what late work costs: '10% a day, at most 50%'"
     )
     parser.add_argument(
         "--seed-file",
