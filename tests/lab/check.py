@@ -14,8 +14,8 @@
   in a window of 1280 or 900 pixels.
 
 It fails as well when axe finds what a reader with a screen reader cannot use, or something can hardly be seen, in the
-light or in the dark theme, and when anything is asked of another machine. Figures, and each notebook in both themes,
-are kept as screenshots, to be looked at. Needs Chromium and the extra `dev`.
+light or in the dark theme, and when anything is asked of another machine. Figures and notebooks, in both themes, are
+kept as screenshots, to be looked at. Needs Chromium and the extra `dev`. Every step says how long it took.
 
     make lab-check ONLY="start figures" FIGURES=FOLDER LESSON=02
 """
@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 
 import answering
+import exercising
 import looking
 import moving
 import nbformat
@@ -65,17 +66,6 @@ BROWSER_FLAGS = [
 ]
 PARTS = ("start", "figures", "exercise", "questions", "lessons")
 FIGURES = "moving.ipynb"  # the notebook of all moving figures
-EXERCISES = "exercises/02_exercises.ipynb"
-ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and what its check must say
-    "wrong": (
-        "def weight_of_cat():\nreturn torch.softmax(torch.tensor([4.0, 4.0, 0.0]) / 4, dim=0)[0].item()",
-        "your scores are divided by d_k, not by its square root",
-    ),
-    "right": (
-        "def weight_of_cat():\nreturn torch.softmax(torch.tensor([4.0, 4.0, 0.0]) / 4**0.5, dim=0)[0].item()",
-        "2.1 One weight with a pencil: right. 1 point.",
-    ),
-}
 FOLDED = "folded"  # the tag that lessons have, and notebooks of exercises have not
 CLICKED = 6  # headings of the contents that are clicked
 OPEN = ".jp-NotebookPanel:not(.lm-mod-hidden)"
@@ -92,7 +82,9 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     page.goto(lab.url())
     page.wait_for_selector(".ext-path")
     page.wait_for_selector(IDLE)
-    faults = _in_both_themes(page, screenshots, "start", ".jp-Notebook .jp-RenderedMarkdown, .jp-Notebook .ext-path")
+    faults = looking.in_both_themes(
+        page, screenshots, "start", ".jp-Notebook .jp-RenderedMarkdown, .jp-Notebook .ext-path"
+    )
     faults += looking.measure(page, screenshots, "start")
     if page.locator(".jp-Notification, .Toastify__toast").count():
         faults.append("a notice covers a part of the first screen")
@@ -156,7 +148,7 @@ def figures(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     run_all(page)
     shown = page.locator("figure[data-live]")
     count, faults = moving.move_all(page, shown, "after running")
-    faults += _in_both_themes(page, screenshots, "moving", ".jp-Notebook .jp-OutputArea")
+    faults += looking.in_both_themes(page, screenshots, "moving", ".jp-Notebook .jp-OutputArea")
     save(page)
     open_notebook(page, lab.url(FIGURES))
     page.wait_for_function(f"count => document.querySelectorAll('{moving.ALIVE}').length === count", arg=len(EXAMPLES))
@@ -197,7 +189,7 @@ def questions(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     faults += answering.not_kept(lab.progress, given)
     if page.locator(".jp-Notebook .jp-Cell").count() != len(cells):
         faults.append("answering with the keyboard has changed the notebook's cells")
-    faults += _in_both_themes(page, screenshots, f"{name}-questions", ".jp-Notebook .ext-question")
+    faults += looking.in_both_themes(page, screenshots, f"{name}-questions", ".jp-Notebook .ext-question")
     save(page)
     open_notebook(page, lab.url(f"{name}.ipynb"))
     page.wait_for_function(alive, arg=asked)
@@ -218,68 +210,6 @@ def questions(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     return [f"{name}: {fault}" for fault in faults]
 
 
-def _in_both_themes(page: Page, screenshots: Path, name: str, selector: str) -> list[str]:
-    """What axe finds in a part of the open notebook, and what can hardly be seen, in the light and the dark theme."""
-    faults = []
-    for theme in ("Dark", "Light"):
-        looking.theme(page, theme)
-        found = [*axe(page, selector), *looking.contrast(page.locator("figure[data-live]"))]
-        faults += [f"{theme.lower()} theme: {fault}" for fault in found]
-        page.locator(selector).first.scroll_into_view_if_needed()
-        page.screenshot(path=screenshots / f"{name}-{theme.lower()}.png")
-    return faults
-
-
-def exercise(page: Page, lab: Lab, screenshots: Path) -> list[str]:
-    """Type each of `ANSWERS` into the exercise notebook, run its check, and return what it did not say."""
-    open_notebook(page, lab.url(EXERCISES))
-    cells = page.locator(".jp-Notebook .jp-CodeCell")
-    cells.first.locator(".cm-content").click()
-    page.keyboard.press("Control+Enter")  # the imports
-    faults = []
-    for kind, (typed, says) in ANSWERS.items():
-        cells.nth(1).locator(".cm-content").click()
-        page.keyboard.press("Control+A")
-        page.keyboard.type(typed)
-        page.keyboard.press("Control+Enter")
-        cells.nth(2).locator(".cm-content").click()
-        page.keyboard.press("Control+Enter")
-        output = cells.nth(2).locator(".jp-OutputArea-output").filter(has_text=says).first
-        try:
-            output.wait_for()
-        except TimeoutError:
-            shown = cells.nth(2).locator(".jp-OutputArea").inner_text()
-            faults.append(f"exercise: to the {kind} answer, expected {says!r}, read {shown[:500]!r}")
-        page.screenshot(path=screenshots / f"exercise-{kind}.png")
-    save(page)
-    if ANSWERS["right"][0].split("\n")[0] not in (lab.mine / EXERCISES).read_text(encoding="utf-8"):
-        faults.append("exercise: the answer is not kept")
-    return faults
-
-
-def look(page: Page) -> list[str]:
-    """What is wrong with the notebook on the page, after it was run."""
-    faults = []
-    for kind in ("error", "stderr"):
-        texts = page.locator(f"[data-mime-type='application/vnd.jupyter.{kind}']").all_inner_texts()
-        faults += [f"{kind}: {text.strip()[:300]}" for text in texts]
-    counts = page.evaluate(COUNTS)
-    for number, count in enumerate(counts, 1):
-        if count != number:
-            faults.append(f"code cell {number} of {len(counts)} was not run in order: {count}")
-            break
-    bad = page.locator("[data-mml-node='merror']").all_inner_texts()
-    faults += [f"formula does not render: {text.strip()[:120]}" for text in bad]
-    rendered = page.locator(".jp-RenderedMarkdown").all_inner_texts()
-    faults += [f"raw LaTeX in the text: {t[max(0, t.find('$$') - 40) :][:120]!r}" for t in rendered if "$$" in t]
-    pictures = page.evaluate(
-        "[...document.images].map(i => [i.src.slice(0, 80), i.complete && i.naturalWidth == 0, i.alt.trim().length])"
-    )
-    faults += [f"picture does not load: {source}" for source, missing, _ in pictures if missing]
-    faults += [f"picture without words: {source}" for source, _, words in pictures if not words]
-    return faults
-
-
 def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     """Run one lesson, keep its figures, move what moves, and return its faults."""
     open_notebook(page, lab.url(f"{name}.ipynb"))
@@ -288,17 +218,17 @@ def lesson(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     run_all(page)
     shot = name.replace("/", "-")
     pictures = page.locator(".jp-OutputArea .ext-figure").all()
-    for number, picture in enumerate(pictures, 1):
-        picture.scroll_into_view_if_needed()
-        picture.screenshot(path=screenshots / f"{shot}-{number:02}.png")
+    for theme in ("Dark", "Light"):
+        looking.theme(page, theme)
+        looking.keep(pictures, screenshots / f"{shot}-{theme.lower()}")
     formulas = page.locator("mjx-container").count()
     handles, faults = moving.move_all(page, page.locator("figure[data-live]"), "after running")
     counts = f"{formulas} formulas, {len(pictures)} figures, {handles} handles"
     print(f"{name}: {len(page.evaluate(COUNTS))} code cells, {counts}", flush=True)
-    faults += look(page) + ([] if formulas else ["no formula was rendered"])
+    faults += looking.at_all(page) + ([] if formulas else ["no formula was rendered"])
     if any(FOLDED in cell.metadata.get("tags", []) for cell in cells):  # a lesson
         faults += looking.measure(page, screenshots, shot)
-    faults += _in_both_themes(page, screenshots, shot, ".jp-Notebook .jp-OutputArea")
+    faults += looking.in_both_themes(page, screenshots, shot, ".jp-Notebook .jp-OutputArea")
     return [f"{name}: {fault}" for fault in faults]
 
 
@@ -322,7 +252,8 @@ def contents_of(folder: Path) -> str:
 def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: Path) -> list[str]:
     """What is wrong with the chosen parts."""
     faults, before = [], contents_of(lab.root / "notebooks")
-    steps = [partial(part, page, lab, screenshots) for part in (start, figures, exercise) if part.__name__ in parts]
+    first = (start, figures, exercising.exercise)
+    steps = [partial(part, page, lab, screenshots) for part in first if part.__name__ in parts]
     for name in names:
         steps += [partial(questions, page, lab, screenshots, name)] if "questions" in parts else []
         steps += [partial(lesson, page, lab, screenshots, name)] if "lessons" in parts else []
@@ -356,6 +287,8 @@ def with_browser(parser: argparse.ArgumentParser) -> argparse.Namespace:
     options = parser.parse_args()
     if not options.chromium:
         parser.error(f"no browser found ({', '.join(BROWSERS)}); install one, on Debian: apt install chromium")
+    if not shutil.which(options.chromium):
+        parser.error(f"--chromium: expected a browser's command, got {options.chromium!r}")
     return options
 
 

@@ -1,10 +1,11 @@
-"""What is seen of an open notebook: nothing wider than its place, lines that can be read, colours that can be told."""
+"""What is seen of an open notebook: whether all is there, fits its place, and can be read, in both themes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from playwright.sync_api import Locator, Page
+from reader import COUNTS, axe, wait_until_still
 
 WINDOWS = (1280, 900)  # widths of a window, in pixels; in the narrow one the list of files is shut
 EQUATION, LINE = 760, 95  # an equation in pixels; a line of prose in characters, on average
@@ -20,7 +21,7 @@ def measure(page: Page, screenshots: Path, name: str) -> list[str]:
     for width in WINDOWS:
         page.set_viewport_size({"width": width, "height": 900})
         page.evaluate(f"window.jupyterapp.shell.{'collapseLeft' if width == min(WINDOWS) else 'expandLeft'}()")
-        page.wait_for_timeout(1_500)  # the panels settle
+        wait_until_still(page)  # the panels settle
         page.screenshot(path=screenshots / f"{name}-{width}.png")
         found, letters = page.evaluate(_MEASURE, EQUATION)
         faults += [f"at {width} pixels: {fault}" for fault in found]
@@ -28,6 +29,44 @@ def measure(page: Page, screenshots: Path, name: str) -> list[str]:
             faults.append(f"at {width} pixels: a line of prose has {letters} characters, at most {LINE}")
     page.set_viewport_size(before)
     page.evaluate("window.jupyterapp.shell.expandLeft()")
+    return faults
+
+
+def at_all(page: Page, outputs: tuple[str, ...] = ("error", "stderr")) -> list[str]:
+    """What is wrong with the notebook on the page, after it was run.
+
+    outputs   the kinds of output that nothing should have put out
+    """
+    faults = []
+    for kind in outputs:
+        texts = page.locator(f"[data-mime-type='application/vnd.jupyter.{kind}']").all_inner_texts()
+        faults += [f"{kind}: {text.strip()[:300]}" for text in texts]
+    counts = page.evaluate(COUNTS)
+    for number, count in enumerate(counts, 1):
+        if count != number:
+            faults.append(f"code cell {number} of {len(counts)} was not run in order: {count}")
+            break
+    bad = page.locator("[data-mml-node='merror']").all_inner_texts()
+    faults += [f"formula does not render: {text.strip()[:120]}" for text in bad]
+    rendered = page.locator(".jp-RenderedMarkdown").all_inner_texts()
+    faults += [f"raw LaTeX in the text: {t[max(0, t.find('$$') - 40) :][:120]!r}" for t in rendered if "$$" in t]
+    pictures = page.evaluate(
+        "[...document.images].map(i => [i.src.slice(0, 80), i.complete && i.naturalWidth == 0, i.alt.trim().length])"
+    )
+    faults += [f"picture does not load: {source}" for source, missing, _ in pictures if missing]
+    faults += [f"picture without words: {source}" for source, _, words in pictures if not words]
+    return faults
+
+
+def in_both_themes(page: Page, screenshots: Path, name: str, selector: str) -> list[str]:
+    """What axe finds in a part of the open notebook, and what can hardly be seen, in the light and the dark theme."""
+    faults = []
+    for shade in ("Dark", "Light"):
+        theme(page, shade)
+        found = [*axe(page, selector), *contrast(page.locator("figure[data-live]"))]
+        faults += [f"{shade.lower()} theme: {fault}" for fault in found]
+        page.locator(selector).first.scroll_into_view_if_needed()
+        page.screenshot(path=screenshots / f"{name}-{shade.lower()}.png")
     return faults
 
 
@@ -41,8 +80,15 @@ def contrast(figures: Locator) -> list[str]:
     return faults
 
 
+def keep(pictures: list[Locator], place: Path) -> None:
+    """Keep a screenshot of each picture, numbered: `place` is the beginning of its file's name."""
+    for number, picture in enumerate(pictures, 1):
+        picture.scroll_into_view_if_needed()
+        picture.screenshot(path=place.with_name(f"{place.name}-{number:02}.png"))
+
+
 def theme(page: Page, name: str) -> None:
     """JupyterLab's theme: "Light" or "Dark"."""
     page.evaluate(f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {name}'}})")
     page.wait_for_selector(f"body[data-jp-theme-light={str(name == 'Light').lower()}]", state="attached")
-    page.wait_for_timeout(1_000)
+    page.wait_for_timeout(300)  # colours that fade have done so

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, TimeoutError
 
 ALIVE = "figure[data-live][data-alive]"
-SETTLES = 300  # milliseconds from a key press to the new picture, at most
-LOOKS = 40  # milliseconds from one look at a picture to the next
-# What a figure shows now: its picture and its sentence.
-STATE = """figure => [
-  figure.querySelector('.ext-box svg')?.outerHTML, figure.querySelector('[role=status]')?.textContent
-]"""
+SETTLES = 600  # milliseconds at most from a key press to the new picture
+# What a figure shows now: its picture, its sentence, and which of its buttons are pressed.
+STATE = """figure => JSON.stringify([
+  figure.querySelector('.ext-box svg')?.outerHTML, figure.querySelector('[role=status]')?.textContent,
+  [...figure.querySelectorAll('button')].map(button => button.ariaPressed)
+])"""
 SEEN = """(element) => {
   const box = element.getBoundingClientRect();
   return box.top >= 0 && box.bottom <= innerHeight && box.width > 0;
@@ -64,12 +62,12 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
     for key in ("Home", "ArrowRight", "End", "ArrowLeft"):
         before, value = figure.evaluate(STATE), handle.input_value()
         handle.press(key)
-        now = _settled(page, figure, before)
         there = key == "Home" or (key == "End" and value == handle.get_attribute("max"))  # it may stand there already
         if handle.input_value() == value and not there:
             faults.append(f"{label!r} does not move with the key {key}")
-        elif handle.input_value() != value and now == before:
+        elif handle.input_value() != value and not _changes(page, figure, before):
             faults.append(f"{label!r} went from {value} to {handle.input_value()}, and the picture stayed")
+    page.wait_for_timeout(SETTLES / 2)  # a page that moves would move by now
     if not handle.evaluate("element => element === document.activeElement"):
         faults.append(f"{label!r} loses the focus when it is moved with the keyboard")
     if page.evaluate("[scrollX, scrollY]") != place or not handle.evaluate(SEEN):
@@ -78,28 +76,27 @@ def _move(page: Page, figure: Locator, handle: Locator) -> list[str]:
     before, value = figure.evaluate(STATE), handle.input_value()
     share = 0.1 if int(value) else 0.9  # of the handle's width: a place where it does not stand
     page.mouse.click(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
-    if _settled(page, figure, before) == before or handle.input_value() == value:
+    if not _changes(page, figure, before) or handle.input_value() == value:
         faults.append(f"{label!r} does not move with the mouse")
     return faults
 
 
+def _changes(page: Page, figure: Locator, before: str) -> bool:
+    """Whether the figure comes to show something else than before."""
+    changed = f"([figure, before]) => ({STATE})(figure) !== before"
+    try:
+        page.wait_for_function(changed, arg=[figure.element_handle(), before], timeout=SETTLES)
+    except TimeoutError:
+        return False
+    return True
+
+
 def _press(page: Page, figure: Locator, button: Locator, how: str) -> bool:
     """Whether pressing a button changed something: the picture, or that it is pressed."""
-    before = figure.evaluate(STATE), button.get_attribute("aria-pressed")
+    before = figure.evaluate(STATE)
     if how == "click":
         button.click()
     else:
         button.focus()
         button.press("Space")
-    return (_settled(page, figure, before[0], 2 * SETTLES), button.get_attribute("aria-pressed")) != before
-
-
-def _settled(page: Page, figure: Locator, before: Any, patience: int = SETTLES) -> Any:
-    """What the figure shows once it is another picture than before, and the same at two looks; or when time is up."""
-    end, last = time.monotonic() + patience / 1000, None
-    while (now := figure.evaluate(STATE)) == before or now != last:
-        if time.monotonic() > end:
-            break
-        last = now
-        page.wait_for_timeout(LOOKS)
-    return now
+    return _changes(page, figure, before)

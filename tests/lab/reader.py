@@ -25,6 +25,9 @@ PROMPTS = "[...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPro
 # The execution counts of the open notebook's code cells; a folded cell has no prompt to read it from.
 COUNTS = """window.jupyterapp.shell.currentWidget.content.widgets
   .filter(cell => cell.model.type === 'code').map(cell => cell.model.executionCount)"""
+CELLS = "[...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook .jp-Cell')]"
+DRAWN = f"{CELLS}.length === window.jupyterapp.shell.currentWidget.content.model.cells.length"
+SIZES = f"String({CELLS}.map(cell => [cell.offsetWidth, cell.offsetHeight]))"
 LONGEST_RUN = 300_000  # milliseconds
 
 
@@ -112,12 +115,20 @@ def wait_for_cells(page: Page, count: int) -> None:
 
 
 def wait_until_drawn(page: Page) -> None:
-    """Wait until the open notebook has its height: cells that JupyterLab draws later move those that are in sight."""
-    height = "[...document.querySelectorAll('.jp-Notebook .jp-Cell')].reduce((sum, cell) => sum + cell.offsetHeight, 0)"
-    before, now = -1, page.evaluate(height)
+    """Wait until the open notebook has all its cells, and its height: JupyterLab draws those out of sight later."""
+    page.wait_for_function(DRAWN)
+    wait_until_still(page, 1_000)
+
+
+def wait_until_still(page: Page, pause: int = 300) -> None:
+    """Wait until the open notebook keeps its width and the heights of its cells.
+
+    pause   milliseconds between two looks
+    """
+    before, now = None, page.evaluate(SIZES)
     while now != before:
-        page.wait_for_timeout(3_000)
-        before, now = now, page.evaluate(height)
+        page.wait_for_timeout(pause)
+        before, now = now, page.evaluate(SIZES)
 
 
 def run_all(page: Page) -> None:
@@ -128,7 +139,7 @@ def run_all(page: Page) -> None:
     page.wait_for_function(f"{PROMPTS}.every(t => t != '[*]:')", timeout=LONGEST_RUN)
     for _ in range(2):  # between two cells it is idle for a moment
         page.wait_for_selector(IDLE)
-        page.wait_for_timeout(1_500)
+        page.wait_for_timeout(500)
     page.wait_for_selector(IDLE)
 
 
@@ -147,7 +158,8 @@ def static_page(lab: Lab, name: str, theme: str) -> Path:
 def save(page: Page) -> None:
     """Save the open notebook, and wait until it is saved."""
     menu(page, "File", "Save Notebook")
-    page.wait_for_timeout(1_500)
+    page.wait_for_function("!window.jupyterapp.shell.currentWidget.context.model.dirty")
+    page.wait_for_timeout(500)  # what was saved already is saved again
 
 
 def axe(page: Page, selector: str) -> list[str]:
