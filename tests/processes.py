@@ -1,6 +1,7 @@
 """Small runs to be trained by one process or by several, and what one of several does for a test.
 
-`python tests/processes.py PARTS FOLDER` is one process; `launch` starts as many as are wanted and waits for them.
+`python tests/processes.py WORLD PARTS FOLDER` is as many as are wanted, forked once PyTorch is imported; `launch`
+starts them and waits.
 """
 
 import json
@@ -9,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -260,39 +261,39 @@ def environment(rank: int, world: int, port: int) -> dict[str, str]:
     }
 
 
-@contextmanager
-def launched(world: int, arguments: list[str]) -> Iterator[list[subprocess.Popen[str]]]:
-    """`world` processes `python ARGUMENTS`, killed at the end of the block if they still run. They meet at a store that
-    is kept here, as one of `torchrun` is, so that it outlives them."""
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    running = [
-        subprocess.Popen(
-            [sys.executable, *arguments],
-            env=environment(rank, world, store.port),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
-        yield running
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-
-
 def launch(world: int, parts: str, folder: Path, seconds: float = 250) -> list[tuple[int, str]]:
-    """Run the parts named in `world` processes; the exit code and the standard error of each."""
+    """Run the parts named in `world` processes; the exit code and the standard error of each. They meet at a store that
+    is kept here, as one of `torchrun` is, so that it outlives them."""
     for part in parts.split():
         (folder / part).mkdir(parents=True, exist_ok=True)
-    with launched(world, [__file__, parts, str(folder)]) as running:
-        errors = [process.communicate(timeout=seconds)[1] for process in running]
-        return [(process.returncode, error) for process, error in zip(running, errors, strict=True)]
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    command = [sys.executable, __file__, str(world), parts, str(folder)]
+    running = subprocess.Popen(command, env=environment(0, world, store.port), start_new_session=True)
+    try:
+        assert running.wait(seconds) == 0
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+    codes = json.loads((folder / "codes.json").read_text())
+    return [(code, (folder / f"{rank}.err").read_text()) for rank, code in enumerate(codes)]
 
 
-def main(parts: str, folder: str) -> int:
+def main(world: str, parts: str, folder: str) -> None:
+    """Become `world` processes, and wait for all of them."""
+    started = []
+    for rank in range(int(world)):
+        pid = os.fork()
+        if pid == 0:
+            os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            with Path(folder, f"{rank}.err").open("w") as errors:
+                os.dup2(errors.fileno(), 2)
+            sys.exit(one(parts, folder))
+        started.append(pid)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
+    Path(folder, "codes.json").write_text(json.dumps(codes))
+
+
+def one(parts: str, folder: str) -> int:
     known = {"equal": equal, "agree": agree, "stop": stop, "lose": lose}
     try:
         with start_processes(torch.device("cpu")) as parallel:
@@ -306,4 +307,4 @@ def main(parts: str, folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])
