@@ -665,6 +665,7 @@ def temperature_top_p(logits, temperature, share):
     """Apply the temperature (10.3), then top-p with the share `share`: return the probabilities from which the next token is drawn,
     a `float64` tensor (vocab), like `logits`, in the same order, with exact zeros for the tokens that are cut.
 
+    The set is the smallest, of the most probable tokens, whose probabilities reach the share.
     `temperature` and `share` are `float`. With a share of 1 nothing is cut; no two logits are equal. Raise `ValueError` unless
     `temperature > 0` and `0 < share <= 1`.
     """
