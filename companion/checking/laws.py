@@ -1,9 +1,10 @@
 """Cases that follow from an exercise's own ones, whatever it asks: what nobody wrote down, every answer must stand.
 
 From one of the cases others are made, and the reference says what is right there: each axis of size one, rows of quite
-different levels, a large number added to all, NaN in one place, the other dtype, other numbers where the shapes stay: what was kept by shape is of no use there. A case is left out where the reference
-refuses its arguments or gives NaN of its own: nothing was promised there. An exercise is excused from a law by name,
-with a reason, in its source (`excused`).
+different levels, a large number added to all, NaN in one place, the other dtype, other numbers where the shapes stay:
+what was kept by shape is of no use there. A case is left out where the reference refuses its arguments or gives NaN of
+its own: nothing was promised there. An exercise is excused from a law by name, with a reason, in its source
+(`excused`).
 
 The other laws need no case of their own (`examine`): a second call after other ones, on arguments that lie in memory in
 another order; arguments and earlier results left as they were; no memory shared.
@@ -186,7 +187,7 @@ def _others(case: Case) -> Iterator[Case]:
         other = value
         if isinstance(value, torch.Tensor) and whole:
             other = value.flip(tuple(range(value.dim())))
-        elif type(value) is float:
+        elif type(value) is float and 1.5 * value != value:  # not 0, not infinite
             other = 1.5 * value
         elif isinstance(value, list) and all(type(part) is int for part in value):
             other = value[::-1]

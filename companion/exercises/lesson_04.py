@@ -160,6 +160,8 @@ def _(draw):
     yield Case("no step changes nothing", (0, 4, 10000.0), tolerance=CLOSE)
     yield Case("an odd width is refused", (1, 3, 10000.0), refuse=True)
     yield Case("a width of 0 is refused", (1, 0, 10000.0), refuse=True)
+    for base in (50.0, 900.0):
+        yield Case("another base, the same shift and width", (3, 4, base), tolerance=CLOSE)
 
 
 @shift_matrix.mistake("yours shifts by -k: in each block the minus belongs to the lower left")

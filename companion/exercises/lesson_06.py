@@ -898,7 +898,7 @@ def _(x, gate, inner, outer):
     out = torch.zeros_like(x)
     for c in range(gate.shape[0]):
         h = torch.einsum("btd,d->bt", x, gate[c])
-        passed = h / (1 + torch.exp(-h)) * torch.einsum("btd,d->bt", x, inner[c])
+        passed = h * torch.special.expit(h) * torch.einsum("btd,d->bt", x, inner[c])
         out = out + torch.einsum("bt,d->btd", passed, outer[:, c])
     return out
 

@@ -283,9 +283,9 @@ def _(draw):
     yield Case("a source of filler alone is refused", (*inputs, torch.zeros(4, dtype=torch.bool)), refuse=True)
     yield Case("a single truth value for all source tokens is refused", (*inputs, torch.tensor([True])), refuse=True)
     eye = torch.eye(2, dtype=torch.float64)
-    far = torch.tensor([[-1e6, 0.0], [-1e6, 1.0], [3.0, 3.0]], dtype=torch.float64)
+    far = torch.tensor([[-1e3, 0.0], [-1e3, 1e-4], [3.0, 3.0]], dtype=torch.float64)
     shown = torch.tensor([True, True, False])
-    yield Case("scores far below zero, and filler above them", (1e6 * eye[:1], far, eye, eye, eye, shown))
+    yield Case("scores far below zero, and filler above them", (1e3 * eye[:1], far, eye, eye, eye, shown))
     column = (eye[:1], far, eye, eye, eye, shown[:, None])
     yield Case("a column of marks is refused", column, refuse=True)
 

@@ -130,6 +130,7 @@ def _(draw):
     yield Case("more choices than experts are refused", (8, 12, 5, 6, 0), refuse=True)
     yield Case("no choice is refused", (8, 12, 5, 0, 0), refuse=True)
     yield Case("fewer than no shared experts are refused", (8, 12, 5, 2, -1), refuse=True)
+    yield Case("more than a float can tell apart", (1, 2**53 + 1, 3, 1, 0))
 
 
 def _sizes(experts, top_k, shared):
@@ -658,6 +659,7 @@ def _(draw):
     yield Case("any choices", (crowd.argsort(dim=1, descending=True)[:, :k], 8, draw.whole(2, 4) / 4))
     yield Case("a capacity of 0 is refused", (chosen, 4, 0.0), refuse=True)
     yield Case("a capacity below 0 is refused", (chosen, 4, -1.0), refuse=True)
+    yield Case("a fraction of a place above two", (torch.tensor([[0], [0], [0], [1]]), 2, 1.00001))
 
 
 def _kept(chosen, places, visits=None):
