@@ -10,6 +10,7 @@ import torch
 
 MOST_NUMBERS = 16
 LONGEST = 1000  # characters of a described list
+_TINY = 1e-30  # what is smaller may be rounded to 0
 _NUMBER = 1e-9  # of a float; whole numbers are equal or they are not
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
@@ -20,7 +21,7 @@ def difference(found: Any, expected: Any, tolerance: float | None = None, *, exa
     Tensors must agree in shape, then in dtype, then in every number, NaN and infinities included. A number may be an
     int or a float, or a tensor of one number; a tuple may be a list.
 
-    exact_zero:  where a floating tensor is expected to be 0, nothing else will do, however small.
+    exact_zero:  where a floating tensor is expected to be 0, nothing else will do, however small; and 0 nowhere else.
     """
     if isinstance(expected, torch.Tensor):
         return _tensor_difference(found, expected, tolerance, exact_zero)
@@ -69,6 +70,9 @@ def _tensor_difference(found: Any, expected: torch.Tensor, tolerance: float | No
     if _close(found, expected, allowed):
         if not exact_zero or not expected.is_floating_point():
             return None
+        lost = (found == 0) & (expected.abs() > _TINY)
+        if lost.any():
+            return f"expected {expected[lost].detach().abs().max().item():.1e}, got exactly 0 in its place"
         almost = found[expected == 0].detach().double().abs()
         most = almost.max().item() if almost.numel() else 0.0
         return f"expected exactly 0, got numbers up to {most:.1e} in its place" if most else None

@@ -226,7 +226,8 @@ def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, names: Sequ
 
 
 def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | None:
-    """The known mistake that gives the same as the answer: on this case, and on half of the others that it fails.
+    """The known mistake that gives the same as the answer: on this case, on half of the others that it fails, and on
+    half of all others.
 
     Of several, the one that gives the same most often, first on what fails and then on what does not. Cases that must
     be refused count for the latter only: a mistake seldom knows what to refuse, and an answer may.
@@ -243,7 +244,8 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
     for message, gives in alike:
         agrees = [same(gave, gives(at), case) for at, case, gave in others]
         on_failed = sum(agree for agree, fails in zip(agrees, failed, strict=True) if fails)
-        if 2 * on_failed < sum(failed):
+        asked = [agree for agree, (_, case, _) in zip(agrees, others, strict=True) if not case.refuse]
+        if 2 * on_failed < sum(failed) or 2 * sum(asked) < len(asked):
             continue
         if best is None or (on_failed, sum(agrees)) > best:
             best, name = (on_failed, sum(agrees)), message

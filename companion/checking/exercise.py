@@ -247,9 +247,9 @@ def exercise(
     hints:       three, each giving away a little more.
     forbidden:   names that an answer must not use.
     exact_zero:  where the reference gives 0, nothing else will do, however small.
-    excused:     laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan" and
-                 "dtype" (`laws`), "memory" (the result may be an argument, or a view into one) and "layout" (the
-                 arguments lie in memory in the order of their axes).
+    excused:     laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
+                 "dtype" and "other" (`laws`), "memory" (the result may be an argument, or a view into one) and
+                 "layout" (the arguments lie in memory in the order of their axes).
     groups:      of cases that earn points by themselves; without them, all cases earn all points together.
 
     Raises `ValueError` for an id that is not lesson and number, a task that is not a short line, not three hints,

@@ -1,9 +1,10 @@
 """Cases that follow from an exercise's own ones, whatever it asks: what nobody wrote down, every answer must stand.
 
 From one of the cases others are made, and the reference says what is right there: each axis of size one, rows of quite
-different levels, a large number added to all, NaN in one place, the other dtype. A case is left out where the reference
-refuses its arguments or gives NaN of its own: nothing was promised there. An exercise is excused from a law by name,
-with a reason, in its source (`excused`).
+different levels, a large number added to all, NaN in one place, the other dtype, other numbers where the shapes stay:
+what was kept by shape is of no use there. A case is left out where the reference refuses its arguments or gives NaN of
+its own: nothing was promised there. An exercise is excused from a law by name, with a reason, in its source
+(`excused`).
 
 The other laws need no case of their own (`examine`): a second call after other ones, on arguments that lie in memory in
 another order; arguments and earlier results left as they were; no memory shared.
@@ -24,10 +25,11 @@ LEVELS = "rows and columns of quite different levels"
 OFFSET = "a large number added to all"
 NAN = "a NaN that goes in shows in the result"
 DTYPE = "the result has the dtype of what goes in"
-SHOWN = (ONE, LEVELS, OFFSET, NAN, DTYPE)
+OTHER = "other numbers of the same shapes"
+SHOWN = (ONE, LEVELS, OFFSET, NAN, DTYPE, OTHER)
 """What these cases show, in words that hold for every exercise."""
 
-NAMES = {"one": ONE, "levels": LEVELS, "offset": OFFSET, "nan": NAN, "dtype": DTYPE}
+NAMES = {"one": ONE, "levels": LEVELS, "offset": OFFSET, "nan": NAN, "dtype": DTYPE, "other": OTHER}
 """Short names, by which an exercise is excused; "memory" and "layout" are those of `examine`."""
 
 EXCUSES = (*NAMES, "memory", "layout")
@@ -40,13 +42,14 @@ def law_cases(exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], 
 
     call:  gives the reference's value on a case, or raises.
     """
-    wanted = [case for case in cases if not case.refuse and _tensors(case.arguments)]
+    wanted = [case for case in cases if not case.refuse and case.arguments]
     if not wanted:
         return []
     base = max(wanted, key=lambda case: (_of_double(case), len(_sizes(case)), _numbers(case), cases.index(case)))
     base = replace(base, gradients=False)
     found: list[Case] = []
-    for name, make in (("one", _ones), ("levels", _levels), ("offset", _offsets), ("nan", _nans), ("dtype", _single)):
+    makers = {"one": _ones, "levels": _levels, "offset": _offsets, "nan": _nans, "dtype": _single, "other": _others}
+    for name, make in makers.items():
         if name in exercise.excused or (name == "dtype" and "float" in exercise.statement):
             continue
         made = (replace(case, shows=NAMES[name]) for case in make(base))
@@ -175,3 +178,18 @@ def _single(case: Case) -> Iterator[Case]:
         for tensor in _tensors(single):
             single = _instead(single, tensor, tensor.float() if tensor.dtype == torch.float64 else tensor)
         yield replace(case, arguments=single, tolerance=max(case.tolerance or 0.0, 1e-3))
+
+
+def _others(case: Case) -> Iterator[Case]:
+    """One argument after the other changed where all shapes stay: a base, places in another order."""
+    for at, value in enumerate(case.arguments):
+        whole = isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.bool) and value.dim() > 0
+        other = value
+        if isinstance(value, torch.Tensor) and whole:
+            other = value.flip(tuple(range(value.dim())))
+        elif type(value) is float and 1.5 * value != value:  # not 0, not infinite
+            other = 1.5 * value
+        elif isinstance(value, list) and all(type(part) is int for part in value):
+            other = value[::-1]
+        if other is not value:
+            yield replace(case, arguments=(*case.arguments[:at], other, *case.arguments[at + 1 :]))

@@ -103,6 +103,7 @@ def _():
     points=2,
     difficulty=2,
     minutes=10,
+    exact_zero=True,
     excused={
         "offset": "by hand, before lesson 02 has subtracted a maximum",
         "levels": "by hand, before lesson 02 has subtracted a maximum",
@@ -116,7 +117,7 @@ def _():
 def row_of_weights(q, K, t):
     """Return the attention weights of the word at position `t` (an `int`, counted from 0) as a tensor (token): how much of each word's value it
     takes. `q` (d_k) is its query and `K` (token, d_k) holds the keys of all words, both already rotated, both `float64`. Words after
-    position `t` get weight 0.
+    position `t` get weight exactly 0.
 
     Raise `ValueError` if `t` is not one of 0, 1, ..., token - 1.
     """
@@ -544,13 +545,13 @@ def _(x, k, w_r, w_1, w_2):
     ),
 )
 def continue_text(text, n, vocabulary, table):
-    """Continue `text`, words separated by spaces, by `n` words, each time the most probable one; return the list of the `n` new words.
+    """Continue `text`, words with one space between two, by `n` words, each time the most probable one; return the list of the `n` new words.
 
     The model of this exercise reads the whole text and needs only one line: the scores of the next word are the *average of the rows* of
     `table` (vocab, vocab; `float64`) that belong to the words so far, the written ones included. Row $i$, column $j$ says how much word $i$ calls
     for word $j$. `vocabulary` is the list of the words, in the order of their ids; `n` is an `int`, 0 or more. No two scores are equal.
 
-    Raise `ValueError` if the text is empty, or if it holds a word that is not in the vocabulary.
+    Raise `ValueError` if the text holds no word, or one that is not in the vocabulary.
     """
     ### BEGIN SOLUTION
     words = text.split()
@@ -605,6 +606,9 @@ def _(draw):
     yield Case("no word at all", (text, 0, _WORDS, draw.normal(10, 10)))
     yield Case("an unknown word is refused", ("hello moon", 1, _WORDS, draw.normal(10, 10)), refuse=True)
     yield Case("an empty text is refused", ("", 1, _WORDS, draw.normal(10, 10)), refuse=True)
+    close = torch.tensor([[0.0, 1.0, 1.0 + 1e-9], [1.0, 0.0, 0.5], [0.5, 1.0, 0.0]], dtype=torch.float64)
+    yield Case("two scores that differ by a billionth", ("a", 1, ["a", "b", "c"], close))
+    yield Case("a text of spaces holds no word, and is refused", ("  ", 1, ["a", "b", "c"], close), refuse=True)
 
 
 @continue_text.mistake("you never append the new word to the text, so the model answers the same question again")

@@ -154,6 +154,7 @@ def _(draw):
     yield Case("bytes that begin inside a character are refused", ([*"é!".encode()][1:],), refuse=True)
     yield Case("a byte that continues nothing is refused", ([128],), refuse=True)
     yield Case("the last byte that continues nothing is refused", ([191],), refuse=True)
+    yield Case("the last character that UTF-8 has, of four bytes", ([0xF4, 0x8F, 0xBF, 0xBF],))
 
 
 def _beginning(data):
@@ -306,6 +307,7 @@ def _(draw):
     yield Case("the dtype of G", (torch.tensor([1, 0, 1]), draw.normal(3, 2, dtype=torch.float32), 4))
     yield Case("an id of -1 is refused", (torch.tensor([1, -1]), draw.normal(2, 3), 4), refuse=True)
     yield Case("an id equal to vocab is refused", (torch.tensor([4, 1]), draw.normal(2, 3), 4), refuse=True)
+    yield Case("a vocabulary of one", (torch.tensor([0, 0]), torch.tensor([[1.0, 2.0], [3.0, 5.0]]), 1))
 
 
 def _ids_of(ids, vocab):

@@ -113,6 +113,8 @@ def _(draw):
     yield Case("a single component", (1, 0.5, 1.5))
     yield Case("no component is refused", (0, 0.0, 1.0), refuse=True)
     yield Case("a deviation of zero is refused", (4, 0.0, 0.0), refuse=True)
+    yield Case("a mean far above the standard deviation", (64, 1e4, 1e-3))
+    yield Case("a mean as small as the standard deviation", (3, 5e-3, 1e-2))
 
 
 @right_scale.mistake("that is the square root of d_k, which is right only for mean 0 and deviation 1")
@@ -224,6 +226,11 @@ def _(draw):
     yield Case("a row that sees nothing is all zeros", (draw.normal(2, 3), none))
     yield Case("a mask of numbers is refused", (draw.normal(2, 3), look.double()), refuse=True)
     yield Case("a mask of another shape is refused", (draw.normal(2, 3), look[:1]), refuse=True)
+    low = torch.tensor([[-2e10, -2e10, 0.0], [0.0, -45.0, math.nan]], dtype=torch.float64)
+    look = torch.tensor([[True, True, False], [True, True, False]])
+    yield Case("scores of -2e10 are seen, small weights stay, and a hidden NaN is hidden", (low, look))
+    yield Case("a mask with an axis more is refused", (low, look[None]), refuse=True)
+    yield Case("a mask of as many numbers in another shape is refused", (low, look.reshape(3, 2)), refuse=True)
 
 
 def _refuse(scores, may_look):
@@ -354,6 +361,11 @@ def _(draw):
         draw.normal(queries, d_v),
     )
     yield Case("queries, keys, d_k and d_v all different", inputs)
+    query = torch.tensor([[1e6, 0.0]], dtype=torch.float64)
+    keys = torch.tensor([[-1e6, 0.0], [-1e6, 1.0], [0.0, 3.0]], dtype=torch.float64)
+    value = torch.tensor([[1.0, 0.5, 2.0], [2.0, -1.0, 1.0], [9.0, 7.0, 8.0]], dtype=torch.float64)
+    seen = torch.tensor([[True, True, False]])
+    yield Case("scores far below zero, and a hidden one above them", (query, keys, value, seen, value[:1]))
 
 
 def _weights(q, k, may_look, scale):

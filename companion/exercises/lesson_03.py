@@ -129,6 +129,7 @@ def _(draw):
     yield Case("any sizes", (draw.whole(20, 90), kv_heads * draw.whole(2, 4), kv_heads, d_k, d_v, True))
     yield Case("key heads that do not divide the heads are refused", (24, 6, 4, 4, 4, False), refuse=True)
     yield Case("more key heads than heads are refused", (24, 2, 4, 4, 4, True), refuse=True)
+    yield Case("one head", (5, 1, 1, 2, 3, True))
 
 
 def _divides(heads, kv_heads):
@@ -280,6 +281,7 @@ def _(draw):
     yield Case("gradients", (draw.normal(2, 3, 8), 4), gradients=True)
     yield Case("heads that do not divide the width are refused", (_numbered(2, 3, 8), 3), refuse=True)
     yield Case("more heads than numbers are refused", (_numbered(2, 3, 8), 16), refuse=True)
+    yield Case("truth values", (torch.arange(24).reshape(2, 3, 4) % 3 == 0, 2))
 
 
 def _divisor(x, heads):
@@ -414,6 +416,7 @@ def _(draw):
     yield Case("a tensor whose memory is in another order", (draw.normal(*sizes).transpose(1, 2),))
     yield Case("gradients", (draw.normal(2, 4, 3, 2),), gradients=True)
     yield Case("a tensor without heads is refused", (_numbered(2, 3, 8),), refuse=True)
+    yield Case("truth values", (torch.arange(48).reshape(2, 2, 3, 4) % 3 == 0,))
 
 
 def _four(x):
@@ -556,6 +559,8 @@ def _(draw):
     yield Case("gradients", inputs(1, 4, 2, 2, 3, 3, 2), gradients=True)
     yield Case("3 key heads for 4 heads are refused", inputs(2, 4, 3, 3, 5, 4, 7), refuse=True)
     yield Case("more key heads than heads are refused", inputs(2, 2, 4, 3, 5, 4, 7), refuse=True)
+    half = [t.to(torch.float16) for t in inputs(2, 4, 2, 3, 5, 2, 3)]
+    yield Case("half precision stays", tuple(half), tolerance=1e-2)
 
 
 def _fits(q, k):
@@ -997,6 +1002,13 @@ def _(draw):
         (*inputs(1, 2, 3, 4, 2, 4, 3)[:6], 4, torch.ones(1, 2, 3).bool()),
         refuse=True,
     )
+    eye = torch.eye(2, dtype=torch.float64)
+    sources = torch.tensor([[[-1e6, 0.0], [-1e6, 1.0], [1e15, 1e15]]], dtype=torch.float64)
+    looks = (1e6 * eye[None, :1], sources, eye, eye, eye, eye, 1, torch.tensor([[[True, True, False]]]))
+    yield Case("scores far below zero, and a hidden value far above them", looks)
+    odd = torch.ones(2, 3, dtype=torch.float64)
+    refused = (eye[None], eye[None], eye, eye, odd, odd.T, 2, torch.ones(1, 2, 2, dtype=torch.bool))
+    yield Case("values that do not divide are refused", refused, refuse=True)
 
 
 def _even(w_q, w_v, heads):

@@ -160,6 +160,8 @@ def _(draw):
     yield Case("no step changes nothing", (0, 4, 10000.0), tolerance=CLOSE)
     yield Case("an odd width is refused", (1, 3, 10000.0), refuse=True)
     yield Case("a width of 0 is refused", (1, 0, 10000.0), refuse=True)
+    for base in (50.0, 900.0):
+        yield Case("another base, the same shift and width", (3, 4, base), tolerance=CLOSE)
 
 
 @shift_matrix.mistake("yours shifts by -k: in each block the minus belongs to the lower left")
@@ -318,6 +320,7 @@ def _(draw):
     yield Case("a hundred places back", pair(s + 100, s, 2 * draw.whole(3, 6)))
     yield Case("one pair alone, which has gone round in between", pair(s, s + 44, 2))
     yield Case("widths 4 and 6 are refused", (_waves(torch.tensor(3), 4), _waves(torch.tensor(3), 6)), refuse=True)
+    yield Case("positions of several thousand", pair(7950, 8010, 8))
 
 
 def _nearest(p, q, offsets):
@@ -463,6 +466,7 @@ def _(draw):
     )
     yield Case("0 places back: at itself", (0, _invertible(draw, 6), 2.0), tolerance=CLOSE)
     yield Case("a negative number of places is refused", (-1, torch.eye(4).double(), 1.0), refuse=True)
+    yield Case("a negative sharpness", (1, torch.eye(4, dtype=torch.float64), -2.0))
 
 
 @look_back.mistake("yours looks j places ahead: that is the transpose of M_j")
@@ -758,8 +762,8 @@ def _(x, lengths):
     ),
 )
 def sinusoids(positions, d, base, dtype):
-    """Return $p_t$, equation (4.2), for every position in `positions`, an `int64` tensor of any shape, for instance (batch, token): each
-    position becomes a row of width `d`, so the result has the shape (..., d_model). Pair $i$ has the frequency
+    """Return $p_t$, equation (4.2), for every position in `positions`, an `int64` tensor of any shape, for instance (batch, token): negative
+    ones among them; each position becomes a row of width `d`, so the result has the shape (..., d_model). Pair $i$ has the frequency
     $\\omega_i = \\text{base}^{-2i/d}$; its sine is in column $2i$ and its cosine in column $2i + 1$.
 
     `d` is an `int`, `base` a `float`, and `dtype` the name of the result's dtype: `"float64"`, `"float32"`, `"bfloat16"` or `"float16"`.
@@ -797,6 +801,9 @@ def _(draw):
     )
     yield Case("an odd width is refused", (torch.tensor([0, 1]), 5, 10000.0, "float64"), refuse=True)
     yield Case("a width of 0 is refused", (torch.tensor([0, 1]), 0, 10000.0, "float64"), refuse=True)
+    places = torch.tensor([[0, 7, -300]])
+    for name in ("float32", "float64", "float16"):
+        yield Case("the same places in another dtype, negative ones too", (places, 4, 100.0, name))
 
 
 def _from_angles(sines, cosines, dtype):
@@ -1019,6 +1026,8 @@ def _(draw):
     yield Case("any width", table(d, 4 * d + draw.whole(1, 9)), tolerance=CLOSE)
     yield Case("three rows for four dimensions are refused", table(4, 3), refuse=True)
     yield Case("rows enough, of which only three differ, are refused", table(4, 3, repeat=(0, 1, 2, 0)), refuse=True)
+    flat = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], dtype=torch.float64)
+    yield Case("different rows on one line are refused", (flat, flat), refuse=True)
 
 
 @shift_from_data.mistake("that is the transpose: what stands to the right of the rows is M^T")

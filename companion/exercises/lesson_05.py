@@ -119,7 +119,7 @@ def rotary(x, positions, base):
     by $i\\,\\theta_c$ with $\\theta_c = \\text{base}^{-2c/d_k}$, $d_k$ = d_head, equations (5.3) and (5.5). The layout is **half**: pair $c$
     consists of the components $c$ and $c + d_k/2$.
 
-    Compute angles in `float32` or wider, whatever the dtype of `x`. Raise `ValueError` if d_head is odd,
+    A position may be negative. Compute angles in `float32` or wider, whatever the dtype of `x`. Gradients flow back to `x`. Raise `ValueError` if d_head is odd,
     or if there are not as many positions as tokens.
     """
     ### BEGIN SOLUTION
@@ -152,6 +152,8 @@ def _(draw):
     yield Case("an odd width is refused", (draw.normal(2, 3), [0, 1], 10000.0), refuse=True)
     yield Case("three positions for two tokens are refused", (draw.normal(2, 4), [0, 1, 2], 10000.0), refuse=True)
     yield Case("one position for two tokens is refused", (draw.normal(2, 4), [3], 10000.0), refuse=True)
+    before = torch.tensor([[1.0, 2.0, 3.0, 5.0], [2.0, 1.0, 0.5, 3.0]], dtype=torch.float64)
+    yield Case("positions before 0", (before, [-3, -1], 100.0), tolerance=CLOSE)
 
 
 @rotary.mistake("your pairs are neighbours, 2c and 2c + 1: that is the layout interleaved")
@@ -336,7 +338,7 @@ def convert_layout(weight, heads):
     those of head 1, and so on. It was trained with the layout **interleaved**, in which the components $2c$ and $2c + 1$ of a head make
     pair $c$. Return the weight for code with the layout **half**, in which $c$ and $c + d_k/2$ do: a new tensor of the same shape and dtype,
     such that all scores stay as they are if queries and keys are converted alike. Pair $c$ stays pair $c$, and its first component stays
-    first.
+    first. Gradients flow back to `weight`.
 
     `heads` is an `int` of at least 1. Raise `ValueError` if the rows cannot be divided among the heads, or if d_head is odd.
     """
@@ -784,7 +786,7 @@ def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
       the layout is half, components $c$ and $c + d_k/2$ of the head.
     - Scores are divided by $\\sqrt{\\text{d\\_head}}$, and a softmax runs over the keys of the same row of the batch.
 
-    Return the heads' outputs side by side, (batch, token, heads · d_v), head 0 first. `heads` is an `int` of at least 1. Raise `ValueError`
+    Return the heads' outputs side by side, (batch, token, heads · d_v), head 0 first. Gradients flow back to `x` and the matrices. `heads` is an `int` of at least 1. Raise `ValueError`
     if the columns of `w_q` cannot be divided among the heads, or if d_head is odd.
     """
     ### BEGIN SOLUTION

@@ -130,6 +130,8 @@ def _(draw):
     yield Case("a width of 0 is refused", (0, 4.0, 1), refuse=True)
     yield Case("a ratio of 0 is refused", (8, 0.0, 1), refuse=True)
     yield Case("multiples of 0 are refused", (8, 4.0, 0), refuse=True)
+    yield Case("a third above a multiple", (25, 0.5, 8))
+    yield Case("a width between whole numbers", (2, 1.75, 1))
 
 
 @gated_width.mistake("that is the plain width; a gated network has three matrices where a plain one has two")
@@ -408,7 +410,7 @@ def pre_norm_stack(x, branches, gains, last_gain, eps):
     - `gains` is a list of $K$ tensors (d_model): the gain of the norm on branch $k$. `last_gain` (d_model) is the last norm's.
     - Every norm is RMSNorm, (6.13), with the same `eps`, a `float`.
 
-    All tensors are `float64`. With no branches the result is the last norm of `x`. Raise `ValueError` if the two lists differ in length.
+    All tensors are `float64`; gradients flow back to all of them. With no branches the result is the last norm of `x`. Raise `ValueError` if the two lists differ in length.
     """
     ### BEGIN SOLUTION
     if len(branches) != len(gains):
@@ -745,9 +747,9 @@ def _(count, v, keep):
 def swiglu_from_checkpoint(x, gate, inner, outer):
     """Return the SwiGLU network (6.9) of `x` (batch, token, d_model), of the same shape. The matrices are given as `nn.Linear` stores them,
     as (out, in): `gate` ($W_g$ of the lesson) and `inner` ($W_1$) are (d_ff, d_model), `outer` ($W_2$) is (d_model, d_ff). All are
-    `float64`; there are no biases.
+    `float64`; there are no biases. Gradients flow back to all four.
 
-    It must work for tokens of any size: no NaN where a hidden number is 1,000 or -1,000. Raise `ValueError` if `gate` and `inner` differ in
+    It must work for tokens of any size: no NaN where a hidden number is 1,000 or -1,000, nor in the gradients. Raise `ValueError` if `gate` and `inner` differ in
     shape.
     """
     ### BEGIN SOLUTION
@@ -776,6 +778,13 @@ def _(draw):
     yield Case(
         "gate and inner of different shapes are refused", (x, matrices[0][:1], matrices[1], matrices[2]), refuse=True
     )
+    eye = torch.eye(2, dtype=torch.float64)
+    far = 1000 * torch.tensor([[[1.0, -1.0]]], dtype=torch.float64)
+    yield Case("gradients at 1,000 and -1,000 are finite", (far, eye, eye, eye), gradients=True)
+    wide = torch.ones(2, 3, dtype=torch.float64)
+    row = torch.ones(1, 1, 3, dtype=torch.float64)
+    yield Case("an inner matrix that is turned round is refused", (row, wide, wide.T, wide.T), refuse=True)
+    yield Case("an inner matrix of another width is refused", (row, wide, wide[:, :2], wide.T), refuse=True)
 
 
 def _silu(h):
@@ -889,7 +898,7 @@ def _(x, gate, inner, outer):
     out = torch.zeros_like(x)
     for c in range(gate.shape[0]):
         h = torch.einsum("btd,d->bt", x, gate[c])
-        passed = h / (1 + torch.exp(-h)) * torch.einsum("btd,d->bt", x, inner[c])
+        passed = h * torch.special.expit(h) * torch.einsum("btd,d->bt", x, inner[c])
         out = out + torch.einsum("bt,d->btd", passed, outer[:, c])
     return out
 
@@ -959,6 +968,9 @@ def _(draw):
         (torch.full((2, 4), 3.0, dtype=half), *learned(4, half), 1e-8),
         tolerance=close,
     )
+    tight = torch.tensor([10000.0, 10008.0, 10016.0, 10000.0], dtype=torch.float16)
+    one, none = torch.ones(4, dtype=torch.float16), torch.zeros(4, dtype=torch.float16)
+    yield Case("a mean that half precision does not have", (tight, one, none, 1e-5))
 
 
 def _ln(x, eps, dim=-1, correction=0):

@@ -149,6 +149,9 @@ def _(draw):
         bad = [11, 16, 12, 3, 20]
         bad[place] = 0
         yield Case(f"an encoder without a {name} is refused", (*bad, False), refuse=True)
+    yield Case("a network of width 1", (5, 3, 2, 2, 1, False))
+    yield Case("more than a float can tell apart", (2**53 + 2, 1, 1, 1, 1, True))
+    yield Case("a context of 0 is refused", (5, 0, 2, 2, 3, False), refuse=True)
 
 
 def _layer(d_model, d_ff):
@@ -300,6 +303,8 @@ def _(draw):
     none[1] = False
     yield Case("a sequence without a real token is refused", (draw.normal(3, 5, 4), none), refuse=True)
     yield Case("one row of truth values for all sequences is refused", (draw.normal(3, 5, 4), look[1:2]), refuse=True)
+    ones, marks = torch.ones(2, 3, 4, dtype=torch.float64), torch.ones(2, 3, 1, dtype=torch.bool)
+    yield Case("a mask with an axis more is refused", (ones, marks), refuse=True)
 
 
 @mean_of_real.mistake("filler rows are in your mean")
@@ -468,6 +473,10 @@ def _(draw):
     several = (tokens, real[:, order], draw.whole(30, 60), lots[:, order], how[:, order], anything)
     yield Case("several sequences with filler anywhere", several)
     yield Case("real of another shape is refused", (tokens, real[:1], 50, lots, how, anything), refuse=True)
+    ids, all_real = torch.tensor([[9, 2, 3, 4]]), torch.ones(1, 4, dtype=torch.bool)
+    lots = torch.tensor([[0.15 - 1e-10, 0.1, 0.1, 0.15]], dtype=torch.float64)
+    how = torch.tensor([[0.95, 0.8 - 1e-10, 0.9 - 1e-10, 0.0]], dtype=torch.float64)
+    yield Case("just below each bound, and a mask among the tokens", (ids, all_real, 9, lots, how, ids + 40))
 
 
 def _cloze(tokens, chosen, mask_id, how, anything, masked=0.8, random=0.9):

@@ -127,6 +127,9 @@ def _(draw):
     yield Case("a start token of 0", (targets + 1, 0))
     yield Case("targets with one axis are refused", (torch.tensor([7, 3, 5]), 1), refuse=True)
     yield Case("a start token among the targets is refused", (torch.tensor([[7, 3], [4, 1]]), 1), refuse=True)
+    yield Case("ids of more than 32 bits, and a start token of -1", (torch.tensor([[2**40 + 1, 2**24 + 1, 3]]), -1))
+    yield Case("a start token of 0 among the targets is refused", (torch.tensor([[5, 0]]), 0), refuse=True)
+    yield Case("targets with three axes are refused", (torch.full((2, 2, 2), 7), 1), refuse=True)
 
 
 @shift_right.mistake("your first input is the last target, which slot 0 would then have seen")
@@ -235,6 +238,7 @@ def _(targets, start):
     excused={
         "nan": "what stands in hidden rows of the source counts for nothing, and need not be looked at",
     },
+    exact_zero=True,
     hints=(
         "Queries from `y`, keys and values from `x`; scores (target token, source token), divided by the root of d_k.",
         "`real` has one entry for each *column*: `masked_fill(~real, -math.inf)` broadcasts it over the rows.",
@@ -246,8 +250,8 @@ def cross_head(y, x, W_q, W_k, W_v, real):
     encoder, are `float64`, and so are the matrices `W_q` (d_model, d_k), `W_k` (d_model, d_k) and `W_v` (d_model, d_v); `real` is boolean
     (source token), True where the source token is not filler.
 
-    Return `(output, weights)`: (target token, d_v) and (target token, source token). Gradients flow back to all floating arguments. Raise
-    `ValueError` if `real` has not one entry for each source token, or no True. Use no attention of PyTorch's.
+    Return `(output, weights)`: (target token, d_v) and (target token, source token); filler gets weight exactly 0. Gradients flow back to all floating arguments. Raise
+    `ValueError` if `real` has not the shape (source token), or no True. Use no attention of PyTorch's.
     """
     ### BEGIN SOLUTION
     if real.shape != x.shape[:1] or not real.any():
@@ -278,6 +282,12 @@ def _(draw):
     inputs = _head(draw, 3, 4, 5, 6, 2)
     yield Case("a source of filler alone is refused", (*inputs, torch.zeros(4, dtype=torch.bool)), refuse=True)
     yield Case("a single truth value for all source tokens is refused", (*inputs, torch.tensor([True])), refuse=True)
+    eye = torch.eye(2, dtype=torch.float64)
+    far = torch.tensor([[-1e3, 0.0], [-1e3, 1e-4], [3.0, 3.0]], dtype=torch.float64)
+    shown = torch.tensor([True, True, False])
+    yield Case("scores far below zero, and filler above them", (1e3 * eye[:1], far, eye, eye, eye, shown))
+    column = (eye[:1], far, eye, eye, eye, shown[:, None])
+    yield Case("a column of marks is refused", column, refuse=True)
 
 
 def _cross(y, x, W_q, W_k, W_v, real, scale=None, dim=-1):
@@ -453,6 +463,16 @@ def _(draw):
     yield Case("a token that is ruled out, with minus infinity, is no change and hides none", ruled_out)
     yield Case("fewer targets than slots are refused", (before, after[:1]), refuse=True)
     yield Case("fewer slots after than before are refused", (before, after[:, :1]), refuse=True)
+    level = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1000.0, 0.0]], dtype=torch.float64)
+    nudged = level.repeat(3, 1, 1)
+    nudged[0, 0, 0] = 1e-9  # not more than that
+    nudged[1, 0, 1] = 1.5e-9
+    nudged[2, 0, 0] = 0.8e-9
+    nudged[1, 1, 1] += 4e-9
+    nudged[2, 1, 0] = -math.inf
+    nudged[2, 2, 0] += 1e-3
+    yield Case("changes just above the bound, on it and just below", (level, nudged))
+    yield Case("another vocabulary after than before is refused", (level, nudged[..., :1]), refuse=True)
 
 
 def _depends(before, after):

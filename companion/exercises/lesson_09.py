@@ -125,6 +125,8 @@ def _(draw):
     yield Case("pad equal to eos is refused", (rows, 1, 0, 0, -100), refuse=True)
     yield Case("bos equal to eos is refused", (rows, 2, 2, 0, -100), refuse=True)
     yield Case("no rows are refused", ([], 1, 2, 0, -100), refuse=True)
+    yield Case("rows that are all empty", ([[], []], 1, 2, 3, -100))
+    yield Case("what is ignored may be the filler's id; ids beyond 24 bits", ([[2**24 + 1], []], 1, 2, 0, 0))
 
 
 def _checked(rows, bos, eos, pad):
@@ -259,6 +261,7 @@ def _(rows, bos, eos, pad, ignore):
     excused={
         "nan": "what stands in rows of filler counts for nothing, and need not be looked at",
     },
+    exact_zero=True,
     hints=(
         "Equation (D9.4), in the deeper notebook, gives the gradient of one slot's loss: softmax minus smoothed target.",
         "`one_hot` refuses -100: use `targets.clamp(min=0)`, and multiply by the mask of what counts afterwards.",
@@ -268,7 +271,7 @@ def _(rows, bos, eos, pad, ignore):
 def loss_gradient(logits, targets, e):
     """`logits` is `float64` (batch, token, vocab), `targets` `int64` (batch, token) with -100 where there is filler, and `e` the share of label
     smoothing, a `float`. Return the gradient of the loss **per token**, (9.4), with the smoothed targets of (D9.3), deeper, with respect to the logits:
-    `float64`, of their shape, and zero where there is filler. Logits of 1,000 must not overflow.
+    `float64`, of their shape, and exactly zero where there is filler. Logits of 1,000 must not overflow.
 
     Raise `ValueError` unless $0 \\le e < 1$ and at least one target counts. Do it without autograd.
     """
@@ -517,6 +520,9 @@ def _(draw):
     yield Case("a mistake only in what is written is refused", (f, only, y), refuse=True)
     yield Case("a mistake only under teacher forcing is refused", (other, w, y), refuse=True)
     yield Case("another shape is refused", (f[:1], f[:1].expand(2, -1), y[:1].expand(2, -1)), refuse=True)
+    two = torch.tensor([[3, 4], [3, 4]])
+    yield Case("one row of targets for two texts is refused", (two, two, two[:1]), refuse=True)
+    yield Case("one row written for two is refused", (two, two[:1], two), refuse=True)
 
 
 def _firsts(says, targets, none=None):

@@ -46,6 +46,7 @@ def _(draw):
     yield Case("three query heads share a key-value head", (layers, 3 * kv_heads, kv_heads, d_k, d_v, batch, tokens, 2))
     yield Case("3 key-value heads for 4 query heads are refused", (3, 4, 3, 6, 5, 7, 11, 2), refuse=True)
     yield Case("more key-value heads than query heads are refused", (3, 2, 4, 6, 5, 7, 11, 2), refuse=True)
+    yield Case("more bytes than a float can tell apart", (1, 1, 1, 2**53, 1, 1, 1, 1))
 
 
 @cache_size_in_bytes.mistake("you counted query heads; the cache holds key-value heads only")
@@ -352,6 +353,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     points=2,
     difficulty=2,
     minutes=10,
+    exact_zero=True,
     excused={
         "nan": "of a logit that is no number nothing is said",
     },
@@ -392,6 +394,9 @@ def _(draw):
     yield Case("logits near 1000", (1000 + draw.normal(7), 0.4))
     yield Case("a share of 0 is refused", (logits, 0.0), refuse=True)
     yield Case("a share above 1 is refused", (logits, 1.5), refuse=True)
+    yield Case("ties with the most probable one stay", (torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), 1.0))
+    near = torch.tensor([1.0, 0.4999999, 0.3], dtype=torch.float64).log()
+    yield Case("just below the bound is cut", (near, 0.5))
 
 
 @min_p.mistake("m is a share of the largest probability, not a probability itself")
@@ -665,6 +670,7 @@ def temperature_top_p(logits, temperature, share):
     """Apply the temperature (10.3), then top-p with the share `share`: return the probabilities from which the next token is drawn,
     a `float64` tensor (vocab), like `logits`, in the same order, with exact zeros for the tokens that are cut.
 
+    The set is the smallest, of the most probable tokens, whose probabilities reach the share.
     `temperature` and `share` are `float`. With a share of 1 nothing is cut; no two logits are equal. Raise `ValueError` unless
     `temperature > 0` and `0 < share <= 1`.
     """
@@ -696,6 +702,10 @@ def _(draw):
     yield Case("a temperature of 0 is refused", (logits, 0.0, 0.9), refuse=True)
     yield Case("a share of 0 is refused", (logits, 1.0, 0.0), refuse=True)
     yield Case("a share above 1 is refused", (logits, 1.0, 1.2), refuse=True)
+    yield Case("logits closer than a thousandth, and as low a temperature", (1e-4 * logits, 1e-4, 0.85))
+    yield Case("a negative temperature is refused", (logits, -1.0, 0.9), refuse=True)
+    yield Case("a temperature that is not a number is refused", (logits, math.nan, 0.9), refuse=True)
+    yield Case("a share just above 1 is refused", (logits, 1.0, 1.01), refuse=True)
 
 
 def _cut(p, keeps):
@@ -919,6 +929,10 @@ def _(draw):
         part[0, :, 3:], part[1, :, 5:] = bad, math.nan
     yield Case("rubbish in the free slots may be NaN or infinity", broken, tolerance=_SINGLE)
     yield Case("no room in one of the rows is refused", call([1, 6], 2, 2, 7, 4, 3), refuse=True)
+    far = torch.tensor([[[[1e6, 0.0]]]], dtype=torch.float64)
+    empty = torch.zeros(1, 1, 3, 2, dtype=torch.float64)
+    first = (far, -far, far / 1e6, empty, empty, torch.tensor([0]), 100.0)
+    yield Case("a score far below those of empty slots", first)
 
 
 def _written(new, old, places):
@@ -1247,6 +1261,10 @@ def _(draw):
     yield Case("impossible tokens", (-1 - 0.5 * draw.uniform(beams), impossible, 4))
     yield Case("a width of 0 is refused", (words, after, 0), refuse=True)
     yield Case("more than all continuations are refused", (words, after, 7), refuse=True)
+    close = torch.tensor([[-3.0, -1.0 - 1e-9, -1.0], [-2.0, -4.0, -5.0]], dtype=torch.float64)
+    yield Case(
+        "a long text, and continuations that differ by a billionth", (torch.full((2,), -900.0).double(), close, 2)
+    )
 
 
 @extend_beams.mistake("the scores of the old texts are left out: add them to the log-probabilities of the tokens")

@@ -130,6 +130,7 @@ def _(draw):
     yield Case("more choices than experts are refused", (8, 12, 5, 6, 0), refuse=True)
     yield Case("no choice is refused", (8, 12, 5, 0, 0), refuse=True)
     yield Case("fewer than no shared experts are refused", (8, 12, 5, 2, -1), refuse=True)
+    yield Case("more than a float can tell apart", (1, 2**53 + 1, 3, 1, 0))
 
 
 def _sizes(experts, top_k, shared):
@@ -627,7 +628,7 @@ def _(logits, real, k):
 )
 def stays(chosen, experts, capacity):
     """`chosen` is `int64` (token, top_k): the experts that each token chose, whole numbers from 0 to `experts - 1`, no two equal in a row. Each
-    expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ places, (D11.17), with $N$ tokens, $k$ columns and $n$ = `experts`. They are given out in the order
+    expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ places, (D11.17), with $N$ tokens, $k$ columns and $n$ = `experts`. The number is computed in `float`, from left to right. They are given out in the order
     of the tokens, and for one token in the order of its columns. Return which visits take place: a boolean tensor (token, top_k), True = stays.
 
     `capacity` is a `float`; raise `ValueError` unless it is above 0. A Python loop is welcome.
@@ -658,6 +659,7 @@ def _(draw):
     yield Case("any choices", (crowd.argsort(dim=1, descending=True)[:, :k], 8, draw.whole(2, 4) / 4))
     yield Case("a capacity of 0 is refused", (chosen, 4, 0.0), refuse=True)
     yield Case("a capacity below 0 is refused", (chosen, 4, -1.0), refuse=True)
+    yield Case("a fraction of a place above two", (torch.tensor([[0], [0], [0], [1]]), 2, 1.00001))
 
 
 def _kept(chosen, places, visits=None):

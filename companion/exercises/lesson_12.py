@@ -129,6 +129,8 @@ def _(draw):
     yield Case("another length and stride", (tokens, stride))
     yield Case("no stride is refused", (5, 0), refuse=True)
     yield Case("no tokens are refused", (0, 3), refuse=True)
+    for stride in (2, 3):
+        yield Case("as many tokens, another stride", (7, stride))
 
 
 def _distance(tokens, stride):
@@ -281,6 +283,10 @@ def _(draw):
     yield Case("a row that sees none of the tile stays as it was", (*after(*first), hidden, second[1]))
     yield Case("a row that has seen no key keeps -inf, zero and zeros", (*_start(query, d_v), hidden, second[1]))
     yield Case("scores of a thousand", (*after(first[0] + 1000, first[1]), second[0] + 1003, second[1]), tolerance=1e-9)
+    least = torch.full((1,), -math.inf, dtype=torch.float64)
+    none = torch.zeros(1, 1, dtype=torch.float64)
+    low = torch.tensor([[-2e10, -2e10]], dtype=torch.float64)
+    yield Case("scores of -2e10", (least, none[0], none, low, torch.tensor([[1.0], [3.0]], dtype=torch.float64)))
 
 
 def _sound(new):
@@ -437,6 +443,8 @@ def _(draw):
     yield Case("large components", (5 * three[0], 5 * three[1], three[2]), tolerance=1e-9)
     yield Case("fewer values than keys are refused", (three[0], three[1], three[2][1:]), refuse=True)
     yield Case("queries of another width are refused", (three[0][:, 1:], three[1], three[2]), refuse=True)
+    high = torch.tensor([[800.0, -1.0], [1.0, 900.0]], dtype=torch.float64)
+    yield Case("gradients at 800 are finite", (high, high.flip(0), high / 100), gradients=True)
 
 
 def _checked(q, k, v):

@@ -135,6 +135,7 @@ def _(draw):
     yield Case("one of padding alone, whose gradient is NaN", ([gradients[0], nan, gradients[2]], [first, 0, third]))
     yield Case("no token at all is refused", ([nan, nan], [0, 0]), refuse=True)
     yield Case("lists of unequal length are refused", (gradients, [first, second]), refuse=True)
+    yield Case("more counts than gradients are refused", ([torch.ones(2, dtype=torch.float64)], [1, 2]), refuse=True)
 
 
 def _same_length(gradients, tokens):
@@ -275,6 +276,11 @@ def _(draw):
     spoiled = [several[0], torch.full((length,), math.inf, dtype=torch.float64)]
     yield Case("an infinite gradient is refused", (spoiled, 1.0), refuse=True)
     yield Case("a largest norm of zero is refused", (several, 0.0), refuse=True)
+    yield Case("a norm of 5e-170, cut to 1e-170", ([1e-170 * three_four], 1e-170))
+    yield Case("tensors without axes", ([three_four[0].clone(), three_four[1].clone()], 1.0))
+    yield Case("no limit", ([three_four], math.inf))
+    yield Case("a gradient that is not a number is refused", ([three_four * math.nan], 1.0), refuse=True)
+    yield Case("a negative largest norm is refused", (several, -1.0), refuse=True)
 
 
 def _norm(gradients, most):
@@ -438,6 +444,9 @@ def _(draw):
     yield Case(
         "an update number of 0 is refused", (one, one, nothing, nothing, 0, 0.1, (0.9, 0.99), 1e-8, 0.0), refuse=True
     )
+    one = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    yield Case("update 2,000", (one, one.flip(0), one / 8, one.square() / 9, 2000, 0.1, (0.9, 0.9999), 1e-8, 0.01))
+    yield Case("means without memory", (one, one.flip(0), one, one.square(), 3, 0.1, (0.0, 0.0), 1e-8, 0.01))
 
 
 def _adamw(

@@ -5,6 +5,7 @@ import torch
 
 from companion.checking.examine import Result, examine, in_this_process, key_of
 from companion.checking.exercise import Case, exercise
+from companion.exercises.catalogue import exercises
 
 
 @pytest.fixture
@@ -162,3 +163,15 @@ def test_each_call_gets_arguments_of_its_own(rows):
     case = Case("", (torch.ones(1, 2), 2.0))
     in_this_process(writes_into_its_argument)(case)
     assert torch.equal(case.arguments[0], torch.ones(1, 2))
+
+
+def test_a_refusal_forgotten_is_not_named_after_a_mistake_that_fails_everywhere():
+    shift = exercises()["8.2"]
+
+    def indexes(targets, start):
+        if (targets == start).any():
+            raise ValueError("start")
+        return torch.cat([torch.full_like(targets[:, :1], start), targets[:, :-1]], dim=1)
+
+    verdict = examine(key_of(shift), in_this_process(indexes))
+    assert verdict.result is not Result.RIGHT and verdict.mistake is None

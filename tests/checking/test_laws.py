@@ -10,7 +10,7 @@ from companion.checking.codec import outcome_of, outcome_value
 from companion.checking.compare import difference
 from companion.checking.examine import AnswerKey, Outcome, Result, examine, in_this_process, key_of
 from companion.checking.exercise import Case
-from companion.checking.laws import EXCUSES, NAMES
+from companion.checking.laws import EXCUSES, NAMES, OTHER
 from companion.checking.sealed import seal, unseal
 from companion.exercises.catalogue import exercises
 
@@ -232,3 +232,22 @@ def test_a_nan_may_be_refused_and_must_not_be_taken_out():
     assert examine(key, in_this_process(refuses)).result is Result.RIGHT
     assert examine(key, in_this_process(lambda x: x + 1)).result is Result.RIGHT
     assert "expected NaN" in examine(key, in_this_process(lambda x: x.nan_to_num())).fault
+
+
+def test_what_is_kept_by_shape_alone_is_of_no_use_with_other_numbers():
+    turned = exercises()["5.2"]
+    kept: dict = {}
+
+    def forgets_the_base(x, positions, base):
+        return turned.reference(x, positions, kept.setdefault((tuple(positions), x.shape), base))
+
+    verdict = examine(key_of(turned), in_this_process(forgets_the_base))
+    assert verdict.result is Result.WRONG and verdict.shows == OTHER
+
+
+def test_a_small_weight_that_is_cut_is_wrong_where_zeros_are_exact():
+    small = torch.tensor([1.0, 1e-20])
+    assert (
+        difference(torch.tensor([1.0, 0.0]), small, exact_zero=True) == "expected 1.0e-20, got exactly 0 in its place"
+    )
+    assert difference(torch.tensor([1.0, 0.0]), small) is None
