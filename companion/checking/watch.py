@@ -10,6 +10,8 @@ A few forbidden names are no operators (`UNWATCHED`): these are looked for in th
 from __future__ import annotations
 
 import re
+import sys
+import threading
 from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
@@ -60,11 +62,14 @@ class Watch:
             _enable_profiler_legacy(config)
             torch.empty(0)
             self._names.__enter__()
+            self._before = threading.getprofile()
+            threading.setprofile(self._begins)
         return self
 
     def __exit__(self, *error: Any) -> None:
         if self._is_blind:
             return
+        threading.setprofile(self._before)
         self._names.__exit__(*error)
         try:
             threads = _disable_profiler_legacy()
@@ -74,6 +79,11 @@ class Watch:
         if _MARK not in events[:1]:
             self.seen.append("something that stops PyTorch's own record of operators")
         self.seen += [_short(event) for event in events if self._is_forbidden(event)]
+
+    def _begins(self, *event: Any) -> None:
+        """In a thread that the answer has started, before anything else: the record of operators is not kept there."""
+        sys.setprofile(None)
+        self._names.another().__enter__()
 
     def _is_forbidden(self, event: str) -> bool:
         if self._no_autograd and event.startswith(_ENGINE):
@@ -87,6 +97,10 @@ class _Names(TorchFunctionMode):
     def __init__(self, watched: Collection[str], seen: list[str]) -> None:
         super().__init__()
         self._watched, self._seen = {*watched} - _AUTOGRAD, seen
+
+    def another(self) -> _Names:
+        """One for another thread, which notices into the same list."""
+        return _Names(self._watched, self._seen)
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
         name = str(getattr(function, "__name__", "")).split(".")[0]

@@ -1,5 +1,7 @@
 """What an exercise forbids is seen by what it does, however it is written."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,6 +28,11 @@ def without_functions():
         return torch.softmax(X, -1)
 
 
+def in_a_thread():
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(X.softmax, -1).result()
+
+
 def square(x):
     return (x * x).sum()
 
@@ -39,6 +46,7 @@ def backward():
     ("forbidden", "call"),
     [
         ("softmax", without_functions),
+        ("softmax", in_a_thread),
         ("softmax", lambda: F.softmin(-X, -1)),
         ("softmax", lambda: torch._safe_softmax(X, -1)),
         ("log_softmax", lambda: F.cross_entropy(X, torch.tensor([0, 1]))),
