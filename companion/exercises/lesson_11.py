@@ -446,6 +446,7 @@ def _(x, logits, inner, outer, k):
     exact_zero=True,
     excused={
         "nan": "what stands in rows of filler counts for nothing, and need not be looked at",
+        "other": "the exact zeros are those of fillers: a real token's terms may cancel to 0 in one order and not in another",
     },
     hints=(
         "Count the choices of real tokens only, and divide by their number times k.",
