@@ -277,7 +277,11 @@ def do(name: str, python: str, further: Sequence[str] = ()) -> int:
         reader = name == "lab"
         if not reader:
             print("python", shlex.join(arguments), flush=True)
-        if (code := call([python, *arguments], reader)) != 0:
+        code = call([python, *arguments], reader)
+        if reader and code == 128 + signal.SIGINT:  # how one stops reading
+            print("Stopped. What you have saved is in my/. Tomorrow: the same command.")
+            code = 0
+        if code != 0:
             return code
     return 0
 

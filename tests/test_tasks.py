@@ -210,6 +210,13 @@ def test_a_python_that_is_too_old_hands_over_to_the_environments(monkeypatch, en
     assert environment.call[-1] == (str(environment.root / "tasks.py"), "lab", "--port=9999")
 
 
+def test_whoever_stops_reading_hears_what_was_kept(monkeypatch, capsys):
+    monkeypatch.setattr(tasks, "call", lambda command, reader=False: 130)
+    assert tasks.do("lab", "python") == 0
+    assert capsys.readouterr().out == "Stopped. What you have saved is in my/. Tomorrow: the same command.\n"
+    assert tasks.do("lint", "python") == 130
+
+
 def test_from_a_shell_it_answers_in_one_sentence():
     done = subprocess.run([sys.executable, "tasks.py", "environment", "labs"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "extra 'labs'" in done.stderr
