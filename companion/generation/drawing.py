@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -46,7 +45,7 @@ class Ends:
 
 def streams_of(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
     """One generator for each row, as `generate` says. Raises `ValueError` for what is no seed or number of a stream."""
-    require_whole("seed", seed, 0, math.inf)  # NumPy takes a seed of any length
+    require_whole("seed", seed, 0)
     if streams is None:
         streams = range(rows)
     check_kind("streams", streams, Sequence, "a list, one entry for each prompt")
@@ -54,7 +53,7 @@ def streams_of(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[n
         raise ValueError(f"streams has {len(streams)} entries: expected {rows}, one for each prompt")
     for row, stream in enumerate(streams):
         if not isinstance(stream, np.random.Generator):
-            require_whole(f"streams[{row}]", stream, 0, math.inf)
+            require_whole(f"streams[{row}]", stream, 0)
     # NumPy's generators take (seed, row) as one seed, and draw the same numbers wherever the model runs.
     return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in streams]
 

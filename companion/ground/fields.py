@@ -30,12 +30,10 @@ def require(condition: bool, name: str, value: object, expected: str) -> None:
         raise ValueError(f"{name}={shown(value)}: expected {expected}")
 
 
-def require_whole(name: str, value: object, least: int = 1, below: float = 2**63) -> None:
-    """Raises `ValueError` unless `value`, the argument called `name`, is a whole number from `least` to `below`; no
-    tensor has a size of 2^63."""
+def require_whole(name: str, value: object, least: int = 1) -> None:
+    """Raises `ValueError` unless `value`, the argument called `name`, is a whole number of at least `least`."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     require(whole and value >= least, name, value, f"a whole number >= {least}")  # type: ignore[operator]
-    require(value < below, name, value, f"a whole number below {below}")  # type: ignore[operator]
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -5,7 +5,6 @@ Before, these were errors from deep inside PyTorch, or numbers that meant nothin
 
 import copy
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -341,11 +340,7 @@ def test_the_smallest_shares_keep_the_likeliest_token():
         torch.testing.assert_close(likely, torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]]))
 
 
-def test_sizes_that_no_tensor_has_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"experts=10{30}: expected a whole number below 9223372036854775808"):
-        MoEConfig(experts=10**30, top_k=2)
-    with pytest.raises(ValueError, match=r"vocab=1\d{30}: expected a whole number below"):
-        replace(MODELS["decoder"].config, vocab=10**30)
+def test_a_number_that_no_device_has_is_refused_by_name():
     with pytest.raises(ValueError, match=r"device=1\d{30}: expected cpu, cuda, cuda:1 or mps"):
         check_device(10**30)
 

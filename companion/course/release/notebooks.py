@@ -30,8 +30,8 @@ from companion.ground.readable import count
 _HOW = (
     "Write each answer into the cell that has its first line, run it, and run the check under it: it says at once how\n"
     "it stands. Where you are stuck, take the `#` away from `hint`, and run it again for the next of three steps;\n"
-    "`solution` shows one that works. What you have done is kept from day to day; Python forgets, so each day begins with\n"
-    "the cell below."
+    "`solution` shows one that works. What you have done is kept from day to day; Python forgets, so each day begins\n"
+    "with the cell below."
 )
 _DESK = "from companion.exercises import check, hint, progress, solution"
 
