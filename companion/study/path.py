@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import nbformat
 from IPython.display import HTML, display
@@ -143,9 +142,7 @@ def _next(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
             if not _read(sitting, reader):
                 if not begun:
                     return f"Begin with {_link(lesson['file'], name)}."
-                # JupyterLab calls a heading by its text, with hyphens for blanks.
-                place = f"{lesson['file']}#{quote(sitting['title'].replace(' ', '-'))}"
-                return f"Go on with {name}, {_link(place, html.escape(sitting['title']))}"
+                return f"Go on with {_link(lesson['file'], name)}, {html.escape(sitting['title'])}"
         if not lesson["sittings"] and not set(lesson["exercises"]) <= reader.exercises:
             return f"{'Go on with' if begun else 'Begin with'} {_link(lesson['file'], name)}."
     for lesson in path:
