@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 COLUMNS = (
@@ -61,10 +61,15 @@ def collect(folder: Path, roster: Path | None = None, *, leave_out: Sequence[Pat
 
 def to_csv(rows: Iterable[Row]) -> str:
     """The rows as CSV, with a line of headings."""
+    return as_csv(COLUMNS, (row | {"student_id": quoted(row["student_id"])} for row in rows))
+
+
+def as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, str]]) -> str:
+    """A table as CSV: a line of headings, then a line a row, whose cells are as they are; what a row lacks is empty."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(out, [*columns], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(row | {"student_id": quoted(row["student_id"])} for row in rows)
+    writer.writerows(rows)
     return out.getvalue()
 
 

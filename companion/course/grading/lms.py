@@ -7,13 +7,11 @@ in the name of the file that the platform hands out (`lovelaceada_LATE_1234_5678
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from companion.course.grading.gradebook import Row, read_table
+from companion.course.grading.gradebook import Row, as_csv, read_table
 
 _CANVAS = ("Student", "ID", "SIS Login ID", "Section")
 _MOODLE = ("Identifier", "Full name", "Email address", "Grade")
@@ -39,11 +37,7 @@ def filled(file: Path, marks: Sequence[Row]) -> tuple[str, list[str]]:
     else:
         canvas, moodle = ", ".join(_CANVAS), ", ".join(_MOODLE)
         raise ValueError(f"--into {file}: expected Canvas' columns ({canvas}) or Moodle's ({moodle})")
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue(), unknown
+    return as_csv(columns, rows), unknown
 
 
 def _fill_canvas(file: Path, rows: list[Row], marks: Sequence[Row]) -> list[str]:

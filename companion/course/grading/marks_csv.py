@@ -12,7 +12,7 @@ from pathlib import Path
 from companion.checking.exercise import Exercise
 from companion.course.grading.feedback import page
 from companion.course.grading.grade import TRIED
-from companion.course.grading.gradebook import COLUMNS, quoted
+from companion.course.grading.gradebook import COLUMNS, as_csv, quoted
 from companion.course.grading.lateness import Lateness
 from companion.course.grading.mark import OUTCOMES, TO_MARK, Graded, Mark
 from companion.course.written.sheet import text_id
@@ -35,9 +35,7 @@ def table(graded: Sequence[Graded], assignment: str, rule: Lateness | None = Non
     chosen = [mark.exercise for mark in graded[0].marks] if graded else []
     columns = [*COLUMNS, "submission", *(name for exercise in chosen for name in _columns(exercise))]
     columns += [name for text in (graded[0].texts if graded else ()) for name in text_columns(text.item.id)]
-    text = io.StringIO()
-    rows = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    rows.writeheader()
+    rows = []
     for student in graded:
         row: dict[str, str] = {
             "assignment": assignment,
@@ -53,8 +51,8 @@ def table(graded: Sequence[Graded], assignment: str, rule: Lateness | None = Non
         for wrote in student.texts:
             points = "" if wrote.outcome == TO_MARK else f"{wrote.points:g}"
             row |= dict(zip(text_columns(wrote.item.id), (wrote.outcome, points, text_id(wrote.text)), strict=True))
-        rows.writerow(row)
-    return text.getvalue()
+        rows.append(row)
+    return as_csv(columns, rows)
 
 
 def scored(points: float, is_marked: bool, timestamp: str, rule: Lateness | None) -> dict[str, str]:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from companion.course.grading.gradebook import Row, read_table, unquoted
+from companion.course.grading.gradebook import Row, as_csv, read_table, unquoted
 
 
 def first_marks(out: Path, students: Sequence[str], *, again: bool) -> list[Row]:
@@ -40,12 +40,8 @@ def merged(first: Sequence[Row], text: str) -> tuple[str, list[str]]:
     columns = list(dict.fromkeys([*first[0], *(table.fieldnames or ())]))
     known = {row["student_id"]: row for row in first}
     changes = [line for id, row in new.items() if (line := _change(known.get(id), row))]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-    writer.writeheader()
     everybody = {**known, **new}
-    writer.writerows(everybody[id] for id in sorted(everybody))
-    return out.getvalue(), changes
+    return as_csv(columns, (everybody[id] for id in sorted(everybody))), changes
 
 
 def _change(before: Row | None, now: Row) -> str | None:

@@ -35,7 +35,7 @@ from companion.course.release.instructor import page
 from companion.course.release.nbgrader import graded, locked, marked_by_hand, released, solution
 from companion.course.release.problem_set import ProblemSet
 from companion.course.release.questions import is_question
-from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, parts
+from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, parts, shares
 from companion.course.written.items import MARK, Written, marking_page, rubric
 from companion.ground.atomic import write_atomic
 from companion.ground.readable import count
@@ -167,7 +167,7 @@ def check_free(pset: ProblemSet, out: Path) -> list[Path]:
 def _worth(exercise: Exercise) -> str:
     """What an exercise is worth, and for what, in words."""
     earned = parts(exercise)
-    public, hidden = sum(part.public for part in earned), sum(part.hidden for part in earned)
+    public, hidden = shares(exercise)
     told = f"{count(public + hidden, 'point')}: {public:g} for the public check, {hidden:g} for the hidden one"
     if not public:
         told = f"{count(hidden, 'point')}, all for the hidden check"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from pathlib import Path
 
 from companion.course.grading.feedback import with_texts
-from companion.course.grading.gradebook import Row, quoted, read_table
-from companion.course.grading.lateness import Lateness, read_rule
+from companion.course.grading.gradebook import Row, as_csv, quoted, read_table
+from companion.course.grading.lateness import Lateness, as_toml, read_rule
 from companion.course.grading.mark import MARKED, TO_MARK, Text
 from companion.course.grading.marks_csv import page_name, scored, text_columns
 from companion.course.written.items import find_written
@@ -47,7 +45,7 @@ def put_marks(sheet: Path, out: Path) -> tuple[int, int]:
         row |= scored(points, TO_MARK not in row.values(), row["timestamp"], rule)
     pages = _pages(out, by_student, marks)
     write_atomic(out / MARKS, keep(everything))
-    write_atomic(out / "marks.csv", _csv(rows))
+    write_atomic(out / "marks.csv", as_csv(rows[0], rows))
     for page, text in pages.items():
         write_atomic(page, text)
     return len(marks), sum(value == TO_MARK for row in rows for value in row.values())
@@ -55,8 +53,6 @@ def put_marks(sheet: Path, out: Path) -> tuple[int, int]:
 
 def keep_rule(out: Path, rule: Lateness | None) -> None:
     """Keep the rule for late work beside the marks, for `put_marks`; without one, none is kept."""
-    from companion.course.grading.lateness import as_toml
-
     if rule is not None:
         write_atomic(out / LATE, as_toml(rule))
     else:
@@ -84,11 +80,3 @@ def _pages(out: Path, rows: Mapping[str, Row], marks: Mapping[Key, Given]) -> di
             total = f"{student}: {float(row['raw_score']):g} of {float(row['max_score']):g} points{so_far}"
             pages[page] = with_texts(before, [Text(find_written(id), given.text_id, given)], total)
     return pages
-
-
-def _csv(rows: list[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

@@ -8,14 +8,12 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from companion.course.grading.gradebook import quoted, read_table, unquoted
+from companion.course.grading.gradebook import as_csv, quoted, read_table, unquoted
 from companion.course.written.items import find_written
 
 COLUMNS = ("student_id", "item", "text_id", "text", "points", "comment")
@@ -52,7 +50,7 @@ def sheet(texts: Mapping[Key, str], known: Mapping[Key, Given]) -> str:
         rows.append(
             {"student_id": quoted(student), "item": item, "text_id": text_id(text), "text": quoted(text), **marks}
         )
-    return _csv(COLUMNS, rows)
+    return as_csv(COLUMNS, rows)
 
 
 def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
@@ -89,7 +87,7 @@ def read_sheet(file: Path, *, texts: bool = True) -> dict[Key, Given]:
 
 def keep(marks: Mapping[Key, Given]) -> str:
     """The marks as CSV, without the texts."""
-    return _csv(KEPT, [
+    return as_csv(KEPT, [
         {"student_id": quoted(student), "item": item, "text_id": given.text_id, "points": str(given.points),
          "comment": quoted(given.comment)}
         for (student, item), given in sorted(marks.items())
@@ -99,11 +97,3 @@ def keep(marks: Mapping[Key, Given]) -> str:
 def kept(out: Path) -> dict[Key, Given]:
     """The marks that were read back into a folder of marks; none where there are none."""
     return read_sheet(out / MARKS, texts=False) if (out / MARKS).is_file() else {}
-
-
-def _csv(columns: Sequence[str], rows: Iterable[Mapping[str, str]]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
