@@ -14,12 +14,14 @@ import gc
 import importlib
 import importlib.util
 import json
+import linecache
 import math
 import os
 import signal
 import socket
 import struct
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -185,6 +187,7 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
         os.dup2(null, standard)  # whatever it prints is nobody's
     channel = socket.socket(fileno=descriptor)
     os.environ.clear()
+    tempfile.tempdir = os.getcwd()  # parts of PyTorch ask for its name as they are imported; nothing can be written
     confine = tools.confine
     if order["reads"]:
         _give_up(order, tools)
@@ -248,7 +251,9 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
         send(channel, data)
 
     def define() -> Any:
-        code = compile(program["source"], "your notebook", "exec")
+        source, file = program["source"], "your notebook"
+        linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # TorchScript reads it again
+        code = compile(source, file, "exec")
         with watch:
             exec(code, names)
         if not callable(names.get(program["name"])):
