@@ -6,8 +6,9 @@ faults = check(lesson, known_of(lesson, lessons()))
 from __future__ import annotations
 
 import ast
+import functools
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from authoring import deeper, form, rules
@@ -33,7 +34,8 @@ BESIDE_THE_MODEL = (
 """Rooms and files of the companion whose names a lesson may use for its own."""
 
 
-def companion_names(package: Path = PACKAGE) -> dict[str, str]:
+@functools.cache  # it parses the whole package
+def companion_names(package: Path = PACKAGE) -> Mapping[str, str]:
     """Every public function and class of the companion, and the module that defines it.
 
     Not of the commands, the school and the like, which are no part of what the lessons build.
