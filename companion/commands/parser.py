@@ -206,7 +206,7 @@ class Parser(ArgumentParser):
 
 def add_run(parser: Parser, help: str = "folder of a run. Default: the newest in runs/", *, best: bool = False) -> None:
     """Give a command `--run`, and with `best` also `--best`."""
-    parser.add_argument("--run", type=str | None, default=None, metavar="FOLDER", help=help)
+    parser.add_argument("--run", type=str, default=None, metavar="FOLDER", help=help)
     if best:
         parser.add_argument(
             "--best",

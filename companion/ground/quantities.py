@@ -63,8 +63,8 @@ def kind_of(hint: Any) -> Any:
 
 
 def flag_type(hint: Any) -> Any:
-    """The type of the flag for a setting of this annotation."""
-    return kind_of(hint) | None if type(None) in get_args(hint) else kind_of(hint)
+    """The type of the flag for a setting of this annotation. A text that may be left out is any text, "null" too."""
+    return kind_of(hint) | None if type(None) in get_args(hint) and kind_of(hint) is not str else kind_of(hint)
 
 
 def choices(hint: Any) -> list[str]:

@@ -24,7 +24,7 @@ from companion.config.model import (
     NormConfig,
     PositionConfig,
 )
-from companion.ground.fields import why
+from companion.ground.fields import plain, why
 from companion.ground.quantities import (
     Count,
     CountFromTwo,
@@ -210,7 +210,8 @@ class Settings(ABC):
             try:
                 config = ModelConfig.from_json(Path(self.model).read_text("utf-8"))
             except (OSError, UnicodeError) as error:
-                raise ValueError(f"--model {self.model}: cannot be read ({why(error)})") from None
+                reason = error.strerror if isinstance(error, OSError) else why(error)
+                raise ValueError(f"--model {plain(self.model)}: cannot be read ({reason})") from None
             except ValueError as error:
                 raise ValueError(f"--model {self.model}: {error}") from None
             if config.stack != self.stack:

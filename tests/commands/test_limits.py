@@ -128,6 +128,11 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
         (["selftest", "--out", LONG], "--out xxx"),
         (["account", "--run", "a\nb"], "--run a\\nb: expected no line breaks or other control characters in a name"),
         (["train", "--data", "t.txt", "a\0b"], "--data a\\x00b: expected no line breaks"),
+        (["account", "--run", "null"], "null: expected the folder of a run, found no run.json there"),
+        (["account", "--config", "~"], "--config ~: cannot be read"),
+        (["review", "9" * 5000], "LESSON 999"),
+        (["course", "verify", "9" * 5000], "exercise '999"),
+        (["generate", "--run", ".", "--prompt-ids", "9" * 5000], "--prompt-ids '999"),
         (["inspect", "\x1b[31m"], "FOLDER \\x1b[31m: expected no line breaks"),
     ],
 )
@@ -153,6 +158,8 @@ def test_a_place_is_tried_and_left_as_it_was(tmp_path, monkeypatch):
     ("changes", "sentence"),
     [
         ({"RANK": "x"}, "RANK='x' in the environment: expected a whole number >= 0, as torchrun sets it"),
+        ({"LOCAL_RANK": "x"}, "LOCAL_RANK='x' in the environment: expected a whole number >= 0"),
+        ({"LOCAL_WORLD_SIZE": "0"}, "LOCAL_WORLD_SIZE='0' in the environment: expected a whole number >= 1"),
         ({"RANK": "2"}, "RANK=2 in the environment: expected less than WORLD_SIZE=2"),
         ({"WORLD_SIZE": "9" * 30}, "in the environment: expected at most 999999"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE='0' in the environment: expected a whole number >= 1"),
