@@ -55,7 +55,7 @@ def parser() -> Parser:
     )
     add_run(parser, best=True)
     parser.add_argument(
-        "--checkpoint", type=str | None, default=None, metavar="FOLDER", help="a published model's folder, not a run"
+        "--checkpoint", type=str, default=None, metavar="FOLDER", help="a published model's folder, not a run"
     )
     parser.add_argument(
         "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
@@ -120,7 +120,7 @@ def parser() -> Parser:
     parser.add_weights()
     parser.add_argument(
         "--draft",
-        type=str | None,
+        type=str,
         default=None,
         metavar="ngram|FOLDER",
         help="write several tokens at a time: ngram proposes what followed the last tokens before, a smaller model's "

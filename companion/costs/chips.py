@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from companion.ground.fields import shown
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -71,7 +73,7 @@ def published_chip(name: str) -> Chip:
             return chip
     near = difflib.get_close_matches(name.lower(), CHIPS, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(f"chip={name!r}: expected one of {', '.join(CHIPS)}{hint}")
+    raise ValueError(f"chip={shown(name)}: expected one of {', '.join(CHIPS)}{hint}")
 
 
 def this_chip() -> Chip:
