@@ -7,7 +7,8 @@
 - **questions**: every question of a lesson is answered, by mouse and keyboard, in JupyterLab and in a page opened from
   a folder: each choice, right and wrong numbers, guesses; the reason is said, the answer kept, and there when the
   notebook is opened again. In that page the lesson's figures move too.
-- **exercise**: a wrong answer and a right one are typed into an exercise, and the check says so.
+- **exercise**: a wrong answer and a right one are typed into an exercise, and the check says so; and the exercises of
+  each lesson are run as they are handed out.
 - **lessons**: each lesson, and its deeper notebook, is run from top to bottom. It fails when a cell fails or is not
   run, something is written to stderr, a formula does not render, a picture does not load or has no words, LaTeX is
   left in the text, or a figure does not move; in lessons also when an equation or a printed line is too wide
@@ -255,6 +256,7 @@ def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: 
     first = (start, figures, exercising.exercise)
     steps = [partial(part, page, lab, screenshots) for part in first if part.__name__ in parts]
     for name in names:
+        steps += [partial(exercising.handed_out, page, lab, screenshots, name)] if "exercise" in parts else []
         steps += [partial(questions, page, lab, screenshots, name)] if "questions" in parts else []
         steps += [partial(lesson, page, lab, screenshots, name)] if "lessons" in parts else []
         deeper = f"deeper/{name[:2]}_deeper"
