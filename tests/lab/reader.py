@@ -29,8 +29,8 @@ CELLS = "[...document.querySelectorAll('.jp-NotebookPanel:not(.lm-mod-hidden) .j
 DRAWN = f"{CELLS}.length === window.jupyterapp.shell.currentWidget.content.model.cells.length"
 SIZES = f"String({CELLS}.map(cell => [cell.offsetWidth, cell.offsetHeight]))"
 LONGEST_RUN = 300_000  # milliseconds
-# Code stands in thousands of words, and axe would compare the colours of each. Those of one class, in blocks of one kind,
-# have the same colours: leave the longest that is seen (axe judges no single letter), and make the others plain a while.
+# Code stands in thousands of words, and axe would compare the colours of each. Those of one class, in blocks of one
+# kind, have the same colours: leave the longest that is seen (axe judges no single letter), and make the others plain.
 PLAIN = """() => {
   const longest = new Map(), words = [...document.querySelectorAll('.highlight pre span:not(:has(*))')];
   for (const word of words.filter((word) => word.checkVisibility())) {
