@@ -323,9 +323,9 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
         gradients = _gradients(value, arguments) if case.gradients else None
         given = _detached(value)
-        spoiled = any(not identical(_detached(now), was) for now, was in earlier)
+        spoiled = any(not identical(now, was) for now, was in earlier)
         earlier.append((value, given))
-        shared = tuple(i for i, argument in enumerate(arguments) if shared_with(value, argument))
+        shared = shared_with(value, arguments)
         return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled, shared=shared)
 
     return call
@@ -367,11 +367,11 @@ def _copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
     if isinstance(value, torch.Tensor):
         copy = in_other_order(value.detach()) if other_order else value.detach().clone()
         return copy.requires_grad_() if leaves and _floating(copy) else copy
-    if isinstance(value, Mapping):
-        return {key: _copied(part, leaves, other_order) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
         copies = [_copied(part, leaves, other_order) for part in value]
         return copies if isinstance(value, list) else tuple(copies)  # a NamedTuple, too
+    if isinstance(value, Mapping):
+        return {key: _copied(part, leaves, other_order) for key, part in value.items()}
     return value
 
 
