@@ -416,6 +416,7 @@ def _(draw):
     yield Case("a tensor whose memory is in another order", (draw.normal(*sizes).transpose(1, 2),))
     yield Case("gradients", (draw.normal(2, 4, 3, 2),), gradients=True)
     yield Case("a tensor without heads is refused", (_numbered(2, 3, 8),), refuse=True)
+    yield Case("a tensor with five axes is refused", (_numbered(2, 3, 4, 2)[..., None],), refuse=True)
     yield Case("truth values", (torch.arange(48).reshape(2, 2, 3, 4) % 3 == 0,))
 
 

@@ -632,7 +632,7 @@ def write_scale(count, v, keep):
     `0 < keep < 1`.
     """
     ### BEGIN SOLUTION
-    if count < 1 or v <= 0 or not 0 < keep < 1:
+    if count < 1 or not v > 0 or not 0 < keep < 1:
         raise ValueError(f"count={count}, v={v}, keep={keep}: expected count >= 1, v > 0 and 0 < keep < 1")
     return math.sqrt((keep ** (-1 / count) - 1) / v)
     ### END SOLUTION
@@ -714,7 +714,7 @@ def _(count, v, keep):
 @write_scale.variant
 def _(count, v, keep):
     # halve an interval until nothing is left of it
-    if count < 1 or v <= 0 or keep <= 0 or keep >= 1:
+    if count < 1 or not v > 0 or not 0 < keep < 1:
         raise ValueError("no such stack")
     low, high = 0.0, 1.0
     while (1 + high**2 * v) ** -count > keep:

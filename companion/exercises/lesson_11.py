@@ -492,6 +492,8 @@ def _(draw):
     shunned[:, -1] -= 9.0
     yield Case("an expert that nobody chooses", (shunned, torch.ones(5, dtype=torch.bool), 2), tolerance=1e-6)
     yield Case("fillers only are refused", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True)
+    low = torch.tensor([9.0, 0.0, -9.0, -18.0], dtype=torch.float64)
+    yield Case("three of four experts that nobody chooses", (draw.normal(3, 4) + low, torch.ones(3).bool(), 1))
 
 
 def _balance(logits, real, k):
@@ -635,7 +637,7 @@ def stays(chosen, experts, capacity):
     `capacity` is a `float`; raise `ValueError` unless it is above 0. A Python loop is welcome.
     """
     ### BEGIN SOLUTION
-    if capacity <= 0:
+    if not capacity > 0:
         raise ValueError(f"capacity={capacity}: expected a number above 0")
     places = math.ceil(capacity * chosen.numel() / experts)
     taken, kept = [0] * experts, []
@@ -660,7 +662,7 @@ def _(draw):
     yield Case("any choices", (crowd.argsort(dim=1, descending=True)[:, :k], 8, draw.whole(2, 4) / 4))
     yield Case("a capacity of 0 is refused", (chosen, 4, 0.0), refuse=True)
     yield Case("a capacity below 0 is refused", (chosen, 4, -1.0), refuse=True)
-    yield Case("a fraction of a place above two", (torch.tensor([[0], [0], [0], [1]]), 2, 1.00001))
+    yield Case("a fraction of a place above two", (torch.tensor([[0], [0], [0], [1]]), 2, 1 + 1e-12))
 
 
 def _kept(chosen, places, visits=None):
@@ -759,7 +761,7 @@ def _(chosen, experts, capacity):
 @stays.variant
 def _(chosen, experts, capacity):
     # expert by expert
-    if capacity <= 0:
+    if not capacity > 0:
         raise ValueError("bad capacity")
     places = math.ceil(capacity * (chosen.shape[0] * chosen.shape[1] / experts))
     kept = torch.zeros_like(chosen, dtype=torch.bool)
