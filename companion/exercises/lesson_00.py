@@ -40,7 +40,7 @@ def weight_of_hello():
 
 @weight_of_hello.cases
 def _(draw):
-    yield Case("the weight that world gives to hello", (), tolerance=1e-4)
+    yield Case("the weight that world gives to hello", (), tolerance=5e-5)
 
 
 @weight_of_hello.mistake("the mask is missing: world may not look at ai, which comes after it")
@@ -413,7 +413,7 @@ def _(draw):
     yield Case("gradients, the router's too", word(3, 5, 4, 3), gradients=True)
     yield Case("no expert is refused", word(2, 3, 4, 0), refuse=True)
     yield Case("more experts than there are is refused", word(2, 3, 4, 4), refuse=True)
-    yield Case("gradients where one expert has the whole share", word(3, 4, 2, 1), gradients=True)
+    yield Case("gradients where one expert has the whole share", word(5, 4, 9, 1), gradients=True)
 
 
 def _experts(x, w_1, w_2):

@@ -37,7 +37,7 @@ def bits_of_a_text():
 
 @bits_of_a_text.cases
 def _(draw):
-    yield Case("bits per byte", (), tolerance=1e-4)
+    yield Case("bits per byte", (), tolerance=3e-5)
 
 
 @bits_of_a_text.mistake("that is bits per token: share them out over the bytes")
