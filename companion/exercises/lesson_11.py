@@ -631,7 +631,7 @@ def _(logits, real, k):
 )
 def stays(chosen, experts, capacity):
     """`chosen` is `int64` (token, top_k): the experts that each token chose, whole numbers from 0 to `experts - 1`, no two equal in a row. Each
-    expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ places, (D11.17), with $N$ tokens, $k$ columns and $n$ = `experts`. The number is computed in `float`, from left to right. They are given out in the order
+    expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ places, (D11.17), with $N$ tokens, $k$ columns and $n$ = `experts`. They are given out in the order
     of the tokens, and for one token in the order of its columns. Return which visits take place: a boolean tensor (token, top_k), True = stays.
 
     `capacity` is a `float`; raise `ValueError` unless it is above 0. A Python loop is welcome.
