@@ -368,7 +368,7 @@ def _(gradients, most):
 
 @clipped.variant
 def _(gradients, most):
-    if not most > 0:
+    if most <= 0:
         raise ValueError("most")
     numbers = torch.cat([g.flatten() for g in gradients])
     largest = numbers.abs().max().clamp(min=1e-300)
@@ -380,7 +380,7 @@ def _(gradients, most):
 
 @clipped.variant
 def _(gradients, most):
-    if not most > 0:
+    if most <= 0:
         raise ValueError("most")
     numbers = [number for g in gradients for number in g.flatten().tolist()]
     norm = torch.tensor(math.dist(numbers, [0.0] * len(numbers)), dtype=torch.float64)
