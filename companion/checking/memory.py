@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -51,6 +52,20 @@ def overwrite(value: Any) -> None:
             overwrite(part)
     elif isinstance(value, (list, dict)):
         value.clear()
+
+
+def with_python_numbers(value: Any) -> Any:
+    """A result whose numbers are Python's own, where they are numpy's or a fraction; else the result itself."""
+    if isinstance(value, (int, float, torch.Tensor)):
+        return value
+    if isinstance(value, numbers.Real):
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    if isinstance(value, (list, tuple)):
+        parts = [with_python_numbers(part) for part in value]
+        if all(now is was for now, was in zip(parts, value, strict=True)):
+            return value
+        return parts if isinstance(value, list) else tuple(parts)
+    return value
 
 
 def identical(now: Any, was: Any) -> bool:
