@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from companion.config.presets import PRESETS
-from companion.costs.account import decode_bytes
 from companion.costs import chips
+from companion.costs.account import decode_bytes
 from companion.costs.chips import CHIPS, published_chip, published_peak, this_chip
 from companion.costs.tables import decoding_table
 
