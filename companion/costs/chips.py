@@ -130,6 +130,19 @@ def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str 
     return Chip(flops=2 * side**3 / product, bandwidth=2 * table.nbytes / copying)
 
 
+def measure_reading(device: torch.device | str = "cpu") -> float:
+    """Bytes per second that this machine reads and does not write, as a decode step does its weights: the best rate
+    over some sums of a tensor far larger than any cache, and over some dot products of its halves. Takes about half a
+    second; the result varies with what else is running.
+    """
+    device = torch.device(device)
+    numbers = torch.ones((256 if device.type == "cpu" else 1024) * 2**18, device=device)
+    halves = numbers.chunk(2)
+    adding = _best_seconds(numbers.sum, device, 0.2)
+    pairing = _best_seconds(lambda: torch.dot(*halves), device, 0.2)
+    return numbers.nbytes / min(adding, pairing)
+
+
 def published_peak(device_name: str, dtype: torch.dtype) -> float | None:
     """The makers' dense matrix-product rate in FLOPs per second for exactly this name of `torch.cuda.get_device_name`;
     `None` for a chip or a dtype that is not in the table: a share of another chip's peak would mean nothing."""
