@@ -283,8 +283,7 @@ def contents_of(folder: Path) -> str:
 def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: Path) -> list[str]:
     """What is wrong with the chosen parts."""
     faults, before = [], contents_of(lab.root / "notebooks")
-    first = (start, figures, exercising.exercise)
-    steps = [partial(part, page, lab, screenshots) for part in first if part.__name__ in parts]
+    steps = [partial(part, page, lab, screenshots) for part in (start, figures) if part.__name__ in parts]
     for name in names:
         steps += [partial(exercising.handed_out, page, lab, screenshots, name)] if "exercise" in parts else []
         steps += [partial(questions, page, lab, screenshots, name)] if "questions" in parts else []
@@ -292,6 +291,7 @@ def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: 
         deeper = f"deeper/{name[:2]}_deeper"
         if "lessons" in parts and (lab.mine / f"{deeper}.ipynb").exists():
             steps.append(partial(lesson, page, lab, screenshots, deeper))
+    steps += [partial(exercising.exercise, page, lab, screenshots)] if "exercise" in parts else []
     for step in steps:
         began, what = time.monotonic(), " ".join([step.func.__name__, *step.args[3:]])
         try:

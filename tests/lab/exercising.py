@@ -58,12 +58,11 @@ def handed_out(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
     open_notebook(page, lab.url(f"{name}.ipynb"))
     wait_for_cells(page, len(cells))
     run_all(page)
-    errors = page.locator("[data-mime-type='application/vnd.jupyter.error']").all_inner_texts()
-    wrong = [text for text in errors if NOT_YET not in text]
-    faults = [f"a check of a stub says {text.strip()[:200]!r}" for text in wrong]
-    if len(errors) != len(checks) or not checks:
-        faults.append(f"{len(checks)} checks of stubs, and {len(errors)} that say how they stand")
-    faults += looking.at_all(page, outputs=("stderr",))
+    said = page.locator("[data-mime-type='application/vnd.jupyter.stderr']").all_inner_texts()
+    faults = [f"to a stub, expected {NOT_YET!r}, read {text.strip()[:200]!r}" for text in said if NOT_YET not in text]
+    if len(said) != len(checks) or not checks:
+        faults.append(f"{len(checks)} checks of stubs, and {len(said)} that say how they stand")
+    faults += looking.at_all(page, outputs=("error",))
     shot = name.replace("/", "-")
     faults += looking.measure(page, screenshots, shot)
     text = ".jp-Notebook .jp-RenderedMarkdown, .jp-Notebook .jp-OutputArea"
