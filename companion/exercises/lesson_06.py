@@ -959,7 +959,7 @@ def _(draw):
     constant[0, 0] = 3.0
     yield Case("a token whose entries are all equal", (constant, gain, bias, 1e-5))
     yield Case("the gradient, with a token whose entries are all equal", (constant, gain, bias, 1e-5), gradients=True)
-    yield Case("numbers of 1e-8, and an epsilon of 1e-18", (1e-8 * x, gain, bias, 1e-18))
+    yield Case("numbers of 1e-8, and an epsilon of 1e-18", (1e-8 * x[0], gain, bias, 1e-18))
     half, close = torch.float16, 1e-2  # float16 has three digits, and the last step may round in it
     yield Case("float16 in, float16 out", (x.to(half), *learned(d, half), 1e-5), tolerance=close)
     loud = (1e4 * draw.normal(batch, token, d).clamp(-3, 3)).to(half)
