@@ -15,7 +15,6 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import Search, from_checkpoint, from_run, read_ids, write
-from companion.ground import readable
 from companion.ground.quantities import NonNegativeInt, NonNegativeNumber, PositiveInt
 from companion.training.settings import TextSettings
 
@@ -167,11 +166,7 @@ def run(flags: Namespace) -> int:
         draft=draft,
     )
     if draft is not None:
-        print(
-            f"draft: {draft.accepted:,} of {readable.count(draft.proposed, 'proposed token')} accepted "
-            f"({draft.rate:.0%}), {draft.per_pass:.1f} tokens a pass",
-            file=sys.stderr,
-        )
+        print(draft.report(), file=sys.stderr)
     return 0
 
 
