@@ -106,6 +106,7 @@ def outcome_value(outcome: Outcome) -> dict[str, Any]:
         "result": outcome.result.value if outcome.result else None,
         "spoiled": outcome.spoiled,
         "shared": outcome.shared,
+        "peak": outcome.peak,
     }
 
 
@@ -120,7 +121,8 @@ def outcome_of(value: Any) -> Outcome:
         changed = tuple(int(i) for i in value["changed"])
         spoiled = bool(value.get("spoiled", False))  # keys that were handed out earlier do not say
         shared = tuple(int(i) for i in value.get("shared", ()))
-        return Outcome(value["value"], error, gradients, changed, result, spoiled, shared)
+        peak = int(value.get("peak", 0))
+        return Outcome(value["value"], error, gradients, changed, result, spoiled, shared, peak)
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"expected an outcome: {error}") from None
 
@@ -137,5 +139,7 @@ def case_value(case: Case) -> dict[str, Any]:
         "only_nan": case.only_nan,
         "alias": case.alias,
         "layout": case.layout,
+        "room": case.room,
+        "says": case.says,
         "part": case.part,
     }

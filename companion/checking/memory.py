@@ -24,6 +24,23 @@ def in_other_order(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone()
 
 
+def copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
+    """The same in memory of its own.
+
+    leaves:       floating tensors want gradients.
+    other_order:  their axes lie in memory in another order.
+    """
+    if isinstance(value, torch.Tensor):
+        copy = in_other_order(value.detach()) if other_order else value.detach().clone()
+        return copy.requires_grad_() if leaves and copy.is_floating_point() else copy
+    if isinstance(value, Mapping):
+        return {key: copied(part, leaves, other_order) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        copies = [copied(part, leaves, other_order) for part in value]
+        return copies if isinstance(value, list) else tuple(copies)  # a NamedTuple, too
+    return value
+
+
 def shared_with(value: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
     """The places of the arguments that a result is, or has as a part, or holds memory of."""
     mine = set(_places(value))

@@ -13,6 +13,7 @@ from companion.course.release import way
 from companion.course.release.cells import (
     IMPORTS,
     IN_ANOTHER_KERNEL,
+    PRECISION,
     Cell,
     Notebook,
     code,
@@ -31,7 +32,8 @@ _HOW = (
     "Write each answer into the cell that has its first line, run it, and run the check under it: it says at once how\n"
     "it stands. Where you are stuck, take the `#` away from `hint`, and run it again for the next of three steps;\n"
     "`solution` shows one that works. What you have done is kept from day to day; Python forgets, so each day begins\n"
-    "with the cell below."
+    "with the cell below.\n\n"
+    f"{PRECISION}"
 )
 _DESK = "from companion.exercises import check, hint, progress, solution"
 
