@@ -68,6 +68,8 @@ def _tensor_difference(found: Any, expected: torch.Tensor, tolerance: float | No
         return f"expected shape {tuple(expected.shape)}, got {tuple(found.shape)}"
     if found.dtype != expected.dtype:
         return f"expected {_name(expected.dtype)}, got {_name(found.dtype)}"
+    if expected.is_complex():
+        found, expected = torch.view_as_real(found.resolve_conj()), torch.view_as_real(expected.resolve_conj())
     allowed = tolerance if tolerance is not None else _TOLERANCE.get(expected.dtype, 0.0)
     if _close(found, expected, allowed):
         if not exact_zero or not expected.is_floating_point():

@@ -21,7 +21,8 @@ from .compare import MOST_NUMBERS, describe, difference
 from .exercise import Answer, Case, Exercise
 from .forbidden import forbidden_fault
 from .laws import holds_nan, law_cases
-from .memory import copied, identical, overwrite, shared_with
+from .memory import copied, identical, overwrite, shared_with, with_python_numbers
+from .refusals import refusal_cases
 from .watch import Watch
 
 LONGEST_INPUT = 400  # characters
@@ -119,6 +120,9 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
     """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
     own = tuple(exercise.inputs(seed))
     cases = (*own, *law_cases(exercise, own, lambda case: in_this_process(exercise.reference)(case)))
+
+    right = [in_this_process(answer) for answer in (exercise.reference, *exercise.variants)]
+    cases += tuple(refusal_cases(own, right))
 
     def gives(answer: Answer) -> Callable[[int], Outcome]:
         call = in_this_process(answer)
@@ -327,13 +331,14 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
             return Outcome(result=Result.MISSING)
         if strange := _without_plain_numbers(value):
             return Outcome(error=("TypeError", strange))
+        value = with_python_numbers(value)
         pairs = enumerate(zip(arguments, before, strict=True))
         changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
         gradients = _gradients(value, arguments) if case.gradients else None
         given = _detached(value)
-        spoiled = any(not identical(_detached(now), was) for now, was in earlier)
+        spoiled = any(not identical(now, was) for now, was in earlier)
         earlier.append((value, given))
-        shared = tuple(i for i, argument in enumerate(arguments) if shared_with(value, argument))
+        shared = shared_with(value, arguments)
         peak = watch.peak if watch.measures else 0
         return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled, shared=shared, peak=peak)
 

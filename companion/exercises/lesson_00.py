@@ -40,7 +40,7 @@ def weight_of_hello():
 
 @weight_of_hello.cases
 def _(draw):
-    yield Case("the weight that world gives to hello", (), tolerance=1e-4)
+    yield Case("the weight that world gives to hello", (), tolerance=5e-5)
 
 
 @weight_of_hello.mistake("the mask is missing: world may not look at ai, which comes after it")
@@ -416,6 +416,7 @@ def _(draw):
     yield Case("gradients, the router's too", word(3, 5, 4, 3), gradients=True)
     yield Case("no expert is refused", word(2, 3, 4, 0), refuse=True)
     yield Case("more experts than there are is refused", word(2, 3, 4, 4), refuse=True)
+    yield Case("gradients where one expert has the whole share", word(3, 3, 9, 1), gradients=True)
 
 
 def _experts(x, w_1, w_2):
@@ -615,6 +616,7 @@ def _(draw):
     close = torch.tensor([[0.0, 1.0, 1.0 + 1e-9], [1.0, 0.0, 0.5], [0.5, 1.0, 0.0]], dtype=torch.float64)
     yield Case("two scores that differ by a billionth", ("a", 1, ["a", "b", "c"], close))
     yield Case("a text of spaces holds no word, and is refused", ("  ", 1, ["a", "b", "c"], close), refuse=True)
+    yield Case("an unknown word at the beginning is refused", ("moon a", 1, ["a", "b", "c"], close), refuse=True)
 
 
 @continue_text.mistake("you never append the new word to the text, so the model answers the same question again")
@@ -767,6 +769,7 @@ def _(draw):
     d_model, d_v, tokens = draw.sizes(3, 3, 9)
     yield Case("any sizes", step(d_model, d_v, tokens))
     yield Case("nothing is kept yet", step(3, 4, 0))
+    yield Case("forty words are kept", step(3, 2, 40))
 
 
 _ROOT = math.sqrt(2)

@@ -686,6 +686,7 @@ def _(draw):
         word = "".join("abc"[i] for i in draw.wholes(0, 2, draw.whole(6, 14)))
         yield Case("any word and any merges", (word, _some_merges(draw, "abc", draw.whole(3, 8))))
     yield Case("an empty word is refused", ("", _RULES), refuse=True)
+    yield Case("a space is a character", ("to the", [("t", "h"), ("o", " "), ("th", "e")]))
 
 
 def _not_empty(word):
@@ -1041,6 +1042,7 @@ def _(draw):
     yield Case("words of one letter have no pairs", ({"a": 5, "b": 2}, 3))
     yield Case("no merge is asked for", ({"the": 3}, 0))
     yield Case("a negative number is refused", ({"the": 3}, -1), refuse=True)
+    yield Case("as many merges as a long word has", ({"abcdefghijklmnop": 2}, 20))
 
 
 def _prefer_small(count):

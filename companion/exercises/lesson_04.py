@@ -617,6 +617,7 @@ def _(draw):
     yield Case("positions beyond 256 stay apart in bfloat16", inputs, tolerance=0.02)
     yield Case("a length of 0 is refused", (draw.normal(2, 3, 4), torch.tensor([3, 0])), refuse=True)
     yield Case("a length of 4 in 3 tokens is refused", (draw.normal(2, 3, 4), torch.tensor([4, 1])), refuse=True)
+    yield Case("rows of one length, all padded", (draw.normal(3, 4, 2), torch.tensor([2, 2, 2])), tolerance=1e-4)
 
 
 def _places(x, lengths):
@@ -1026,6 +1027,8 @@ def _(draw):
     yield Case("rows enough, of which only three differ, are refused", table(4, 3, repeat=(0, 1, 2, 0)), refuse=True)
     flat = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]], dtype=torch.float64)
     yield Case("different rows on one line are refused", (flat, flat), refuse=True)
+    yield Case("vectors of length 1e-6", tuple(1e-6 * each for each in table(4, 7)), tolerance=1e-4)
+    yield Case("vectors of length 1e6 on one line are refused", (1e6 * flat, 1e6 * flat), refuse=True)
 
 
 @shift_from_data.mistake("that is the transpose: what stands to the right of the rows is M^T")

@@ -470,7 +470,7 @@ def smallest_base(length, d_head, turn):
     `turn` is not above 0.
     """
     ### BEGIN SOLUTION
-    if d_head % 2 or d_head < 4 or turn <= 0:
+    if d_head % 2 or d_head < 4 or not turn > 0:
         raise ValueError(f"d_head={d_head}, turn={turn}: expected an even d_head >= 4 and turn > 0")
     return max(1.0, (length / (2 * math.pi * turn)) ** (d_head / (d_head - 2)))
     ### END SOLUTION
@@ -549,7 +549,7 @@ def _(length, d_head, turn):
 @smallest_base.variant
 def _(length, d_head, turn):
     # by halving an interval
-    if d_head % 2 != 0 or d_head <= 2 or turn <= 0:
+    if d_head % 2 != 0 or d_head <= 2 or not turn > 0:
         raise ValueError(f"{d_head=}, {turn=}")
     last = d_head // 2 - 1
 
@@ -1085,6 +1085,7 @@ def _(draw):
     yield Case("another base", (draw.normal(8), draw.whole(2, 9), 100.0 + draw.whole(0, 99)))
     yield Case("after the query", (draw.normal(2 * draw.whole(2, 6)), -draw.whole(2, 30), 10000.0))
     yield Case("an odd width is refused", (draw.normal(5), 2, 10000.0), refuse=True)
+    yield Case("thousands of places before", (draw.normal(4), 3000 + draw.whole(0, 99), 10000.0), tolerance=1e-3)
 
 
 def _peak(q, distance, base, layout="half"):

@@ -35,7 +35,7 @@ def rate_of_2017():
 
 @rate_of_2017.cases
 def _(draw):
-    yield Case("the rate at update 400", (), tolerance=1e-5)
+    yield Case("the rate at update 400", (), tolerance=5e-6)
 
 
 @rate_of_2017.mistake("that is the rising branch: after the warm-up the other one is smaller")
@@ -126,6 +126,7 @@ def _(draw):
     yield Case("bos equal to eos is refused", (rows, 2, 2, 0, -100), refuse=True)
     yield Case("no rows are refused", ([], 1, 2, 0, -100), refuse=True)
     yield Case("rows that are all empty", ([[], []], 1, 2, 3, -100))
+    yield Case("a filler below zero", ([[7, 8], [9]], 1, 2, -1, -100))
     yield Case("what is ignored may be the filler's id; ids beyond 24 bits", ([[2**24 + 1], []], 1, 2, 0, 0))
 
 
@@ -438,7 +439,7 @@ def _(logits, targets, e):
 def _(logits, targets, e):
     # on the slots that count alone
     here = targets.ne(-100)
-    if e < 0 or e >= 1 or here.sum() == 0:
+    if not (e >= 0 and e < 1) or here.sum() == 0:
         raise ValueError(f"{e=}")
     slopes = logits[here].log_softmax(dim=1).exp() - e / logits.shape[2]
     slopes[torch.arange(len(slopes)), targets[here]] -= 1 - e

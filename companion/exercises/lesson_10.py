@@ -478,7 +478,7 @@ def _(logits, m):
 @min_p.variant
 def _(logits, m):
     # on the logits: p_i >= m p_max is z_i >= z_max + ln m
-    if m <= 0 or m > 1:
+    if not m > 0 or not m <= 1:
         raise ValueError("m must be a share")
     return torch.softmax(logits.masked_fill(logits < logits.max() + math.log(m), -math.inf), dim=0)
 
@@ -804,7 +804,7 @@ def _(logits, temperature, share):
 @temperature_top_p.variant
 def _(logits, temperature, share):
     # one token after the other, in plain Python
-    if not temperature > 0 or share <= 0 or share > 1:
+    if not temperature > 0 or not (share > 0 and share <= 1):
         raise ValueError("no such rule")
     z = logits.tolist()
     e = [math.exp((score - max(z)) / temperature) for score in z]
@@ -823,7 +823,7 @@ def _(logits, temperature, share):
     # without sorting: what is more probable than a token stands before it
     if not temperature > 0:
         raise ValueError(f"{temperature=}")
-    if share <= 0 or share > 1:
+    if not 0 < share <= 1:
         raise ValueError(f"{share=}")
     z = (logits - logits.max()) / temperature
     before = torch.where(z[None] > z[:, None], torch.softmax(z, 0)[None], 0.0).sum(1)

@@ -93,3 +93,9 @@ def test_values_are_described_in_few_words():
     assert describe(torch.zeros(9), 4) == "float32 (9,)" and describe(("heat",)) == "('heat',)"
     assert describe("x" * 999).endswith("...")
     assert numbers(torch.arange(20)).endswith("15, ...]")
+
+
+def test_complex_numbers_are_compared_in_both_parts():
+    expected = torch.complex(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]))
+    assert difference(expected.clone(), expected) is None
+    assert "expected [[1.0, 3.0], [2.0, 4.0]]".replace(".0", "") in str(difference(expected.conj(), expected))

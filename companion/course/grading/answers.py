@@ -321,7 +321,9 @@ def _text(lines: Sequence[str], node: ast.stmt) -> str:
 def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
     """The names that a top-level statement binds, and those whose value it changes in place."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return frozenset({node.name}), frozenset()
+        called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+        kinds = [_root(each) for each in called if isinstance(each, ast.Attribute) and each.attr == "register"]
+        return frozenset({node.name}), frozenset[str]().union(*kinds)  # one more kind of a functools.singledispatch
     binds: set[str] = set()
     touches: set[str] = set()
     for part in ast.walk(node):
@@ -391,9 +393,9 @@ def _is_blank(node: ast.stmt) -> bool:
         match statement:
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 continue
-            case ast.Raise(exc=ast.Name(id="NotImplementedError")):
-                continue
-            case ast.Raise(exc=ast.Call(func=ast.Name(id="NotImplementedError"))):
+            case ast.Raise(exc=ast.Name(id=error) | ast.Call(func=ast.Name(id=error))) if (
+                error == "NotImplementedError"
+            ):
                 continue
         return False
     return True

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from companion.course.grading.gradebook import Row, as_csv, read_table, unquoted
+from companion.course.grading.lms import platform_number
 
 
 def first_marks(out: Path, students: Sequence[str], *, again: bool) -> list[Row]:
@@ -32,13 +33,21 @@ def first_marks(out: Path, students: Sequence[str], *, again: bool) -> list[Row]
 
 
 def merged(first: Sequence[Row], text: str) -> tuple[str, list[str]]:
-    """The first marks with the rows of a new table in them, as CSV; and a line for each student whose marks changed."""
+    """The first marks with the rows of a new table in them, as CSV; and a line for each student whose marks changed.
+
+    What somebody hands in once more has another name where Canvas or Moodle names the files: the number in it tells.
+    """
     if not first:
         return text, []
     table = csv.DictReader(io.StringIO(text))
     new = {row["student_id"]: row for row in table}
     columns = list(dict.fromkeys([*first[0], *(table.fieldnames or ())]))
     known = {row["student_id"]: row for row in first}
+    for id in new:
+        number = platform_number(unquoted(id))
+        former = [other for other in known if number and platform_number(unquoted(other)) == number and other != id]
+        for other in former:
+            known.setdefault(id, known.pop(other))
     changes = [line for id, row in new.items() if (line := _change(known.get(id), row))]
     everybody = {**known, **new}
     return as_csv(columns, (everybody[id] for id in sorted(everybody))), changes

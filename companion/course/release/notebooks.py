@@ -69,9 +69,9 @@ def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") 
     """
     book = list(book)
     minutes = sum(exercise.minutes for exercise in book)
-    ends = [markdown(line)] if line else []
+    ends = [markdown(line, tags=[way.TAG]) for _ in range(2 if line else 0)]
     cells: list[Cell] = [
-        *ends,
+        *ends[:1],
         markdown(
             f"# Exercises: {title}\n\nThey belong to [lesson {name[:2]}](../{name}.ipynb): "
             f"{count(len(book), 'exercise')}, about {minutes} minutes.\n\n{_HOW}"
@@ -85,7 +85,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") 
             code(f'check("{exercise.id}")', tags=["raises-exception"]),
             code(f'# hint("{exercise.id}")\n# solution("{exercise.id}")'),
         ]
-    cells += [markdown("## Where you stand"), code("progress()"), *(markdown(end.source) for end in ends)]
+    cells += [markdown("## Where you stand"), code("progress()"), *ends[1:]]
     return notebook(cells)
 
 

@@ -15,6 +15,7 @@ import yaml
 from companion.commands.main import main
 from companion.course.grading.lateness import Lateness, as_toml, read_rule
 from companion.course.grading.lms import filled
+from companion.course.grading.regrade import merged
 from companion.course.release.leaks import Guarded, search
 from companion.exercises.catalogue import exercises
 
@@ -298,3 +299,26 @@ def test_students_are_known_by_what_the_platforms_call_their_files(tmp_path):
     assert unknown == ["nobody"]
     scores = {row["SIS Login ID"]: row["week2 (4711)"] for row in rows_of(text)}
     assert scores["dora"] == "2.0" and scores["emmy"] == "" and scores["ada"] == ""
+
+
+def test_two_marks_for_one_person_are_told_and_not_chosen_from(tmp_path):
+    (tmp_path / "canvas.csv").write_text(CANVAS)
+    twice = [mark("doraS_103_5678_week2"), mark("doraS_103_5690_week2-1")]
+    with pytest.raises(ValueError, match="doraS_103_5678_week2 and doraS_103_5690_week2-1 are one person there"):
+        filled(tmp_path / "canvas.csv", twice)
+
+
+def test_a_table_keeps_the_ends_of_its_lines_and_the_mark_at_its_beginning(tmp_path):
+    table = tmp_path / "canvas.csv"
+    table.write_bytes(b"\xef\xbb\xbf" + CANVAS.replace("\n", "\r\n").encode())
+    text, _ = filled(table, [mark("nobody")])
+    assert text.encode() == table.read_bytes()
+
+
+def test_what_is_handed_in_once_more_takes_the_place_of_the_first(tmp_path):
+    header = "assignment,student_id,score,max_score,2.3"
+    first = [{**mark("doraS_103_5678_week2"), "2.3": "wrong"}, {**mark("benS_101_5600_week2"), "2.3": "right"}]
+    now = f"{header}\nweek2,doraS_103_5690_week2-1,3.0,10.0,right\n"
+    text, changes = merged(first, now)
+    assert [row["student_id"] for row in rows_of(text)] == ["benS_101_5600_week2", "doraS_103_5690_week2-1"]
+    assert changes == ["doraS_103_5690_week2-1: 2.0 -> 3.0 (2.3 wrong -> right)"]

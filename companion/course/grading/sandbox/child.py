@@ -29,6 +29,8 @@ from typing import Any, Protocol, runtime_checkable
 LENGTH = struct.Struct("<q")
 LARGEST = 16 * 2**20
 """Bytes of a message from a student's process; results of exercises are far smaller."""
+NOTEBOOK = "your notebook"
+"""What errors call the file that an answer stands in."""
 
 
 def _load(name: str, file: Path) -> Any:
@@ -89,6 +91,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     engine_folder, hidden = Path(sys.argv[3]), sys.argv[4]
     os.chdir(sys.argv[2])  # empty, and nobody may write into it
+    tempfile.tempdir = sys.argv[2]  # else parts of PyTorch cannot be imported: they ask for a place, and do not use it
     sys.argv[:] = [""]
     import numpy
     import torch
@@ -187,7 +190,6 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
         os.dup2(null, standard)  # whatever it prints is nobody's
     channel = socket.socket(fileno=descriptor)
     os.environ.clear()
-    tempfile.tempdir = os.getcwd()  # parts of PyTorch ask for its name as they are imported; nothing can be written
     confine = tools.confine
     if order["reads"]:
         _give_up(order, tools)
@@ -251,9 +253,9 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
         send(channel, data)
 
     def define() -> Any:
-        source, file = program["source"], "your notebook"
-        linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # TorchScript reads it again
-        code = compile(source, file, "exec")
+        code = compile(program["source"], NOTEBOOK, "exec")
+        lines = program["source"].splitlines(keepends=True)
+        linecache.cache[NOTEBOOK] = (len(program["source"]), None, lines, NOTEBOOK)  # for what asks for its text
         with watch:
             exec(code, names)
         if not callable(names.get(program["name"])):
