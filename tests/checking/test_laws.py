@@ -1,5 +1,6 @@
 """What holds for every answer, whatever the exercise: it forgets nothing it must keep, and remembers nothing else."""
 
+import inspect
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from companion.checking.codec import outcome_of, outcome_value
 from companion.checking.compare import difference
 from companion.checking.examine import AnswerKey, Outcome, Result, examine, in_this_process, key_of
 from companion.checking.exercise import Case
-from companion.checking.laws import EXCUSES, NAMES, OTHER
+from companion.checking.laws import EDGE, EXCUSES, LIMIT, NAMES, OTHER, ROOM, SCALE, TIE
 from companion.checking.sealed import seal, unseal
 from companion.exercises.catalogue import exercises
 
@@ -250,3 +251,90 @@ def test_a_small_weight_that_is_cut_is_wrong_where_zeros_are_exact():
     assert difference(cut, small, exact_zero=True) == "expected 1.0e-12, got exactly 0 in its place"
     assert difference(cut, torch.tensor([1.0, 1e-17], dtype=torch.float64), exact_zero=True) is None  # rounding
     assert difference(cut, small) is None
+
+
+def of_law(id, law):
+    """The key of an exercise with the cases of one law alone, which its reference must pass."""
+    exercise = exercises()[id]
+    made = tuple(case for case in key_of(exercise).cases if case.shows == law)
+    expected = [in_this_process(exercise.reference)(case) for case in made]
+    key = AnswerKey(tuple(inspect.signature(exercise.reference).parameters), made, lambda at: expected[at], ())
+    assert made and examine(key, in_this_process(exercise.reference)).result is Result.RIGHT
+    return exercise.reference, key
+
+
+def test_equal_numbers_side_by_side_are_numbers_of_their_own():
+    _, key = of_law("2.3", TIE)
+
+    def of_different_ones(scores, may_look):
+        e = scores.exp() * may_look
+        rows = [row / row.unique().sum() if row.any() else row for row in e]
+        return torch.stack(rows)
+
+    assert examine(key, in_this_process(of_different_ones)).shows == TIE
+
+
+def test_a_number_is_scaled_up_and_down():
+    right, key = of_law("5.4", SCALE)
+    assert examine(key, in_this_process(lambda *sizes: min(1e12, right(*sizes)))).shows == SCALE
+
+
+def test_a_whole_number_may_be_as_large_as_an_axis():
+    right, key = of_law("3.3", EDGE)
+
+    def fewer(x, heads):
+        if heads > 1 and heads >= x.shape[-1]:
+            raise ValueError("heads of no width")
+        return right(x, heads)
+
+    assert examine(key, in_this_process(fewer)).shows == EDGE
+
+
+@pytest.mark.parametrize("bound", [lambda left: left <= 0, lambda left: left < -1])
+def test_a_limit_is_met_exactly_and_missed_by_one(bound):
+    right, key = of_law("13.4", LIMIT)
+
+    def loose(memory, parameters, *sizes):
+        if bound(memory - parameters * sizes[-1]):
+            raise ValueError("the weights do not fit")
+        return right(max(memory, parameters * sizes[-1]), parameters, *sizes)
+
+    assert examine(key, in_this_process(loose)).shows == LIMIT
+
+
+def test_copies_are_found_where_the_statement_forbids_them():
+    exercise = exercises()["3.5"]
+
+    def copies(q, k, v):
+        if q.shape[1] % k.shape[1]:
+            raise ValueError("heads")
+        key_head = torch.arange(q.shape[1]) // (q.shape[1] // k.shape[1])
+        return torch.softmax(q @ k[:, key_head].mT / q.shape[-1] ** 0.5, dim=-1) @ v[:, key_head]
+
+    verdict = examine(key_of(exercise), in_this_process(copies))
+    assert verdict.shows == ROOM and "bytes at once; expected at most 65536" in verdict.fault  # the keys' own
+    sealed = unseal(seal(exercise, 0))
+    assert sealed.examine(in_this_process(copies)).fault == verdict.fault
+    outcome = outcome_of(outcome_value(Outcome(1, peak=7)))
+    assert outcome.peak == 7
+
+
+def test_a_message_must_hold_what_the_statement_wants_in_it():
+    key = AnswerKey(("x",), (Case("names row 7", (1,), refuse=True, says="7"),), lambda index: Outcome(), ())
+
+    def refusing(message):
+        def refuses(x):
+            raise ValueError(message)
+
+        return refuses
+
+    assert examine(key, in_this_process(refusing("row 7 differs"))).result is Result.RIGHT
+    assert "whose message holds '7'" in examine(key, in_this_process(refusing("they differ"))).fault
+
+
+def test_float64_is_computed_in_float64():
+    single = torch.tensor([0.1, 0.2, 1 / 3])
+    fault = difference(single.double(), torch.tensor([0.1, 0.2, 1 / 3], dtype=torch.float64))
+    assert fault.endswith("so it is where float32 is used on the way")
+    assert difference(3.0, 3) == "expected the int 3, got the float 3"
+    assert difference(torch.tensor(3), 3) is None and difference(3.0, 3, 1e-9) is None
