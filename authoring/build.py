@@ -32,11 +32,11 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 
 from authoring import exercises, figures, form
-from authoring.contract import Fault, Known, fault
 from authoring.imports import PACKAGE, files_behind, parsed
 from authoring.lesson import Lesson, lessons, with_deeper
 from authoring.notation import meanings
 from authoring.question import SourceError
+from authoring.rules import Fault, Known, fault
 from companion.course.release.cells import KERNEL
 from companion.ground.atomic import write_atomic
 from companion.questions.question import Question

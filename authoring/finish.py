@@ -27,7 +27,6 @@ from companion.course.release.cells import IN_ANOTHER_KERNEL
 from companion.questions.question import Question
 
 HEAD = "{{ head }}"
-NAVIGATION = "navigation"
 HEAD_KEYS = ("able", "needs")
 
 _ROLE = re.compile(r"\{(\w+)\}`(?:([^`<]*?)\s*<([^`>]+)>|([^`<>]+))`")
@@ -94,9 +93,9 @@ def finish(path: Path) -> Finished:
     if first:
         first.source = _in_another_kernel(first.source)
     line = navigation(path)
-    ends = [nbformat.v4.new_markdown_cell(line, id=f"{NAVIGATION}-{end}") for end in ("top", "end")]
+    ends = [nbformat.v4.new_markdown_cell(line, id=f"{way.TAG}-{end}") for end in ("top", "end")]
     for cell in ends:
-        cell.metadata["tags"] = [NAVIGATION]
+        cell.metadata["tags"] = [way.TAG]
     whole = [ends[0], *cells, ends[1]]
     moved = [(number + 1, row) for number, row in source.tables]
     return Finished(source, whole, [1, *source.lines, source.lines[-1] if cells else 1], moved, counted, questions)

@@ -8,20 +8,20 @@ from collections.abc import Iterator
 
 from nbformat import NotebookNode
 
-from authoring.contract import Fault, Known, fault, line_at, numbered, title
 from authoring.exercises import PLACEHOLDER, file_of
 from authoring.finish import HEAD
 from authoring.lesson import Lesson, assertion_lines
 from authoring.markdown import PARSER, formulas
 from authoring.minutes import LONGEST_LESSON, LONGEST_SITTING, Part
 from authoring.notation import second_meanings, symbols, unknown_letters
+from authoring.rules import Fault, Known, fault, line_at, numbered, title
 from authoring.source import FOLDED
 
 SITTINGS = range(2, 5)
 CHECKPOINT_QUESTIONS = range(2, 4)
 FEWEST_QUESTIONS = 8
 MOST_MISCONCEPTIONS = 3
-LONGEST_VISIBLE = 15  # of a folded cell as of every other: contract.LONGEST_CELL
+LONGEST_VISIBLE = 15  # of a folded cell as of every other: rules.LONGEST_CELL
 CODE_WIDTH, PRINTED_WIDTH = 88, 80
 TITLE = 2  # its cell; the line at both ends stands above
 LAST_PARTS = ("Exercises", "Summary", "What to read next")

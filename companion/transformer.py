@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
+from companion.config.parameters import check_makeable
 from companion.ground.boundary import (
     check_broadcasts,
     check_ids,
@@ -161,7 +162,7 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        check_kind("config", config, ModelConfig, "a ModelConfig")
+        check_makeable(config)
         super().__init__()
         self.config = config
         self._number = next(_numbers)

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from companion import (
     AttentionConfig,
@@ -13,6 +14,7 @@ from companion import (
     NormConfig,
     PositionConfig,
     RotaryScaling,
+    Transformer,
     WindowConfig,
 )
 
@@ -144,6 +146,13 @@ def test_sizes_are_filled_in():
 def test_impossible_models_are_refused(unchecked, build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_a_number_that_no_tensor_holds_as_a_whole_one_is_a_float(unchecked):
+    norm = NormConfig(eps=10**30)
+    assert norm == NormConfig(eps=1e30) and type(norm.eps) is float and type(NormConfig(eps=1).eps) is int
+    ids = torch.zeros(1, 3, dtype=torch.long)
+    assert torch.equal(Transformer(small(norm=norm))(ids).logits * 0, torch.zeros(1, 3, small().vocab))
 
 
 def test_patterns_begin_anew_and_say_what_each_layer_is():

@@ -11,6 +11,7 @@ import nbformat
 
 from authoring import exercises
 from authoring.lesson import Lesson
+from authoring.minutes import Part
 from companion.course.release.cells import IN_ANOTHER_KERNEL, KERNEL
 from companion.study import path
 
@@ -30,13 +31,19 @@ def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
             "question": lesson.question,
             "minutes": lesson.minutes,
             "sittings": [
-                {"title": part.title, "minutes": part.minutes, "questions": part.asked} for part in lesson.sittings
+                {"title": part.title, "cell": cell_of(lesson, part), "minutes": part.minutes, "questions": part.asked}
+                for part in lesson.sittings
             ],
             "exercises": [exercise.id for exercise in exercises.of_lesson(lesson.number)],
             "exercise_file": f"exercises/{lesson.label}_exercises.ipynb",
         }
         for lesson in lessons
     ]
+
+
+def cell_of(lesson: Lesson, part: Part) -> str:
+    """The id of the cell in which a sitting begins: JupyterLab follows a link to it from an output too."""
+    return str(lesson.cells[lesson.heading(part.title).index].id)
 
 
 def render(lessons: Sequence[Lesson]) -> str:

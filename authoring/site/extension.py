@@ -57,13 +57,14 @@ class Cell(SphinxDirective):
 
 
 class Printed(SphinxDirective):
-    """What a cell printed."""
+    """What a cell printed. Sentences without columns wrap on a narrow screen."""
 
     has_content = True
 
     def run(self) -> list[nodes.Node]:
         text = "\n".join(self.content)
-        return [nodes.literal_block(text, text, language="none", classes=["printed"])]
+        wraps = text.startswith("checked:") and "  " not in text
+        return [nodes.literal_block(text, text, language="none", classes=["printed", *["sentences"] * wraps])]
 
 
 class Signature(SphinxDirective):

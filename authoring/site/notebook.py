@@ -15,9 +15,10 @@ from authoring.site.formula import Formula, Formulas
 from authoring.site.links import Links
 from authoring.site.output import Assets
 from authoring.site.pages import Page
+from companion.course.release import way
 
 FENCE = "`" * 12  # longer than any in a cell
-NAVIGATION, FOLDED = "navigation", "folded"
+FOLDED = "folded"
 _QUESTION = re.compile(r"# question \d+\.[a-z]$")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -55,7 +56,7 @@ def text_of(page: Page, press: Press) -> str:
         return prose(page.source.read_text(encoding="utf-8"), page, press, page.place)
     parts = []
     for number, cell in enumerate(page.notebook.cells, 1):
-        if NAVIGATION in cell.metadata.get("tags", []):
+        if way.TAG in cell.metadata.get("tags", []):
             continue
         place = f"{page.place}, cell {number}"
         if cell.cell_type == "markdown":

@@ -23,8 +23,9 @@ def preamble(record: dict[str, Any]) -> str:
     lines = [
         f"machine   {machine['device']}, {readable.count(machine['threads'], 'thread')}, "
         f"{machine['precision']}, {'compiled' if machine['compile'] else 'not compiled'}",
-        f"ceiling   {si(ceiling['flops'])}FLOP/s in matrix products, {si(ceiling['bandwidth'])}B/s of memory in a copy "
-        "(read and written), both measured with as many threads"
+        f"ceiling   {si(ceiling['flops'])}FLOP/s in matrix products, {si(ceiling['bandwidth'])}B/s of memory when it "
+        f"is only read, as a decode step does its weights ({si(ceiling['copying'])}B/s in a copy, which counts each "
+        "byte as read and as written); all measured with as many threads"
         + (f" (published: {si(ceiling['published_flops'])}FLOP/s)" if ceiling["published_flops"] else ""),
         f"rounds    {machine['rounds']}, everybody once in each, in a new order each time",
         "versions  " + ", ".join(f"{name} {number}" for name, number in record["versions"].items()),

@@ -14,7 +14,7 @@ import torch
 from companion.bench import batching, layers, models, peers, report, speculative, weights
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
-from companion.costs.chips import Chip, measure_chip, published_peak
+from companion.costs.chips import Chip, measure_chip, measure_reading, published_peak
 from companion.ground.device import versions
 from companion.ground.fields import require_whole
 from companion.ground.installed import installed
@@ -41,8 +41,9 @@ def measure(
     parts = find_parts(parts)
     require_whole("rounds", rounds)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    setting = Setting(device, precision, compile, rounds, _ceiling(dtype, device), progress)
-    record = _record(setting, sizes, parts)
+    chip, copying = _ceiling(dtype, device)
+    setting = Setting(device, precision, compile, rounds, chip, progress)
+    record = _record(setting, copying, sizes, parts)
     show(report.preamble(record))
     comparisons: list[Comparison] = []
     for size in sizes:
@@ -54,10 +55,12 @@ def measure(
     return record, comparisons
 
 
-def _ceiling(dtype: torch.dtype, device: torch.device) -> Chip:
-    """The best of two measurements: a moment in which something else runs would lower it."""
+def _ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
+    """What this machine reaches, with the memory's speed in reading, all that a decode step does with its weights; and
+    that speed in a copy. The best of two measurements: a moment in which something else runs would lower it."""
     chips = [measure_chip(dtype, device) for _ in range(2)]
-    return Chip(max(chip.flops for chip in chips), max(chip.bandwidth for chip in chips))
+    reading = max(measure_reading(device) for _ in range(2))
+    return Chip(max(chip.flops for chip in chips), reading), max(chip.bandwidth for chip in chips)
 
 
 def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
@@ -78,7 +81,7 @@ def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
             return layers.attention(size, setting)
 
 
-def _record(setting: Setting, sizes: Sequence[Size], parts: Sequence[str]) -> dict[str, Any]:
+def _record(setting: Setting, copying: float, sizes: Sequence[Size], parts: Sequence[str]) -> dict[str, Any]:
     device, chip = setting.device, setting.chip
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     found = {peer: number for peer in peers.PEERS if (number := installed(peer)) is not None}
@@ -95,6 +98,7 @@ def _record(setting: Setting, sizes: Sequence[Size], parts: Sequence[str]) -> di
         "ceiling": {
             "flops": chip.flops,
             "bandwidth": chip.bandwidth,
+            "copying": copying,
             "published_flops": published_peak(name, setting.dtype),
         },
         "versions": {"python": own["python"], "torch": own["torch"]} | found,

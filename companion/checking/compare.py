@@ -10,8 +10,9 @@ import torch
 
 MOST_NUMBERS = 16
 LONGEST = 1000  # characters of a described list
-_NUMBER = 1e-9  # of a float; whole numbers are equal or they are not
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
+_NUMBER = 1e-11  # of a float; whole numbers are equal or they are not
+_SINGLE = 1e-6  # what float32 leaves
+_TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
 
 def difference(found: Any, expected: Any, tolerance: float | None = None, *, exact_zero: bool = False) -> str | None:
@@ -31,6 +32,8 @@ def difference(found: Any, expected: Any, tolerance: float | None = None, *, exa
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"expected a number, got {_kind(found)}"
         whole = isinstance(expected, int) and tolerance is None
+        if whole and isinstance(number, float):
+            return f"expected the int {describe(expected)}, got the float {describe(number)}"
         allowed = _NUMBER if tolerance is None else tolerance
         same = number == expected if whole else abs(number - expected) <= allowed * (1 + abs(expected))
         same = same or number == expected or (number != number and expected != expected)
@@ -86,8 +89,10 @@ def _tensor_difference(found: Any, expected: torch.Tensor, tolerance: float | No
         wanted, came = expected[row], found[row]
     if numbers(wanted) != numbers(came):
         return f"{where}expected {numbers(wanted)}, got {numbers(came)}"
-    most = (found.double() - expected.double())[wrong].abs().max().item()
-    return f"{where}expected {numbers(wanted)}, got numbers that differ from these by up to {most:.1e}"
+    off = (found.double() - expected.double())[wrong].abs()
+    looks = expected.dtype == torch.float64 and bool((off <= _SINGLE * (1 + expected.double()[wrong].abs())).all())
+    why = ": so it is where float32 is used on the way" if looks else ""
+    return f"{where}expected {numbers(wanted)}, got numbers that differ from these by up to {off.max().item():.1e}{why}"
 
 
 def _close(found: torch.Tensor, expected: torch.Tensor, allowed: float) -> bool:

@@ -21,7 +21,7 @@ from .compare import MOST_NUMBERS, describe, difference
 from .exercise import Answer, Case, Exercise
 from .forbidden import forbidden_fault
 from .laws import holds_nan, law_cases
-from .memory import identical, in_other_order, overwrite, shared_with, with_python_numbers
+from .memory import copied, identical, overwrite, shared_with, with_python_numbers
 from .refusals import refusal_cases
 from .watch import Watch
 
@@ -51,6 +51,7 @@ class Outcome:
     changed:    the arguments, by position, that the call wrote into.
     spoiled:    the call changed what an earlier one had returned.
     shared:     the arguments, by position, with which the result shares memory.
+    peak:       where the case asks: the most bytes that the call took at once, beside its arguments.
     result:     MISSING where nothing is written yet, TIMEOUT where the call did not end, CRASHED where it took its
                 process along; else None.
     """
@@ -62,6 +63,7 @@ class Outcome:
     result: Result | None = None
     spoiled: bool = False
     shared: tuple[int, ...] = ()
+    peak: int = 0
 
 
 class Call(Protocol):
@@ -117,7 +119,7 @@ class AnswerKey:
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
     """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
     own = tuple(exercise.inputs(seed))
-    cases = (*own, *law_cases(exercise, own, lambda case: in_this_process(exercise.reference)(case).value))
+    cases = (*own, *law_cases(exercise, own, lambda case: in_this_process(exercise.reference)(case)))
 
     right = [in_this_process(answer) for answer in (exercise.reference, *exercise.variants)]
     cases += tuple(refusal_cases(own, right))
@@ -189,15 +191,18 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
         if outcome.error is None:
             return f"expected a ValueError, got {describe(outcome.value)}"
         kind, message = outcome.error
+        if kind == "ValueError" and case.says not in message:
+            return f"expected a ValueError whose message holds {case.says!r}, got one that says: {message}"
         return None if kind == "ValueError" else f"expected a ValueError, got {kind}: {message}"
     if case.only_nan and outcome.error is not None and outcome.error[0] == "ValueError":
         return None
     if outcome.error is not None:
         return f"it raised {outcome.error[0]}: {outcome.error[1]}"
     if case.only_nan:
-        return None if holds_nan(outcome.value) else f"expected NaN in the result, got {describe(outcome.value)}"
+        value = case.compared(outcome.value)
+        return None if holds_nan(value) else f"expected NaN in the result, got {describe(value)}"
     value, wanted = case.compared(outcome.value), case.compared(expected.value)
-    fault = difference(value, wanted, case.tolerance, exact_zero=case.exact_zero)
+    fault = difference(value, wanted, case.tolerance, exact_zero=bool(case.exact_zero))
     if fault is not None and not case.arguments and type(value) is type(wanted):
         return f"{describe(value)} is not it"  # the one answer there is stays the reader's to find
     if fault is None and outcome.changed:
@@ -208,6 +213,8 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
     if fault is None and outcome.shared and not case.alias:
         shared = ", ".join(names[i] for i in outcome.shared)
         return f"the result is right, but it shares its memory with the argument {shared}; return a copy"
+    if fault is None and case.room is not None and outcome.peak > case.room:
+        return f"the result is right, but the call took {outcome.peak} bytes at once; expected at most {case.room}"
     if fault is None and case.gradients:
         return _gradient_fault(outcome, expected, case, names)
     return fault
@@ -298,14 +305,15 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
     earlier: deque[tuple[Any, Any]] = deque(maxlen=KEPT)  # what was returned, and what was in it then
 
     def call(case: Case, again: bool = False) -> Outcome:
-        arguments = [_copied(value, case.gradients, again and case.layout) for value in case.arguments]
-        before = [_copied(value, False) for value in case.arguments]
+        arguments = [copied(value, case.gradients, again and case.layout) for value in case.arguments]
+        before = [copied(value, False) for value in case.arguments]
         if again:  # whoever has a result may write into it
             for at, (value, _) in enumerate(earlier):
                 overwrite(value)
                 earlier[at] = value, _detached(value)
         # The processor's generator alone: `torch.manual_seed` writes a traceback for each device that is not there.
         torch.default_generator.manual_seed(0)
+        watch.measures = case.room is not None
         try:
             with warnings.catch_warnings(), watch:
                 warnings.simplefilter("ignore")  # PyTorch's, of axes of size one, say nothing of the answer
@@ -328,10 +336,11 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
         gradients = _gradients(value, arguments) if case.gradients else None
         given = _detached(value)
-        spoiled = any(not identical(_detached(now), was) for now, was in earlier)
+        spoiled = any(not identical(now, was) for now, was in earlier)
         earlier.append((value, given))
-        shared = tuple(i for i, argument in enumerate(arguments) if shared_with(value, argument))
-        return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled, shared=shared)
+        shared = shared_with(value, arguments)
+        peak = watch.peak if watch.measures else 0
+        return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled, shared=shared, peak=peak)
 
     return call
 
@@ -368,20 +377,8 @@ def _floating(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
-    if isinstance(value, torch.Tensor):
-        copy = in_other_order(value.detach()) if other_order else value.detach().clone()
-        return copy.requires_grad_() if leaves and _floating(copy) else copy
-    if isinstance(value, Mapping):
-        return {key: _copied(part, leaves, other_order) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        copies = [_copied(part, leaves, other_order) for part in value]
-        return copies if isinstance(value, list) else tuple(copies)  # a NamedTuple, too
-    return value
-
-
 def _detached(value: Any) -> Any:
-    return _copied(value, False)
+    return copied(value, False)
 
 
 def _gradients(value: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:

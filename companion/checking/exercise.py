@@ -47,6 +47,9 @@ Value = Any
 
 Answer = Callable[..., Value]
 
+Limit = Sequence[float] | Callable[..., Sequence[float]]
+"""Numbers with which an argument is compared; or a function of all arguments that gives them."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -57,10 +60,12 @@ class Case:
     refuse:     the arguments are bad, and the answer must raise a `ValueError`.
     gradients:  compare the gradients with respect to all floating tensors among the arguments, too.
     tolerance:  how far a number may be from the expected one, absolute and relative; by default what the dtype allows.
-    exact_zero: where 0 is expected, nothing else will do, however small; an `Exercise` says so for all its cases.
+    exact_zero: where 0 is expected, nothing else will do, however small; None: as the `Exercise` says.
     only_nan:   all that is asked is that the result has NaN in it, or that the arguments are refused.
     alias:      the result may share memory with the arguments; an `Exercise` says so for all its cases.
     layout:     the arguments may lie in memory in any order; likewise.
+    room:       the bytes that the call may take at once, beside its arguments; by default as many as it likes.
+    says:       where the arguments must be refused, what the message must hold.
     part:       only this part of the result is compared, by its number; by default the whole.
     """
 
@@ -69,10 +74,12 @@ class Case:
     refuse: bool = False
     gradients: bool = False
     tolerance: float | None = None
-    exact_zero: bool = False
+    exact_zero: bool | None = None
     only_nan: bool = False
     alias: bool = False
     layout: bool = True
+    room: int | None = None
+    says: str = ""
     part: int | None = None
 
     def compared(self, value: Value) -> Value:
@@ -151,6 +158,8 @@ class Exercise:
     forbidden:   names that an answer must not use, such as "softmax" where the exercise is the softmax.
     exact_zero:  the statement speaks of exact zeros: where the reference gives 0, nothing else will do.
     excused:     laws (`laws.EXCUSES`) that do not hold here, each with the reason.
+    limits:      what an argument, by its name, is compared with: numbers, or a function of all arguments.
+    room:        of all arguments, the bytes that an answer may take at once, where the statement speaks of it.
     groups:      of cases that earn points by themselves. The first is what the exercise begins with: an answer that
                  fails it earns nothing. Empty: all cases earn all points together.
     """
@@ -170,6 +179,8 @@ class Exercise:
     forbidden: tuple[str, ...] = ()
     exact_zero: bool = False
     excused: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    room: Callable[..., int] | None = None
     groups: tuple[Group, ...] = ()
     mistakes: list[Mistake] = field(default_factory=list)
     variants: list[Answer] = field(default_factory=list)
@@ -217,8 +228,10 @@ class Exercise:
         if self._cases is None:
             raise ValueError(f"exercise {self.id} has no cases")
         cases = self._cases(Draw(seed))
-        zero, alias, layout = self.exact_zero, "memory" in self.excused, "layout" not in self.excused
-        return (replace(c, exact_zero=c.exact_zero or zero, alias=alias, layout=layout) for c in cases)
+        alias, layout = "memory" in self.excused, "layout" not in self.excused
+        for case in cases:
+            zero = self.exact_zero if case.exact_zero is None else case.exact_zero
+            yield replace(case, exact_zero=zero, alias=alias, layout=layout)
 
 
 def exercise(
@@ -233,6 +246,8 @@ def exercise(
     forbidden: Sequence[str] = (),
     exact_zero: bool = False,
     excused: Mapping[str, str] | None = None,
+    limits: Mapping[str, Limit] | None = None,
+    room: Callable[..., int] | None = None,
     groups: Sequence[Group] = (),
 ) -> Callable[[Answer], Exercise]:
     """Decorator: turns the reference solution into an `Exercise`.
@@ -248,8 +263,12 @@ def exercise(
     forbidden:   names that an answer must not use.
     exact_zero:  where the reference gives 0, nothing else will do, however small.
     excused:     laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
-                 "dtype" and "other" (`laws`), "memory" (the result may be an argument, or a view into one) and
-                 "layout" (the arguments lie in memory in the order of their axes).
+                 "dtype", "other", "tie", "scale" and "edge" (`laws`), "memory" (the result may be an argument, or a
+                 view into one) and "layout" (the arguments lie in memory in the order of their axes).
+    limits:      for arguments, by name, the numbers with which the statement compares them, or a function of all
+                 arguments that gives these: the arguments are made to meet them exactly, and to miss them by a little.
+    room:        gives, of all arguments, the bytes that an answer may take at once beside them: measured on the largest
+                 of the cases.
     groups:      of cases that earn points by themselves; without them, all cases earn all points together.
 
     Raises `ValueError` for an id that is not lesson and number, a task that is not a short line, not three hints,
@@ -290,6 +309,8 @@ def exercise(
             forbidden=tuple(forbidden),
             exact_zero=exact_zero,
             excused=dict(excused or {}),
+            limits=dict(limits or {}),
+            room=room,
             groups=tuple(groups),
         )
 

@@ -12,6 +12,8 @@ another order; arguments and earlier results left as they were; no memory shared
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,21 +28,30 @@ OFFSET = "a large number added to all"
 NAN = "a NaN that goes in shows in the result"
 DTYPE = "the result has the dtype of what goes in"
 OTHER = "other numbers of the same shapes"
-SHOWN = (ONE, LEVELS, OFFSET, NAN, DTYPE, OTHER)
-"""What these cases show, in words that hold for every exercise."""
+TIE = "equal numbers side by side"
+SCALE = "numbers that are ten thousand times as large, or as small"
+EDGE = "whole numbers as large as an axis, or as one another"
+LIMIT = "a limit that is met exactly, or missed by a little"
+ROOM = "no more memory than the statement allows"
 
-NAMES = {"one": ONE, "levels": LEVELS, "offset": OFFSET, "nan": NAN, "dtype": DTYPE, "other": OTHER}
-"""Short names, by which an exercise is excused; "memory" and "layout" are those of `examine`."""
+NAMES = {
+    "one": ONE, "levels": LEVELS, "offset": OFFSET, "nan": NAN, "dtype": DTYPE, "other": OTHER, "tie": TIE,
+    "scale": SCALE, "edge": EDGE,
+}  # fmt: skip
+"""Short names, by which an exercise is excused, and what these cases show, in words that hold for every exercise;
+"memory" and "layout" are those of `examine`."""
 
 EXCUSES = (*NAMES, "memory", "layout")
 _MOST = 6  # cases of one law
+_MANY = 1000  # of whole numbers: larger ones count what would fill the memory
 _STEP, _FAR = 1000.0, 1e4
+_COARSE = 1e-9  # what is left of float64 where large numbers cancel
 
 
 def law_cases(exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], Any]) -> list[Case]:
     """The cases that the laws make of an exercise's own, none where there is nothing to vary.
 
-    call:  gives the reference's value on a case, or raises.
+    call:  gives what the reference gives on a case, an `Outcome`.
     """
     wanted = [case for case in cases if not case.refuse and case.arguments]
     if not wanted:
@@ -48,21 +59,26 @@ def law_cases(exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], 
     base = max(wanted, key=lambda case: (_of_double(case), len(_sizes(case)), _numbers(case), cases.index(case)))
     base = replace(base, gradients=False)
     found: list[Case] = []
-    makers = {"one": _ones, "levels": _levels, "offset": _offsets, "nan": _nans, "dtype": _single, "other": _others}
+    makers = {
+        "one": _ones, "levels": _levels, "offset": _offsets, "nan": _nans, "dtype": _single, "other": _others,
+        "tie": _ties, "scale": _scales, "edge": _edges,
+    }  # fmt: skip
     for name, make in makers.items():
         if name in exercise.excused or (name == "dtype" and "float" in exercise.statement):
             continue
         made = (replace(case, shows=NAMES[name]) for case in make(base))
         found += [case for case in made if _holds(case, call)][:_MOST]
+    found += [replace(case, shows=LIMIT) for case in _limits(exercise, base, call)]
+    if exercise.room is not None:
+        largest = max(wanted, key=_numbers)
+        room = exercise.room(*largest.arguments)
+        found.append(replace(largest, shows=ROOM, room=room, gradients=False, layout=False))
     return found
 
 
 def _holds(case: Case, call: Callable[[Case], Any]) -> bool:
     """Whether the reference has something to say: a result, and NaN where NaN is asked for and nowhere else."""
-    try:
-        value = call(case)
-    except Exception:  # the reference refuses, or PyTorch does
-        return False
+    value = call(case).value  # None where the reference refuses, or PyTorch does
     return value is not None and holds_nan(value) == case.only_nan
 
 
@@ -127,7 +143,11 @@ def _varied(case: Case, change: Callable[[torch.Tensor], Iterator[torch.Tensor]]
     for value in _tensors(case.arguments):
         if value.dtype == torch.float64 and value.numel() > 1:
             for changed in change(value):
-                yield replace(case, arguments=_instead(case.arguments, value, changed))
+                yield _coarse(replace(case, arguments=_instead(case.arguments, value, changed)))
+
+
+def _coarse(case: Case) -> Case:
+    return replace(case, tolerance=max(case.tolerance or 0.0, _COARSE))
 
 
 def _instead(value: Any, old: torch.Tensor, new: torch.Tensor) -> Any:
@@ -192,4 +212,60 @@ def _others(case: Case) -> Iterator[Case]:
         elif isinstance(value, list) and all(type(part) is int for part in value):
             other = value[::-1]
         if other is not value:
-            yield replace(case, arguments=(*case.arguments[:at], other, *case.arguments[at + 1 :]))
+            yield _with(case, at, other)
+
+
+def _ties(case: Case) -> Iterator[Case]:
+    """Each number beside its equal; and rounded to whole ones, so that many are."""
+
+    def change(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+        paired = tensor.clone()
+        paired[..., 1::2] = paired[..., 0::2][..., : paired[..., 1::2].shape[-1]]
+        yield paired
+        yield tensor.round()
+
+    yield from _varied(case, change)
+
+
+def _scales(case: Case) -> Iterator[Case]:
+    for at, value in enumerate(case.arguments):
+        if type(value) is float and value:
+            for factor in (_FAR, 1 / _FAR):
+                yield _coarse(_with(case, at, value * factor))
+
+
+def _edges(case: Case) -> Iterator[Case]:
+    """Each whole number as large as each axis and each other one, and 1."""
+    whole = [value for value in case.arguments if type(value) is int and value <= _MANY]
+    for at, value in enumerate(case.arguments):
+        if type(value) is int:
+            for other in sorted({1, *whole, *_sizes(case)} - {value})[:_MOST]:
+                yield _with(case, at, other)
+
+
+def _limits(exercise: Exercise, case: Case, call: Callable[[Case], Any]) -> Iterator[Case]:
+    """Each limit met, and missed by a little on both sides; refused where the reference refuses."""
+    names = list(inspect.signature(exercise.reference).parameters)
+    for name, limits in exercise.limits.items():
+        at = names.index(name)
+        value = case.arguments[at]
+        for limit in limits(*case.arguments) if callable(limits) else limits:
+            whole = type(value) is int
+            for number in (_below(limit, whole), limit, _above(limit, whole)):
+                put = torch.full_like(value, number) if isinstance(value, torch.Tensor) else type(value)(number)
+                tried = _with(case, at, put)
+                error = call(tried).error
+                if error is None or error[0] == "ValueError":
+                    yield replace(tried, refuse=error is not None)
+
+
+def _below(limit: float, whole: bool) -> float:
+    return limit - 1 if whole else math.nextafter(limit, -math.inf)
+
+
+def _above(limit: float, whole: bool) -> float:
+    return -_below(-limit, whole)
+
+
+def _with(case: Case, at: int, value: Any) -> Case:
+    return replace(case, arguments=(*case.arguments[:at], value, *case.arguments[at + 1 :]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,24 +24,39 @@ def in_other_order(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone()
 
 
-def shared_with(value: Any, argument: Any) -> bool:
-    """Whether a result is an argument, or a part of one, or holds memory of it."""
-    mine, theirs = list(_parts(value)), list(_parts(argument))
-    places = {place for part in theirs if (place := _place(part))}
-    lists = {id(part) for part in theirs if isinstance(part, (list, dict))}
-    return any(_place(part) in places or (isinstance(part, (list, dict)) and id(part) in lists) for part in mine)
+def copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
+    """The same in memory of its own.
+
+    leaves:       floating tensors want gradients.
+    other_order:  their axes lie in memory in another order.
+    """
+    if isinstance(value, torch.Tensor):
+        copy = in_other_order(value.detach()) if other_order else value.detach().clone()
+        return copy.requires_grad_() if leaves and copy.is_floating_point() else copy
+    if isinstance(value, Mapping):
+        return {key: copied(part, leaves, other_order) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        copies = [copied(part, leaves, other_order) for part in value]
+        return copies if isinstance(value, list) else tuple(copies)  # a NamedTuple, too
+    return value
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    yield value
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    for part in inner:
-        yield from _parts(part)
+def shared_with(value: Any, arguments: Sequence[Any]) -> tuple[int, ...]:
+    """The places of the arguments that a result is, or has as a part, or holds memory of."""
+    mine = set(_places(value))
+    return tuple(at for at, argument in enumerate(arguments) if not mine.isdisjoint(_places(argument)))
 
 
-def _place(value: Any) -> int:
-    """Where a tensor's memory begins; 0 where it has none."""
-    return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) and value.numel() else 0
+def _places(value: Any) -> Iterator[tuple[str, int]]:
+    """Where the tensors in a value begin in memory, as far as they have any numbers, and the lists and dicts in it."""
+    if isinstance(value, torch.Tensor):
+        if value.numel():
+            yield "tensor", value.untyped_storage().data_ptr()
+    elif isinstance(value, (list, tuple, Mapping)):
+        if isinstance(value, (list, dict)):
+            yield "list", id(value)
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _places(part)
 
 
 def overwrite(value: Any) -> None:
@@ -75,9 +90,11 @@ def identical(now: Any, was: Any) -> bool:
     if now is was:  # what cannot be copied
         return True
     if isinstance(was, torch.Tensor):
-        return isinstance(now, torch.Tensor) and now.shape == was.shape and difference(now.detach(), was, 0.0) is None
-    if isinstance(was, Mapping):
-        return set(now) == set(was) and all(identical(now[key], was[key]) for key in was)
+        if not isinstance(now, torch.Tensor) or now.shape != was.shape or now.dtype != was.dtype:
+            return False
+        return torch.equal(now, was) or difference(now.detach(), was, 0.0) is None  # NaN is NaN
     if isinstance(was, (list, tuple)):
         return len(now) == len(was) and all(identical(a, b) for a, b in zip(now, was, strict=True))
+    if isinstance(was, Mapping):
+        return set(now) == set(was) and all(identical(now[key], was[key]) for key in was)
     return bool(now == was or now != now)

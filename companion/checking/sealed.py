@@ -7,13 +7,13 @@ and the known mistakes; whether it is right is for the hidden check to say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from .codec import case_value, outcome_of, outcome_value, pack, unpack
+from .codec import case_value, outcome_of, outcome_value, pack, same_as, unpack
 from .compare import difference
 from .credit import examine_groups
 from .examine import AnswerKey, Call, Outcome, Result, Verdict, examine, key_of, same
@@ -56,12 +56,12 @@ def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers:
     """
     key = key_of(exercise, seed)
     indexes = range(len(key.cases))
-    distinct: dict[bytes, int] = {}
+    distinct: dict[Hashable, int] = {}
     outcomes: list[dict[str, Any]] = []
 
     def place(outcome: Outcome) -> int:
         value = outcome_value(outcome)
-        at = distinct.setdefault(pack(value), len(outcomes))
+        at = distinct.setdefault(same_as(value), len(outcomes))
         if at == len(outcomes):
             outcomes.append(value)
         return at

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Collection
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ class Watch:
     """A context in which forbidden operators are noticed: `seen`, in the order in which they were called.
 
     What is noticed is refused when the call has ended; its result is nobody's. May be entered again and again.
+
+    measures:  count bytes, too: `peak` is the most that PyTorch had set aside at once, of what was not there before.
     """
 
     def __init__(self, forbidden: Collection[str]) -> None:
@@ -53,12 +56,18 @@ class Watch:
         self._no_autograd = bool(_AUTOGRAD & {*watched})
         self._wanted = frozenset("".join(_words(_SHORT.get(name, name))) for name in watched if name not in _AUTOGRAD)
         self._names = _Names(watched, self.seen)
-        self._is_blind = not watched
+        self._has_names = bool(watched)
+        self.measures = False
+        self.peak = 0
+
+    @property
+    def _is_blind(self) -> bool:
+        return not self._has_names and not self.measures
 
     def __enter__(self) -> Watch:
         if not self._is_blind:
-            kind = _profiler.ProfilerState.CPU
-            config = _profiler.ProfilerConfig(kind, False, False, False, False, False, _profiler._ExperimentalConfig())
+            kind, experimental = _profiler.ProfilerState.CPU, _profiler._ExperimentalConfig()
+            config = _profiler.ProfilerConfig(kind, False, self.measures, False, False, False, experimental)
             _enable_profiler_legacy(config)
             torch.empty(0)
             self._names.__enter__()
@@ -79,6 +88,7 @@ class Watch:
         if _MARK not in events[:1]:
             self.seen.append("something that stops PyTorch's own record of operators")
         self.seen += [_short(event) for event in events if self._is_forbidden(event)]
+        self.peak = _peak(threads) if self.measures else 0
 
     def _begins(self, *event: Any) -> None:
         """In a thread that the answer has started, before anything else: the record of operators is not kept there."""
@@ -107,6 +117,12 @@ class _Names(TorchFunctionMode):
         if name.strip("_") in self._watched:
             self._seen.append(name)
         return function(*arguments, **(keywords or {}))
+
+
+def _peak(threads: Any) -> int:
+    """The most bytes that were set aside at once, as the record of each thread says."""
+    sizes = ([event.cpu_memory_usage() for event in events if event.kind() == "memory_alloc"] for events in threads)
+    return sum(max(accumulate(of_thread), default=0) for of_thread in sizes)
 
 
 def _short(event: str) -> str:

@@ -29,10 +29,10 @@ def parser() -> Parser:
     parser.add_argument("name", nargs="*", type=str, default=[], metavar="NAME", help="published systems, not a run")
     add_run(parser)
     parser.add_argument(
-        "--config", type=str | None, default=None, metavar="FILE", help="a JSON file with a ModelConfig, not a run"
+        "--config", type=str, default=None, metavar="FILE", help="a JSON file with a ModelConfig, not a run"
     )
     parser.add_argument(
-        "--chip", type=str | None, default=None, help="a chip's name, such as h100 or a100-80gb. Default: this machine"
+        "--chip", type=str, default=None, help="a chip's name, such as h100 or a100-80gb. Default: this machine"
     )
     return parser
 

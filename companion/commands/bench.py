@@ -52,7 +52,7 @@ def parser() -> Parser:
     )
     parser.add_argument("--out", type=str, default="runs/bench", metavar="FOLDER", help="gets bench.json and bench.png")
     parser.add_argument(
-        "--json", type=str | None, default=None, metavar="FILE", help="the figures go here, the picture beside it"
+        "--json", type=str, default=None, metavar="FILE", help="the figures go here, the picture beside it"
     )
     return parser
 

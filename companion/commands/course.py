@@ -89,30 +89,28 @@ def _release_parser() -> Parser:
         metavar="N.NAME",
         help="written answers for a person to mark, as in 14.curves",
     )
-    parser.add_argument(
-        "--out", type=str | None, default=None, metavar="FOLDER", help="where to; made where there is none"
-    )
+    parser.add_argument("--out", type=str, default=None, metavar="FOLDER", help="where to; made where there is none")
     parser.add_argument(
         "--gradescope",
-        type=str | None,
+        type=str,
         default=None,
         metavar="FILE.zip",
         help="write an autograder to upload to Gradescope",
     )
     parser.add_argument(
         "--github-classroom",
-        type=str | None,
+        type=str,
         default=None,
         metavar="FOLDER",
         help="write a template repository for GitHub Classroom",
     )
-    parser.add_argument("--due", type=str | None, default=None, metavar="TIME", help="as in 2026-11-30T23:59; UTC")
+    parser.add_argument("--due", type=str, default=None, metavar="TIME", help="as in 2026-11-30T23:59; UTC")
     parser.add_argument(
-        "--late", type=str | None, default=None, metavar="RULE", help="what late work costs: '10% a day, at most 50%'"
+        "--late", type=str, default=None, metavar="RULE", help="what late work costs: '10% a day, at most 50%'"
     )
     parser.add_argument(
         "--seed-file",
-        type=str | None,
+        type=str,
         default=None,
         metavar="SECRET",
         help="a file with what only you know. Default: FOLDER/secret.seed, made if it is not there",
@@ -134,17 +132,17 @@ def _export_parser() -> Parser:
     parser.add_argument(
         "folder", type=str, metavar="FOLDER", help="the folder with marks; folders inside it count, too"
     )
-    parser.add_argument("--to", type=str | None, default=None, metavar="FILE", help="Default: FOLDER/grades.csv")
+    parser.add_argument("--to", type=str, default=None, metavar="FILE", help="Default: FOLDER/grades.csv")
     parser.add_argument(
         "--into",
-        type=str | None,
+        type=str,
         default=None,
         metavar="TABLE",
         help="a gradebook of Canvas or a grading worksheet of Moodle, as exported: fill in its grades",
     )
     parser.add_argument(
         "--roster",
-        type=str | None,
+        type=str,
         default=None,
         metavar="FILE",
         help="CSV with id, first_name, last_name, email",
@@ -162,7 +160,7 @@ def _alike_parser() -> Parser:
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
     parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to compare")
-    parser.add_argument("--assignment", type=str | None, default=None, metavar="NAME", help="the folder in a student's")
+    parser.add_argument("--assignment", type=str, default=None, metavar="NAME", help="the folder in a student's")
     return parser
 
 
@@ -204,7 +202,7 @@ def _notebooks_parser() -> Parser:
         "folder", nargs="?", type=str, default="notebooks", metavar="FOLDER", help="the folder of the lessons"
     )
     parser.add_argument("--check", action="store_true", help="write nothing; say which notebook is stale")
-    parser.add_argument("--solved", type=str | None, default=None, metavar="FOLDER", help="write the solved ones here")
+    parser.add_argument("--solved", type=str, default=None, metavar="FOLDER", help="write the solved ones here")
     return parser
 
 

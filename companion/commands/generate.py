@@ -15,7 +15,6 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import Search, from_checkpoint, from_run, read_ids, write
-from companion.ground import readable
 from companion.ground.quantities import NonNegativeInt, NonNegativeNumber, PositiveInt
 from companion.training.settings import TextSettings
 
@@ -55,7 +54,7 @@ def parser() -> Parser:
     )
     add_run(parser, best=True)
     parser.add_argument(
-        "--checkpoint", type=str | None, default=None, metavar="FOLDER", help="a published model's folder, not a run"
+        "--checkpoint", type=str, default=None, metavar="FOLDER", help="a published model's folder, not a run"
     )
     parser.add_argument(
         "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
@@ -120,7 +119,7 @@ def parser() -> Parser:
     parser.add_weights()
     parser.add_argument(
         "--draft",
-        type=str | None,
+        type=str,
         default=None,
         metavar="ngram|FOLDER",
         help="write several tokens at a time: ngram proposes what followed the last tokens before, a smaller model's "
@@ -167,11 +166,7 @@ def run(flags: Namespace) -> int:
         draft=draft,
     )
     if draft is not None:
-        print(
-            f"draft: {draft.accepted:,} of {readable.count(draft.proposed, 'proposed token')} accepted "
-            f"({draft.rate:.0%}), {draft.per_pass:.1f} tokens a pass",
-            file=sys.stderr,
-        )
+        print(draft.report(), file=sys.stderr)
     return 0
 
 

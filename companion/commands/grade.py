@@ -35,13 +35,13 @@ def parser() -> Parser:
         ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
-    parser.add_argument("--seed-file", type=str | None, default=None, metavar="SECRET", help="what only you know")
+    parser.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="what only you know")
     parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to grade")
     parser.add_argument(
-        "--pset", type=str | None, default=None, help="or the problem set: its name, its notebook or the folder of that"
+        "--pset", type=str, default=None, help="or the problem set: its name, its notebook or the folder of that"
     )
     parser.add_argument(
-        "--assignment", type=str | None, default=None, metavar="NAME", help="its name in the marks. Default: --pset's"
+        "--assignment", type=str, default=None, metavar="NAME", help="its name in the marks. Default: --pset's"
     )
     parser.add_argument("--jobs", type=PositiveInt, default=2, help="submissions at once")
     parser.add_argument("--out", type=str, default="marks", metavar="FOLDER", help="gets marks.csv and feedback/")

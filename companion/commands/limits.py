@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from companion.ground.fields import shown
+from companion.ground.fields import plain, shown, why
 
 if TYPE_CHECKING:
     import torch
@@ -33,11 +33,23 @@ REFUSED = frozenset(
 """What a system says of a place that a user named and that cannot be: not of a disk that is full, or failing."""
 
 
-def refusal(error: OSError) -> str:
-    """The sentence about a place that cannot be."""
-    what = shown(str(error.filename)).strip("'\"") if error.filename is not None else ""
-    why = (error.strerror or str(error)).lower()
-    return f"{what}: cannot be used ({why}); expected a place that can" if what else str(error)
+def refusal(error: OSError, given: Mapping[str, Any]) -> str:
+    """The sentence about a place that cannot be. `given`: the flags as typed, of which one may have named it."""
+    if error.filename is None:
+        return str(error)
+    place = os.fsdecode(error.filename)
+    inside = Path(os.path.abspath(place))
+    texts = [(name, text) for name, value in given.items() for text in (value if isinstance(value, list) else [value])]
+    named = {
+        len(around.parts): f"{name} "
+        for name, text in reversed(texts)
+        if isinstance(text, str)
+        and text
+        and (around := Path(os.path.abspath(os.path.expanduser(text)))) in (inside, *inside.parents)
+    }
+    flag = named[max(named)] if named else ""
+    reason = (error.strerror or str(error)).lower()
+    return f"{flag}{plain(place)}: cannot be used ({reason}); expected a place that can"
 
 
 class _Plain(yaml.SafeLoader):
@@ -79,8 +91,7 @@ def read_settings(name: str, flag: str = "--config") -> dict[str, Any]:
     except RecursionError:
         raise ValueError(f"{asked}: expected a file in YAML or JSON: it is nested too deeply") from None
     except (yaml.YAMLError, ValueError, TypeError) as error:
-        why = " ".join(str(error).split())
-        raise ValueError(f"{asked}: expected a file in YAML or JSON: {why}") from None
+        raise ValueError(f"{asked}: expected a file in YAML or JSON: {why(error)}") from None
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
         raise ValueError(f"{asked}: expected names of flags with their values, got {shown(given)}")
     if unset := [key for key, value in given.items() if value != value]:  # a NaN
@@ -96,7 +107,7 @@ def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> 
     Raises `ValueError` where something other than a folder is in the way, the folder above may not be written to, or no
     file can have such a name.
     """
-    name = f"{flag} {shown(str(place if given is None else given))[1:-1]}"
+    name = f"{flag} {plain(str(place if given is None else given))}"
     if "\0" in str(place):
         raise ValueError(f"{name}: expected a name without a NUL")
     path = Path(place).expanduser().absolute()

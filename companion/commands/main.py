@@ -27,7 +27,7 @@ from companion.commands import (
     translate,
 )
 from companion.commands.limits import REFUSED, refusal
-from companion.commands.parser import Parser, add_commands, refuse_empty
+from companion.commands.parser import Parser, add_commands, refuse_nameless
 from companion.training.settings import TextSettings
 
 COMMANDS = {
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: str = chosen.command
     flags = chosen[command]
     try:
-        refuse_empty(flags)
+        refuse_nameless(parser.typed(chosen))
         return train.run(flags, arguments) if command == "train" else COMMANDS[command][0].run(flags)
     except ValueError as error:
         print(f"companion {command}: error: {error}", file=sys.stderr)
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         if error.errno in REFUSED:
-            print(f"companion {command}: error: {refusal(error)}", file=sys.stderr)
+            print(f"companion {command}: error: {refusal(error, parser.typed(chosen))}", file=sys.stderr)
             return 2
         print(f"companion {command}: error: {error}", file=sys.stderr)
         return 1

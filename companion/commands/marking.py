@@ -27,12 +27,12 @@ def collect_parser() -> Parser:
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
     parser.add_argument(
-        "--pset", type=str | None, default=None, help="the problem set: its name, its notebook or the folder of that"
+        "--pset", type=str, default=None, help="the problem set: its name, its notebook or the folder of that"
     )
     parser.add_argument(
         "--written", type=str, nargs="+", default=[], metavar="N.NAME", help="or the written answers, as in 14.curves"
     )
-    parser.add_argument("--to", type=str | None, default=None, metavar="SHEET", help="the sheet to write")
+    parser.add_argument("--to", type=str, default=None, metavar="SHEET", help="the sheet to write")
     return parser
 
 
@@ -47,7 +47,7 @@ def mark_parser() -> Parser:
         epilog="examples:\n  companion course mark sheet.csv --into marks/week14",
     )
     parser.add_argument("sheet", type=str, metavar="SHEET", help="the sheet, filled in")
-    parser.add_argument("--into", type=str | None, default=None, metavar="FOLDER", help="what `companion grade` wrote")
+    parser.add_argument("--into", type=str, default=None, metavar="FOLDER", help="what `companion grade` wrote")
     return parser
 
 

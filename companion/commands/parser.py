@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, NoReturn
 
@@ -18,8 +18,11 @@ from jsonargparse import ActionConfigFile, ArgumentParser
 
 from companion.commands.help_format import HelpFormatter, name_of
 from companion.commands.limits import read_settings
-from companion.ground.quantities import choices, cut, expected, kind_of
+from companion.ground.fields import cut, plain
+from companion.ground.quantities import choices, expected, kind_of
 
+_CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029]")
+_ANY_TEXT = ("--prompt", "--prompt-ids", "--stop", "NAME")
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """The help of `--device`, the same for every command."""
 
@@ -115,6 +118,15 @@ class Parser(ArgumentParser):
             parser = known._name_parser_map[command]
         return parser
 
+    def typed(self, flags: Any) -> dict[str, Any]:
+        """The flags of a command line, called as they are typed; those of the command that was chosen, and not of this
+        parser, if there is one."""
+        known = self._subcommands_action
+        command = None if known is None else flags.get(known.dest)
+        if known is not None and command is not None:
+            return known._name_parser_map[command].typed(flags[command])
+        return {name_of(action): flags[action.dest] for action in self._actions if action.dest in flags}
+
     def wrong_value(self, name: str, message: str) -> str:
         """The sentence about a value that does not fit its flag."""
         action = next((action for action in self._actions if action.dest == name), None)
@@ -194,7 +206,7 @@ class Parser(ArgumentParser):
 
 def add_run(parser: Parser, help: str = "folder of a run. Default: the newest in runs/", *, best: bool = False) -> None:
     """Give a command `--run`, and with `best` also `--best`."""
-    parser.add_argument("--run", type=str | None, default=None, metavar="FOLDER", help=help)
+    parser.add_argument("--run", type=str, default=None, metavar="FOLDER", help=help)
     if best:
         parser.add_argument(
             "--best",
@@ -212,13 +224,17 @@ def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple
         inner.prog = f"{parser.prog} {name}"
 
 
-def refuse_empty(flags: Any, allowed: Iterable[str] = ("prompt", "prompt_ids", "names", "stop")) -> None:
-    """Raises `ValueError` for a flag that was given an empty text: as a path it would be the current folder."""
-    for name, value in vars(flags).items():
-        if name not in allowed and (value == "" or (isinstance(value, list) and "" in value)):
-            raise ValueError(f"--{name.replace('_', '-')} '': expected something, got an empty text")
-        if isinstance(value, argparse.Namespace):
-            refuse_empty(value, allowed)
+def refuse_nameless(given: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for a flag, as typed, with an empty text, which as a path would be the current folder, or one
+    with control characters, which no message could show; but for those that take any text."""
+    for name, value in given.items():
+        texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+        if name in _ANY_TEXT:
+            continue
+        if "" in texts:
+            raise ValueError(f"{name} '': expected something, got an empty text")
+        if odd := next((text for text in texts if _CONTROL.search(text)), None):
+            raise ValueError(f"{name} {plain(odd)}: expected no line breaks or other control characters in a name")
 
 
 def _positional(action: argparse.Action) -> str:

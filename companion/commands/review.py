@@ -5,6 +5,7 @@ from __future__ import annotations
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
+from companion.ground.fields import plain
 
 
 def parser() -> Parser:
@@ -39,9 +40,9 @@ def run(flags: Namespace) -> int:
     known = sorted({question.lesson for question in course.values()})
     wanted = set()
     for lesson in flags.lessons:
-        if not lesson.isdecimal() or int(lesson) not in known:
+        if not lesson.isdecimal() or len(lesson) > 2 or int(lesson) not in known:
             there = ", ".join(f"{number:02}" for number in known) or "none yet"
-            raise ValueError(f"LESSON {lesson}: expected a lesson with questions: {there}")
+            raise ValueError(f"LESSON {plain(lesson)}: expected a lesson with questions: {there}")
         wanted.add(int(lesson))
     chosen = [question for question in course.values() if question.lesson in (wanted or known)]
     if flags.list:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from companion.ground.fields import plain
 from companion.training.settings import NumberWordsSettings, Settings
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def read_config(name: str) -> ModelConfig:
             raise ValueError("expected a file, found something else there")
         return ModelConfig.from_json(path.read_text("utf-8"))
     except OSError as error:
-        raise ValueError(f"--config {path}: cannot be read ({error.strerror})") from None
+        raise ValueError(f"--config {plain(name)}: cannot be read ({error.strerror})") from None
     except UnicodeError:
         raise ValueError(f"--config {path}: expected a JSON file, got one that is not text") from None
     except ValueError as error:

@@ -53,7 +53,7 @@ def parser() -> Parser:
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     parser.add_argument(
         "--out",
-        type=str | None,
+        type=str,
         default=None,
         metavar="FOLDER",
         help="keep the runs here. Default: in a temporary folder, which stays only if something does not hold",

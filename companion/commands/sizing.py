@@ -56,12 +56,12 @@ def parser() -> Parser:
         "names", nargs="*", type=str, default=[], metavar="NAME", help="published systems. Default: all of them"
     )
     parser.add_argument(
-        "--config", type=str | None, default=None, metavar="FILE", help="a JSON file with a ModelConfig, as well"
+        "--config", type=str, default=None, metavar="FILE", help="a JSON file with a ModelConfig, as well"
     )
     parser.add_argument("--devices", type=PositiveInt, default=8, help="how many train")
     parser.add_argument(
         "--chip",
-        type=str | None,
+        type=str,
         default=None,
         help="which they are, such as h100 or a100-80gb. Default: all sizes of memory, and the time on h100",
     )

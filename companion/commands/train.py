@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 from jsonargparse import ActionConfigFile, Namespace
 
-from companion.commands.limits import REFUSED, must_be_writable, must_have_room, read_settings, refusal
+from companion.commands.limits import REFUSED, must_be_writable, must_have_room, read_settings
 from companion.commands.parser import Parser
 from companion.commands.resuming import check_same_data, check_same_model, check_same_settings, with_its_data
 from companion.ground.quantities import flag_type
@@ -195,7 +195,7 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
         raise
     except OSError as error:  # a full disk above all
         if error.errno in REFUSED and not folder.exists:
-            raise ValueError(refusal(error)) from None
+            raise
         remedy = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Put that right"
         print(
             f"companion train: error: {error}.\n{_standing(folder)} {remedy}, and the same command goes on:\n  {again}",

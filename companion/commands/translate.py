@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
@@ -14,8 +15,11 @@ from companion.ground.quantities import PositiveInt
 from companion.training.settings import NumberWordsSettings
 
 if TYPE_CHECKING:
+    import torch
+
     from companion.data.number_names import Language
     from companion.data.number_words import NumberWords
+    from companion.generation.draft import Draft
     from companion.transformer import Transformer
 
 
@@ -31,6 +35,7 @@ def parser() -> Parser:
             "  companion translate einundzwanzigtausenddreihundertvier\n"
             '  companion translate "vingt et un mille" --run runs/number-words-fr-en\n'
             "  companion translate --beams 4 zwei drei\n"
+            "  companion translate --draft ngram zwei drei\n"
             "  companion translate < names.txt          a name a line"
         ),
     )
@@ -44,6 +49,14 @@ def parser() -> Parser:
         default=1,
         help="candidates of a beam search; 1 takes the most probable token at each step",
     )
+    parser.add_argument(
+        "--draft",
+        type=str | None,
+        default=None,
+        metavar="ngram|FOLDER",
+        help="several tokens at a time: ngram proposes what followed the last tokens before, a smaller model's run of "
+        "the same pieces what it would write; the translations stay the same",
+    )
     parser.add_device()
     return parser
 
@@ -51,6 +64,8 @@ def parser() -> Parser:
 def run(flags: Namespace) -> int:
     if not flags.names and sys.stdin.isatty():
         raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
+    if flags.draft is not None and flags.beams > 1:
+        raise ValueError(f"--draft: expected no --beams {flags.beams} beside it; a beam search takes no proposals")
     from companion.ground.device import find_device
     from companion.training.tasks.number_words import NumberWordsTask
 
@@ -59,8 +74,35 @@ def run(flags: Namespace) -> int:
     words = NumberWordsTask.of_record(folder.record()).words
     names = flags.names or [line for line in sys.stdin.read().splitlines() if line.strip()]
     numbers = read_names(words.source, names)
-    show(folder.model(best=flags.best).to(device), words, names, numbers, beams=flags.beams)
+    model, draft = folder.model(best=flags.best).to(device), None
+    if flags.draft is not None:
+        draft = draft_called(flags.draft, words, device)
+        draft.check(model, words.longest)
+    show(model, words, names, numbers, beams=flags.beams, draft=draft)
+    if draft is not None:
+        print(draft.report(), file=sys.stderr)
     return 0
+
+
+def draft_called(name: str, words: NumberWords, device: torch.device) -> Draft:
+    """Who proposes pieces: `ngram`, or the model of a run in the folder of that name.
+
+    Raises `ValueError` for a folder with no run of number-words, and for one whose pieces have other ids.
+    """
+    from companion.generation.draft import Draft
+    from companion.training.tasks.number_words import NumberWordsTask
+
+    if name == "ngram":
+        return Draft("ngram")
+    if not (Path(name) / "run.json").is_file():
+        raise ValueError(f"--draft {name}: expected ngram, or the folder of a run of number-words, found none")
+    folder = run_folder(name, NumberWordsSettings)
+    theirs = NumberWordsTask.of_record(folder.record()).words
+    if theirs.vocabulary != words.vocabulary:
+        raise ValueError(
+            f"--draft {name}: expected a run with the same pieces, {words.title}, got one of {theirs.title} with others"
+        )
+    return Draft(folder.model().to(device))
 
 
 def read_names(language: Language, names: Sequence[str]) -> list[int]:
@@ -71,12 +113,18 @@ def read_names(language: Language, names: Sequence[str]) -> list[int]:
 
 
 def show(
-    model: Transformer, words: NumberWords, names: Sequence[str], numbers: Sequence[int], *, beams: int = 1
+    model: Transformer,
+    words: NumberWords,
+    names: Sequence[str],
+    numbers: Sequence[int],
+    *,
+    beams: int = 1,
+    draft: Draft | None = None,
 ) -> None:
     """Print each name, the model's translation, the numbers that both name, and whether they agree."""
     from companion.training.tasks.number_words import translate
 
-    texts = translate(model, words, numbers, beams=beams, progress=True)
+    texts = translate(model, words, numbers, beams=beams, progress=True, draft=draft)
     width = max(len(words.source.title), len(words.target.title))
     agree = 0
     for row, (name, number, text) in enumerate(zip(names, numbers, texts, strict=True)):

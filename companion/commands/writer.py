@@ -243,7 +243,7 @@ def _by_ids(writer: Writer) -> Writer:
 def read_ids(text: str) -> list[int]:
     """Token ids out of "5 17 3". Raises `ValueError` for anything else."""
     words = text.replace(",", " ").split()
-    if not words or not all(word.isascii() and word.isdigit() for word in words):
+    if not words or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
         raise ValueError(f'--prompt-ids {shortened(text)}: expected token ids such as "5 17 3"')
     return [int(word) for word in words]
 

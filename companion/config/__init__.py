@@ -2,5 +2,6 @@
 
 groups       small groups of a configuration, for long texts
 model        the configuration of a model, and its groups
+parameters   how many numbers a model learns, and whether this machine could hold them
 presets      published systems, by name
 """

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from companion.config.groups import RotaryScaling, WindowConfig, in_turn, require_pattern
-from companion.ground.fields import build, parse_json, require, require_types, require_whole
+from companion.ground.fields import build, parse_json, require, require_types, require_whole, shown, why
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class AttentionConfig:
             self.heads % (self.kv_heads or self.heads) == 0,
             "kv_heads",
             self.kv_heads,
-            f"a divisor of heads={self.heads}, because each key-value head serves the same number of query heads",
+            f"a divisor of heads={shown(self.heads)}: each key-value head serves the same number of query heads",
         )
         for name in ("score_width", "score_cap"):
             value = getattr(self, name)
@@ -85,7 +85,7 @@ class AttentionConfig:
                 d_model % self.heads == 0,
                 "heads",
                 self.heads,
-                f"a divisor of d_model={d_model}, or an explicit d_head",
+                f"a divisor of d_model={shown(d_model)}, or an explicit d_head",
             )
         d_head = self.d_head or d_model // self.heads
         return ResolvedAttention(self.heads, self.kv_heads or self.heads, d_head, self.d_v or d_head)
@@ -222,7 +222,7 @@ class MoEConfig:
         require_types(self)
         require_whole("experts", self.experts)
         require_whole("top_k", self.top_k)
-        require(self.top_k <= self.experts, "top_k", self.top_k, f"at most experts={self.experts}")
+        require(self.top_k <= self.experts, "top_k", self.top_k, f"at most experts={shown(self.experts)}")
         require_whole("shared", self.shared, 0)
         require(self.capacity is None or self.capacity > 0, "capacity", self.capacity, "a number > 0, or None")
         require(self.noise >= 0, "noise", self.noise, "a number >= 0")
@@ -309,7 +309,7 @@ class ModelConfig:
             require(sizes.d_head % 2 == 0, "d_head", sizes.d_head, "an even width: rotary turns pairs of components")
             share = self.positions.share
             turned = sizes.d_head if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
-            whole = f"a share of d_head={sizes.d_head} that is an even number of components, not {turned}"
+            whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
         window = self.attention.window
         if window is not None:
@@ -365,5 +365,5 @@ class ModelConfig:
         try:
             data = parse_json(text)
         except ValueError as error:
-            raise ValueError(f"config: expected JSON, got text that is not ({error})") from None
+            raise ValueError(f"config: expected JSON, got text that is not ({why(error)})") from None
         return build(cls, data, "config")

@@ -22,6 +22,7 @@ from companion.config.model import (
     NormConfig,
     PositionConfig,
 )
+from companion.ground.fields import shown
 
 
 def _transformer(d_model: int, heads: int, d_ff: int, dropout: float) -> ModelConfig:
@@ -240,5 +241,5 @@ def preset(name: str) -> ModelConfig:
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"name={name!r}: expected one of {', '.join(known)}{hint}")
+        raise ValueError(f"name={shown(name)}: expected one of {', '.join(known)}{hint}")
     return known[name]

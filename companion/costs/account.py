@@ -18,84 +18,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from companion.config.model import ModelConfig
+from companion.config.parameters import attention_weights, matrices, parameters, stacks
 from companion.ground.fields import require_whole
 from companion.layers.cache import columns
-
-"""Dense half-precision matrix products, accumulated in fp32, in FLOPs per second (makers' data sheets; the figures
-printed there "with sparsity" are twice these)."""
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """How many numbers a model learns, by part.
-
-    embedding:     the table of tokens, and that of segments.
-    feed_forward:  all experts, where there are several, the shared ones included.
-    norms:         those of queries and keys included.
-    head:          0 when it is the embedding table and no more; BERT's dense layer, its norm and the bias belong to it.
-    pooler:        the dense layer that makes one vector of a sequence, and the classifier of that vector.
-    active:        those that take part in one token's forward pass: all but the experts it does not visit.
-    """
-
-    embedding: int
-    positions: int
-    attention: int
-    feed_forward: int
-    router: int
-    norms: int
-    head: int
-    pooler: int
-    active: int
-
-    @property
-    def total(self) -> int:
-        """All parameters, each counted once."""
-        return sum(self.parts.values())
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """The parts by name; they sum to `total`."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "active"}
-
-
-def parameters(config: ModelConfig) -> Parameters:
-    """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
-
-    An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case; a feed-forward
-    network 2 d_model d_ff, or 3 with SwiGLU; biases and norms come on top.
-    """
-    d_model, d_ff, sizes = config.d_model, config.feed_forward.d_ff, config.sizes
-    moe = config.moe
-    encoder, decoder = _stacks(config)
-    cross = decoder if encoder else 0  # a decoder beside an encoder looks at it in every layer
-    attention = _attention_weights(config)
-    if config.attention.bias:
-        attention += sizes.heads * sizes.d_head + sizes.kv_heads * (sizes.d_head + sizes.d_v)
-    attention += d_model * config.attention.biased_output
-    network = _matrices(config) * d_model * d_ff
-    if config.feed_forward.bias:
-        network += (_matrices(config) - 1) * d_ff + d_model
-    gains = 2 if config.norm.kind == "layer" else 1  # a gain, and for layer norm a bias
-    norm, around = d_model * gains, 2 if config.norm.placement == "both" else 1
-    last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement != "post" else 0
-    qk_heads = {None: 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
-    ends, dense = config.embedding, (d_model + 1) * d_model
-    head = 0 if ends.tied else config.vocab * d_model
-    head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + dense + norm}[ends.head]
-    layers = encoder + decoder
-    experts, missed = (1, 0) if moe is None else (moe.experts + moe.shared, moe.experts - moe.top_k)
-    parts = {
-        "embedding": (config.vocab + ends.segments) * d_model,
-        "positions": config.context * d_model if config.positions.kind == "learned" else 0,
-        "attention": (layers + cross) * attention,
-        "feed_forward": layers * experts * network,
-        "router": 0 if moe is None else layers * d_model * moe.experts,
-        "norms": (around * (2 * layers + cross) + last_norms + ends.norm) * norm
-        + (layers + cross) * qk_heads * sizes.d_head * gains,
-        "head": head,
-        "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
-    }
-    return Parameters(**parts, active=sum(parts.values()) - layers * missed * network)
 
 
 @dataclass(frozen=True)
@@ -158,12 +83,12 @@ def forward_flops(
     if cached and config.stack == "encoder":
         raise ValueError(f"cached={cached!r}: expected 0 for stack='encoder', which keeps no keys and values")
     sizes = config.sizes
-    encoder, decoder = _stacks(config)
+    encoder, decoder = stacks(config)
     read = tokens if decoder == 0 else source if cached == 0 else 0  # tokens that go through the encoder
     written = tokens if decoder else 0
     cross = decoder if encoder else 0
     keys_values = 2 * config.d_model * sizes.kv_heads * (sizes.d_head + sizes.d_v)
-    queries_output = 2 * _attention_weights(config) - keys_values
+    queries_output = 2 * attention_weights(config) - keys_values
     pairs = _pairs(config, written, cached, causal)
     visits = encoder * read + decoder * written  # of a token to a layer's feed-forward network
     experts, visited = (0, 1) if config.moe is None else (config.moe.experts, config.moe.top_k + config.moe.shared)
@@ -171,7 +96,7 @@ def forward_flops(
     masked = config.d_model if config.embedding.head == "masked" else 0  # one more matrix, d_model by d_model
     projections = visits * (keys_values + queries_output) + cross * (written * queries_output + read * keys_values)
     pair = 2 * sizes.heads * (sizes.d_head + sizes.d_v)
-    network = 2 * _matrices(config) * config.d_model * config.feed_forward.d_ff
+    network = 2 * matrices(config) * config.d_model * config.feed_forward.d_ff
     return Flops(
         projections=batch * projections,
         scores=batch * pair * (encoder * read**2 + (decoder > 0) * pairs + cross * written * source),
@@ -342,22 +267,6 @@ def intensity(
     """FLOPs per byte moved: of a prefill (`tokens` = the prompt) or of a decode step (`tokens=1`)."""
     flops = forward_flops(config, tokens, cached=cached, batch=batch, logits="last").total
     return flops / forward_bytes(config, tokens, cached=cached, batch=batch, dtype=dtype)
-
-
-def _stacks(config: ModelConfig) -> tuple[int, int]:
-    """Layers in the encoder and in the decoder."""
-    return (config.layers if config.stack != "decoder" else 0), (config.layers if config.stack != "encoder" else 0)
-
-
-def _attention_weights(config: ModelConfig) -> int:
-    """Numbers in the four matrices of one attention."""
-    sizes = config.sizes
-    return config.d_model * (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
-
-
-def _matrices(config: ModelConfig) -> int:
-    """Matrices of one feed-forward network: in, out, and a gate where there is one."""
-    return 3 if config.feed_forward.gated else 2
 
 
 def _pairs(config: ModelConfig, tokens: int, cached: int, causal: bool) -> int:

@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from companion.ground.fields import shown
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -71,7 +73,7 @@ def published_chip(name: str) -> Chip:
             return chip
     near = difflib.get_close_matches(name.lower(), CHIPS, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(f"chip={name!r}: expected one of {', '.join(CHIPS)}{hint}")
+    raise ValueError(f"chip={shown(name)}: expected one of {', '.join(CHIPS)}{hint}")
 
 
 def this_chip() -> Chip:
@@ -126,6 +128,19 @@ def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str 
     product = _best_seconds(lambda: a @ a, device)
     copying = _best_seconds(lambda: copy.copy_(table), device)
     return Chip(flops=2 * side**3 / product, bandwidth=2 * table.nbytes / copying)
+
+
+def measure_reading(device: torch.device | str = "cpu") -> float:
+    """Bytes per second that this machine reads and does not write, as a decode step does its weights: the best rate
+    over some sums of a tensor far larger than any cache, and over some dot products of its halves. Takes about half a
+    second; the result varies with what else is running.
+    """
+    device = torch.device(device)
+    numbers = torch.ones((256 if device.type == "cpu" else 1024) * 2**18, device=device)
+    halves = numbers.chunk(2)
+    adding = _best_seconds(numbers.sum, device, 0.2)
+    pairing = _best_seconds(lambda: torch.dot(*halves), device, 0.2)
+    return numbers.nbytes / min(adding, pairing)
 
 
 def published_peak(device_name: str, dtype: torch.dtype) -> float | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from companion.checking.exercise import Exercise
+from companion.ground.fields import plain
 
 PUBLIC_SEED = 0
 PUBLIC_SHARE = 0.5
@@ -25,10 +26,10 @@ def read_secret(path: Path | str) -> bytes:
     try:
         secret = Path(path).read_bytes().strip()
     except OSError as error:
-        raise ValueError(f"--seed-file {path}: cannot be read ({error.strerror})") from None
+        raise ValueError(f"--seed-file {plain(str(path))}: cannot be read ({error.strerror})") from None
     if len(secret) < LEAST:
         raise ValueError(
-            f"--seed-file {path}: expected at least {LEAST} bytes that nobody can guess, got {len(secret)}; "
+            f"--seed-file {plain(str(path))}: expected at least {LEAST} bytes that nobody guesses, got {len(secret)}; "
             'for example from  python -c "import secrets; print(secrets.token_hex(32))"'
         )
     return secret

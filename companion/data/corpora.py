@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from companion.ground.fields import why
+
 PARAGRAPH_BREAK = re.compile(r"(\n[ \t]*(?:\r?\n[ \t]*)*\r?\n)")
 SECTION = re.compile(r"^(?=\S.*\n([*=~^-])\1{2,}$)", re.MULTILINE)
 """Where a section of the reference begins: a line that is underlined."""
@@ -165,7 +167,9 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
                 text = _read_text(file)
             except UnicodeError as error:
                 if not from_folder:
-                    raise ValueError(f"{file}: expected a text file in UTF-8, got one that is not ({error})") from None
+                    raise ValueError(
+                        f"{file}: expected a text file in UTF-8, got one that is not ({why(error)})"
+                    ) from None
                 not_text.append(name)
                 continue
             if text:

@@ -27,6 +27,7 @@ from torch import Tensor
 from companion.data.batches import Encoder
 from companion.data.corpora import NAMED_TEXTS, SHORTEST_REPEAT, Corpus, Document, files_of, left_out, title_of
 from companion.ground.atomic import write_atomic
+from companion.ground.fields import why
 
 LARGE = 64 * 2**20
 """Bytes of files from which text stays on disk."""
@@ -119,7 +120,7 @@ def read_large(paths: Sequence[str | Path], *, progress: bool = False) -> Corpus
                 except UnicodeError as error:
                     if not from_folder:
                         raise ValueError(
-                            f"{file}: expected a text file in UTF-8, got one that is not ({error})"
+                            f"{file}: expected a text file in UTF-8, got one that is not ({why(error)})"
                         ) from None
                     not_text.append(name)
                     continue

@@ -131,7 +131,7 @@ class Language:
         """What is wrong with `key`, which is no name."""
         if not key:
             return "it is empty"
-        if key.isdecimal() and int(key) < MOST:
+        if key.isdecimal() and len(key) < 10 and int(key) < MOST:
             return f"it is written in digits, and its name is {self.name(int(key))!r}"
         known = {_key(piece) for piece in self.pieces()}
         pieces = re.split(f"({self.parts.casefold()})", key) if self.compound else key.split()

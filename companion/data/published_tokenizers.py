@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from companion.data.tokenizer import library_faults
-from companion.ground.fields import parse_json, shown
+from companion.ground.fields import parse_json, shown, why
 
 
 @runtime_checkable
@@ -101,7 +101,7 @@ class MarianTokenizer:
             try:
                 model.Load(str(path))
             except (RuntimeError, OSError) as error:
-                raise ValueError(f"{path}: expected a SentencePiece model; it is damaged ({error})") from None
+                raise ValueError(f"{path}: expected a SentencePiece model; it is damaged ({why(error)})") from None
         if (folder / "target_vocab.json").is_file():
             raise ValueError(f"{folder / 'target_vocab.json'}: expected one table for both languages, found two")
         self._ids = _table(folder / "vocab.json")
@@ -210,7 +210,7 @@ def _table(path: Path) -> dict[str, int]:
     try:
         table = parse_json(path.read_text("utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({error})") from None
+        raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({why(error)})") from None
     whole = isinstance(table, dict) and table and all(type(i) is int and i >= 0 for i in table.values())
     if not whole:
         raise ValueError(f"{path}: expected a table from pieces to ids, got {shown(table)}")

@@ -17,6 +17,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from companion.ground.atomic import write_atomic
+from companion.ground.fields import why
 
 SEPARATOR = "<|document|>"
 """Stands before every document. The text "<|document|>" in a document is ordinary text, never this token."""
@@ -171,7 +172,7 @@ def library_faults(sentence: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise ValueError(f"{sentence} ({error})") from None
+        raise ValueError(f"{sentence} ({why(error)})") from None
 
 
 def _checked(text: str) -> str:

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from companion.checking.exercise import Exercise
+from companion.ground.fields import shown
 
 _LESSON = re.compile(r"lesson_(\d\d)\.py")
 
@@ -37,7 +38,7 @@ def find_exercise(id: str | float) -> Exercise:
     Raises `ValueError` that lists the lesson's exercises, or says how a number is written, if there is none.
     """
     book = exercises()
-    written = re.fullmatch(r"(\d+)(?:[.,:-](\d+))?", str(id).strip())
+    written = re.fullmatch(r"(\d{1,9})(?:[.,:-](\d{1,9}))?", str(id).strip())
     lesson, number = (int(written[1]), int(written[2] or 0)) if written else (-1, 0)
     if (found := book.get(f"{lesson}.{number}")) is not None:
         return found
@@ -45,4 +46,4 @@ def find_exercise(id: str | float) -> Exercise:
     lessons = sorted({int(key.split(".")[0]) for key in book})
     form = f'a lesson ({lessons[0]} to {lessons[-1]}), a dot and a number, as in "2.3"'
     known = f"one of {', '.join(near)}" if near else form
-    raise ValueError(f"exercise {id!r}: expected {known}")
+    raise ValueError(f"exercise {shown(id)}: expected {known}")

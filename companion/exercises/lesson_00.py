@@ -103,6 +103,7 @@ def _():
     points=2,
     difficulty=2,
     minutes=10,
+    limits={"t": lambda q, K, t: (0, len(K) - 1)},
     exact_zero=True,
     excused={
         "offset": "by hand, before lesson 02 has subtracted a maximum",
@@ -117,7 +118,7 @@ def _():
 def row_of_weights(q, K, t):
     """Return the attention weights of the word at position `t` (an `int`, counted from 0) as a tensor (token): how much of each word's value it
     takes. `q` (d_k) is its query and `K` (token, d_k) holds the keys of all words, both already rotated, both `float64`. Words after
-    position `t` get weight exactly 0.
+    position `t` get weight exactly 0. No score is above 100 in size.
 
     Raise `ValueError` if `t` is not one of 0, 1, ..., token - 1.
     """
@@ -374,7 +375,9 @@ def _(y, gain, eps):
     points=3,
     difficulty=2,
     minutes=15,
+    limits={"k": lambda x, k, w_r, w_1, w_2: (1, w_r.shape[1])},
     excused={
+        "tie": "no two experts get the same score",
         "nan": "an expert that nobody visits need not be computed",
     },
     hints=(
@@ -539,6 +542,9 @@ def _(x, k, w_r, w_1, w_2):
     points=3,
     difficulty=2,
     minutes=15,
+    excused={
+        "tie": "no two scores are equal",
+    },
     hints=(
         "Turn the words into ids, refusing those that are not in the vocabulary, and an empty text.",
         "`table[ids].mean(dim=0).argmax().item()` is the id of the next word.",

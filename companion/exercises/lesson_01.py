@@ -828,6 +828,7 @@ def _(word, merges):
     points=3,
     difficulty=3,
     minutes=15,
+    limits={"vocab": (1,), "d_model": (1,)},
     hints=(
         "A factor acts on a variance with its square. By which factor does a standard deviation become one?",
         "Equation (1.4): given a state of mean square one, a score has variance d_model times the variance of an entry.",
@@ -960,6 +961,7 @@ def _(vocab, d_model, std):
     points=5,
     difficulty=3,
     minutes=25,
+    limits={"most": (0,)},
     groups=(
         Group(
             "counting, and joining the commonest pair",

@@ -130,6 +130,7 @@ def _(draw):
     yield Case("key heads that do not divide the heads are refused", (24, 6, 4, 4, 4, False), refuse=True)
     yield Case("more key heads than heads are refused", (24, 2, 4, 4, 4, True), refuse=True)
     yield Case("one head", (5, 1, 1, 2, 3, True))
+    yield Case("more than a float can count", (2**53 + 1, 1, 1, 1, 1, False))
 
 
 def _divides(heads, kv_heads):
@@ -209,11 +210,11 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
 
 @attention_numbers.variant
 def _(d_model, heads, kv_heads, d_k, d_v, bias):
-    # build the layer, and count
+    # build the layer, without memory, and count
     if heads // kv_heads * kv_heads != heads:
         raise ValueError(f"{heads} heads, {kv_heads} key heads")
-    inner = [torch.nn.Linear(d_model, outputs, bias) for outputs in (heads * d_k, kv_heads * d_k, kv_heads * d_v)]
-    layers = torch.nn.ModuleList([*inner, torch.nn.Linear(heads * d_v, d_model, bias)])
+    wide = (d_model, heads * d_k), (d_model, kv_heads * d_k), (d_model, kv_heads * d_v), (heads * d_v, d_model)
+    layers = torch.nn.ModuleList([torch.nn.Linear(*sizes, bias, device="meta") for sizes in wide])
     return sum(parameter.numel() for parameter in layers.parameters())
 
 
@@ -517,11 +518,12 @@ def _(x):
     points=3,
     difficulty=3,
     minutes=20,
+    room=lambda q, k, v: k.nbytes,
     forbidden=("repeat", "repeat_interleave", "tile", "scaled_dot_product_attention"),
     hints=(
         "View `q` as (batch, kv_head, group, query, d_k): the heads of one group are neighbours, so the group axis is the inner one.",
-        "`k[:, :, None]` has a group axis of length one, which broadcasts without a copy; transpose its last two axes, and divide by the root of d_k.",
-        "Softmax over the keys, times `v[:, :, None]`; at the end `flatten(1, 2)` makes one head axis of two.",
+        "A product with `k[:, :, None]` gives the right numbers, but copies: a batched product spreads what it broadcasts. Let all queries of a group stand one below the other instead: (batch, kv_head, group · query, d_k).",
+        "`q.reshape(batch, kv_heads, -1, d_k) @ k.transpose(-2, -1)`, divided by the root of d_k; softmax over the keys, times `v`; and at the end a reshape to (batch, head, query, d_v).",
     ),
 )
 def grouped(q, k, v):
@@ -529,16 +531,17 @@ def grouped(q, k, v):
     of one floating dtype. Query head $i$, counted from 0, uses key and value head $\\lfloor i / g \\rfloor$ with $g$ = head / kv_head.
     Return (batch, head, query, d_v), of the same dtype. Gradients must flow to all three.
 
-    Raise `ValueError` if kv_head does not divide head. Do not repeat keys or values (no `repeat`, `repeat_interleave`, `tile`): the point of
-    grouping is that there is only one copy of each. Do without `scaled_dot_product_attention`, too.
+    Raise `ValueError` if kv_head does not divide head. Do not copy keys or values, by `repeat`, `repeat_interleave`, `tile` or in any other
+    way: the point of grouping is that there is only one of each. For one query of each head and 256 keys, all that a call sets aside at a
+    time must take fewer bytes than `k`. Do without `scaled_dot_product_attention`, too.
     """
     ### BEGIN SOLUTION
     heads, kv_heads, d_k = q.shape[1], k.shape[1], q.shape[-1]
     if heads % kv_heads:
         raise ValueError(f"k has {kv_heads} heads: expected a divisor of the {heads} heads of q")
-    q = q.unflatten(1, (kv_heads, heads // kv_heads))  # (batch, kv_head, group, query, d_k)
-    scores = q @ k[:, :, None].transpose(-2, -1) / math.sqrt(d_k)
-    return (torch.softmax(scores, dim=-1) @ v[:, :, None]).flatten(1, 2)
+    stacked = q.reshape(len(q), kv_heads, -1, d_k)  # (batch, kv_head, group * query, d_k): a matrix for each key head
+    scores = stacked @ k.transpose(-2, -1) / math.sqrt(d_k)
+    return (torch.softmax(scores, dim=-1) @ v).reshape(*q.shape[:3], v.shape[-1])
     ### END SOLUTION
 
 
@@ -564,6 +567,7 @@ def _(draw):
     yield Case("more key heads than heads are refused", inputs(2, 2, 4, 3, 5, 4, 7), refuse=True)
     half = [t.to(torch.float16) for t in inputs(2, 4, 2, 3, 5, 2, 3)]
     yield Case("half precision stays", tuple(half), tolerance=1e-2)
+    yield Case("many keys", inputs(1, 8, 2, 1, 256, 16, 16))
 
 
 def _fits(q, k):
@@ -639,6 +643,14 @@ def _(q, k, v):
     return _attend(q.unflatten(1, (k.shape[1], -1)).mean(2), k, v)
 
 
+@grouped.mistake(
+    "the right numbers, but the keys and values were copied: `expand` and a matrix product that broadcasts do that, too"
+)
+def _(q, k, v):
+    _fits(q, k)
+    return _attend(q.unflatten(1, (k.shape[1], -1)), k[:, :, None], v[:, :, None]).flatten(1, 2)
+
+
 @grouped.mistake("the two head axes are still there: flatten(1, 2) makes one of them")
 def _(q, k, v):
     _fits(q, k)
@@ -699,13 +711,16 @@ def _(q, k, v):
 
 @grouped.variant
 def _(q, k, v):
-    # the group's queries one below the other: one longer list of queries for each key head
+    # key head by key head, with all queries of its group
     if q.shape[1] % k.shape[1]:
         raise ValueError("heads")
-    batch, heads, queries, d_k = q.shape
-    stacked = q.reshape(batch, k.shape[1], -1, d_k)
-    a = ((stacked @ k.transpose(2, 3)) / d_k**0.5).log_softmax(3).exp()
-    return (a @ v).reshape(batch, heads, queries, -1)
+    of_heads = zip(q.chunk(k.shape[1], dim=1), k.unbind(1), v.unbind(1), strict=True)
+    outputs = []
+    for queries, key, value in of_heads:
+        long = queries.flatten(1, 2)  # (batch, group * query, d_k)
+        weights = ((long @ key.mT) / queries.shape[-1] ** 0.5).log_softmax(-1).exp()
+        outputs.append((weights @ value).unflatten(1, queries.shape[1:3]))
+    return torch.cat(outputs, 1)
 
 
 # 3.6
@@ -719,6 +734,7 @@ def _(q, k, v):
     difficulty=3,
     minutes=20,
     excused={
+        "edge": "the rows are heads times d_k, and those of values heads times d_v: another number of heads does not divide both",
         "one": "the rows are heads times d_k: one alone cannot be cut to 1",
     },
     hints=(

@@ -125,6 +125,7 @@ def _(draw):
     yield Case("LLaMA's width", (4096, 4.0, 256))
     d_model = 3 * draw.whole(20, 90) + 1  # two thirds of it is no whole number: no trouble with rounding
     yield Case("any width", (d_model, 4.0, draw.whole(5, 30)))
+    yield Case("a little above a multiple, which float32 rounds away", (30_720_001, 0.5, 256))
     yield Case("a width of one", (1, 4.0, 1))
     yield Case("a ratio below one", (12, 0.5, 1))
     yield Case("a width of 0 is refused", (0, 4.0, 1), refuse=True)
@@ -442,6 +443,7 @@ def _(draw):
     yield Case("three branches of different width", (x, branches, gains, last, 1e-6))
     yield Case("an epsilon that is not small", (x, branches, gains, last, 0.5))
     yield Case("a gradient flows back to x", (x, branches, gains, last, 1e-6), gradients=True)
+    yield Case("a stream of a million", (1e6 * x, branches, gains, last, 1e-6))
     yield Case("fewer gains than branches are refused", (x, branches, gains[:2], last, 1e-6), refuse=True)
     yield Case("fewer branches than gains are refused", (x, branches[:2], gains, last, 1e-6), refuse=True)
 

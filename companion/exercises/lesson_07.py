@@ -110,6 +110,7 @@ def _():
     points=2,
     difficulty=2,
     minutes=15,
+    limits={"vocab": (1,), "context": (1,), "d_model": (1,), "layers": (1,), "d_ff": (1,)},
     hints=(
         "Attention: four matrices (d_model, d_model), four biases. The number of heads plays no part.",
         "The network: d_model d_ff + d_ff one way, d_ff d_model + d_model back.",
@@ -419,6 +420,7 @@ def _(stream, real):
     points=3,
     difficulty=2,
     minutes=15,
+    limits={"lots": (0.15,), "how": (0.8, 0.9)},
     hints=(
         "A token is chosen if its first lot is below 0.15 *and* it is real.",
         "`torch.where(chosen & (how < 0.8), mask_id, tokens)` shows the masked ones; which are shown as random ones?",

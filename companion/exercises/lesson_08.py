@@ -285,7 +285,11 @@ def _(draw):
     eye = torch.eye(2, dtype=torch.float64)
     far = torch.tensor([[-1e3, 0.0], [-1e3, 1e-4], [3.0, 3.0]], dtype=torch.float64)
     shown = torch.tensor([True, True, False])
-    yield Case("scores far below zero, and filler above them", (1e3 * eye[:1], far, eye, eye, eye, shown))
+    sunk = (1e3 * eye[:1], far, eye, eye, eye, shown)
+    yield Case("scores far below zero, and filler above them", sunk, tolerance=1e-6)
+    spoiled = [tensor.clone() for tensor in inputs]
+    spoiled[1][0, 1] = math.nan
+    yield Case("NaN in a source token that counts shows", (*spoiled, filler), only_nan=True)
     column = (eye[:1], far, eye, eye, eye, shown[:, None])
     yield Case("a column of marks is refused", column, refuse=True)
 

@@ -178,7 +178,7 @@ def _(draw):
     batch, heads, d, d_k, d_v, slots = draw.sizes(6, 2, 9)
     arguments = step(batch, heads, d, d_k, d_v, slots)
     yield Case("batch, head, slot, d_k and d_v all different", arguments)
-    yield Case("scores in the thousands", (1000 * arguments[0], *arguments[1:]), tolerance=1e-6)
+    yield Case("scores in the thousands", (1000 * arguments[0], *arguments[1:]))
     yield Case("fewer values than keys are refused", (*arguments[:5], arguments[5][:, :, 1:]), refuse=True)
 
 
@@ -353,6 +353,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     points=2,
     difficulty=2,
     minutes=10,
+    limits={"m": (1.0,)},
     exact_zero=True,
     excused={
         "nan": "of a logit that is no number nothing is said",
@@ -397,6 +398,8 @@ def _(draw):
     yield Case("ties with the most probable one stay", (torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), 1.0))
     near = torch.tensor([1.0, 0.4999999, 0.3], dtype=torch.float64).log()
     yield Case("just below the bound is cut", (near, 0.5))
+    half = torch.tensor([0.0, -math.log(2), -2.5], dtype=torch.float64)  # exactly half, however it is computed
+    yield Case("exactly half as probable, with m = 1/2", (half, 0.5))
 
 
 @min_p.mistake("m is a share of the largest probability, not a probability itself")
@@ -501,6 +504,7 @@ def _(logits, m):
     points=3,
     difficulty=3,
     minutes=20,
+    limits={"by": (0,)},
     hints=(
         "Rotations add up: R(a) R(b) = R(a + b), lesson 05.",
         "Which a takes every R(n) to R(n - by)? Is it another one for each slot?",
@@ -512,7 +516,7 @@ def shift_keys(keys, by, base):
     now stand at 0, 1, .... Return them `by` positions earlier, *without* knowing the unrotated keys. (The moved cache is not what a model
     would have computed from the shortened text: the keys above the first layer still carry something of the forgotten tokens.)
 
-    `keys` is a `float64` tensor (batch, kv_head, slot, d_head) of rotated keys, with an even d_head; `by` is an `int`, `base` a `float`; the
+    `keys` is a `float64` tensor (batch, kv_head, slot, d_head) of rotated keys, with an even d_head, and slot may be 0; `by` is an `int`, `base` a `float`; the
     result has the shape and dtype of `keys`. The layout is `"half"`: components $i$ and $i + d_{head}/2$ make pair $i$, for
     $i = 0, \\dots, d_{head}/2 - 1$. At position $n$ it is turned by the angle $\\alpha = n \\cdot \\text{base}^{-2i/d_{head}}$, which takes
     $(a, b)$ to $(a \\cos \\alpha - b \\sin \\alpha,\\ a \\sin \\alpha + b \\cos \\alpha)$.
@@ -539,19 +543,17 @@ def _turned(x, positions, base, interleaved=False, exponent=2):
     return torch.stack(parts, dim=-1).flatten(-2) if interleaved else torch.cat(parts, dim=-1)
 
 
-_SINGLE = 1e-5  # angles in single precision are good enough
-
-
 @shift_keys.cases
 def _(draw):
-    yield Case("one slot, one pair", (draw.normal(1, 1, 1, 2), 1, 10000.0), tolerance=_SINGLE)
-    yield Case("one slot, three pairs", (draw.normal(1, 1, 1, 6), 2, 10000.0), tolerance=_SINGLE)
+    yield Case("one slot, one pair", (draw.normal(1, 1, 1, 2), 1, 10000.0))
+    yield Case("one slot, three pairs", (draw.normal(1, 1, 1, 6), 2, 10000.0))
     batch, heads, slots, by = draw.sizes(4, 2, 7)
     keys = _turned(draw.normal(batch, heads, slots, 8), by + torch.arange(slots), 10000.0)
-    yield Case("batch, head and slot all different", (keys, by, 10000.0), tolerance=_SINGLE)
+    yield Case("batch, head and slot all different", (keys, by, 10000.0))
     other = _turned(draw.normal(batch, heads, slots, 6), by + torch.arange(slots), 500.0)
-    yield Case("another base", (other, by, 500.0), tolerance=_SINGLE)
-    yield Case("nothing thrown out, nothing moved", (keys, 0, 10000.0), tolerance=_SINGLE)
+    yield Case("another base", (other, by, 500.0))
+    yield Case("nothing thrown out, nothing moved", (keys, 0, 10000.0))
+    yield Case("all thrown out", (keys[:, :, :0], by, 10000.0))
     yield Case("a negative number of positions is refused", (keys, -1, 10000.0), refuse=True)
 
 
@@ -659,7 +661,11 @@ def _(keys, by, base):
     points=3,
     difficulty=2,
     minutes=15,
+    limits={"share": (1.0,)},
     exact_zero=True,
+    excused={
+        "tie": "no two logits are equal",
+    },
     hints=(
         "Divide the logits by the temperature before the softmax; then sort the probabilities, the largest first.",
         "A token is in the set if what stands *before* it in that order has not reached the share yet.",
@@ -698,7 +704,10 @@ def _(draw):
     yield Case("any logits, any temperature", (many, 0.6 + draw.uniform(1).item(), 0.5 + 0.3 * draw.uniform(1).item()))
     yield Case("a temperature so low that logits divided by it overflow", (logits, 1e-310, 0.9))
     rare = torch.tensor([0.0, -40.0, -41.0], dtype=torch.float64)
-    yield Case("a share of one keeps what is all but impossible", (rare, 1.0, 1.0))
+    yield Case("a share of one keeps what is all but impossible", (rare, 1.0, 1.0), tolerance=1e-30)
+    sixteenths = torch.tensor([8.0, 4.0, 3.0, 1.0], dtype=torch.float64).log()  # sums are exact, however computed
+    yield Case("two tokens that reach the share exactly", (sixteenths, 1.0, 0.75))
+    yield Case("two tokens that miss it by a billionth", (sixteenths, 1.0, 0.75 + 1e-9))
     yield Case("a temperature of 0 is refused", (logits, 0.0, 0.9), refuse=True)
     yield Case("a share of 0 is refused", (logits, 1.0, 0.0), refuse=True)
     yield Case("a share above 1 is refused", (logits, 1.0, 1.2), refuse=True)
@@ -913,21 +922,21 @@ def _(draw):
             base,
         )
 
-    yield Case("the first token of a text", call([0], 1, 1, 3, 2, 2), tolerance=_SINGLE)
-    yield Case("one text, one token, two kept", call([2], 1, 1, 4, 2, 4), tolerance=_SINGLE)
-    yield Case("one text, three tokens at once: a later one is hidden", call([2], 1, 3, 6, 4, 3), tolerance=_SINGLE)
-    yield Case("a prompt: three tokens and nothing kept", call([0], 2, 3, 4, 4, 5), tolerance=_SINGLE)
-    yield Case("texts of different lengths, one token each", call([1, 4, 2], 2, 1, 6, 4, 6), tolerance=_SINGLE)
+    yield Case("the first token of a text", call([0], 1, 1, 3, 2, 2))
+    yield Case("one text, one token, two kept", call([2], 1, 1, 4, 2, 4))
+    yield Case("one text, three tokens at once: a later one is hidden", call([2], 1, 3, 6, 4, 3))
+    yield Case("a prompt: three tokens and nothing kept", call([0], 2, 3, 4, 4, 5))
+    yield Case("texts of different lengths, one token each", call([1, 4, 2], 2, 1, 6, 4, 6))
     lengths = draw.shuffled(6)[:3].tolist()
     heads, tokens = draw.sizes(2, 2, 5)
     slots = max(lengths) + tokens + 1
-    yield Case("different lengths and several tokens", call(lengths, heads, tokens, slots, 6, 8), tolerance=_SINGLE)
-    yield Case("another base", call(lengths, heads, tokens, slots, 6, 8, 300.0), tolerance=_SINGLE)
-    yield Case("the last free slot is used", call([3, 5], 2, 2, 7, 4, 3), tolerance=_SINGLE)
+    yield Case("different lengths and several tokens", call(lengths, heads, tokens, slots, 6, 8))
+    yield Case("another base", call(lengths, heads, tokens, slots, 6, 8, 300.0))
+    yield Case("the last free slot is used", call([3, 5], 2, 2, 7, 4, 3))
     broken = call([1, 3], 2, 2, 6, 4, 3)
     for part, bad in zip(broken[3:5], (math.nan, math.inf), strict=True):
         part[0, :, 3:], part[1, :, 5:] = bad, math.nan
-    yield Case("rubbish in the free slots may be NaN or infinity", broken, tolerance=_SINGLE)
+    yield Case("rubbish in the free slots may be NaN or infinity", broken)
     yield Case("no room in one of the rows is refused", call([1, 6], 2, 2, 7, 4, 3), refuse=True)
     far = torch.tensor([[[[1e6, 0.0]]]], dtype=torch.float64)
     empty = torch.zeros(1, 1, 3, 2, dtype=torch.float64)
@@ -1210,7 +1219,9 @@ def _(q, k, v, keys, values, lengths, base):
     points=3,
     difficulty=3,
     minutes=20,
+    limits={"width": lambda scores, log_probabilities, width: (1, log_probabilities.numel())},
     excused={
+        "tie": "no two of the best are equally probable",
         "nan": "of a score that is no number nothing is said",
         "one": "of one token, a text has a single continuation, and width asks for more",
     },

@@ -95,6 +95,7 @@ def _():
     points=2,
     difficulty=2,
     minutes=10,
+    limits={"top_k": lambda d, d_ff, experts, top_k, shared: (1, experts), "shared": (0,)},
     hints=(
         "One expert has 3 * d * d_ff numbers.",
         "Shared experts are in the total and in the active numbers. The router has no scores for them.",
@@ -121,12 +122,12 @@ def expert_layer_cost(d, d_ff, experts, top_k, shared):
 
 @expert_layer_cost.cases
 def _(draw):
-    yield Case("one expert, always visited", (2, 3, 1, 1, 0), tolerance=1e-12)
-    yield Case("two of five experts", (8, 12, 5, 2, 0), tolerance=1e-12)
-    yield Case("with shared experts", (6, 10, 4, 1, 2), tolerance=1e-12)
+    yield Case("one expert, always visited", (2, 3, 1, 1, 0))
+    yield Case("two of five experts", (8, 12, 5, 2, 0))
+    yield Case("with shared experts", (6, 10, 4, 1, 2))
     d, d_ff, experts, shared = draw.sizes(4, 3, 20)
-    yield Case("any sizes", (d, d_ff, experts, draw.whole(2, experts), shared), tolerance=1e-12)
-    yield Case("a layer of Mixtral's", (4096, 14336, 8, 2, 0), tolerance=1e-12)
+    yield Case("any sizes", (d, d_ff, experts, draw.whole(2, experts), shared))
+    yield Case("a layer of Mixtral's", (4096, 14336, 8, 2, 0))
     yield Case("more choices than experts are refused", (8, 12, 5, 6, 0), refuse=True)
     yield Case("no choice is refused", (8, 12, 5, 0, 0), refuse=True)
     yield Case("fewer than no shared experts are refused", (8, 12, 5, 2, -1), refuse=True)
@@ -251,6 +252,10 @@ def _(d, d_ff, experts, top_k, shared):
     points=4,
     difficulty=2,
     minutes=20,
+    limits={"k": lambda x, logits, inner, outer, k: (1, len(inner))},
+    excused={
+        "tie": "no two scores of a token are equal",
+    },
     hints=(
         "`best, chosen = logits.topk(k)`, both (token, top_k); the shares are a softmax of `best`.",
         "Expert by expert, `rows, place = torch.where(chosen == e)` finds its tokens, and in which column their share stands.",
@@ -445,6 +450,8 @@ def _(x, logits, inner, outer, k):
     forbidden=("autograd", "backward", "requires_grad_", "func", "vjp", "jacrev"),
     exact_zero=True,
     excused={
+        "edge": "where every expert is visited, a real token's terms cancel to 0 in one order and not in another",
+        "tie": "no two scores of a token are equal",
         "nan": "what stands in rows of filler counts for nothing, and need not be looked at",
         "other": "the exact zeros are those of fillers: a real token's terms may cancel to 0 in one order and not in another",
     },
@@ -475,22 +482,26 @@ def balance_gradient(logits, real, k):
 
 @balance_gradient.cases
 def _(draw):
-    yield Case("three tokens, two experts", (draw.normal(3, 2), torch.ones(3, dtype=torch.bool), 1), tolerance=1e-6)
-    yield Case("two experts for each token", (draw.normal(5, 4), torch.ones(5, dtype=torch.bool), 2), tolerance=1e-6)
+    yield Case("three tokens, two experts", (draw.normal(3, 2), torch.ones(3, dtype=torch.bool), 1))
+    yield Case("two experts for each token", (draw.normal(5, 4), torch.ones(5, dtype=torch.bool), 2))
     real = torch.tensor([True, True, False, True, True, False, True])
     full = draw.normal(7, 4)
     full[~real] += torch.tensor([9.0, 0.0, 0.0, 0.0], dtype=torch.float64)  # fillers all choose the first
-    yield Case("fillers do not count", (full, real, 1), tolerance=1e-6)
+    yield Case("fillers do not count", (full, real, 1))
     tokens, experts = draw.whole(8, 12), draw.whole(3, 6)
     many = draw.uniform(tokens) > 0.3
     many[:2], many[2] = True, False
     logits = draw.normal(tokens, experts)
     logits[~many, -1] += 9.0
-    yield Case("any tokens, with fillers", (logits, many, 2), tolerance=1e-6)
-    yield Case("scores near 1000", (1000 + full, real, 2), tolerance=1e-6)
+    yield Case("any tokens, with fillers", (logits, many, 2))
+    yield Case("scores near 1000", (1000 + full, real, 2))
     shunned = draw.normal(5, 4)
     shunned[:, -1] -= 9.0
-    yield Case("an expert that nobody chooses", (shunned, torch.ones(5, dtype=torch.bool), 2), tolerance=1e-6)
+    yield Case("an expert that nobody chooses", (shunned, torch.ones(5, dtype=torch.bool), 2))
+    yield Case("every expert visited", (full, real, 4), exact_zero=False)
+    spoiled = full.clone()
+    spoiled[1, 2] = math.nan
+    yield Case("NaN in a token that counts shows", (spoiled, real, 1), only_nan=True)
     yield Case("fillers only are refused", (draw.normal(3, 2), torch.zeros(3, dtype=torch.bool), 1), refuse=True)
     low = torch.tensor([9.0, 0.0, -9.0, -18.0], dtype=torch.float64)
     yield Case("three of four experts that nobody chooses", (draw.normal(3, 4) + low, torch.ones(3).bool(), 1))

@@ -117,7 +117,7 @@ def llama_parameters(vocab, d, layers, heads, kv_heads, d_ff, tied):
     grouped queries with `kv_heads` key-value heads; a SwiGLU network of width `d_ff`; rotary positions, which have no parameters; an
     embedding table of `vocab` rows, and an output head, which is that same table if `tied`.
 
-    `tied` is a `bool`, all else are `int`. Return an `int`. Raise `ValueError` unless `heads` divides `d` and `kv_heads` divides `heads`.
+    `tied` is a `bool`, all else are `int`, at least 1. Return an `int`. Raise `ValueError` unless `heads` divides `d` and `kv_heads` divides `heads`.
     """
     ### BEGIN SOLUTION
     if d % heads or heads % kv_heads:
@@ -371,6 +371,12 @@ def _(weight, heads):
 # 13.4
 
 
+def _bounds(memory, parameters, layers, kv_heads, d_head, batch, number):
+    """The bytes of the weights; and of these with three tokens a text."""
+    token = 2 * layers * kv_heads * d_head * number * batch
+    return parameters * number, parameters * number + 3 * token
+
+
 @exercise(
     "13.4",
     "How long a conversation fits?",
@@ -378,6 +384,7 @@ def _(weight, heads):
     points=2,
     difficulty=2,
     minutes=10,
+    limits={"memory": _bounds},
     hints=(
         "What is left of the memory when the weights are in it?",
         "A token keeps a key and a value in each layer, for each key-value head, in each of the texts.",

@@ -109,7 +109,7 @@ def whole_gradient(gradients, tokens):
     mean loss over all tokens of the whole batch.
 
     `gradients` is a list of tensors of one shape, `float64`; `tokens` a list of `int`. A micro-batch of padding alone has 0 tokens, and its
-    gradient is NaN, being 0/0: it must not spoil the others. Raise `ValueError` if the lists differ in length or there is no token at all.
+    gradient is NaN, being 0/0: it must not spoil the others; NaN in any other must show. Raise `ValueError` if the lists differ in length or there is no token at all.
     What came in must not be changed.
     """
     ### BEGIN SOLUTION
@@ -133,11 +133,13 @@ def _(draw):
     yield Case("three, of matrices", (gradients, [first, second, third]))
     nan = torch.full((rows, columns), math.nan, dtype=torch.float64)
     yield Case("one of padding alone, whose gradient is NaN", ([gradients[0], nan, gradients[2]], [first, 0, third]))
+    yield Case(
+        "NaN shows where there are tokens", ([gradients[0], nan, gradients[2]], [first, 1, third]), only_nan=True
+    )
     yield Case("no token at all is refused", ([nan, nan], [0, 0]), refuse=True)
     yield Case("lists of unequal length are refused", (gradients, [first, second]), refuse=True)
     yield Case("padding alone comes first", ([nan[:1], gradients[1][:1], nan[:1]], [0, second, 0]))
     yield Case("a batch of padding alone is refused", ([nan], [0]), refuse=True)
-    yield Case("a NaN of scored tokens shows", ([gradients[0][:1], nan[:1]], [first, second]), only_nan=True)
     yield Case("more counts than gradients are refused", ([torch.ones(2, dtype=torch.float64)], [1, 2]), refuse=True)
 
 
@@ -237,6 +239,7 @@ def _(gradients, tokens):
     points=2,
     difficulty=2,
     minutes=10,
+    limits={"most": lambda gradients, most: (math.hypot(*torch.cat([g.flatten() for g in gradients]).tolist()),)},
     excused={
         "memory": "gradients below the limit stay as they are",
     },
@@ -399,6 +402,7 @@ def _(gradients, most):
     points=3,
     difficulty=2,
     minutes=20,
+    limits={"t": (1,)},
     hints=(
         "First both running means, with the gradient as it is: the decay of the weights has no part in them.",
         "Divide the first by 1 - beta1^t and the second by 1 - beta2^t. Epsilon is added to the root, outside of it.",

@@ -68,15 +68,14 @@ def table() -> str:
             state = f"passed on {record.passed}"
         elif record.checks:
             state = f"tried {count(record.checks, 'time')}"
-        else:
-            state = "open"
+        else:  # how long it takes, and how hard it is, is asked before it is begun
+            state = f"{exercise.minutes:2} min, {DIFFICULTIES[exercise.difficulty]}"
         used = [count(record.hints, "hint")] * bool(record.hints)
         used += ["solution read"] * record.solution
-        about = (id, exercise.title, count(exercise.points, "point"), f"{exercise.minutes} min")
-        rows.append((*about, DIFFICULTIES[exercise.difficulty], ", ".join([state, *used])))
+        rows.append((id, exercise.title, count(exercise.points, "point"), ", ".join([state, *used])))
     lines: list[str] = []
     lesson = None
-    drawn = aligned(rows, left=(0, 1, 2, 4, 5), width=None).splitlines()
+    drawn = aligned(rows, left=(0, 1, 2, 3), width=None).splitlines()
     for exercise, line in zip(exercises().values(), drawn, strict=True):
         if exercise.lesson != lesson:
             lesson = exercise.lesson

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from companion.config.model import ModelConfig
 from companion.ground.atomic import _replacing
-from companion.ground.fields import parse_json, shown
+from companion.ground.fields import cut, parse_json, shown, why
 from companion.transformer import Transformer
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -112,8 +112,8 @@ _DTYPES = {
 def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
     if not path.is_file():
         pickles = [p.name for p in sorted(path.parent.glob("*.bin"))] if path.parent.is_dir() else []
-        why = f"; {pickles[0]} beside it is a pickle, which could run any code and is never read" if pickles else ""
-        raise ValueError(f"{path}: expected a safetensors file, found none{why}")
+        beside = f"; {pickles[0]} beside it is a pickle, which could run any code and is never read" if pickles else ""
+        raise ValueError(f"{path}: expected a safetensors file, found none{beside}")
     try:
         found = read(path)
     except OSError as error:
@@ -121,7 +121,7 @@ def _reading(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str,
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, OverflowError, MemoryError) as error:
         raise ValueError(
             f"{path}: expected a whole safetensors file, got {path.stat().st_size} bytes that are not one; "
-            f"it is damaged or was cut short ({error})"
+            f"it is damaged or was cut short ({why(error)})"
         ) from None
     check_names(path, found)
     return found
@@ -164,7 +164,7 @@ def load_model(
     data = read_config(folder)
     if "model_type" in data:
         raise ValueError(
-            f"{folder / CONFIG}: expected a configuration of companion, got model_type={data['model_type']!r}, "
+            f"{folder / CONFIG}: expected a configuration of companion, got model_type={shown(data['model_type'])}, "
             "a Hugging Face one; read it with companion.load_pretrained"
         )
     try:
@@ -186,9 +186,9 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({error})") from None
+        raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({why(error)})") from None
     if not isinstance(data, dict):
-        raise ValueError(f"{path}: expected a JSON object, got {data!r:.80}")
+        raise ValueError(f"{path}: expected a JSON object, got {shown(data)}")
     return data
 
 
@@ -206,8 +206,8 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
     try:
         with torch.device("meta"), _Undrawn():  # shapes only: nothing is allocated, or drawn and then thrown away
             model = Transformer(config)
-    except (RuntimeError, OverflowError, TypeError):  # PyTorch counts numbers in 64 bits
-        raise ValueError(f"{folder / CONFIG}: expected sizes that can be computed with, got larger ones") from None
+    except ValueError as error:  # larger than can be
+        raise ValueError(f"{folder / CONFIG}: {error}") from None
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     got = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     shared = [name for name in wanted if name in got and got[name] != wanted[name]]
@@ -288,5 +288,6 @@ def _finite(name: str, tensor: Tensor, folder: Path, dtype: torch.dtype | None) 
 def raise_faults(folder: Path, faults: list[str]) -> None:
     """Raise a `ValueError` that lists the first of the faults, if there are any."""
     if faults:
-        shown = "; ".join(faults[:12]) + (f"; and {len(faults) - 12} more" if len(faults) > 12 else "")
-        raise ValueError(f"{folder}: the configuration does not fit the weights: {shown}")
+        first = "; ".join(cut(fault, 160) for fault in faults[:12])
+        more = f"; and {len(faults) - 12} more" if len(faults) > 12 else ""
+        raise ValueError(f"{folder}: the configuration does not fit the weights: {first}{more}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from companion.config.model import require_whole
+from companion.ground import readable
 from companion.ground.boundary import described
 from companion.layers.cache import BACK
 from companion.transformer import Transformer
@@ -91,6 +92,11 @@ class Draft:
     def per_pass(self) -> float:
         """Tokens that a pass of the large model gave a row, from 1 to `ahead` + 1."""
         return 1 + self.accepted / self.passes if self.passes else 1.0
+
+    def report(self) -> str:
+        """What became of what it proposed, in a line."""
+        judged = readable.count(self.proposed, "proposed token")
+        return f"draft: {self.accepted:,} of {judged} accepted ({self.rate:.0%}), {self.per_pass:.1f} tokens a pass"
 
     def check(self, model: Transformer, reach: int) -> None:
         """Raises `ValueError` unless it can propose for `model` in texts of up to `reach` tokens."""

@@ -6,6 +6,7 @@ import platform
 
 import torch
 
+from companion.ground.fields import plain
 from companion.ground.installed import installed
 
 
@@ -16,7 +17,7 @@ def find_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ValueError(f"--device {name}: expected cpu, cuda, cuda:1, mps or auto") from None
+        raise ValueError(f"--device {plain(name)}: expected cpu, cuda, cuda:1, mps or auto") from None
     here = {
         "cpu": True,
         "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
@@ -24,7 +25,7 @@ def find_device(name: str) -> torch.device:
     }
     if not here.get(device.type, False):
         found = [kind for kind in ("cpu", "cuda", "mps") if here[kind]]
-        raise ValueError(f"--device {name}: expected a device of this machine, which has {', '.join(found)}")
+        raise ValueError(f"--device {plain(name)}: expected a device of this machine, which has {', '.join(found)}")
     return device
 
 

@@ -20,8 +20,23 @@ def shown(value: object) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, or what has no bottom
         return f"a very long {type(value).__name__}"
+    return cut(text)
+
+
+def plain(text: str) -> str:
+    """The name of a file or a flag's text for a message: as it is, but for what no terminal shows, and cut short."""
+    return cut(repr(text)[1:-1])
+
+
+def cut(text: str, most: int = 80) -> str:
+    """A text for a message: in one line, and at most so many of its characters."""
     text = " ".join(text.split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def why(error: BaseException) -> str:
+    """What a library says is wrong, for a message: some of them repeat the whole file."""
+    return cut(str(error) or type(error).__name__, 200)
 
 
 def require(condition: bool, name: str, value: object, expected: str) -> None:
@@ -61,7 +76,8 @@ def require_types(config: Any) -> None:
     """Raises `ValueError` naming the first field of a dataclass whose value is not of its annotated type.
 
     As strict as JSON: 1 is no `bool` and True no number, a `float` may be a whole number but must be finite, and a
-    string is one of the choices of its `Literal`. The limits of sizes are for the dataclass itself to check.
+    string is one of the choices of its `Literal`. The limits of sizes are for the dataclass itself to check. A whole
+    number that no tensor could hold becomes the float it stands for.
     """
     kind: Any = type(config)
     for name, hint in _hints(kind).items():
@@ -75,7 +91,9 @@ def require_types(config: Any) -> None:
             known = isinstance(value, str) and value in choices
             require(known, f"{type(config).__name__}.{name}", value, "one of " + ", ".join(map(repr, choices)))
         elif hint is float:
-            require_number(name, value)
+            number = require_number(name, value)
+            if abs(number) > 2**53:  # beyond which a float is a whole number anyway
+                object.__setattr__(config, name, number)
         elif hint is bool:
             require(isinstance(value, bool), name, value, "True or False")
         elif hint == tuple[bool, ...]:

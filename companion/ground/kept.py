@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from companion.ground.atomic import write_atomic
+from companion.ground.fields import plain, why
 
 Entry = TypeVar("Entry")
 
@@ -40,7 +41,8 @@ def read_kept(name: str, what: str, made: Callable[[Any], Entry]) -> dict[str, E
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeError) as error:
-        raise ValueError(f"{file}: cannot be read ({error})") from None
+        reason = error.strerror if isinstance(error, OSError) else why(error)
+        raise ValueError(f"{plain(str(file))}: cannot be read ({reason})") from None
     try:
         return {str(key): made(value) for key, value in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError):

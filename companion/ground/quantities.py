@@ -7,6 +7,8 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
+from companion.ground.fields import cut
+
 if TYPE_CHECKING:
     PositiveInt: TypeAlias = int
     NonNegativeInt: TypeAlias = int
@@ -61,8 +63,8 @@ def kind_of(hint: Any) -> Any:
 
 
 def flag_type(hint: Any) -> Any:
-    """The type of the flag for a setting of this annotation."""
-    return kind_of(hint) | None if type(None) in get_args(hint) else kind_of(hint)
+    """The type of the flag for a setting of this annotation. A text that may be left out is any text, "null" too."""
+    return kind_of(hint) | None if type(None) in get_args(hint) and kind_of(hint) is not str else kind_of(hint)
 
 
 def choices(hint: Any) -> list[str]:
@@ -91,8 +93,3 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
         except (TypeError, ValueError, OverflowError):
             got = f"{value:g}" if isinstance(value, float) else cut(str(value))
             raise ValueError(f"--{flag} {got}: expected {expected(kind)}") from None
-
-
-def cut(text: str) -> str:
-    """A text for a message: at most 80 of its characters."""
-    return text if len(text) <= 80 else f"{text[:77]}..."

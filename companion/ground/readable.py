@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 WIDTH = 80
@@ -52,7 +53,7 @@ def count(number: float, noun: str) -> str:
 def readable_bytes(size: float) -> str:
     """Bytes in decimal units: 1 kB is 1000 bytes."""
     if size >= 1e18:  # nobody has them: how many zeros there are is all there is to say
-        return f"1e{len(str(int(size))) - 1} B"
+        return f"1e{math.floor(math.log10(size))} B"
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -15,6 +15,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
+from companion.ground.fields import shown
+
 Kind = Literal["choice", "number", "predict"]
 KINDS: tuple[str, ...] = get_args(Kind)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -156,4 +158,4 @@ def find_question(id: str) -> Question:
     near = [key for key in known if key.split(".")[0] == lesson]
     lessons = sorted({key.split(".")[0] for key in known}, key=int)
     there = ", ".join(near) if near else f"a question of lessons {', '.join(lessons)}, as in 2.a"
-    raise ValueError(f"question {id!r}: expected {'one of ' if near else ''}{there}")
+    raise ValueError(f"question {shown(id)}: expected {'one of ' if near else ''}{there}")

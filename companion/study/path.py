@@ -86,8 +86,8 @@ def fill(page: Path) -> None:
 def table(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
     """The lessons as a table in HTML.
 
-    path:    of each lesson: number, title, file, question, minutes, sittings (title, minutes and questions of each),
-             exercises (their ids) and the file of the exercises.
+    path:    of each lesson: number, title, file, question, minutes, sittings (title, cell, minutes and questions of
+             each), exercises (their ids) and the file of the exercises.
     reader:  what is done.
     """
     rows = "".join(_row(lesson, reader) for lesson in path)
@@ -142,7 +142,8 @@ def _next(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
             if not _read(sitting, reader):
                 if not begun:
                     return f"Begin with {_link(lesson['file'], name)}."
-                return f"Go on with {_link(lesson['file'], name)}, {html.escape(sitting['title'])}"
+                place = f"{lesson['file']}#cell-id={sitting['cell']}"
+                return f"Go on with {name}, {_link(place, html.escape(sitting['title']))}"
         if not lesson["sittings"] and not set(lesson["exercises"]) <= reader.exercises:
             return f"{'Go on with' if begun else 'Begin with'} {_link(lesson['file'], name)}."
     for lesson in path:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from companion.ground.fields import is_number, parse_json, shown
+from companion.ground.fields import is_number, parse_json, shown, why
 from companion.training.precision import PRECISIONS
 
 DIGEST = "digest"
@@ -48,7 +48,7 @@ def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
     try:
         fields = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: cannot be read ({error}); {remedy}") from None
+        raise ValueError(f"{path}: cannot be read ({why(error)}); {remedy}") from None
     if not isinstance(fields, dict):
         raise ValueError(f"{path}: expected a JSON object, got {type(fields).__name__}; {remedy}")
     record = Record(fields, path)

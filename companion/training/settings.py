@@ -24,6 +24,7 @@ from companion.config.model import (
     NormConfig,
     PositionConfig,
 )
+from companion.ground.fields import plain, why
 from companion.ground.quantities import (
     Count,
     CountFromTwo,
@@ -209,7 +210,8 @@ class Settings(ABC):
             try:
                 config = ModelConfig.from_json(Path(self.model).read_text("utf-8"))
             except (OSError, UnicodeError) as error:
-                raise ValueError(f"--model {self.model}: cannot be read ({error})") from None
+                reason = error.strerror if isinstance(error, OSError) else why(error)
+                raise ValueError(f"--model {plain(self.model)}: cannot be read ({reason})") from None
             except ValueError as error:
                 raise ValueError(f"--model {self.model}: {error}") from None
             if config.stack != self.stack:
@@ -368,7 +370,7 @@ def recorded(record: Mapping[str, Any]) -> Settings:
             given["data"] = given["data"] or ["python"]  # the default text before there was one of our own
         return kind(**given)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"run.json: expected the settings of a run, got something else ({error})") from None
+        raise ValueError(f"run.json: expected the settings of a run, got something else ({why(error)})") from None
 
 
 def differences(old: Settings, new: Settings) -> list[str]:

@@ -28,8 +28,6 @@ from companion.training.recompute import recompute as run_blocks_again
 from companion.training.schedule import Schedule, learning_rate
 from companion.transformer import Transformer
 
-"""(model, *batch) -> `Scored`."""
-
 
 class Diverged(RuntimeError):
     """The loss or the gradient is not a number any more. Nothing of that update has reached the weights."""
@@ -89,6 +87,10 @@ class TrainingConfig:
             raise ValueError(f"betas={shown(self.betas)}: expected {expected}")
         if not 0 <= self.last_share <= 1:
             raise ValueError(f"last_share={self.last_share!r}: expected a share between 0 and 1")
+        largest = torch.finfo(torch.float32).max
+        if self.learning_rate / (1 - self.betas[0]) > largest:  # the step that AdamW makes first
+            most = f"at most {largest * (1 - self.betas[0]):.2g}, so that an update is a number of fp32"
+            raise ValueError(f"learning_rate={self.learning_rate!r}: expected {most}")
 
 
 @dataclass(frozen=True)

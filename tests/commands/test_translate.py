@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -221,6 +222,28 @@ def test_names_from_standard_input_by_beam_search_with_their_mistakes_counted(
     assert sum(line.strip().startswith("wrong: ") for line in lines) == 12 - right
 
 
+@pytest.mark.parametrize(("draft", "least"), [("ngram", 0), ("runs/number-words-de-en", 90)])
+def test_a_draft_changes_no_translation_and_its_share_is_said(draft: str, least: int, at_home: Path, capsys) -> None:
+    german = language("de")
+    names = [german.name(number) for number in number_words.held_out(5, seed=2, digits=[3, 5])]
+    assert main(["translate", *names]) == 0
+    expected = capsys.readouterr().out
+    assert main(["translate", *names, "--draft", draft]) == 0
+    said = capsys.readouterr()
+    assert said.out == expected
+    share = re.search(r"draft: (\d+) of (\d+) proposed tokens? accepted \((\d+)%\), (\d\.\d) tokens a pass", said.err)
+    assert share is not None and int(share[1]) <= int(share[2]) and int(share[3]) >= least
+
+
+def test_a_draft_of_other_pieces_is_refused(at_home: Path, tmp_path: Path, capsys) -> None:
+    assert main([*TRAIN, "--from", "fr", *TINY, "--steps", "1", "--out", str(tmp_path / "french")]) == 0
+    capsys.readouterr()
+    error = refused(
+        ["translate", "zwei", "--run", "runs/number-words-de-en", "--draft", str(tmp_path / "french")], capsys
+    )
+    assert "expected a run with the same pieces, German to English, got one of French to English" in error
+
+
 def test_a_wrong_answer_is_called_wrong_and_the_right_one_is_given(at_home: Path, capsys, monkeypatch) -> None:
     answers = ["twenty-two", "two hundred and", "two"]
     monkeypatch.setattr("companion.training.tasks.number_words.translate", lambda *arguments, **settings: answers)
@@ -240,6 +263,9 @@ def test_a_wrong_answer_is_called_wrong_and_the_right_one_is_given(at_home: Path
         (["21304"], "its name is 'einundzwanzigtausenddreihundertvier'"),
         ([""], "'' is not a German number name: it is empty"),
         (["zwei", "--beams", "0"], "--beams 0: expected a whole number >= 1"),
+        (["zwei", "--beams", "2", "--draft", "ngram"], "--draft: expected no --beams 2 beside it"),
+        (["zwei", "--draft", "nowhere"], "--draft nowhere: expected ngram, or the folder of a run of number-words"),
+        (["zwei", "--draft", "runs/text"], "expected a run of the task number-words, got text"),
         (["zwei", "--run", "runs/text"], "expected a run of the task number-words, got text; try `companion generate`"),
         (["zwei", "--run", "nowhere"], "found no run.json there; train one first"),
         ([], "expected number names to translate, one a line, got none"),

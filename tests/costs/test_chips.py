@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from companion.config.presets import PRESETS
+from companion.costs import chips
 from companion.costs.account import decode_bytes
 from companion.costs.chips import CHIPS, published_chip, published_peak, this_chip
 from companion.costs.tables import decoding_table
@@ -50,3 +51,18 @@ def test_a_gpu_of_the_table_needs_no_measurement(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA L4")
     monkeypatch.setattr("companion.costs.chips.measure_chip", lambda *_: pytest.fail("measured"))
     assert this_chip() == published_chip("l4")
+
+
+def test_reading_counts_each_byte_once(monkeypatch):
+    """The better of a sum and a dot product, both of all of 256 MB."""
+    seconds, shapes = iter([4.0, 2.0]), []
+
+    def timed(run, *_):
+        shapes.append(float(run()))
+        return next(seconds)
+
+    monkeypatch.setattr(chips, "_best_seconds", timed)
+    assert chips.measure_reading() == 2**28 / 2.0
+    assert shapes == [2.0**26, 2.0**25]
+    monkeypatch.undo()
+    assert 1e7 < chips.measure_reading() < 1e15

@@ -98,9 +98,23 @@ def refusal_of(code: int, said: str, names: list[str]) -> str:
     return REFUSED
 
 
-WRITTEN = [".inf", "1e999", "0x10", "1_000", "[]", "null", "folder", "text.txt"]
-texts = st.one_of(odd.map(_said), st.sampled_from(WRITTEN)).filter(lambda value: value.isprintable() or value == "")
-"""What may stand on a command line."""
+WRITTEN = [
+    ".inf",
+    "1e999",
+    "0x10",
+    "1_000",
+    "[]",
+    "null",
+    "folder",
+    "text.txt",
+    "a\nb",
+    "\x1b[31m",
+    "\udce9",
+    "１２",
+    "9" * 5000,
+]
+texts = st.one_of(odd.map(_said), st.sampled_from(WRITTEN)).filter(lambda value: "\0" not in value)
+"""What may stand on a command line: of a name that is not UTF-8 Python makes surrogates."""
 
 
 def _flag(case: tuple[str, str]) -> str:

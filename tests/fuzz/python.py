@@ -41,6 +41,18 @@ GOOD = json.loads(
     ).to_json()
 )
 GOOD["moe"] = {"experts": 3, "top_k": 2, "capacity": 1.5, "noise": 0.1}
+LONG = json.loads(json.dumps(GOOD)) | {"dropout": 0.1}
+LONG["attention"] |= {"window": {"width": 2, "pattern": [True, False], "base": 100.0}, "qk_norm": "head"}
+LONG["attention"] |= {"score_cap": 3.0, "score_width": 4.0}
+LONG["positions"] |= {
+    "scaling": {"kind": "yarn", "factor": 2.0, "original": 4, "slow": 1.0, "fast": 9.0, "magnitude": 1.1}
+}
+LONG["embedding"] |= {"scaled": True, "logit_cap": 3.0}
+LONG["norm"] |= {"placement": "both"}
+ENCODER = json.loads(json.dumps(GOOD)) | {"stack": "encoder", "moe": None}
+ENCODER["embedding"] |= {"segments": 2, "pooled": True, "classes": 2, "norm": True, "head": "masked"}
+ENCODER["norm"] |= {"kind": "layer", "placement": "post"}
+ENCODER["positions"] |= {"kind": "learned"}
 
 
 def _in_python(kind: Any, data: Any) -> Any:
@@ -56,7 +68,17 @@ def _in_python(kind: Any, data: Any) -> Any:
 
 def _configuration(case: tuple[dict[str, Any], list[str]]) -> str:
     data, names = case
-    names = [*names, *(f.name for f in fields(ModelConfig)), "heads", "kv_heads", "d_head", "top_k", "pooled", "bias"]
+    names = [
+        *names,
+        *(f.name for f in fields(ModelConfig)),
+        "heads",
+        "kv_heads",
+        "d_head",
+        "top_k",
+        "pooled",
+        "bias",
+        "segments",
+    ]
     read = refused(lambda: ModelConfig.from_json(json.dumps(data)), [*names, "config"])
     try:
         built: Any = _in_python(ModelConfig, data)
@@ -70,18 +92,21 @@ def _configuration(case: tuple[dict[str, Any], list[str]]) -> str:
         return REFUSED
     if ModelConfig.from_json(read.to_json()) != read:
         raise Fault("the round trip through JSON gives another configuration")
-    sizes = [read.vocab, read.d_model, read.context, read.feed_forward.d_ff, read.attention.heads]
-    if read.moe is not None:
-        sizes += [read.moe.experts, read.moe.shared]
-    if max(sizes) < 100 > read.layers:
-        tokens = torch.zeros(1, min(3, read.context), dtype=torch.long)
-        source = {"source": tokens} if read.stack == "encoder_decoder" else {}
-        torch.manual_seed(0)
-        Transformer(read).eval()(tokens, **source)
+    torch.manual_seed(0)
+    model = refused(lambda: Transformer(read), [f"{name}=" for name in names])
+    if is_refused(model):  # this machine has no room for it
+        return REFUSED
+    tokens = torch.zeros(1, min(3, read.context), dtype=torch.long)
+    source = {"source": tokens} if read.stack == "encoder_decoder" else {}
+    model(tokens, **source)
+    with torch.no_grad():
+        cache = None if read.stack == "encoder" else KVCache.create(read, 1, 4)
+        model.eval()(tokens, cache=cache, **source)
     return WORKS
 
 
-configurations = Kind("configurations, from JSON and in Python", changed(GOOD), _configuration, 250)
+_configurations = st.sampled_from([GOOD, LONG, ENCODER]).flatmap(changed)
+configurations = Kind("configurations, from JSON and in Python", _configurations, _configuration, 250)
 
 _CONFIG = ModelConfig.from_json(json.dumps({**GOOD, "moe": None}))
 torch.manual_seed(0)

@@ -296,6 +296,15 @@ MISUSES = {
     "training in fp8": (lambda: trained(precision="fp8"), "precision='fp8'"),
     "training compile='no'": (lambda: trained(compile="no"), "compile='no'"),
     "a learning rate of text": (lambda: TrainingConfig(2, learning_rate="x"), "learning_rate='x'"),
+    "a learning rate that fp32 does not have": (
+        lambda: TrainingConfig(2, learning_rate=1e300),
+        "learning_rate=1e+300: expected at most 3.4e+37, so that an update is a number of fp32",
+    ),
+    "one of whole digits": (lambda: TrainingConfig(2, learning_rate=10**200), "learning_rate=1e+200: expected at most"),
+    "one that the first step makes too large": (
+        lambda: TrainingConfig(2, learning_rate=1e30, betas=(1 - 1e-12, 0.9)),
+        "learning_rate=1e+30: expected at most 3.4e+26",
+    ),
     "betas as a number": (lambda: TrainingConfig(2, betas=0.9), "betas=0.9: expected two numbers"),
     "a schedule that is a list": (lambda: TrainingConfig(2, schedule=["x"]), "schedule=['x']: expected one of"),
     "targets the other way round": (

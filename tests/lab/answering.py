@@ -21,6 +21,7 @@ HEADS = {
     "predict": {True: "What happens:", False: "What happens:"},
 }
 OTHER, NO_NUMBER, GUESS = "123456.789", "many", "one of them takes it all"
+AGAIN = "You answered this before."
 PROGRESS, BROWSER = "Kept in your progress.", "Kept in this browser."
 ALIVE = "section.ext-question[data-alive]"
 PATIENCE = 20_000  # milliseconds until an answer is kept
@@ -180,16 +181,22 @@ def _judge(page: Page, section: Locator, expected: bool, how: str) -> str:
 
 
 def forgotten(page: Page, name: str) -> list[str]:
-    """The questions that do not show, when the notebook is opened again, what was answered."""
+    """The questions that do not show, when the notebook is opened again, what was answered, and what is said to it."""
     faults = []
     for section in page.locator(ALIVE).all():
         question = find_question(section.get_attribute("data-question") or "")
-        last = tries(question)[-1].given
+        answer = tries(question)[-1]
+        last, expected = answer.given, " As you expected." if question.kind == "predict" else ""
         field = "input[type=radio]:checked" if question.kind == "choice" else "input[type=text], textarea"
         there = section.locator(field)
         shown = there.input_value() if there.count() else None
-        if shown != last or "You answered this before." not in section.inner_text():
+        if shown != last:
             faults.append(f"{name}: question {question.id} was answered {last!r}, and shows {shown!r}")
+        said = " ".join(section.locator("[role=status]").inner_text().split())
+        if not (said.startswith(answer.head) and words(answer.why) in said and f"{expected} {AGAIN}" in said):
+            faults.append(f"{name}: question {question.id} was answered {last!r}, and says again {said[:200]!r}")
+        if "$" in said and "$" not in section.locator(".ext-why").first.inner_text():
+            faults.append(f"{name}: question {question.id}: what it says again has formulas that are not set: {said!r}")
     return faults
 
 

@@ -1,13 +1,15 @@
 """Open the course in a real JupyterLab and a real browser, as a reader has it, and look (`make lab-check`).
 
-- **start**: the start page opens, its cell runs, its links lead to lessons; headings in the contents lead to the very
-  place and do not select a row of cells. Whatever is done, nothing that git knows has changed afterwards.
+- **start**: the start page opens, its cell runs, its links lead to lessons, and to the sitting where the reader was;
+  headings in the contents lead to the very place and do not select a row of cells. Whatever is done, nothing that git
+  knows has changed afterwards.
 - **figures**: every handle of every moving figure is moved, by keyboard and mouse, in JupyterLab after its cell has
   run, when the saved notebook is opened again, and in a page opened from a folder, there in a light and a dark theme.
 - **questions**: every question of a lesson is answered, by mouse and keyboard, in JupyterLab and in a page opened from
   a folder: each choice, right and wrong numbers, guesses; the reason is said, the answer kept, and there when the
   notebook is opened again. In that page the lesson's figures move too.
-- **exercise**: a wrong answer and a right one are typed into an exercise, and the check says so.
+- **exercise**: a wrong answer and a right one are typed into an exercise, and the check says so; and the exercises of
+  each lesson are run as they are handed out.
 - **lessons**: each lesson, and its deeper notebook, is run from top to bottom. It fails when a cell fails or is not
   run, something is written to stderr, a formula does not render, a picture does not load or has no words, LaTeX is
   left in the text, or a figure does not move; in lessons also when an equation or a printed line is too wide
@@ -24,10 +26,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import shutil
 import sys
 import tempfile
 import time
+from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -53,6 +57,10 @@ from reader import (
     wait_for_cells,
     wait_until_drawn,
 )
+
+from companion.questions.kept import FILE
+from companion.questions.question import find_question
+from companion.study import path
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_FLAGS = [
@@ -100,6 +108,7 @@ def start(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     faults += _contents(page)
     page.screenshot(path=screenshots / "contents.png")
     faults += _link_to_a_cell(page, lab, screenshots)
+    faults += _go_on(page, lab)
     return [f"start: {fault}" for fault in faults]
 
 
@@ -140,6 +149,28 @@ def _link_to_a_cell(page: Page, lab: Lab, screenshots: Path) -> list[str]:
         return [f"the link to the deeper section {heading!r} does not lead there: it is at {places}"]
     selected = page.locator(f"{OPEN} .jp-Cell.jp-mod-selected").count()
     return [f"the link to the deeper section {heading!r} selects {selected} cells"] if selected > 2 else []
+
+
+def _go_on(page: Page, lab: Lab) -> list[str]:
+    """Come back after the first sitting of a lesson: the start page must lead to the second one."""
+    first = nbformat.read(lab.mine / path.FILE, as_version=4).metadata["path"][0]
+    done, following = first["sittings"][:2]
+    answers = {find_question(id).key: [[date.today().isoformat(), True]] for id in done["questions"]}
+    lab.progress.mkdir(exist_ok=True)
+    kept = lab.progress / FILE
+    kept.write_text(json.dumps(answers), encoding="utf-8")
+    open_notebook(page, lab.url(path.FILE))
+    page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
+    page.keyboard.press("Shift+Enter")
+    link = page.locator(".ext-path p a", has_text=following["title"])
+    link.click()
+    try:
+        page.wait_for_function(IN_SIGHT, arg=following["title"][:30], timeout=60_000)
+    except TimeoutError:
+        return [f"the start page does not lead to {following['title']!r}"]
+    finally:
+        kept.unlink()
+    return []
 
 
 def figures(page: Page, lab: Lab, screenshots: Path) -> list[str]:
@@ -252,14 +283,15 @@ def contents_of(folder: Path) -> str:
 def check(page: Page, lab: Lab, parts: set[str], names: list[str], screenshots: Path) -> list[str]:
     """What is wrong with the chosen parts."""
     faults, before = [], contents_of(lab.root / "notebooks")
-    first = (start, figures, exercising.exercise)
-    steps = [partial(part, page, lab, screenshots) for part in first if part.__name__ in parts]
+    steps = [partial(part, page, lab, screenshots) for part in (start, figures) if part.__name__ in parts]
     for name in names:
+        steps += [partial(exercising.handed_out, page, lab, screenshots, name)] if "exercise" in parts else []
         steps += [partial(questions, page, lab, screenshots, name)] if "questions" in parts else []
         steps += [partial(lesson, page, lab, screenshots, name)] if "lessons" in parts else []
         deeper = f"deeper/{name[:2]}_deeper"
         if "lessons" in parts and (lab.mine / f"{deeper}.ipynb").exists():
             steps.append(partial(lesson, page, lab, screenshots, deeper))
+    steps += [partial(exercising.exercise, page, lab, screenshots)] if "exercise" in parts else []
     for step in steps:
         began, what = time.monotonic(), " ".join([step.func.__name__, *step.args[3:]])
         try:

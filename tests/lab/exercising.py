@@ -1,11 +1,13 @@
-"""An exercise as a reader has it, answered wrongly and rightly."""
+"""The notebooks of exercises as a reader has them: handed out, and one of them answered, wrongly and rightly."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import looking
+import nbformat
 from playwright.sync_api import Page, TimeoutError
-from reader import Lab, open_notebook, save
+from reader import Lab, open_notebook, run_all, save, wait_for_cells
 
 EXERCISES = "exercises/02_exercises.ipynb"
 ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and what its check must say
@@ -18,6 +20,7 @@ ANSWERS = {  # to exercise 2.1, as typed (JupyterLab indents by itself), and wha
         "2.1 One weight with a pencil: right. 1 point.",
     ),
 }
+NOT_YET = "not written yet"  # what the check of an exercise says to its stub
 
 
 def exercise(page: Page, lab: Lab, screenshots: Path) -> list[str]:
@@ -45,3 +48,24 @@ def exercise(page: Page, lab: Lab, screenshots: Path) -> list[str]:
     if ANSWERS["right"][0].split("\n")[0] not in (lab.mine / EXERCISES).read_text(encoding="utf-8"):
         faults.append("exercise: the answer is not kept")
     return faults
+
+
+def handed_out(page: Page, lab: Lab, screenshots: Path, name: str) -> list[str]:
+    """Run the exercises of a lesson as they are handed out: each check must say so, and nothing else go wrong."""
+    name = f"exercises/{name[:2]}_exercises"
+    cells = [cell for cell in nbformat.read(lab.mine / f"{name}.ipynb", as_version=4).cells if cell.cell_type == "code"]
+    checks = [cell.source for cell in cells if cell.source.startswith("check(")]
+    open_notebook(page, lab.url(f"{name}.ipynb"))
+    wait_for_cells(page, len(cells))
+    run_all(page)
+    said = page.locator("[data-mime-type='application/vnd.jupyter.stderr']").all_inner_texts()
+    faults = [f"to a stub, expected {NOT_YET!r}, read {text.strip()[:200]!r}" for text in said if NOT_YET not in text]
+    if len(said) != len(checks) or not checks:
+        faults.append(f"{len(checks)} checks of stubs, and {len(said)} that say how they stand")
+    faults += looking.at_all(page, outputs=("error",))
+    shot = name.replace("/", "-")
+    faults += looking.measure(page, screenshots, shot)
+    text = ".jp-Notebook .jp-RenderedMarkdown, .jp-Notebook .jp-OutputArea"
+    faults += looking.in_both_themes(page, screenshots, shot, text)
+    print(f"{name}: {len(checks)} checks of stubs", flush=True)
+    return [f"{name}: {fault}" for fault in faults]

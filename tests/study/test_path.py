@@ -19,8 +19,8 @@ LESSONS = [
         "question": "Why <divide>?",
         "minutes": 31,
         "sittings": [
-            {"title": "Sitting 1: A score", "minutes": 17, "questions": ["2.a", "2.b"]},
-            {"title": "Sitting 2: A weight", "minutes": 14, "questions": ["2.c"]},
+            {"title": "Sitting 1: A score", "cell": "aaaa0001", "minutes": 17, "questions": ["2.a", "2.b"]},
+            {"title": "Sitting 2: A weight", "cell": "aaaa0002", "minutes": 14, "questions": ["2.c"]},
         ],
         "exercises": ["2.1", "2.2"],
         "exercise_file": "exercises/02_exercises.ipynb",
@@ -52,9 +52,10 @@ def test_a_reader_who_begins_is_sent_to_the_first_lesson():
 
 def test_a_sitting_is_read_when_all_its_questions_are_answered():
     begun = Done(questions=frozenset({"2.a"}))
-    assert "Go on with 02 Attention , Sitting 1: A score" in text(table(LESSONS, begun))
+    assert "Go on with 02 Attention, Sitting 1: A score" in text(table(LESSONS, begun))
     page = table(LESSONS, replace(begun, questions=frozenset({"2.a", "2.b"})))
-    assert "Go on with 02 Attention , Sitting 2: A weight" in text(page)
+    assert "Go on with 02 Attention, Sitting 2: A weight" in text(page)
+    assert '<a href="02_attention.ipynb#cell-id=aaaa0002">Sitting 2: A weight</a>' in page
     assert "1 of 2 sittings 2 of 3 questions" in text(page) and "width:50%" in page
 
 

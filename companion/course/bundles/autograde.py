@@ -23,6 +23,7 @@ from companion.course.grading.mark import Graded, Mark, Text
 from companion.course.grading.submissions import handed_by
 from companion.course.seeds import read_secret
 from companion.ground.atomic import write_atomic
+from companion.ground.fields import why
 
 HIDDEN = "after_published"
 """When a student sees the hidden cases' tests, in Gradescope's word."""
@@ -123,7 +124,7 @@ def _read(file: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file}: expected a JSON object ({error})") from None
+        raise ValueError(f"{file}: expected a JSON object ({why(error)})") from None
     if not isinstance(found, dict):
         raise ValueError(f"{file}: expected a JSON object, got {type(found).__name__}")
     return found

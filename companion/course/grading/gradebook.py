@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from companion.ground.fields import shown, why
+
 COLUMNS = (
     "assignment",
     "duedate",
@@ -141,7 +143,7 @@ def read_table(path: Path) -> list[Row]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeError, csv.Error) as error:
-        raise ValueError(f"{path}: expected a CSV file in UTF-8 ({error})") from None
+        raise ValueError(f"{path}: expected a CSV file in UTF-8 ({why(error)})") from None
 
 
 def _number(text: str, where: str) -> float | None:
@@ -150,4 +152,4 @@ def _number(text: str, where: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{where}: expected a number, got {text!r}") from None
+        raise ValueError(f"{where}: expected a number, got {shown(text)}") from None

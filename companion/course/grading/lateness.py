@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from companion.ground.fields import shown, why
+
 _RULE = re.compile(r"(\d+(?:\.\d+)?)% an? (day|hour)(?:, at most (\d+(?:\.\d+)?)%)?")
 _SECONDS = {"day": 86400, "hour": 3600}
 _KNOWN = {"due", "late"}
@@ -37,7 +39,7 @@ class Lateness:
         found = _RULE.fullmatch(self.late.strip())
         rate, most = (float(found[1]) / 100, float(found[3] or 100) / 100) if found else (math.inf, math.inf)
         if found is None or rate > 1 or most > 1:
-            raise ValueError(f"late={self.late!r}: expected a rule such as '10% a day, at most 50%', up to 100%")
+            raise ValueError(f"late={shown(self.late)}: expected a rule such as '10% a day, at most 50%', up to 100%")
         return rate, _SECONDS[found[2]], most
 
     def penalty(self, points: float, timestamp: str) -> float:
@@ -57,7 +59,7 @@ def read_rule(file: Path) -> Lateness | None:
             raise ValueError(f"expected due and late, got {', '.join(map(str, told)) or 'nothing'}")
         return Lateness(**told)
     except (OSError, UnicodeError, ValueError) as error:
-        raise ValueError(f"{file}: {error}") from None
+        raise ValueError(f"{file}: {why(error)}") from None
 
 
 def as_toml(rule: Lateness) -> str:
@@ -70,5 +72,7 @@ def _time(text: str, what: str) -> datetime:
     try:
         time = datetime.fromisoformat(written)
     except ValueError:
-        raise ValueError(f"{what}={text!r}: expected a time such as 2026-11-30T23:59 (UTC), or with +02:00") from None
+        raise ValueError(
+            f"{what}={shown(text)}: expected a time such as 2026-11-30T23:59 (UTC), or with +02:00"
+        ) from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)

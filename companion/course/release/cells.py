@@ -18,6 +18,12 @@ Notebook = NotebookNode
 IMPORTS = "import math\n\nimport torch"
 IN_ANOTHER_KERNEL = "import companion  # not there? Kernel > Change Kernel... > The Executable Transformer"
 """A line for the first cell of a notebook: in a kernel without the course, the error shows it."""
+PRECISION = (
+    "Where a statement says nothing else, a whole number must be right, and what is `float64` or a `float` right to\n"
+    "eleven digits: `float32` on the way leaves seven. NaN that goes in may not be hidden, two numbers may be equal,\n"
+    "and an axis may have size one."
+)
+"""What holds for every exercise, in a paragraph."""
 KERNEL = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},

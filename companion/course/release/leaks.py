@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
+import numpy as np
 import torch
 
 from companion.checking.examine import key_of
@@ -27,10 +28,9 @@ from companion.course.release.leaks_pieces import Piece, pieces
 from companion.course.release.leaks_syntax import fragments, tree_fragments
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant
 
-Content = TypeVar("Content", str, bytes)
-
 LONG = 24
 """Characters, spaces left out, in a line of code that says something."""
+_FIRST = 4
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def search(folder: Path, guarded: Guarded) -> list[Leak]:
 
 def leaks(folder: Path, guarded: Guarded) -> Iterator[Leak]:
     """The same one after the other, as they are found, with repeats."""
-    texts, data = _Needles(guarded.texts), _Needles(guarded.data)
+    texts, data = _Needles({text.encode(): what for text, what in guarded.texts.items()}), _Needles(guarded.data)
     known: dict[tuple[str, bytes, bool], list[str]] = {}  # a notebook says the same of every cell
     for piece in pieces(folder):
         same = piece.text, piece.data, piece.where.endswith(".py")
@@ -137,25 +137,43 @@ def leaks(folder: Path, guarded: Guarded) -> Iterator[Leak]:
         yield from (Leak(piece.where, what) for what in known[same])
 
 
-class _Needles(Generic[Content]):
-    """Texts, or bytes, that are looked for all at once: only those whose beginning is somewhere in a haystack."""
+class _Needles:
+    """Bytes that are looked for all at once: only those whose first four are somewhere in a haystack."""
 
-    def __init__(self, needles: Mapping[Content, str]) -> None:
-        self.length = min(map(len, needles), default=1)
-        self.by_beginning: dict[Content, list[tuple[Content, str]]] = {}
+    def __init__(self, needles: Mapping[bytes, str]) -> None:
+        self.short = {needle: what for needle, what in needles.items() if len(needle) < _FIRST}
+        self.by_beginning: dict[int, list[tuple[bytes, str]]] = {}
         for needle, what in needles.items():
-            self.by_beginning.setdefault(needle[: self.length], []).append((needle, what))
+            if needle not in self.short:
+                self.by_beginning.setdefault(int(_beginnings(needle)[0]), []).append((needle, what))
+        self.wanted = np.array(sorted(self.by_beginning), np.uint32)
+        self.likely = np.zeros(2**16, bool)
+        self.likely[_slot(self.wanted)] = True
 
-    def found_in(self, haystack: Content) -> Iterator[str]:
+    def found_in(self, haystack: bytes) -> Iterator[str]:
         """What each needle is that the haystack holds."""
-        beginnings = {haystack[at : at + self.length] for at in range(len(haystack) - self.length + 1)}
-        for beginning in self.by_beginning.keys() & beginnings:
+        yield from (what for needle, what in self.short.items() if needle in haystack)
+        beginnings = _beginnings(haystack)
+        beginnings = beginnings[self.likely[_slot(beginnings)]]  # a few are left to be sorted
+        for beginning in np.intersect1d(beginnings, self.wanted).tolist():
             yield from (what for needle, what in self.by_beginning[beginning] if needle in haystack)
 
 
-def _in_piece(piece: Piece, texts: _Needles[str], data: _Needles[bytes], trees: Mapping[str, str]) -> Iterator[str]:
+def _beginnings(data: bytes) -> np.ndarray:
+    """The four bytes from each place on, as one number."""
+    each = np.frombuffer(data, np.uint8).astype(np.uint32)
+    count = max(0, len(data) - _FIRST + 1)
+    return sum((each[at : at + count] << (8 * at) for at in range(_FIRST)), np.zeros(count, np.uint32))
+
+
+def _slot(beginnings: np.ndarray) -> np.ndarray:
+    """A number below 2**16 for each, spread over all of these (Knuth, The Art of Computer Programming, 6.4)."""
+    return (beginnings * np.uint32(2654435761)) >> np.uint32(16)
+
+
+def _in_piece(piece: Piece, texts: _Needles, data: _Needles, trees: Mapping[str, str]) -> Iterator[str]:
     text = bare(piece.text)
-    yield from texts.found_in(text)
+    yield from texts.found_in(text.encode("utf-8", "surrogatepass"))
     yield from data.found_in(piece.data)
     if not piece.where.endswith(".py") and ("BEGINHIDDENTESTS" in text or "BEGINSOLUTION" in text):
         yield "a marker of hidden tests or of a solution"

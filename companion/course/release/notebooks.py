@@ -13,6 +13,7 @@ from companion.course.release import way
 from companion.course.release.cells import (
     IMPORTS,
     IN_ANOTHER_KERNEL,
+    PRECISION,
     Cell,
     Notebook,
     code,
@@ -31,7 +32,8 @@ _HOW = (
     "Write each answer into the cell that has its first line, run it, and run the check under it: it says at once how\n"
     "it stands. Where you are stuck, take the `#` away from `hint`, and run it again for the next of three steps;\n"
     "`solution` shows one that works. What you have done is kept from day to day; Python forgets, so each day begins\n"
-    "with the cell below."
+    "with the cell below.\n\n"
+    f"{PRECISION}"
 )
 _DESK = "from companion.exercises import check, hint, progress, solution"
 
@@ -67,9 +69,9 @@ def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") 
     """
     book = list(book)
     minutes = sum(exercise.minutes for exercise in book)
-    ends = [markdown(line)] if line else []
+    ends = [markdown(line, tags=[way.TAG]) for _ in range(2 if line else 0)]
     cells: list[Cell] = [
-        *ends,
+        *ends[:1],
         markdown(
             f"# Exercises: {title}\n\nThey belong to [lesson {name[:2]}](../{name}.ipynb): "
             f"{count(len(book), 'exercise')}, about {minutes} minutes.\n\n{_HOW}"
@@ -83,7 +85,7 @@ def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") 
             code(f'check("{exercise.id}")', tags=["raises-exception"]),
             code(f'# hint("{exercise.id}")\n# solution("{exercise.id}")'),
         ]
-    cells += [markdown("## Where you stand"), code("progress()"), *(markdown(end.source) for end in ends)]
+    cells += [markdown("## Where you stand"), code("progress()"), *ends[1:]]
     return notebook(cells)
 
 

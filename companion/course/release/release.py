@@ -20,6 +20,7 @@ from companion.checking.sealed import seal
 from companion.checking.student import to_text as key_text
 from companion.course.release.cells import (
     IMPORTS,
+    PRECISION,
     Cell,
     Notebook,
     code,
@@ -47,7 +48,11 @@ PACKAGE = "exercise_check"
 def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
     """The instructor's notebook: nbgrader's metadata, schema 3."""
     exercises, points = count(len(pset.exercises) + len(pset.written), "exercise"), count(pset.points, "point")
-    about = document("about.md").rstrip("\n").format(name=pset.name, exercises=exercises, points=points)
+    about = (
+        document("about.md")
+        .rstrip("\n")
+        .format(name=pset.name, exercises=exercises, points=points, precision=PRECISION)
+    )
     cells: list[Cell] = [
         locked("about", markdown(about)),
         locked("imports", code(IMPORTS)),

@@ -9,6 +9,8 @@ Kind = Literal["lesson", "deeper", "exercises"]
 Titles = Mapping[int, tuple[str, str]]
 """The lessons by number: the name of each one's notebook without its ending, and its title."""
 
+TAG = "navigation"
+"""The tag of the cells that hold the line. The pages of the site leave them out: they have a way of their own."""
 START, GLOSSARY = "start.ipynb", "glossary.md"
 
 

@@ -25,7 +25,7 @@ from companion.files.models import (
     tensor_headers,
 )
 from companion.files.published.policy import Policy, alike, kinds, policies
-from companion.ground.fields import is_number, parse_json, shown
+from companion.ground.fields import is_number, shown
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
@@ -178,12 +178,9 @@ def weight_files(folder: Path) -> dict[str, list[str] | None]:
     index = folder / f"{WEIGHTS}.index.json"
     if not index.is_file():
         return {WEIGHTS: None}
-    try:
-        home = parse_json(index.read_text(encoding="utf-8"))["weight_map"]
-        if not isinstance(home, Mapping) or not home or not all(isinstance(name, str) for name in home.values()):
-            raise TypeError("a file's name is text")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{index}: expected an object with a weight_map from tensors to files ({error!r})") from None
+    home = read_config(folder, index.name).get("weight_map")
+    if not isinstance(home, Mapping) or not home or not all(isinstance(name, str) for name in home.values()):
+        raise ValueError(f"{index}: expected a weight_map from tensors to files, got {shown(home)}")
     check_names(index, home.values())
     files: dict[str, list[str] | None] = {}
     for tensor, name in sorted(home.items(), key=lambda item: item[1]):

@@ -47,8 +47,10 @@ def check_launch() -> None:
     if not launched():
         return
     numbers = {}
-    for name, least in (("WORLD_SIZE", 1), ("RANK", 0), ("MASTER_PORT", 1)):
-        value = os.environ[name]
+    usual = {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}  # which a launcher may leave out
+    least_of = {"WORLD_SIZE": 1, "RANK": 0, "MASTER_PORT": 1, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0}
+    for name, least in least_of.items():
+        value = os.environ.get(name, usual.get(name, ""))
         if not (value.isascii() and value.isdigit()) or not least <= int(value[:9]):
             raise Alone(
                 f"{name}={shown(value)} in the environment: expected a whole number >= {least}, as torchrun sets it"
@@ -66,8 +68,8 @@ def check_launch() -> None:
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise Alone(
-            f"MASTER_ADDR={address!r} in the environment: expected the machine of the first process, found none of "
-            f"this name ({why})"
+            f"MASTER_ADDR={shown(address)} in the environment: expected the machine of the first process, found "
+            f"none of this name ({why})"
         ) from None
     if numbers["RANK"] > 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         _reach(address, port)
@@ -84,7 +86,7 @@ def _reach(address: str, port: int) -> None:
             why = (error.strerror or str(error)).lower()
             time.sleep(0.2)
     raise Alone(
-        f"MASTER_ADDR={address!r}, MASTER_PORT={port} in the environment: expected the first process there; after "
+        f"MASTER_ADDR={shown(address)}, MASTER_PORT={port} in the environment: expected the first process there; after "
         f"{PATIENCE.total_seconds():.0f} seconds: {why}"
     )
 

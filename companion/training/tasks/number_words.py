@@ -16,6 +16,7 @@ from companion.config.model import ModelConfig
 from companion.data import number_words
 from companion.data.number_words import BOS, EOS, PAD, NumberWords, PairBatches
 from companion.generation.beam import beam_search
+from companion.generation.draft import Draft
 from companion.generation.generate import complete
 from companion.generation.rules import Rules
 from companion.generation.sampling import Sampling
@@ -47,16 +48,20 @@ def translate(
     length_penalty: float = 1.0,
     precision: str = "fp32",
     progress: bool = False,
+    draft: Draft | None = None,
 ) -> list[str]:
     """What `model` makes of the names of `numbers`, in the target language.
 
     beams:  1 takes the most probable token at each step (greedy decoding); more search for the most probable name, with
             a length penalty as in `beam_search`.
     progress: show a bar where standard error is a terminal.
+    draft:  who proposes tokens that the model judges several at a time: the same names, in fewer passes. It counts.
 
-    Raises `ValueError` for beams below 1.
+    Raises `ValueError` for beams below 1, and for a draft beside more than one of them.
     """
     require_whole("beams", beams)
+    if draft is not None and beams > 1:
+        raise ValueError(f"draft: expected no beams={beams} beside it; a beam search takes no proposals")
     device = next(model.parameters()).device
     steps = min(words.longest, model.config.context - 1)
     never = Rules(never=(PAD, BOS))
@@ -68,7 +73,14 @@ def translate(
             if beams == 1:
                 greedy = Sampling(temperature=0.0)
                 rows: Sequence[Sequence[int]] = complete(
-                    model, source=sources, start=BOS, max_new_tokens=steps, sampling=greedy, stop={EOS}, rules=never
+                    model,
+                    source=sources,
+                    start=BOS,
+                    max_new_tokens=steps,
+                    sampling=greedy,
+                    stop={EOS},
+                    rules=never,
+                    draft=draft,
                 )
             else:
                 found = beam_search(

@@ -20,7 +20,7 @@ def faults_of(names, tmp_path, target=None):
     for name, student in students.items():
         hostile._hand_in(student, tmp_path / name, tmp_path / "secret")
     chosen = [target or find_exercise(hostile.TARGET)]
-    graded = grade(handed_in(tmp_path), chosen, b"a secret of the tests", jobs=1, limits=hostile.LIMITS)
+    graded = grade(handed_in(tmp_path), chosen, b"a secret of the tests", jobs=1, limits=hostile.PATIENT)
     return {one.handed.student: hostile._fault(one, students) for one in graded}
 
 

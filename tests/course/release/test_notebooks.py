@@ -73,6 +73,7 @@ def test_at_both_ends_a_line_leads_back_and_on_to_the_next_lesson(name):
     cells = nbformat.read(path, as_version=4).cells
     links = dict(re.findall(r"\[([^\]]+)\]\(([^)]+)\)", cells[0].source))
     assert cells[-1].source == cells[0].source
+    assert [cell.metadata.get("tags") for cell in (cells[0], cells[-1])] == [["navigation"]] * 2
     after = next((other for other in CHAPTERS if int(other[:2]) == int(name[:2]) + 1), None)
     following = [target for words, target in links.items() if words.endswith("→")]
     assert following == ([f"../{after}.ipynb"] if after else [])

@@ -293,7 +293,8 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
             asked = codec.unpack(receive(channel))
         except EOFError:
             return
-        given = case("", tuple(asked["arguments"]), gradients=asked["gradients"], layout=asked["layout"])
+        facts = {name: asked[name] for name in ("gradients", "layout", "room")}
+        given = case("", tuple(asked["arguments"]), **facts)
         reply(attempt(lambda given=given, again=asked["again"]: call(given, again)))
 
 

@@ -191,8 +191,9 @@ class Worker:
         first = {"source": program.source, "name": program.name, "forbidden": program.forbidden}
         asked: list[tuple[int | None, dict[str, Any]]] = [(None, first)]
         for at, i in enumerate(order):
-            facts = {"gradients": cases[i].gradients, "layout": cases[i].layout, "again": i in order[:at]}
-            asked.append((i, {"arguments": cases[i].arguments, **facts}))
+            case, again = cases[i], i in order[:at]
+            facts = {"gradients": case.gradients, "layout": case.layout, "room": case.room, "again": again}
+            asked.append((i, {"arguments": case.arguments, **facts}))
         for index, message in asked:
             run.at = index
             try:
@@ -329,7 +330,8 @@ def believable(outcome: Outcome, case: Case | None) -> Outcome:
             raise ValueError("there are other tensors to have gradients")
     _check_size(outcome.value)
     changed, shared = (tuple(sorted(set(places))) for places in (outcome.changed, outcome.shared))
-    return Outcome(outcome.value, error, gradients, changed, outcome.result, outcome.spoiled, shared)
+    spoiled, peak = outcome.spoiled, outcome.peak
+    return Outcome(outcome.value, error, gradients, changed, outcome.result, spoiled, shared, peak)
 
 
 def _plain(text: str) -> str:

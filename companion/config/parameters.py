@@ -1,0 +1,125 @@
+"""How many numbers a model learns, in closed form, and whether this machine could hold them (lesson 13)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+
+from companion.config.model import ModelConfig
+from companion.ground.boundary import check_kind
+from companion.ground.fields import require, shown
+from companion.ground.room import check_room
+
+OBJECTS = 30_000
+"""Bytes that Python takes for the modules of a layer, at the least, wherever their numbers are."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many numbers a model learns, by part.
+
+    embedding:     the table of tokens, and that of segments.
+    feed_forward:  all experts, where there are several, the shared ones included.
+    norms:         those of queries and keys included.
+    head:          0 when it is the embedding table and no more; BERT's dense layer, its norm and the bias belong to it.
+    pooler:        the dense layer that makes one vector of a sequence, and the classifier of that vector.
+    active:        those that take part in one token's forward pass: all but the experts it does not visit.
+    """
+
+    embedding: int
+    positions: int
+    attention: int
+    feed_forward: int
+    router: int
+    norms: int
+    head: int
+    pooler: int
+    active: int
+
+    @property
+    def total(self) -> int:
+        """All parameters, each counted once."""
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The parts by name; they sum to `total`."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "active"}
+
+
+def parameters(config: ModelConfig) -> Parameters:
+    """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
+
+    An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case; a feed-forward
+    network 2 d_model d_ff, or 3 with SwiGLU; biases and norms come on top.
+    """
+    d_model, d_ff, sizes = config.d_model, config.feed_forward.d_ff, config.sizes
+    moe = config.moe
+    encoder, decoder = stacks(config)
+    cross = decoder if encoder else 0  # a decoder beside an encoder looks at it in every layer
+    attention = attention_weights(config)
+    if config.attention.bias:
+        attention += sizes.heads * sizes.d_head + sizes.kv_heads * (sizes.d_head + sizes.d_v)
+    attention += d_model * config.attention.biased_output
+    network = matrices(config) * d_model * d_ff
+    if config.feed_forward.bias:
+        network += (matrices(config) - 1) * d_ff + d_model
+    gains = 2 if config.norm.kind == "layer" else 1  # a gain, and for layer norm a bias
+    norm, around = d_model * gains, 2 if config.norm.placement == "both" else 1
+    last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement != "post" else 0
+    qk_heads = {None: 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
+    ends, dense = config.embedding, (d_model + 1) * d_model
+    head = 0 if ends.tied else config.vocab * d_model
+    head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + dense + norm}[ends.head]
+    layers = encoder + decoder
+    experts, missed = (1, 0) if moe is None else (moe.experts + moe.shared, moe.experts - moe.top_k)
+    parts = {
+        "embedding": (config.vocab + ends.segments) * d_model,
+        "positions": config.context * d_model if config.positions.kind == "learned" else 0,
+        "attention": (layers + cross) * attention,
+        "feed_forward": layers * experts * network,
+        "router": 0 if moe is None else layers * d_model * moe.experts,
+        "norms": (around * (2 * layers + cross) + last_norms + ends.norm) * norm
+        + (layers + cross) * qk_heads * sizes.d_head * gains,
+        "head": head,
+        "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
+    }
+    return Parameters(**parts, active=sum(parts.values()) - layers * missed * network)
+
+
+def check_makeable(config: object) -> None:
+    """Count the bytes of a model before it is made.
+
+    Raises `ValueError` for what is no `ModelConfig`, and, naming its largest size, for a model that is larger than the
+    memory of the device on which it would be made (on "meta", which holds no numbers: than PyTorch can count).
+    """
+    check_kind("config", config, ModelConfig, "a ModelConfig")
+    assert isinstance(config, ModelConfig)
+    widths = config.sizes
+    sizes = {f.name: getattr(config, f.name) for f in fields(config)} | {"d_ff": config.feed_forward.d_ff}
+    sizes |= {f.name: getattr(widths, f.name) for f in fields(widths)}
+    for part in (config.moe, config.embedding):
+        sizes |= {} if part is None else {f.name: getattr(part, f.name) for f in fields(part)}
+    name = max((name for name in sizes if type(sizes[name]) is int), key=lambda name: sizes[name])
+    asked, device = f"{name}={shown(sizes[name])}", torch.get_default_device()
+    modules, numbers = config.layers * OBJECTS, parameters(config).total * torch.get_default_dtype().itemsize
+    check_room(asked, "this model", modules)
+    check_room(asked, "this model", numbers, device)
+    require(numbers < 2**63, name, sizes[name], "sizes that can be computed with, got larger ones")
+
+
+def stacks(config: ModelConfig) -> tuple[int, int]:
+    """Layers in the encoder and in the decoder."""
+    return (config.layers if config.stack != "decoder" else 0), (config.layers if config.stack != "encoder" else 0)
+
+
+def attention_weights(config: ModelConfig) -> int:
+    """Numbers in the four matrices of one attention."""
+    sizes = config.sizes
+    return config.d_model * (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
+
+
+def matrices(config: ModelConfig) -> int:
+    """Matrices of one feed-forward network: in, out, and a gate where there is one."""
+    return 3 if config.feed_forward.gated else 2
