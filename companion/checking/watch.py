@@ -4,7 +4,9 @@ PyTorch records every operator where it is dispatched, whoever asked for it: fun
 and compiled code, ATen's fused kernels, and the steps of autograd's engine. A method of the student's own that is
 called `softmax` runs other operators, and passes.
 
-A few forbidden names are no operators (`UNWATCHED`): these are looked for in the text (`forbidden`).
+A few forbidden names are parts of PyTorch that are written in Python and run the operators of a right answer
+(`_LIBRARY`): these are noticed where Python enters them, by whatever name. What is neither is looked for in the text
+(`UNWATCHED`, `forbidden`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import sys
 import threading
 from collections.abc import Collection
 from functools import lru_cache
+from inspect import CO_OPTIMIZED  # of functions, and not of modules and classes while they are read
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,11 +26,16 @@ from torch._C import _profiler
 from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
 from torch.overrides import TorchFunctionMode
 
-UNWATCHED = frozenset({
-    "decode", "codecs", "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm",
+_LIBRARY = frozenset({
+    "clip_grad_norm_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm", "optim", "AdamW", "adamw",
     "MultiheadAttention", "TransformerEncoderLayer", "TransformerEncoder",
 })  # fmt: skip
-"""Names of Python's, or of layers that are made of the same operators as a right answer."""
+"""Modules, classes and functions in Python under PyTorch's folder."""
+
+UNWATCHED = frozenset({"decode", "codecs"})
+"""Names of Python's own."""
+
+_TORCH = str(Path(torch.__file__).parent)
 
 _AUTOGRAD = frozenset({
     "autograd", "backward", "grad", "vjp", "jvp", "jacrev", "jacobian", "func", "functorch", "requires_grad",
@@ -56,6 +65,7 @@ class Watch:
         self._no_autograd = bool(_AUTOGRAD & {*watched})
         self._wanted = frozenset("".join(_words(_SHORT.get(name, name))) for name in watched if name not in _AUTOGRAD)
         self._names = _Names(watched, self.seen)
+        self._library = frozenset(name.strip("_") for name in _LIBRARY & {*watched})
         self._has_names = bool(watched)
         self.measures = False
         self.peak = 0
@@ -71,14 +81,21 @@ class Watch:
             _enable_profiler_legacy(config)
             torch.empty(0)
             self._names.__enter__()
-            self._before = threading.getprofile()
+            self._before = threading.getprofile(), sys.getprofile()
             threading.setprofile(self._begins)
+            self._hook = self._enters  # one object, to be known again
+            if self._library:
+                sys.setprofile(self._hook)
         return self
 
     def __exit__(self, *error: Any) -> None:
         if self._is_blind:
             return
-        threading.setprofile(self._before)
+        threading.setprofile(self._before[0])
+        if self._library:
+            if sys.getprofile() is not self._hook:
+                self.seen.append("something that stops the record of what Python enters")
+            sys.setprofile(self._before[1])
         self._names.__exit__(*error)
         try:
             threads = _disable_profiler_legacy()
@@ -92,11 +109,17 @@ class Watch:
 
     def _begins(self, *event: Any) -> None:
         """In a thread that the answer has started, before anything else: the record of operators is not kept there."""
-        sys.setprofile(None)
+        sys.setprofile(self._hook if self._library else None)
         self._names.another().__enter__()
 
+    def _enters(self, frame: Any, event: str, _: Any) -> None:
+        """Python enters a function: one of the library's that are forbidden?"""
+        code = frame.f_code
+        if event == "call" and code.co_flags & CO_OPTIMIZED and code.co_filename.startswith(_TORCH):
+            self.seen += sorted(_parts(code.co_filename, code.co_qualname) & self._library)
+
     def _is_forbidden(self, event: str) -> bool:
-        if self._no_autograd and event.startswith(_ENGINE):
+        if self._no_autograd and (event.startswith(_ENGINE) or "backward" in _said(event)):
             return True
         return not self._wanted.isdisjoint(_said(event))
 
@@ -117,6 +140,13 @@ class _Names(TorchFunctionMode):
         if name.strip("_") in self._watched:
             self._seen.append(name)
         return function(*arguments, **(keywords or {}))
+
+
+@lru_cache(maxsize=4096)
+def _parts(file: str, function: str) -> frozenset[str]:
+    """The names of a function in PyTorch's folder: its own, its class's, its module's."""
+    names = *function.split("."), *Path(file[len(_TORCH) :]).with_suffix("").parts
+    return frozenset(name.strip("_") for name in names)
 
 
 def _peak(threads: Any) -> int:

@@ -102,7 +102,6 @@ def _():
     points=3,
     difficulty=2,
     minutes=15,
-    forbidden=("decode", "codecs"),
     hints=(
         "A byte from 128 to 191 continues a character, any other begins one. Where does the last character begin?",
         "How long it should be is told by its first byte: below 128 one byte, from 192 two, from 224 three, from 240 four.",
@@ -114,7 +113,8 @@ def whole_bytes(data):
     characters of one to four bytes, cut off anywhere. Return how many bytes at the beginning of `data` are whole characters (an `int`), so
     that these can be shown at once and the rest waits for more. Of no bytes, 0 are whole.
 
-    Raise `ValueError` if `data` begins inside a character, that is, with a byte from 128 to 191. Do not use `decode`.
+    Raise `ValueError` if `data` begins inside a character, that is, with a byte from 128 to 191. A decoder of Python's could tell, too; the point is how the
+    bytes do.
     """
     ### BEGIN SOLUTION
     if not data:

@@ -1,5 +1,6 @@
 """What an exercise forbids is seen by what it does, however it is written."""
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -21,6 +22,13 @@ def fused_adamw():
     ones = [[torch.ones(3)] for _ in range(4)]
     rates = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
     torch._fused_adamw_(*ones, [], [torch.ones(())], amsgrad=False, maximize=False, **rates)
+
+
+def functional_adamw():
+    from torch.optim._functional import adamw as step
+
+    settings = {"beta1": 0.9, "beta2": 0.99, "lr": 0.1, "weight_decay": 0.0, "eps": 1e-8}
+    step(*([torch.ones(3)] for _ in range(4)), [], [torch.zeros(())], amsgrad=False, maximize=False, **settings)
 
 
 def without_functions():
@@ -61,6 +69,11 @@ def backward():
         ("autograd", lambda: torch.func.grad(square)(X)),
         ("vjp", lambda: torch.func.jacrev(square)(X)),
         ("functorch", lambda: torch.func.jvp(square, (X,), (X,))),
+        ("autograd", lambda: torch.ops.aten._softmax_backward_data(X, X.softmax(-1), -1, X.dtype)),
+        ("MultiheadAttention", lambda: torch.nn.MultiheadAttention(4, 2)(*[torch.ones(1, 3, 4)] * 3)),
+        ("get_total_norm", lambda: vars(torch.nn.utils)["get_total" + "_norm"]([X])),
+        ("clip_grad_norm_", lambda: torch.nn.utils.clip_grad_norm_([torch.nn.Parameter(X.clone())], 1.0)),
+        ("optim", functional_adamw),
     ],
 )
 def test_it_is_seen_by_whatever_way_it_was_called(forbidden, call):
@@ -89,8 +102,24 @@ def test_who_stops_the_record_is_refused():
     assert "something that stops PyTorch's own record of operators" in watch.seen
 
 
+def test_who_stops_the_record_of_what_python_enters_is_refused():
+    with (watch := Watch(["MultiheadAttention"])):
+        sys.setprofile(None)
+    assert watch.seen == ["something that stops the record of what Python enters"]
+    assert sys.getprofile() is None
+
+
+def test_bytes_are_counted_where_that_is_asked_for():
+    watch = Watch([])
+    watch.measures = True
+    with watch:
+        for _ in range(3):
+            torch.ones(1000, dtype=torch.float64).sum()
+    assert 8000 <= watch.peak < 9000, "at once, and not in all"
+
+
 def test_what_no_operator_shows_is_looked_for_in_the_text():
-    assert unwatched(("softmax", "decode", "MultiheadAttention")) == ["decode", "MultiheadAttention"]
+    assert unwatched(("softmax", "decode", "MultiheadAttention")) == ["decode"]
 
 
 def test_an_answer_that_does_it_is_refused_at_the_desk():
