@@ -4,8 +4,7 @@ A statement says once what must be refused: "if the shapes differ", "unless 0 < 
 such a sentence, and a check that tries one of them lets the others pass. So each argument of a case is changed in turn:
 a tensor gets a row more or keeps one; a list loses its last part; a number becomes 0, -1 or another argument's; a float
 becomes NaN. Where all right answers that are known refuse the outcome, so must every answer: what one of them takes,
-the statement did not speak of. Where they take a whole number that another argument has, too, the reference says what
-is right there: at "at most", "divides" and "below" equality decides.
+the statement did not speak of.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import torch
 from .exercise import Case, Value
 
 REFUSED = "what the statement refuses is refused, whichever argument it is"
-EQUAL = "two of the numbers are equal"
-_MOST_REFUSED, _MOST_EQUAL = 16, 24  # cases
+_MOST = 16  # cases
 _UNPACKED = "to unpack"  # in Python's own message, where a tuple has another length: not what an answer refuses
 
 
@@ -41,16 +39,13 @@ def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]
     if not taken or not any(case.refuse for case in cases):
         return []
     base = replace(max(taken, key=_size), gradients=False, part=None)
-    refused, equal = [], []
+    found = []
     for at in range(len(base.arguments)):
-        beside = _numbers_beside(base.arguments, at)
-        for other in (*_changed(base.arguments, at), *beside):
+        for other in (*_changed(base.arguments, at), *_numbers_beside(base.arguments, at)):
             case = replace(base, arguments=(*base.arguments[:at], other, *base.arguments[at + 1 :]))
             if all(_refuses(call(case)) for call in calls):
-                refused.append(replace(case, shows=REFUSED, refuse=True))
-            elif type(other) is int and other in beside and calls[0](case).error is None:
-                equal.append(replace(case, shows=EQUAL))
-    return refused[:_MOST_REFUSED] + equal[:_MOST_EQUAL]
+                found.append(replace(case, shows=REFUSED, refuse=True))
+    return found[:_MOST]
 
 
 def _size(case: Case) -> tuple[int, int]:

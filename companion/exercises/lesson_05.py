@@ -152,6 +152,8 @@ def _(draw):
     yield Case("one position for two tokens is refused", (draw.normal(2, 4), [3], 10000.0), refuse=True)
     before = torch.tensor([[1.0, 2.0, 3.0, 5.0], [2.0, 1.0, 0.5, 3.0]], dtype=torch.float64)
     yield Case("positions before 0", (before, [-3, -1], 100.0))
+    far = draw.normal(3, 4, dtype=torch.float16), [2049, 4099, 5], 10000.0
+    yield Case("positions in the thousands, float16", far, tolerance=1e-2)
 
 
 @rotary.mistake("your pairs are neighbours, 2c and 2c + 1: that is the layout interleaved")

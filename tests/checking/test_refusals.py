@@ -1,4 +1,4 @@
-"""What an exercise refuses, it refuses in every argument; and numbers that are equal are tried."""
+"""What an exercise refuses, it refuses in every argument."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from companion.checking.examine import Outcome, Result, examine, in_this_process, key_of
 from companion.checking.exercise import Case
-from companion.checking.refusals import EQUAL, REFUSED, refusal_cases
+from companion.checking.refusals import REFUSED, refusal_cases
 from companion.exercises.catalogue import exercises
 
 
@@ -24,11 +24,10 @@ def made(*answers):
     return refusal_cases(OWN, [in_this_process(answer) for answer in answers])
 
 
-def test_each_argument_is_spoilt_and_made_equal():
+def test_each_argument_is_spoilt():
     arguments = [(case.shows, case.arguments) for case in made(share)]
     assert (REFUSED, (4, 8, 0.5)) not in arguments and (REFUSED, (12, 8, 0.5)) in arguments
     assert any(shows == REFUSED and math.isnan(numbers[2]) for shows, numbers in arguments)
-    assert (EQUAL, (4, 4, 0.5)) in arguments and (EQUAL, (12, 12, 0.5)) in arguments
 
 
 def test_what_one_right_answer_takes_need_not_be_refused():
@@ -70,19 +69,19 @@ def nan_passes(length, d_head, turn):
     return max(1.0, (length / (2 * math.pi * turn)) ** (d_head / (d_head - 2)))
 
 
-def not_all(d, d_ff, experts, top_k, shared):
-    if not 1 <= top_k < max(experts, 2) or shared < 0:
-        raise ValueError("top_k")
-    return exercises()["11.2"].reference(d, d_ff, experts, top_k, shared)
+def more_key_heads_pass(vocab, d, layers, heads, kv_heads, d_ff, tied):
+    if d % heads or (heads > kv_heads and heads % kv_heads):
+        raise ValueError("heads")
+    return exercises()["13.2"].reference(vocab, d, layers, max(heads, kv_heads), kv_heads, d_ff, tied)
 
 
 @pytest.mark.parametrize(
     ("id", "answer"),
-    [("7.4", by_number_of_entries), ("12.4", values_to_spare), ("5.4", nan_passes), ("11.2", not_all)],
+    [("7.4", by_number_of_entries), ("12.4", values_to_spare), ("5.4", nan_passes), ("13.2", more_key_heads_pass)],
 )
-def test_answers_that_refuse_too_little_or_too_much_are_found(id, answer):
+def test_answers_that_refuse_too_little_are_found(id, answer):
     verdict = examine(key_of(exercises()[id]), in_this_process(answer))
-    assert verdict.result is not Result.RIGHT and verdict.shows in (REFUSED, EQUAL)
+    assert verdict.result is not Result.RIGHT and verdict.shows == REFUSED
 
 
 @pytest.mark.parametrize("kind", ["int64", "int32"])

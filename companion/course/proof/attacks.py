@@ -103,6 +103,23 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "opens a socket": ("import socket\nsocket.create_connection(('127.0.0.1', 9), 1)", REFUSED),
     "calls the C library": ("import ctypes\nctypes.CDLL(None).getpid()", REFUSED),
     "closes all files": ("import os\nos.closerange(0, 256)\nreturn scores", CRASHED),
+    "leaves a timer behind": (
+        "import signal\nsignal.signal(signal.SIGALRM, lambda *a: None)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\nreturn scores",
+        ("wrong", "crashed"),
+    ),
+    "waits at its end": ("import atexit, time\natexit.register(time.sleep, 10**6)\nreturn scores", WRONG),
+    "takes all descriptors": ("import os\nwhile True: os.dup(0)", CRASHED),
+    "starts a process natively": (
+        "import os\ntry: os.posix_spawn('/bin/sleep', ['sleep', '9'], {})\nexcept BaseException: pass\nreturn scores",
+        WRONG,
+    ),
+    "unpickles a command": (
+        "import io, os, pickle\nclass Command:\n    def __reduce__(self): return os.system, ('true',)\n"
+        "return torch.load(io.BytesIO(pickle.dumps(Command())), weights_only=False)",
+        REFUSED,
+    ),
+    "traces what is called": ("import sys\nsys.settrace(lambda *a: None)\nreturn scores", REFUSED),
     # to find out
     "reads the secret": ("return open('{secret}').read()", REFUSED),
     "reads the references": (
@@ -156,6 +173,17 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         "torch.allclose = torch.equal = torch.isclose = yes\nreturn scores",
         ("wrong", "crashed"),
     ),
+    "asks for NaN in the cases of its frames": (
+        "import sys\nframe = sys._getframe()\nwhile frame:\n    for one in list(frame.f_locals.values()):\n"
+        "        if type(one).__name__ == 'Case': object.__setattr__(one, 'only_nan', True)\n"
+        "    frame = frame.f_back\nreturn scores * math.nan",
+        WRONG,
+    ),
+    "leaves PyTorch without numbers": ("torch.set_default_device('meta')\nreturn scores", WRONG),
+    "writes over an operator of PyTorch": (
+        "torch.library.Library('aten', 'IMPL').impl('exp', lambda x: x, 'CPU')\nreturn scores",
+        ("wrong", "crashed"),
+    ),
     "replaces the built-ins": (
         "import builtins\nbuiltins.all = builtins.any = builtins.isinstance = lambda *a: True\nreturn scores",
         ("wrong", "crashed"),
@@ -178,6 +206,17 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     "returns a huge number": ("return 10**4000", CRASHED),
     "returns a tensor without numbers": ("return torch.empty(2, 3, device='meta')", CRASHED),
     "returns a sparse tensor": ("return scores.to_sparse()", CRASHED),
+    "returns itself in a list": ("whole = []\nwhole.append(whole)\nreturn whole", CRASHED),
+    "returns more numbers than there is memory": ("return scores[:1, :1].expand(2**20, 2**20)", CRASHED),
+    "returns a number of its own": (
+        "import numbers\nclass Own:\n    def __int__(self): return 'one'\n    def __float__(self): raise SystemExit\n"
+        "numbers.Real.register(Own)\nreturn Own()",
+        CRASHED,
+    ),
+    "raises an error whose class lies": (
+        "class Liar(Exception):\n    __class__ = property(lambda self: ValueError)\nraise Liar",
+        CRASHED,
+    ),
     "raises an error without a message": (
         "class Mute(Exception):\n    def __str__(self): raise self\nraise Mute",
         CRASHED,
@@ -204,6 +243,10 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
         WRONG,
     ),
     # to break the rules of the exercise
+    "calls the banned operator by its opposite": (
+        "return torch.nn.functional.softmin(-scores.masked_fill(~may_look, -math.inf), -1)",
+        REFUSED,
+    ),
     "calls the banned operator": ("return torch.softmax(scores, dim=-1)", REFUSED),
     "spells the banned operator": ("return getattr(torch, 'soft' + 'max')(scores, -1)", REFUSED),
     "calls the banned operator's core": ("return getattr(torch.ops.aten, 'soft' + 'max')(scores, -1)", REFUSED),

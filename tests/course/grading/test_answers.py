@@ -76,6 +76,18 @@ def test_a_helper_is_the_one_that_stood_there_when_the_answers_cell_had_run():
     assert run(Submission([cells[1], cells[2]]))(1) == 5, "where none stood before, one that came later is taken"
 
 
+def test_what_a_decorator_registers_comes_along():
+    cells = [
+        "from functools import singledispatch",
+        "@singledispatch\ndef phi(x): raise TypeError",
+        "@phi.register\ndef _(x: float): return 2 * x\n@phi.register(int)\ndef _(x): return 3 * x",
+        "def answer(x): return phi(x)",
+    ]
+    names = {}
+    exec(Submission(cells).find("answer").program, names)
+    assert names["answer"](1.5) == 3.0 and names["answer"](2) == 6
+
+
 def test_an_import_brings_only_what_is_needed():
     cells = [
         "import torch, companion\nfrom companion.layers.attention import *",

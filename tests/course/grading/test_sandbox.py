@@ -120,6 +120,26 @@ def test_forbidden_is_what_pytorch_runs_whatever_it_is_called(worker):
         assert refused.result is Result.REFUSED and "softmax" in refused.error[1], spelled
 
 
+def test_scripted_and_compiled_functions_run_and_pytorch_finds_a_place_for_its_files(worker):
+    source = """
+@torch.jit.script
+def double(x):
+    return 2 * x
+
+@torch.compile(backend="eager")
+def add(x):
+    return x + 1
+
+def answer(x):
+    import os, tempfile
+    os.makedirs(tempfile.gettempdir() + "/torchinductor", exist_ok=True)
+    return torch.compile(add)(double(x)), os.path.exists(tempfile.gettempdir() + "/torchinductor")
+"""
+    run = worker.run(Program(source, "answer"), [Case("it", (torch.tensor([3.0]),))], [0])
+    outcome = run.outcomes[0][0]
+    assert outcome.error is None and outcome.value[0].equal(torch.tensor([7.0])) and outcome.value[1] is False
+
+
 def test_what_is_hidden_in_a_library_may_be_seen_and_not_read(tmp_path):
     for name in ("torch/a.py", "companion/lesson.py", "more/b.py"):
         (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)

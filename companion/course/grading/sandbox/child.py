@@ -91,13 +91,14 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     engine_folder, hidden = Path(sys.argv[3]), sys.argv[4]
     os.chdir(sys.argv[2])  # empty, and nobody may write into it
-    tempfile.tempdir = sys.argv[2]  # else parts of PyTorch cannot be imported: they ask for a place, and do not use it
+    _pretend_a_place(sys.argv[2])
     sys.argv[:] = [""]
     import numpy
     import torch
     from safetensors.torch import save  # noqa: F401
 
     torch.set_num_threads(1)
+    torch.compile = _as_it_is
     beside = Path(__file__).parent
     confine, seccomp = _load("confine", beside / "confine.py"), _load("seccomp", beside / "seccomp.py")
     reading = _load("answers", beside.parent / "answers.py")
@@ -148,6 +149,25 @@ def main() -> None:
         _tell(control, {"child": child})
     for child in children.copy():
         _end(child, children)
+
+
+def _as_it_is(model: Any = None, **_: Any) -> Any:
+    """`torch.compile` where answers run: the same results; to compile takes longer than an answer has."""
+    return (lambda function: function) if model is None else model
+
+
+def _pretend_a_place(folder: str) -> None:
+    """Parts of PyTorch ask for a place for their files, and make a folder there, when they are imported. Most answers
+    that want these parts never use it: let them believe that it is there, where nothing can be written.
+    """
+    tempfile.tempdir = folder
+    make = os.makedirs
+
+    def makedirs(name: Any, mode: int = 0o777, exist_ok: bool = False) -> None:
+        if not str(name).startswith(folder):
+            make(name, mode, exist_ok)
+
+    os.makedirs = makedirs
 
 
 def _tell(control: socket.socket, message: dict[str, Any]) -> None:
