@@ -49,7 +49,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    if not flags.names and sys.stdin.isatty():
+    if not flags.names and (sys.stdin is None or sys.stdin.isatty()):  # it is closed, or somebody would have to type
         raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
     from companion.ground.device import find_device
     from companion.training.tasks.number_words import NumberWordsTask
