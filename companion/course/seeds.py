@@ -13,6 +13,7 @@ from pathlib import Path
 
 from companion.checking.exercise import Exercise
 from companion.ground.fields import plain
+from companion.ground.reading import read_file
 
 PUBLIC_SEED = 0
 PUBLIC_SHARE = 0.5
@@ -24,7 +25,7 @@ LEAST = 16
 def read_secret(path: Path | str) -> bytes:
     """The contents of a seed file. Raises `ValueError` if there is none, or too little in it."""
     try:
-        secret = Path(path).read_bytes().strip()
+        secret = read_file(path).strip()
     except OSError as error:
         raise ValueError(f"--seed-file {plain(str(path))}: cannot be read ({error.strerror})") from None
     if len(secret) < LEAST:

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from companion.data.corpora import Document
+from companion.ground.fields import require_whole, shown
 
 IGNORE = -100
 """The target of a position that is not scored."""
@@ -64,8 +65,8 @@ class TrainingBatches:
     """
 
     def __init__(self, documents: Sequence[Int[Tensor, " _token"]], *, context: int, batch: int, seed: int) -> None:
-        if context < 1 or batch < 1:
-            raise ValueError(f"context={context!r}, batch={batch!r}: expected whole numbers >= 1")
+        for name, size in (("context", context), ("batch", batch)):
+            require_whole(name, size)
         self.tokens = torch.cat(list(documents))
         self.context, self.batch, self.seed = context, batch, seed
         self.windows = len(self.tokens) // context
@@ -115,9 +116,11 @@ class EvaluationBatches:
         stride: int | None = None,
         batch: int = 32,
     ) -> None:
+        for name, size in (("context", context), ("batch", batch)):
+            require_whole(name, size)
         stride = max(1, context // 2) if stride is None else stride
-        if not 1 <= stride <= context:
-            raise ValueError(f"stride={stride!r}: expected a whole number from 1 to context={context}")
+        if not isinstance(stride, int) or not 1 <= stride <= context:
+            raise ValueError(f"stride={shown(stride)}: expected a whole number from 1 to context={context}")
         self.documents, self.context, self.stride, self.batch = list(documents), context, stride, batch
         self._spans = [span for i, ids in enumerate(self.documents) for span in self._cut(i, len(ids) - 1)]
         # Windows of like length share a batch: less padding. Sorting is stable, so the order is fixed.

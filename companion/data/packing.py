@@ -94,8 +94,8 @@ class PackedBatches:
     """
 
     def __init__(self, documents: Sequence[Int[Tensor, " _token"]], *, context: int, batch: int, seed: int) -> None:
-        if context < 1 or batch < 1:
-            raise ValueError(f"context={context!r}, batch={batch!r}: expected whole numbers >= 1")
+        for name, size in (("context", context), ("batch", batch)):
+            require_whole(name, size)
         documents = [ids for ids in documents if len(ids) > 1]
         if not documents:
             raise ValueError("documents: expected at least one with a token after its separator, got none")

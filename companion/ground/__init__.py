@@ -5,6 +5,7 @@ fields       fields of configurations
 quantities   numbers with limits
 readable     figures, counts and tables as text
 atomic       files that are written whole or not at all
+reading      a file, and nothing else in its place
 kept         what is kept of a reader
 lock         one process at a time
 device       which device and precision

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import plain, why
+from companion.ground.reading import read_file
 
 Entry = TypeVar("Entry")
 
@@ -37,7 +38,7 @@ def read_kept(name: str, what: str, made: Callable[[Any], Entry]) -> dict[str, E
     """
     file = kept_file(name)
     try:
-        text = file.read_text("utf-8")
+        text = read_file(file).decode()
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeError) as error:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
 
 from companion.config.model import AttentionConfig, NormConfig, PositionConfig
-from companion.ground.boundary import check_broadcasts, described, mask_of
+from companion.ground.boundary import check_broadcasts, check_kind, described, mask_of
 from companion.ground.fields import require, require_number
 from companion.layers import chunks
 from companion.layers.cache import CrossCache, LayerCache
@@ -186,6 +186,7 @@ def attend(
     axes, `backend` is unknown, or the last two are not numbers above 0.
     """
     check_attended(q, k, v)
+    check_kind("causal", causal, bool, "True or False")
     require_number("dropout", dropout)
     for name, value in (("score_width", score_width), ("score_cap", score_cap)):
         if value is not None and not require_number(name, value) > 0:

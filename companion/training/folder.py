@@ -33,6 +33,7 @@ from companion.data.tokenizer import BytePairTokenizer
 from companion.ground.atomic import write_atomic, writing
 from companion.ground.fields import parse_json
 from companion.ground.lock import locked
+from companion.ground.reading import read_file
 from companion.training.checkpoints import Checkpoints, Saved, Seals
 from companion.training.record import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
 from companion.training.settings import TextSettings
@@ -253,9 +254,12 @@ class RunFolder:
     def _lines(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Each line that can be read, with the place in the file where it ends."""
         try:
-            log = (self.path / "log.jsonl").read_bytes()
+            log = read_file(self.path / "log.jsonl")
         except FileNotFoundError:
             return
+        except OSError as error:
+            remedy = "put it back from a copy, or remove it, and the run goes on without"
+            raise ValueError(f"{self.path / 'log.jsonl'}: cannot be read ({error.strerror}); {remedy}") from None
         end = 0
         for line in log.splitlines(keepends=True):
             end += len(line)

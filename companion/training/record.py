@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from companion.ground.fields import is_number, parse_json, shown, why
+from companion.ground.reading import read_file
 from companion.training.precision import PRECISIONS
 
 DIGEST = "digest"
@@ -46,7 +47,7 @@ def read_sealed(path: Path, remedy: str, run: str | None = "") -> Record:
     Raises `ValueError` for a file that is missing, no JSON object, or that says something else than was written.
     """
     try:
-        fields = parse_json(path.read_text("utf-8"))
+        fields = parse_json(read_file(path).decode())
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read ({why(error)}); {remedy}") from None
     if not isinstance(fields, dict):

@@ -35,6 +35,7 @@ from companion.ground.quantities import (
     Positive,
     check,
 )
+from companion.ground.reading import read_file
 from companion.training.schedule import Schedule
 
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
@@ -208,7 +209,7 @@ class Settings(ABC):
         """
         if self.model is not None:
             try:
-                config = ModelConfig.from_json(Path(self.model).read_text("utf-8"))
+                config = ModelConfig.from_json(read_file(self.model).decode())
             except (OSError, UnicodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else why(error)
                 raise ValueError(f"--model {plain(self.model)}: cannot be read ({reason})") from None

@@ -67,7 +67,6 @@ def refused(arguments: list[str], capsys) -> str:
         (["--experts", "2", "--router-noise", "1" + "0" * 400], "--router-noise 1000000"),
         (["--learning-rate", "1" + "0" * 400], "...: expected a number"),
         (["--learning-rate", "1e300"], "learning_rate=1e+300: expected at most 3.4e+37"),
-        (["--model", LONG], "--model xxx"),
     ],
 )
 def test_absurd_sizes_and_places_are_refused_before_anything_is_made(home, capsys, flags, sentence):
@@ -103,6 +102,8 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
     [
         (["train", "--config", "fifo"], "expected a file, found something else there"),
         (["train", "--config", "nowhere"], "--config 'nowhere': expected a file, found none there"),
+        (["train", "--model", LONG], "cannot be read (File name too long)"),
+        (["train", "--model", "fifo"], "--model fifo: cannot be read (it is no file)"),
         (["train", "--model", "deep"], "it is nested too deeply"),
         (["account", "--config", "deep"], "it is nested too deeply"),
         (["sizing", "--config", "deep"], "it is nested too deeply"),
@@ -128,6 +129,16 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
         (["selftest", "--out", LONG], "--out xxx"),
         (["account", "--run", "a\nb"], "--run a\\nb: expected no line breaks or other control characters in a name"),
         (["train", "--data", "t.txt", "a\0b"], "--data a\\x00b: expected no line breaks"),
+        (
+            ["grade", ".", "--exercises", "2.1", "--seed-file", "fifo"],
+            "--seed-file fifo: cannot be read (it is no file)",
+        ),
+        (["course", "export", "marks", "--roster", "fifo"], "fifo: cannot be read (it is no file)"),
+        (["course", "export", "pipes"], "pipes/marks.csv: cannot be read (it is no file)"),
+        (
+            ["train", "--data", "pipes", "--steps", "1"],
+            "data: expected text in pipes, found none (not UTF-8 text: 1 file)",
+        ),
         (["account", "--run", "null"], "null: expected the folder of a run, found no run.json there"),
         (["account", "--config", "~"], "--config ~: cannot be read"),
         (["review", "9" * 5000], "LESSON 999"),
@@ -138,7 +149,16 @@ def test_a_file_of_settings_that_cannot_be_meant_is_refused(unchecked, home, cap
 )
 def test_other_commands_refuse_alike(home, capsys, arguments, sentence):
     Path("deep").write_text(DEEP)
+    for folder in ("marks", "pipes"):
+        Path(folder).mkdir()
+    Path("marks", "marks.csv").write_text("assignment,student_id,score,max_score\nw,ada,3,10\n")
+    os.mkfifo("pipes/marks.csv")
     assert sentence in refused(arguments, capsys)
+
+
+def test_a_closed_standard_input_says_no_names(home, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    assert "NAME: expected number names to translate, got none" in refused(["translate"], capsys)
 
 
 def test_a_place_is_tried_and_left_as_it_was(tmp_path, monkeypatch):

@@ -216,7 +216,7 @@ def test_experts_do_not_count_padding(hide):
 
 def test_bad_arguments_are_named():
     documents = numbered([5, 3])
-    with pytest.raises(ValueError, match="context=0, batch=1: expected whole numbers >= 1"):
+    with pytest.raises(ValueError, match="context=0: expected a whole number >= 1"):
         PackedBatches(documents, context=0, batch=1, seed=0)
     with pytest.raises(ValueError, match="documents: expected at least one with a token after its separator, got none"):
         PackedBatches([torch.tensor([SEPARATOR])], context=4, batch=1, seed=0)

@@ -25,6 +25,8 @@ from companion import (
     complete,
     load_pretrained,
 )
+from companion.data.batches import EvaluationBatches, TrainingBatches
+from companion.data.packing import PackedBatches
 from companion.generation.generate import Rules, generate_long
 from companion.ground.boundary import check_device
 from companion.layers.attention import attend
@@ -77,6 +79,10 @@ def write(prompts=((1, 2),), kind="decoder", **choices):
 def trained(**changes):
     given = {"model": MODELS["decoder"], "batches": lambda number: (IDS, IDS), "config": TrainingConfig(2)}
     return Trainer(**given | changes)
+
+
+def batches(kind, **changes):
+    return kind([IDS[0], IDS[1]], **{"context": 4, "batch": 2, "seed": 0} | changes)
 
 
 MISUSES = {
@@ -305,6 +311,14 @@ MISUSES = {
         lambda: TrainingConfig(2, learning_rate=1e30, betas=(1 - 1e-12, 0.9)),
         "learning_rate=1e+30: expected at most 3.4e+26",
     ),
+    "a context of text": (lambda: batches(TrainingBatches, context="9"), "context='9': expected a whole number >= 1"),
+    "a batch of 2.0": (lambda: batches(TrainingBatches, batch=2.0), "batch=2.0: expected a whole number >= 1"),
+    "packed by half": (lambda: batches(PackedBatches, context=4.5), "context=4.5: expected a whole number >= 1"),
+    "a stride of 1.5": (
+        lambda: EvaluationBatches([IDS[0]], context=4, stride=1.5),
+        "stride=1.5: expected a whole number from 1 to context=4",
+    ),
+    "causal=None": (lambda: attend(Q, K, V, causal=None), "causal=None: expected True or False"),
     "betas as a number": (lambda: TrainingConfig(2, betas=0.9), "betas=0.9: expected two numbers"),
     "a schedule that is a list": (lambda: TrainingConfig(2, schedule=["x"]), "schedule=['x']: expected one of"),
     "targets the other way round": (

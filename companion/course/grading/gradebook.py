@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from companion.ground.fields import shown, why
+from companion.ground.reading import read_file
 
 COLUMNS = (
     "assignment",
@@ -127,8 +128,7 @@ def _enrol(found: dict[tuple[str, str], Row], roster: Path) -> None:
 def read_table(path: Path) -> list[Row]:
     """The rows of a CSV file, by the names of their columns. Raises `ValueError` for what is no such file."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as opened:
-            text = opened.read()
+        text = read_file(path).decode("utf-8-sig")
         if "\0" in text:
             raise csv.Error("it holds a NUL")
         table = csv.DictReader(io.StringIO(text), strict=True)
