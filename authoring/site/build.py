@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from sphinx.application import Sphinx
 
 from authoring.build import difference
 from authoring.lesson import Lesson, lessons, with_deeper
+from authoring.pages import start
 from authoring.question import SourceError
 from authoring.site import extension, finish, front, questions, reference, repository, search
 from authoring.site.fault import Broken, Faults
@@ -22,6 +23,7 @@ from authoring.site.links import Links
 from authoring.site.notebook import Press, raw, text_of
 from authoring.site.output import STYLES, Assets
 from authoring.site.pages import BESIDE, TEACHING, Course, Page
+from companion.course.release.notebooks import stale_files
 
 HERE = Path(__file__).parent
 THEME = HERE / "theme"
@@ -32,9 +34,8 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
     """Build the site into `work`/html, and say how many links were followed. Raises `Broken` for all that is wrong."""
     faults = Faults()
     course = Course.of(notebooks, root, faults)
-    for lesson in with_deeper(lessons(notebooks=notebooks)):
-        if found := _stale(lesson):
-            faults.add(f"{notebooks.name}/{lesson.notebook.relative_to(notebooks).as_posix()}", found)
+    for place, found in _stale(notebooks):
+        faults.add(f"{notebooks.name}/{place.relative_to(notebooks).as_posix()}", found)
     formulas, assets = Formulas(), Assets()
     there = reference.modules(root / "companion")
     home = repository.address(root, faults)
@@ -62,7 +63,20 @@ def build(notebooks: Path, root: Path, work: Path) -> int:
     return links
 
 
-def _stale(lesson: Lesson) -> str:
+def _stale(notebooks: Path) -> Iterator[tuple[Path, str]]:
+    """Each notebook that is not what its source builds, and why."""
+    written = lessons(notebooks=notebooks)
+    faults = [(lesson.notebook, found) for lesson in with_deeper(written) if (found := _stale_lesson(lesson))]
+    yield from faults
+    for line in stale_files(notebooks):
+        place, _, found = line.rpartition(": ")
+        yield Path(place), f"{found}. Run: make notebooks"
+    page = notebooks / start.FILE
+    if not faults and page.read_text(encoding="utf-8") != start.render(written):
+        yield page, "is not what the lessons make. Run: make notebooks"
+
+
+def _stale_lesson(lesson: Lesson) -> str:
     """Why a notebook is not what its source builds; empty if it is."""
     if not lesson.notebook.exists():
         return "has never been built. Run: make notebooks"

@@ -31,7 +31,8 @@ const hand = async (question, given, own) => {
   } catch { return false }
 };
 const alive = (question) => {
-  const { kind, name, lesson } = question.dataset, key = lesson + "/" + name, before = keep.read(key);
+  const { kind, name, lesson } = question.dataset, key = lesson + "/" + name;
+  const before = "anew" in question.dataset ? null : keep.read(key); // what is reviewed is not told beforehand
   const answers = [...question.querySelectorAll(".ext-answers > li")];
   const form = make("form", { class: "ext-form" }), said = make("div", { role: "status", class: "ext-said" });
   const button = make("button", { type: "submit" }, kind === "predict" ? "Keep it, and go on" : "Answer");
@@ -65,7 +66,7 @@ const alive = (question) => {
       const radio = list.querySelector("input:checked");
       if (!radio) return null;
       const item = answers[[...list.querySelectorAll("input")].indexOf(radio)], right = item.hasAttribute("data-right");
-      return { given: radio.value, right, head: right ? "Yes." : "Not quite.", nodes: reason(item) };
+      return { given: radio.value, right, head: right ? "Yes." : "Not quite.", nodes: () => reason(item) };
     };
     fill = (given) => { const radio = list.querySelector(`input[value="${given}"]`); if (radio) radio.checked = true };
   } else if (kind === "number") {
@@ -79,36 +80,39 @@ const alive = (question) => {
         Math.max(parseFloat(item.dataset.tolerance), 1e-9 * Math.max(Math.abs(value), Math.abs(number(item.dataset.value))));
       const item = answers.find((a) => "value" in a.dataset && near(a)) ?? answers.find((a) => "otherwise" in a.dataset);
       const right = item?.hasAttribute("data-right") ?? false;
-      return { given: input.value.trim(), right, head: right ? "Yes." : "Not that.", nodes: item ? reason(item) : [] };
+      return { given: input.value.trim(), right, head: right ? "Yes." : "Not that.", nodes: () => item ? reason(item) : [] };
     };
     fill = (given) => { input.value = given };
   } else {
     const text = make("textarea", { rows: "2", cols: "60" });
     field.append(make("label", {}, "What do you expect? ", text));
-    judge = () => text.value.trim() ? { given: text.value.trim(), right: null, head: "What happens:", nodes: reason(answers[0]) } : null;
+    judge = () => text.value.trim() ? { given: text.value.trim(), right: null, head: "What happens:", nodes: () => reason(answers[0]) } : null;
     fill = (given) => { text.value = given };
   }
   field.append(button);
   form.append(field, said);
+  const expected = (own) => own ? " As you expected." : " Good to know.";
   const ask = (given) => {
     const row = make("span", { class: "ext-own", tabindex: "-1" }, " Did you expect that? ");
     for (const [word, own] of [["Yes", true], ["No", false]]) {
       const choice = make("button", { type: "button" }, word);
       choice.addEventListener("click", () => {
         row.focus(); // the button goes; whoever works with the keyboard stays here
-        row.replaceChildren(own ? " As you expected." : " Good to know.");
+        row.replaceChildren(expected(own));
         settle(given, own);
       });
       row.append(choice, " ");
     }
     said.append(row);
   };
+  let formulas; // watches the reasons until their formulas are set
   form.addEventListener("submit", (event) => {
     event.preventDefault();
+    formulas?.disconnect();
     const found = judge();
     if (!found) { said.textContent = "Answer first: even a guess helps."; return }
     if (found.fault) { said.textContent = found.fault; return }
-    show(found.right, found.head, found.nodes);
+    show(found.right, found.head, found.nodes());
     if (kind === "predict") ask(found.given); else settle(found.given);
   });
   question.addEventListener("keydown", (event) => event.stopPropagation());
@@ -117,7 +121,17 @@ const alive = (question) => {
   question.append(form);
   if (before) {
     fill(before.given);
-    where.textContent = "You answered this before.";
+    const found = judge();
+    const recall = () => {
+      show(found.right, found.head, found.nodes());
+      if (before.own !== undefined) where.before(expected(before.own));
+    };
+    where.textContent = " You answered this before.";
+    if (found?.nodes) { // not where the question has become another one
+      recall();
+      formulas = new MutationObserver(recall);
+      formulas.observe(list, { childList: true, subtree: true });
+    }
     if (!before.kept) hand(question, before.given, before.own).then((kept) => kept && keep.write(key, { ...before, kept }));
   }
 };

@@ -10,15 +10,19 @@ from companion.questions.terminal import readable
 
 
 class Shown:
-    """A question as a notebook shows it; elsewhere its text."""
+    """A question as a notebook shows it; elsewhere its text.
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
+    anew:  ask as if it had never been answered; else it shows what was answered in this browser, and why.
+    """
+
+    def __init__(self, question: Question, anew: bool = False) -> None:
+        self.question, self.anew = question, anew
 
     def _repr_html_(self) -> str:
         here = files(__package__)
         style, script = (here.joinpath(f"question.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-        return f'<style>{style}</style>{self.question.html}<script type="module">\n{script}</script>'
+        section = self.question.html.replace("<section", "<section data-anew", 1) if self.anew else self.question.html
+        return f'<style>{style}</style>{section}<script type="module">\n{script}</script>'
 
     def __repr__(self) -> str:
         return f"Question {self.question.id}: {self.question.text}"
@@ -67,4 +71,4 @@ def review() -> None:
     if not waiting:
         print("No question is waiting today.")
     for question in waiting:
-        display(Shown(question))
+        display(Shown(question, anew=True))

@@ -9,6 +9,7 @@ from companion.commands.main import main
 from companion.questions import answer, ask, kept, terminal
 from companion.questions import question as module
 from companion.questions.question import LETTERS, Answer, Question, find_question, questions, read_number
+from companion.questions.reader import review
 
 SIZE = Question(
     "2.a", "size", "choice", "How does $q \\cdot k$ grow?",
@@ -169,6 +170,15 @@ def test_a_question_shows_itself_with_its_script(course):
     page = ask("2.a")._repr_html_()
     assert "<section></section>" in page and '<script type="module">' in page and "http" not in page
     assert repr(ask("2.a")).startswith("Question 2.a: How does")
+
+
+def test_what_is_reviewed_in_a_notebook_does_not_show_the_answer_of_before(course, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    kept.note_answer(SIZE, True, DAY)
+    review()
+    assert [one.question for one in shown] == [SIZE] and "<section data-anew>" in shown[0]._repr_html_()
+    assert "data-anew" not in ask("2.a")._repr_html_().split("<script")[0]
 
 
 def test_an_unknown_question_is_refused_with_what_there_is(course):
