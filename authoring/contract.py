@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -84,7 +85,8 @@ class Known:
     symbols: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
 
 
-def companion_names(package: Path = PACKAGE) -> dict[str, str]:
+@cache  # the contract of every lesson asks
+def companion_names(package: Path = PACKAGE) -> Mapping[str, str]:
     """Every public function and class of the companion, and the module that defines it.
 
     Not of the commands, the school and the like, which are no part of what the lessons build.
