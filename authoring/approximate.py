@@ -29,8 +29,10 @@ def faults(code: str, later: Sequence[str]) -> Iterator[tuple[int, str]]:
     tree = _parsed(code)
     if tree is None:
         return
-    bounded = {ast.unparse(node) for text in [code, *later] for node in _compared(_parsed(text))}
     printed = list(_printed(tree))
+    if not printed:
+        return
+    bounded = {ast.unparse(node) for text in [code, *later] for node in _compared(_parsed(text))}
     for line, value in printed:
         if value is None:
             yield line, f'write a number that is not compared as f"{SIGN} {{number}}", the braces right behind the sign'

@@ -34,12 +34,13 @@ def alone(lesson: Lesson, known: Known) -> Iterator[Fault]:
     code = []
     for number, cell in numbered(lesson, "code"):
         try:
-            code.append((sum(start < number for start in starts), number, ast.parse(cell.source)))
+            tree = ast.parse(cell.source)
         except SyntaxError:
             continue  # `code` says so
-    for section, number, tree in code:
-        of_others = {name for other, _, tree in code if other not in (0, section) for name in bound(tree)}
-        own = {name for other, _, tree in code if other in (0, section) for name in bound(tree)}
+        code.append((sum(start < number for start in starts), number, tree, bound(tree)))
+    for section, number, tree, _ in code:
+        of_others = {name for other, *_, names in code if other not in (0, section) for name in names}
+        own = {name for other, *_, names in code if other in (0, section) for name in names}
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and node.id in of_others - own:
                 what = f"{node.id!r} comes from another section: a section stands alone"

@@ -23,8 +23,8 @@ def audited():
     handed_on = modules_named(ast.parse(f"from companion import {', '.join(companion.__all__)}"))
     notebooks = [NOTEBOOKS, NOTEBOOKS / "deeper"]
     pages = [json.loads(p.read_text(encoding="utf-8")) for n in notebooks for p in n.glob("[0-9][0-9]_*.ipynb")]
-    code = [ast.parse("".join(c["source"])) for p in pages for c in p["cells"] if c["cell_type"] == "code"]
-    return sorted(handed_on.union(*map(modules_named, code)))
+    code = ["".join(c["source"]) for p in pages for c in p["cells"] if c["cell_type"] == "code"]
+    return sorted(handed_on.union(*(modules_named(ast.parse(text)) for text in code if "companion" in text)))
 
 
 @cache

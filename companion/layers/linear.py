@@ -17,7 +17,9 @@ def positive_features(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes 
 
     Written out, because elu(x) + 1 rounds to zero in fp32 from about -17 on, and a sum of zeros cannot be divided by.
     """
-    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+    above = x > 0
+    # Not clamped: at its bound, where the slope is 1, the gradient of clamp depends on the version of PyTorch.
+    return torch.where(above, x + 1, x.masked_fill(above, 0).exp())
 
 
 def linear_attention(
