@@ -132,14 +132,15 @@ def measure_chip(dtype: torch.dtype = torch.float32, device: torch.device | str 
 
 def measure_reading(device: torch.device | str = "cpu") -> float:
     """Bytes per second that this machine reads and does not write, as a decode step does its weights: the best rate
-    over some sums of a tensor far larger than any cache, and over some dot products of its halves. Takes about half a
+    over some sums of a tensor far larger than any cache, and over some dot products of its halves. Takes under a
     second; the result varies with what else is running.
     """
     device = torch.device(device)
-    numbers = torch.ones((256 if device.type == "cpu" else 1024) * 2**18, device=device)
+    # As much as the copy has before it: beyond a cache, and soon enough done to fit between what else is running.
+    numbers = torch.ones((128 if device.type == "cpu" else 1024) * 2**18, device=device)
     halves = numbers.chunk(2)
-    adding = _best_seconds(numbers.sum, device, 0.2)
-    pairing = _best_seconds(lambda: torch.dot(*halves), device, 0.2)
+    adding = _best_seconds(numbers.sum, device, 0.3)
+    pairing = _best_seconds(lambda: torch.dot(*halves), device, 0.3)
     return numbers.nbytes / min(adding, pairing)
 
 
