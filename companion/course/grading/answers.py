@@ -393,9 +393,7 @@ def _is_blank(node: ast.stmt) -> bool:
         match statement:
             case ast.Pass() | ast.Expr(value=ast.Constant()):
                 continue
-            case ast.Raise(exc=ast.Name(id=error) | ast.Call(func=ast.Name(id=error))) if (
-                error == "NotImplementedError"
-            ):
+            case ast.Raise(exc=ast.Name(id="NotImplementedError") | ast.Call(func=ast.Name(id="NotImplementedError"))):
                 continue
         return False
     return True
