@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from datetime import date
@@ -29,7 +30,7 @@ def review(
 
     An empty line passes a question over; the end of the input, or Ctrl-C, ends the review. What was answered is kept.
     """
-    answered, read = 0, read or input
+    answered, read = 0, read or _read
     for place, question in enumerate(waiting, 1):
         write(f"\n{place} of {len(waiting)}, lesson {question.lesson:02d}, question {question.id}")
         write(shown(question))
@@ -39,6 +40,12 @@ def review(
             write("\nStopped. What you answered is kept.")
             break
     return answered
+
+
+def _read(prompt: str) -> str:
+    if sys.stdin is None:  # closed from the start, of which `input` makes another error
+        raise EOFError
+    return input(prompt)
 
 
 def _asked(question: Question, read: Callable[[str], str], write: Callable[[str], None]) -> bool:

@@ -214,11 +214,13 @@ def test_the_terminal_asks_says_why_and_keeps(course):
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_the_end_of_the_input_ends_the_review_and_keeps_what_was_answered(course):
+def test_the_end_of_the_input_ends_the_review_and_keeps_what_was_answered(course, monkeypatch):
     said = []
     assert terminal.review([SIZE, ROOT], asked("b"), said.append) == 1
     assert said[-1] == "\nStopped. What you answered is kept."
     assert set(kept.read_answers()) == {"2/size"}
+    monkeypatch.setattr("sys.stdin", None)  # as of a process that is started with it closed
+    assert terminal.review([ROOT], write=said.append) == 0
 
 
 def test_the_command_asks_what_waits(course, monkeypatch, capsys):
