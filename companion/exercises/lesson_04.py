@@ -417,6 +417,7 @@ def _(p, q):
     difficulty=3,
     minutes=20,
     excused={
+        "tie": "columns that are equal have no inverse",
         "nan": "solvers of PyTorch raise an error of their own for NaN",
     },
     hints=(
