@@ -240,7 +240,7 @@ ATTACKS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "sends replies in advance": (
         f"{_FRAMES}\nfor _ in range(50): send(codec.pack_outcome(outcome(scores)))\nreturn scores",
-        WRONG,
+        ("wrong", "timeout"),  # whose replies nobody reads waits in the end
     ),
     # to break the rules of the exercise
     "calls the banned operator by its opposite": (
