@@ -129,6 +129,10 @@ def test_sizes_are_filled_in():
         ),
         (lambda: PositionConfig("learned", pattern=(True, False)), "pattern=.*: expected .* for kind='learned'"),
         (lambda: PositionConfig(pattern=(False,)), r"pattern=\(False,\): expected at least one True"),
+        (
+            lambda: PositionConfig(base=1.0, scaling=RotaryScaling("yarn", 2.0, 64)),
+            "base=1.0: expected a number > 1 for yarn",
+        ),
         (lambda: RotaryScaling("ntk", 2.0), "RotaryScaling.kind='ntk': expected one of 'linear', 'dynamic', 'yarn'"),
         (lambda: RotaryScaling("linear", 0.5), "factor=0.5: expected a number >= 1"),
         (lambda: RotaryScaling("linear", 2.0, 64), "original=64: expected None for kind='linear'"),

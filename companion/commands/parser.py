@@ -22,6 +22,7 @@ from companion.ground.fields import cut, plain
 from companion.ground.quantities import choices, expected, kind_of
 
 _CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # what the system makes of bytes that are no UTF-8
 _ANY_TEXT = ("--prompt", "--prompt-ids", "--stop", "NAME")
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """The help of `--device`, the same for every command."""
@@ -226,10 +227,12 @@ def add_commands(parser: Parser, dest: str, title: str, commands: Iterable[tuple
 
 def refuse_nameless(given: Mapping[str, Any]) -> None:
     """Raises `ValueError` for a flag, as typed, with an empty text, which as a path would be the current folder, or one
-    with control characters, which no message could show; but for those that take any text."""
+    with control characters, which no message could show; of those that take any text, for one that is none."""
     for name, value in given.items():
         texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
         if name in _ANY_TEXT:
+            if odd := next((text for text in texts if _SURROGATE.search(text)), None):
+                raise ValueError(f"{name} {plain(odd)}: expected what UTF-8 can write, got a lone surrogate")
             continue
         if "" in texts:
             raise ValueError(f"{name} '': expected something, got an empty text")

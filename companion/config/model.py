@@ -135,6 +135,9 @@ class PositionConfig:
         for name, plain in (("share", 1.0), ("scaling", None), ("pattern", (True,))):
             value = getattr(self, name)
             require(self.kind == "rotary" or value == plain, name, value, f"{plain!r} for kind={self.kind!r}")
+        # Its ramp is over the logarithms of frequencies, which are all alike where the base is 1.
+        falls = self.base > 1 or self.scaling is None or self.scaling.kind != "yarn"
+        require(falls, "base", self.base, "a number > 1 for yarn")
 
     @property
     def pairing(self) -> Literal["half", "interleaved"]:

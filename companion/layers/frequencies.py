@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 from jaxtyping import Float
@@ -57,7 +58,9 @@ def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor
     """
     assert scaling.original is not None
     slow, fast = scaling.ramp
-    first, last = (width * math.log(scaling.original / (2 * math.pi * t)) / (2 * math.log(base)) for t in (fast, slow))
+    least, most = sys.float_info.min, sys.float_info.max  # a logarithm of 0 or of infinity would be no place
+    ratios = (min(max(scaling.original / (2 * math.pi * turns), least), most) for turns in (fast, slow))
+    first, last = (width * math.log(ratio) / (2 * math.log(base)) for ratio in ratios)
     if scaling.whole:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, width - 1)

@@ -106,6 +106,12 @@ def test_dynamic_stretches_the_base_only_for_texts_that_are_too_long():
     assert torch.equal(scaled_frequencies(2, 1e4, scaling, torch.arange(24.0)), torch.ones(1))  # base^0 is base^0
 
 
+def test_a_ramp_of_yarn_from_the_smallest_to_the_largest_number_stays_finite():
+    for base in (1 + 1e-15, 1e4):
+        scaling = RotaryScaling("yarn", 4.0, 64, slow=5e-324, fast=1.7e308)
+        assert scaled_frequencies(8, base, scaling, torch.arange(5.0)).isfinite().all()
+
+
 def test_yarn_stretches_what_it_turns():
     rotary = Rotary.of(PositionConfig(scaling=RotaryScaling("yarn", 4.0, 64)), 8)
     x = torch.randn(2, 3, 7, 8, dtype=torch.float64)
