@@ -15,10 +15,10 @@ from authoring.site.formula import Formula, Formulas
 from authoring.site.links import Links
 from authoring.site.output import Assets
 from authoring.site.pages import Page
+from authoring.source import FOLDED
 from companion.course.release import way
 
 FENCE = "`" * 12  # longer than any in a cell
-FOLDED = "folded"
 _QUESTION = re.compile(r"# question \d+\.[a-z]$")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -119,10 +119,8 @@ class AnswerKey:
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
     """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
     own = tuple(exercise.inputs(seed))
-    cases = (*own, *law_cases(exercise, own, lambda case: in_this_process(exercise.reference)(case)))
-
     right = [in_this_process(answer) for answer in (exercise.reference, *exercise.variants)]
-    cases += tuple(refusal_cases(own, right))
+    cases = (*own, *law_cases(exercise, own, right[0]), *refusal_cases(own, right))
 
     def gives(answer: Answer) -> Callable[[int], Outcome]:
         call = in_this_process(answer)

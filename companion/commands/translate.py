@@ -51,7 +51,7 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--draft",
-        type=str | None,
+        type=str,
         default=None,
         metavar="ngram|FOLDER",
         help="several tokens at a time: ngram proposes what followed the last tokens before, a smaller model's run of "
