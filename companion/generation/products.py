@@ -2,11 +2,12 @@
 
 On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that take it
 as it lies. PyTorch has them for some processors; elsewhere, and on a GPU, the plain ones compute the same. For fp32 the
-library behind NumPy may be the quicker one: on AMD's processors it reads two to three times as fast as PyTorch's.
+loops of NumPy, or of the library behind it, may be quicker: on AMD's processors they read twice as fast as PyTorch's.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -149,8 +150,8 @@ def _packed_bf16(weight: Tensor) -> Made:
     return lambda x: product(x.to(torch.bfloat16), matrix, None, "none", [], "").float(), 2 * weight.numel()
 
 
-def _numpy_fp32(weight: Tensor) -> Made:
-    """One row by NumPy, in the same memory; several by PyTorch."""
+def _numpy_library(weight: Tensor) -> Made:
+    """One row by the library behind NumPy, in the same memory; several by PyTorch."""
     stored = weight.t().contiguous()
     shared = stored.numpy()
 
@@ -160,6 +161,24 @@ def _numpy_fp32(weight: Tensor) -> Made:
         return torch.from_numpy(np.dot(x.numpy(), shared))
 
     return compute, stored.nbytes
+
+
+def _numpy_loops(weight: Tensor) -> Made:
+    """One row by NumPy's own loops, which read the matrix from front to back as it lies; several by PyTorch."""
+    stored = weight.contiguous()
+    shared = stored.numpy()
+
+    def compute(x: Tensor) -> Tensor:
+        if len(x) > 1 or x.requires_grad:
+            return F.linear(x, stored)
+        return torch.from_numpy(np.einsum("ri,oi->ro", x.numpy(), shared))
+
+    return compute, stored.nbytes
+
+
+def _numpy_fp32(weight: Tensor) -> Made:
+    """Whichever of the two is the quicker one here."""
+    return _quickest((_numpy_loops, _numpy_library))(weight)
 
 
 def _packed_int8(weight: Tensor) -> Made:
@@ -176,18 +195,28 @@ def _packed_int8(weight: Tensor) -> Made:
     digits = torch.tensor([1 / LEVELS, 0.5 / LEVELS**2]).view(2, 1, 1)
     least = torch.tensor(1e-30)
     both = torch.tensor([[1, 0.5 / LEVELS]])
-    finer = torch.tensor(2.0 * LEVELS)
 
     def row(x: Tensor) -> Tensor:
-        # A row alone is the common case, and each of the small operations takes as long as a small matrix does.
-        level = max(torch.linalg.vector_norm(x, float("inf")).item() / LEVELS, 1e-30)
-        first = torch.fake_quantize_per_tensor_affine(x, level, 0, -LEVELS - 1, LEVELS)
-        rows = torch.cat((first, (x - first).mul_(finer)))
-        return both.mm(product(rows, level, LEVELS + 1, matrix))
+        # A row alone is the common case, and there each small operation takes as long as a small matrix: NumPy's take
+        # half as long as PyTorch's.
+        given = x.numpy()
+        rows = np.empty((2, given.shape[1]), np.float32)
+        second = rows[1:]
+        np.abs(given, out=second)
+        level = max(second.item(second.argmax()) / LEVELS, 1e-30)
+        if not math.isfinite(level):
+            return x.new_full((1, len(scale)), math.nan)
+        np.multiply(given, 1 / level, out=second)
+        np.rint(second, out=second)
+        np.multiply(second, level, out=second)
+        np.subtract(given, second, out=second)
+        np.multiply(second, 2 * LEVELS, out=second)
+        rows[0] = given  # the kernel rounds it to its first digit, as was done above
+        return both.mm(product(torch.from_numpy(rows), level, LEVELS + 1, matrix))
 
     def compute(x: Tensor) -> Tensor:
         rows, width = x.shape
-        if rows == 1:
+        if rows == 1 and not x.requires_grad:
             return row(x)
         # What a unit of the first digit is, and of the second: (digit, row, 1).
         level = torch.addcmul(least, torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True), digits)
@@ -242,20 +271,26 @@ def possible(form: str, device: str) -> bool:
 @lru_cache
 def _packs(form: str) -> bool:
     """Whether the other kernel computes rightly on this CPU, and for fp32 whether it is the quicker one."""
-    return form in PACKED and _right(form, "cpu", True) and (form != "fp32" or _numpy_is_quicker())
+    if form not in PACKED or not _right(form, "cpu", True):
+        return False
+    return form != "fp32" or _numpy_is_quicker()
 
 
 def _numpy_is_quicker() -> bool:
-    """By a tenth at least, over 16 MB: the best of five times for both. Never where NumPy would take more threads than
-    PyTorch was given: its library reads how many from the environment, once."""
+    """Never where its library would take more threads than PyTorch was given: it reads how many from the environment,
+    once."""
     named = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
     threads = int(named) if named.isdigit() else os.cpu_count() or 1
-    if threads > torch.get_num_threads():
-        return False
+    return threads <= torch.get_num_threads() and _quickest((_fp32, _numpy_fp32)) is _numpy_fp32
+
+
+@lru_cache
+def _quickest(makers: tuple[Callable[[Tensor], Made], ...]) -> Callable[[Tensor], Made]:
+    """Of these, over 16 MB and by the best of five times. The first, unless another one wins by a tenth."""
     weights = [torch.ones(1024, 512) for _ in range(8)]
     row = torch.ones(1, 512)
-    seconds = {}
-    for make in (_fp32, _numpy_fp32):
+    best: list[float] = []
+    for make in makers:
         products = [make(weight)[0] for weight in weights]
         times = []
         for _ in range(6):
@@ -263,8 +298,9 @@ def _numpy_is_quicker() -> bool:
             for product in products:
                 product(row)
             times.append(time.perf_counter() - start)
-        seconds[make] = min(times[1:])
-    return seconds[_numpy_fp32] < 0.9 * seconds[_fp32]
+        best.append(min(times[1:]))
+    seconds = [best[0], *(1.1 * other for other in best[1:])]
+    return makers[seconds.index(min(seconds))]
 
 
 def _right(form: str, device: str, packed: bool | None) -> bool:

@@ -277,7 +277,9 @@ def test_packed_and_plain_kernels_compute_the_same(form):
         assert ((packed(x[row, :1]) - found[row, :1]).abs() <= order[row, :1]).all()
     assert torch.equal(found[3], bias.expand(2, -1)) and torch.equal(packed(x[3, :1]), bias[None])
     inputs = torch.full((1, 96), torch.nan)
-    assert packed(inputs).isnan().all() and not packed(inputs / 0).isfinite().any()
+    assert packed(inputs).isnan().all()
+    inputs = torch.ones(1, 96).index_fill_(1, torch.tensor([7]), torch.inf)
+    assert not packed(inputs).isfinite().any()
 
 
 def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pytorch(monkeypatch):
@@ -290,6 +292,19 @@ def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pyt
     slow = torch.randn(1024, 1024)
     monkeypatch.setattr(products, "_numpy_fp32", lambda weight: (lambda x: slow @ slow, 0))
     assert not products._numpy_is_quicker()
+
+
+def test_one_row_is_multiplied_by_loops_and_by_the_library_alike():
+    """Each sum's error is at most its length times the rounding of fp32 (Higham 2002, section 3.1)."""
+    torch.manual_seed(8)
+    weight, x = torch.randn(37, 75), torch.randn(1, 75)
+    exact = x.double() @ weight.double().t()
+    bound = 75 * 2**-24 * (x.abs().double() @ weight.abs().double().t())
+    for make in (products._numpy_loops, products._numpy_library):
+        compute, size = make(weight)
+        assert size == 4 * 37 * 75
+        assert compute(x).shape == (1, 37) and ((compute(x) - exact).abs() <= bound).all()
+        assert torch.allclose(compute(torch.cat((x, -x))), torch.cat((exact, -exact)).float(), atol=1e-4)
 
 
 def test_whole_numbers_in_place_of_inputs_lose_next_to_nothing():
