@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -71,7 +71,7 @@ def training(size: Size, setting: Setting) -> Comparison:
         expected = ours(inputs).logits
     steps: dict[str, Callable[[], tuple[float, float]]] = {}
     settings = TrainingConfig(updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0)
-    for name, peer in _peers(ours, comparison):
+    for name, peer in built_peers(ours, comparison):
         try:
             peer.model.to(device).eval()
             with torch.no_grad():
@@ -166,26 +166,16 @@ def decode(size: Size, setting: Setting) -> list[Comparison]:
         )
         comparisons.append(comparison)
         every.append((comparison, prompt, new))
-    writers: dict[str, tuple[nn.Module, Callable[[Tensor, int], list[int]]]] = {OURS: (ours, _writer(ours))}
+    writers: dict[str, tuple[nn.Module, Writer]] = {OURS: (ours, _writer(ours))}
     if setting.compile:
         writers["ours, compiled"] = (ours, _writer(ours, compile=True))
-    for name, peer in _peers(ours, *comparisons):
+    for name, peer in built_peers(ours, *comparisons):
         writers[name] = (peer.model.to(device).eval(), peer.generate)
         if setting.compile:
             writers |= {f"{name}, {variant}": (peer.model, write) for variant, write in peer.variants.items()}
-    runs: list[dict[str, Callable[[], Any]]] = [{} for _ in every]
-    expected = [writers[OURS][1](prompt, new) for _, prompt, new in every]  # compared in fp32, where no two ties differ
-    for name, (_, write) in writers.items():
-        for (comparison, prompt, new), wanted, run in zip(every, expected, runs, strict=True):
-            try:
-                got = write(prompt, new)
-            except Exception as error:
-                comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
-                continue
-            if got == wanted:
-                run[name] = partial(write, prompt, new)
-            else:
-                comparison.omit(name, "differs", "it does not write the tokens that ours writes")
+    # Compared in fp32, where no two ties differ.
+    writes = {name: write for name, (_, write) in writers.items()}
+    runs = [right(comparison, writes, prompt, new) for comparison, prompt, new in every]
     for model, _ in writers.values():
         model.to(dtype)
     if dtype != torch.float32:
@@ -199,7 +189,31 @@ def decode(size: Size, setting: Setting) -> list[Comparison]:
     return [comparison.time(run, setting) for (comparison, _, _), run in zip(every, runs, strict=True)]
 
 
-def _writer(model: Transformer, *, compile: bool = False) -> Callable[[Tensor, int], list[int]]:
+Writer = Callable[[Tensor, int], list[int]]
+"""From a prompt (1, token) and how many tokens to write, to what it writes."""
+
+
+def right(
+    comparison: Comparison, writers: Mapping[str, Writer], prompt: Tensor, new: int
+) -> dict[str, Callable[[], Any]]:
+    """What is timed: everybody who writes what ours, the first, writes. The others are left out with the reason."""
+    runs: dict[str, Callable[[], Any]] = {}
+    wanted: list[int] = []
+    for name, write in writers.items():
+        try:
+            got = write(prompt, new)
+        except Exception as error:
+            comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
+            continue
+        wanted = wanted or got
+        if got == wanted:
+            runs[name] = partial(write, prompt, new)
+        else:
+            comparison.omit(name, "differs", "it does not write the tokens that ours writes")
+    return runs
+
+
+def _writer(model: Transformer, *, compile: bool = False) -> Writer:
     def write(prompt: Tensor, new: int) -> list[int]:
         greedy = Sampling(temperature=0.0)
         return complete(model, prompt.tolist(), max_new_tokens=new, sampling=greedy, compile=compile)[0]
@@ -207,7 +221,7 @@ def _writer(model: Transformer, *, compile: bool = False) -> Callable[[Tensor, i
     return write
 
 
-def _peers(ours: Transformer, *comparisons: Comparison) -> Iterator[tuple[str, peers.Peer]]:
+def built_peers(ours: Transformer, *comparisons: Comparison) -> Iterator[tuple[str, peers.Peer]]:
     """Every peer that can be built; whoever cannot is left out of all the comparisons, with the reason."""
     original = copy.deepcopy(ours).cpu()
     for name in peers.PEERS:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from companion.bench.compare import OURS, Comparison, Setting
-from companion.bench.models import drawn, steps_alone
+from companion.bench.models import Writer, built_peers, drawn, right, steps_alone
 from companion.bench.sizes import Size
 from companion.costs import account
 from companion.generation.generate import complete
@@ -21,8 +21,8 @@ from companion.generation.weights import FORMS, Prepared, largest_change, possib
 
 def decode_forms(size: Size, setting: Setting) -> Comparison:
     """Generation of one row, a short prompt and many new tokens, with weights as they are and in every form that this
-    processor has. Tokens a second times the bytes of a step would be the same for all of them if nothing but the memory
-    counted."""
+    processor has, beside the other libraries. Tokens a second times the bytes of a step would be the same for all of
+    them if nothing but the memory counted."""
     config, device = size.config, setting.device
     model = drawn(config).to(device)
     torch.manual_seed(1)
@@ -56,6 +56,14 @@ def decode_forms(size: Size, setting: Setting) -> Comparison:
         changes.append(f"{form} {largest_change(model, form, tokens) / spread:.1g}")
         with torch.inference_mode():
             costs.append(f"{form} {own_text_cost(logits, copy(tokens).logits):+.2g} %")
+    writers: dict[str, Writer] = {OURS: lambda prompt, new: write(None)[0]}
+    for name, peer in built_peers(model, comparison):
+        peer.model.to(device).eval()
+        writers[name] = peer.generate
+        if setting.compile:
+            writers |= {f"{name}, {variant}": other for variant, other in peer.variants.items()}
+    others = right(comparison, writers, torch.tensor(prompt, device=device), size.new)
+    runs, moved = others | runs, dict.fromkeys(others, read) | moved
     comparison.remarks.append(f"largest change of a logit, as a share of their spread: {', '.join(changes)}")
     comparison.remarks.append(f"bits that the model's own text takes more, of what it takes: {', '.join(costs)}")
     return comparison.time(runs, setting, moved=moved)

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import copy
 import time
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, Literal, Unpack, get_args
 from weakref import WeakKeyDictionary
 
@@ -35,7 +36,7 @@ from companion.layers.block import Block
 from companion.layers.cache import KVCache, LayerCache
 from companion.layers.feedforward import FeedForward
 from companion.layers.norms import RMSNorm
-from companion.layers.positions import Rotation
+from companion.layers.positions import Rotary, Rotation
 from companion.transformer import Inputs, Output, Transformer
 
 Weights = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"]
@@ -117,27 +118,54 @@ class _Attention(Attention):
     def step(
         self,
         x: Float[Tensor, "batch d_model"],
-        turn: Rotation,
+        turn: Turn,
         keys: Float[Tensor, "batch kv_head slot d_head"],
         values: Float[Tensor, "batch kv_head slot d_v"],
         filled: int,
     ) -> Float[Tensor, "batch d_model"]:
         """A token a row after `filled` others, whose keys and values are in the stores, and its own from now on."""
-        assert self.rotary is not None
         sizes, batch = self.sizes, len(x)
-        turned = sizes.heads + sizes.kv_heads
         heads = self.together(x).view(batch, -1, 1, sizes.d_head)
-        both = self.rotary.turn(heads[:, :turned], turn)
-        keys[:, :, filled : filled + 1] = both[:, sizes.heads :]
-        values[:, :, filled : filled + 1] = heads[:, turned:]
+        turned, value = heads.tensor_split([sizes.heads + sizes.kv_heads], dim=1)
+        query, key = turn(turned).tensor_split([sizes.heads], dim=1)
+        keys.narrow(2, filled, 1).copy_(key)
+        values.narrow(2, filled, 1).copy_(value)
         out = F.scaled_dot_product_attention(
-            both[:, : sizes.heads],
-            keys[:, :, : filled + 1],
-            values[:, :, : filled + 1],
+            query,
+            keys.narrow(2, 0, filled + 1),
+            values.narrow(2, 0, filled + 1),
             enable_gqa=sizes.heads != sizes.kv_heads,
             scale=None if self.score_width is None else self.score_width**-0.5,
         )
         return self.output(out.view(batch, -1))
+
+
+Turn = Callable[[Float[Tensor, "batch head 1 d_head"]], Float[Tensor, "batch head 1 d_head"]]
+"""How the queries and keys of one token turn to its place."""
+
+
+class _Turns:
+    """The turns of the steps to come, kept for 64 places at a time: a step takes its row of cosines and sines."""
+
+    def __init__(self, rotary: Rotary) -> None:
+        self.rotary = rotary
+        self.alike = rotary.scaling is None and rotary.layout == "half" and rotary.turned == rotary.d_head
+        self.kept = 0, *torch.empty(2, 0, rotary.d_head)  # the first place, cosines, sines: (place, d_head)
+
+    def at(self, place: int, like: Tensor) -> Turn:
+        """For rows that all stand at `place`, in the dtype and on the device of `like`."""
+        if not self.alike:
+            return partial(self.rotary.turn, by=self.rotary.at(torch.tensor([place], device=like.device), like.dtype))
+        first, cos, sin = self.kept
+        if not first <= place < first + len(cos) or cos.dtype != like.dtype or cos.device != like.device:
+            first = place
+            cos, sin = self.rotary.at(torch.arange(place, place + 64, device=like.device), like.dtype)
+            # (a, b) -> (a cos - b sin, b cos + a sin) is all of it times cos, and its swapped halves times (-sin, sin).
+            cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+            self.kept = first, cos, sin
+        row = place - first
+        cos, sin, half = cos[row], sin[row], self.rotary.d_head // 2
+        return lambda heads: torch.addcmul(heads * cos, heads.roll(half, -1), sin)
 
 
 class _FeedForward(FeedForward):
@@ -193,6 +221,12 @@ class Prepared(Transformer):
             for block in decoder.blocks
         )
 
+    @cached_property
+    def turns(self) -> list[_Turns]:
+        """Of each of the decoder's ways to turn."""
+        assert self.decoder is not None
+        return [_Turns(rotary) for rotary in self.decoder.rotaries]
+
     def step(self, tokens: Int[Tensor, "batch 1"], cache: KVCache) -> Output:
         """One more token a row, for rows of one length: the same operations as in `forward`, and no others."""
         check_ids("tokens", tokens)
@@ -201,7 +235,7 @@ class Prepared(Transformer):
         assert decoder is not None
         self._check_reach("tokens", n + 1)
         x = self._embed(tokens, cache.lengths[:, None])[:, 0]
-        turns = [rotary.at(cache.lengths[:1], x.dtype) for rotary in decoder.rotaries]
+        turns = [turns.at(n, x) for turns in self.turns]
         stores = zip(decoder.blocks, decoder.turns, cache.keys, cache.values, strict=True)
         for block, turn, keys, values in stores:
             assert isinstance(block, Block) and isinstance(block.attention, _Attention) and turn is not None

@@ -137,7 +137,7 @@ def rotate(
 
 
 def _turned(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(a * sin, b, cos)
+    return torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
 
 
 @dataclass(frozen=True)

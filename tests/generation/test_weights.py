@@ -294,17 +294,21 @@ def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pyt
     assert not products._numpy_is_quicker()
 
 
-def test_one_row_is_multiplied_by_loops_and_by_the_library_alike():
-    """Each sum's error is at most its length times the rounding of fp32 (Higham 2002, section 3.1)."""
-    torch.manual_seed(8)
-    weight, x = torch.randn(37, 75), torch.randn(1, 75)
-    exact = x.double() @ weight.double().t()
-    bound = 75 * 2**-24 * (x.abs().double() @ weight.abs().double().t())
-    for make in (products._numpy_loops, products._numpy_library):
-        compute, size = make(weight)
-        assert size == 4 * 37 * 75
-        assert compute(x).shape == (1, 37) and ((compute(x) - exact).abs() <= bound).all()
-        assert torch.allclose(compute(torch.cat((x, -x))), torch.cat((exact, -exact)).float(), atol=1e-4)
+def test_small_matrices_lie_in_one_block_and_do_not_touch(monkeypatch):
+    """A block is given back when the last of its matrices is gone."""
+    monkeypatch.setattr(products, "_block", None)
+    weights = [torch.full((out, 75), float(out)) for out in (37, 5, 61)]
+    makers = [products._in_large_pages(weight) for weight in weights]
+    assert len({id(made.base) for made in makers}) == 1
+    assert all((made == weight.numpy()).all() for made, weight in zip(makers, weights, strict=True))
+    assert all(made.ctypes.data % 64 == makers[0].ctypes.data % 64 for made in makers)
+    large = products._in_large_pages(torch.ones(3, products.BLOCK))
+    assert large.base is not makers[0].base and (large == 1).all()
+    block = weakref.ref(makers[0].base)
+    del makers[1:]
+    assert block() is not None
+    del makers
+    assert block() is None
 
 
 def test_whole_numbers_in_place_of_inputs_lose_next_to_nothing():
