@@ -63,7 +63,7 @@ def decode_forms(size: Size, setting: Setting) -> Comparison:
         if setting.compile:
             writers |= {f"{name}, {variant}": other for variant, other in peer.variants.items()}
     others = right(comparison, writers, torch.tensor(prompt, device=device), size.new)
-    runs, moved = others | runs, dict.fromkeys(others, read) | moved
+    runs, moved = runs | others, dict.fromkeys(others, read) | moved
     comparison.remarks.append(f"largest change of a logit, as a share of their spread: {', '.join(changes)}")
     comparison.remarks.append(f"bits that the model's own text takes more, of what it takes: {', '.join(costs)}")
     return comparison.time(runs, setting, moved=moved)
