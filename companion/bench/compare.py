@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ class Setting:
 
     precision:  `"fp32"` or `"bf16"`. Contenders are compared with each other in both.
     chip:       this machine's measured ceiling.
+    patience:   seconds after which no further round of a table begins, once there are three.
     """
 
     device: torch.device
@@ -31,6 +33,7 @@ class Setting:
     rounds: int
     chip: Chip
     progress: bool = True
+    patience: float = math.inf
 
     @property
     def dtype(self) -> torch.dtype:
@@ -108,7 +111,13 @@ class Comparison:
         if OURS not in runs:
             raise ValueError(f"runs has {', '.join(runs) or 'nobody'}: expected {OURS!r} too, for the ratios")
         with _progress(self, setting.rounds * len(runs), setting.progress) as tick:
-            samples = interleaved(runs, rounds=setting.rounds, device=setting.device, tick=tick)
+            samples = interleaved(
+                runs, rounds=setting.rounds, device=setting.device, patience=setting.patience, tick=tick
+            )
+        if (done := len(samples[OURS])) < setting.rounds:
+            self.remarks.append(
+                f"{done} rounds, which took {setting.patience / 60:.0f} minutes; --rounds asks for more"
+            )
         for name, times in samples.items():
             spread = Spread.of(times)
             read = None if moved is None else moved[name]

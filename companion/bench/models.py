@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +26,8 @@ from companion.transformer import Transformer
 
 TRIAL_UPDATES = 3
 """Updates that every contender makes before it is timed, and whose losses must agree."""
+LONGEST = 10.0
+"""Seconds that ours may write, where the processor is slow for the size."""
 
 
 def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
@@ -35,6 +39,17 @@ def drawn(config: ModelConfig, seed: int = 0) -> Transformer:
             if p.ndim == 1:
                 p.uniform_(0.5, 1.5)
     return model.eval()
+
+
+def affordable(size: Size, setting: Setting) -> Size:
+    """With fewer new tokens where ours would take more than `LONGEST` seconds to write them all, at least 16."""
+    model = drawn(size.config).to(setting.device)
+    write, prompt = _writer(model), torch.zeros(1, 1, dtype=torch.long, device=setting.device)
+    write(prompt, 2)
+    start = time.perf_counter()
+    write(prompt, 4)
+    tokens = int(LONGEST / (time.perf_counter() - start) * 4)
+    return replace(size, new=min(size.new, max(16, tokens)))
 
 
 def steps_alone(title: str, size: Size, setting: Setting, items: int, cached: Sequence[int]) -> Comparison:

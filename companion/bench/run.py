@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -21,6 +22,8 @@ from companion.ground.installed import installed
 
 ROUNDS, QUICK_ROUNDS = 11, 5
 """How often everything is measured, and how often in a quick run."""
+PATIENCE = 300.0
+"""Seconds after which no further round of a table begins, where nobody asks for a number of rounds."""
 
 
 def measure(
@@ -30,19 +33,23 @@ def measure(
     device: torch.device,
     precision: str = "fp32",
     compile: bool = False,
-    rounds: int = ROUNDS,
+    rounds: int | None = None,
     progress: bool = True,
     show: Callable[[str], Any] = print,
 ) -> tuple[dict[str, Any], list[Comparison]]:
     """Everything about the machine, and every comparison; `show` gets each table as soon as it is known.
 
+    rounds:  how often everything is measured. `None`: `ROUNDS` times, or for as long as `PATIENCE` lasts.
+
     Raises `ValueError` for an unknown part, or none, or less than one round.
     """
     parts = find_parts(parts)
-    require_whole("rounds", rounds)
+    if rounds is not None:
+        require_whole("rounds", rounds)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     chip, copying = _ceiling(dtype, device)
-    setting = Setting(device, precision, compile, rounds, chip, progress)
+    patience = PATIENCE if rounds is None else math.inf
+    setting = Setting(device, precision, compile, rounds or ROUNDS, chip, progress, patience)
     record = _record(setting, copying, sizes, parts)
     show(report.preamble(record))
     comparisons: list[Comparison] = []
@@ -68,6 +75,7 @@ def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
         case "train":
             return [models.training(size, setting)]
         case "decode":
+            size = models.affordable(size, setting)
             forms = weights.decode_forms(size, setting)
             return [
                 *models.decode(size, setting),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 from companion.transformer import Transformer
 
-UPDATES = 300
+UPDATES, SECONDS = 300, 120.0
 """At most, to learn the text by heart."""
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 ONES = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -72,14 +73,16 @@ def decode_drafts(size: Size, setting: Setting) -> Comparison:
 
 
 def learned(config: ModelConfig, text: list[int], device: torch.device) -> Transformer:
-    """A new model that has learned a text by heart, or as much of it as `UPDATES` updates on it allow."""
+    """A new model that has learned a text by heart, or as much of it as `UPDATES` updates and `SECONDS`
+    seconds allow."""
     model = drawn(config).to(device)
     tokens = torch.tensor([text], device=device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.08 / config.d_model**0.5 / 2, weight_decay=0.0)
     model.train()
+    until = time.perf_counter() + SECONDS
     for _ in range(UPDATES):
         logits = model(tokens[:, :-1]).logits
-        if bool((logits.argmax(-1) == tokens[:, 1:]).all()):
+        if bool((logits.argmax(-1) == tokens[:, 1:]).all()) or time.perf_counter() > until:
             break
         optimizer.zero_grad()
         F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()

@@ -18,6 +18,9 @@ import torch
 
 from companion.ground.fields import require_whole
 
+FEWEST = 3
+"""Rounds that there are at least where patience ends, so that a median is one."""
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -52,13 +55,15 @@ def interleaved(
     rounds: int,
     device: torch.device | str = "cpu",
     least: float = 0.03,
+    patience: float = math.inf,
     seed: int = 0,
     tick: Callable[[], Any] = lambda: None,
 ) -> dict[str, list[float]]:
     """Seconds of each run in each of `rounds` rounds, after warm-up runs.
 
-    least:  seconds that a sample takes at least: quicker runs are repeated within it and their mean is the sample.
-    tick:   called after each sample, for a progress bar.
+    least:     seconds that a sample takes at least: quicker runs are repeated within it and their mean is the sample.
+    patience:  seconds after which no further round begins, once there are `FEWEST` of them.
+    tick:      called after each sample, for a progress bar.
 
     Raises `ValueError` unless rounds >= 1.
     """
@@ -66,7 +71,9 @@ def interleaved(
     device = torch.device(device)
     repeats = {}
     for name, run in runs.items():
-        _seconds(run, 2, device)  # caches, allocators and clocks settle
+        first = _seconds(run, 1, device)  # caches, allocators and clocks settle
+        if first < 1:
+            _seconds(run, 1, device)
         repeats[name] = max(1, math.ceil(least / max(_seconds(run, 1, device), 1e-9)))
     samples: dict[str, list[float]] = {name: [] for name in runs}
     order = np.random.default_rng(seed)
@@ -74,7 +81,10 @@ def interleaved(
     collecting = gc.isenabled()
     gc.disable()  # a collection would fall on whoever happens to run
     try:
-        for _ in range(rounds):
+        began = time.perf_counter()
+        for done in range(rounds):
+            if done >= FEWEST and time.perf_counter() - began > patience:
+                break
             for name in order.permutation(list(runs)).tolist():
                 samples[name].append(_seconds(runs[name], repeats[name], device))
                 tick()

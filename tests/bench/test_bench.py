@@ -278,6 +278,19 @@ def test_rounds_hold_everybody_once_in_changing_order():
         interleaved(runs, rounds=0)
 
 
+def test_patience_ends_after_three_rounds_at_least():
+    calls = []
+    samples = interleaved({"a": lambda: calls.append(1)}, rounds=8, least=0.0, patience=0.0)
+    assert len(samples["a"]) == 3 and len(calls) == 3 + 3
+    assert len(interleaved({"a": lambda: None}, rounds=8, least=0.0, patience=100.0)["a"]) == 8
+
+
+def test_where_steps_are_slow_fewer_tokens_are_written(setting, monkeypatch):
+    assert models.affordable(TINY, setting) == TINY
+    monkeypatch.setattr(models, "LONGEST", 0.0)
+    assert models.affordable(TINY, setting) == replace(TINY, new=16)
+
+
 def test_a_quick_run_is_repeated_within_a_sample():
     calls = []
     interleaved({"a": lambda: calls.append(1)}, rounds=1, least=1e-3)
