@@ -36,16 +36,25 @@ def unchecked() -> Iterator[None]:
 
 SLOW = (
     "training/test_distributed.py",
-    "selftest/test_selftest.py",
-    "commands/test_train.py",
     "bench/test_bench.py",
-    "bench/test_gpu.py",
-    "training/test_survive.py",
+    "checking/test_sealed.py",
     "course/release/test_leaks.py",
+    "commands/test_translate.py",
+    "files/test_releases.py",
+    "commands/test_commands.py",
+    "course/release/test_nbgrader.py",
+    "bench/test_gpu.py",
+    "selftest/test_selftest.py",
+    "commands/test_generate.py",
+    "files/test_odd_folders.py",
+    "course/grading/test_submissions.py",
+    "commands/test_train.py",
+    "training/test_survive.py",
     "files/test_published.py",
     "data/test_published_tokenizers.py",
 )
-"""The files that take longest, longest first: they train, start processes or hold another library beside ours."""
+"""The files that take longest, longest first: they train, start processes, try every exercise or hold another library
+beside ours."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -64,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {here / name: place for place, name in enumerate(SLOW)}
 
     def place(item: pytest.Item) -> int:
-        lesson = item.path.suffix == ".ipynb" and item.path.parent.name == "notebooks"
+        lesson = item.path.suffix == ".ipynb" and item.path.parent.name in ("notebooks", "deeper")
         return slow.get(item.path, len(slow) if lesson else len(slow) + 1)
 
     for item in items:

@@ -1,7 +1,7 @@
 """Small runs to be trained by one process or by several, and what one of several does for a test.
 
-`python tests/processes.py WORLD PARTS FOLDER` is as many as are wanted, forked once PyTorch is imported; `launch`
-starts them and waits.
+`python tests/processes.py WORLD PARTS FOLDER` is as many as are wanted, forked once PyTorch and the compiler that its
+optimizers load are imported; `launch` starts them and waits.
 """
 
 import json
@@ -280,6 +280,9 @@ def launch(world: int, parts: str, folder: Path, seconds: float = 250) -> list[t
 
 def main(world: str, parts: str, folder: str) -> None:
     """Become `world` processes, and wait for all of them."""
+    import torch._dynamo  # once for all of them
+    import torch.distributed.fsdp  # noqa: F401
+
     started = []
     for rank in range(int(world)):
         pid = os.fork()

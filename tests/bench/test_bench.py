@@ -38,7 +38,7 @@ def setting():
 @pytest.fixture
 def few_sequences(monkeypatch):
     """Of those that are written at a time: enough that most batches fill again."""
-    monkeypatch.setattr(batching, "SEQUENCES", 20)
+    monkeypatch.setattr(batching, "SEQUENCES", 17)
 
 
 def names(comparison):

@@ -19,7 +19,7 @@ import yaml
 
 from companion.course.release.documents import document
 from companion.course.release.problem_set import ProblemSet
-from companion.course.release.release import student_files
+from companion.course.release.release import source_notebook, student_files
 from companion.course.seeds import parts
 from companion.ground.atomic import write_atomic
 from companion.ground.readable import count
@@ -43,7 +43,7 @@ def write_template(pset: ProblemSet, secret: bytes, folder: Path) -> None:
     """Write the template repository of a problem set, whole or not at all. Raises as `check_place`."""
     check_place(pset, folder)
     pset = pset.dealt(secret)
-    received = student_files(pset, secret)
+    received = student_files(pset, source_notebook(pset, secret))
     points, scale = public_points(pset)
     told = "a point here is a point of the set" if scale == 1 else f"{scale} points here are one of the set"
     answers = files("companion.course.grading").joinpath("answers.py").read_bytes()

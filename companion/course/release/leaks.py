@@ -15,6 +15,7 @@ import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,13 @@ class Leak:
 
 @dataclass
 class Guarded:
-    """What must not be found, and what it is: as trees, as text without spaces, as bytes."""
+    """What must not be found, and what it is: as trees, as text without spaces, as bytes. Complete once `of` made it:
+    the first search prepares what it looks for."""
 
     trees: dict[str, str] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     data: dict[bytes, str] = field(default_factory=dict)
+    _known: dict[tuple[str, bytes, bool], list[str]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, book: Sequence[Exercise], secret: bytes | None = None, *, public: Iterable[str] = ()) -> Guarded:
@@ -120,6 +123,28 @@ class Guarded:
                 self.texts[bare(", ".join(shown))] = what
         self.texts[repr(first[0])] = what
 
+    @cached_property
+    def _needles(self) -> tuple[_Needles, _Needles]:
+        return _Needles({text.encode(): what for text, what in self.texts.items()}), _Needles(self.data)
+
+    def held_by(self, piece: Piece) -> list[str]:
+        """What of it a piece holds, and markers. The same text is searched once: a notebook says the same of every
+        cell, and what one student receives another receives, too."""
+        is_module = piece.where.endswith(".py")
+        same = piece.text, piece.data, is_module
+        if same not in self._known:
+            self._known[same] = list(self._search(piece, is_module))
+        return self._known[same]
+
+    def _search(self, piece: Piece, is_module: bool) -> Iterator[str]:
+        texts, data = self._needles
+        text = bare(piece.text)
+        yield from texts.found_in(text.encode("utf-8", "surrogatepass"))
+        yield from data.found_in(piece.data)
+        if not is_module and ("BEGINHIDDENTESTS" in text or "BEGINSOLUTION" in text):
+            yield "a marker of hidden tests or of a solution"
+        yield from (self.trees[tree] for tree in fragments(piece.text) if tree in self.trees)
+
 
 def search(folder: Path, guarded: Guarded) -> list[Leak]:
     """Everything guarded that is in the files of a folder, in their names, or in anything coded inside them."""
@@ -128,13 +153,8 @@ def search(folder: Path, guarded: Guarded) -> list[Leak]:
 
 def leaks(folder: Path, guarded: Guarded) -> Iterator[Leak]:
     """The same one after the other, as they are found, with repeats."""
-    texts, data = _Needles({text.encode(): what for text, what in guarded.texts.items()}), _Needles(guarded.data)
-    known: dict[tuple[str, bytes, bool], list[str]] = {}  # a notebook says the same of every cell
     for piece in pieces(folder):
-        same = piece.text, piece.data, piece.where.endswith(".py")
-        if same not in known:
-            known[same] = list(_in_piece(piece, texts, data, guarded.trees))
-        yield from (Leak(piece.where, what) for what in known[same])
+        yield from (Leak(piece.where, what) for what in guarded.held_by(piece))
 
 
 class _Needles:
@@ -145,7 +165,7 @@ class _Needles:
         self.by_beginning: dict[int, list[tuple[bytes, str]]] = {}
         for needle, what in needles.items():
             if needle not in self.short:
-                self.by_beginning.setdefault(int(_beginnings(needle)[0]), []).append((needle, what))
+                self.by_beginning.setdefault(int.from_bytes(needle[:_FIRST], "little"), []).append((needle, what))
         self.wanted = np.array(sorted(self.by_beginning), np.uint32)
         self.likely = np.zeros(2**16, bool)
         self.likely[_slot(self.wanted)] = True
@@ -169,15 +189,6 @@ def _beginnings(data: bytes) -> np.ndarray:
 def _slot(beginnings: np.ndarray) -> np.ndarray:
     """A number below 2**16 for each, spread over all of these (Knuth, The Art of Computer Programming, 6.4)."""
     return (beginnings * np.uint32(2654435761)) >> np.uint32(16)
-
-
-def _in_piece(piece: Piece, texts: _Needles, data: _Needles, trees: Mapping[str, str]) -> Iterator[str]:
-    text = bare(piece.text)
-    yield from texts.found_in(text.encode("utf-8", "surrogatepass"))
-    yield from data.found_in(piece.data)
-    if not piece.where.endswith(".py") and ("BEGINHIDDENTESTS" in text or "BEGINSOLUTION" in text):
-        yield "a marker of hidden tests or of a solution"
-    yield from (trees[tree] for tree in fragments(piece.text) if tree in trees)
 
 
 def bare(text: str) -> str:

@@ -88,13 +88,15 @@ def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
     """The cells that earn an exercise's points: a public and a hidden one for each of its parts."""
     cells = []
     is_whole, knows = len(exercise.groups) < 2, not is_constant(exercise)
+    seeds = hidden_seeds(secret, exercise.id)[: None if knows else 1]
+    keys = ", ".join(f'"""\n{key_text(seal(exercise, seed, mistakes=False))}\n"""' for seed in seeds)
     for number, part in enumerate(parts(exercise), 1):
         end, group = ("", "") if is_whole else (f"_{number}", f", group={number}")
         if knows or number == 1:  # what a student's check knows of a fixed result is the same for all parts
             asked = f'check("{exercise.id}"{group if knows else ""})'
             cell = code(f"from {PACKAGE} import check\n\n{asked}", tags=["raises-exception"])
             cells.append(graded(f"public_{place}{end}", part.public, cell))
-        hidden = code(_hidden(exercise, part.hidden, secret, group))
+        hidden = code(_hidden(exercise, part.hidden, keys + group))
         cells.append(graded(f"hidden_{place}{end}", part.hidden, hidden))
     return cells
 
@@ -113,10 +115,10 @@ def _public_key(exercise: Exercise) -> bytes:
     return seal(exercise, PUBLIC_SEED, mistakes=not is_question(exercise.id), knows_answers=not is_constant(exercise))
 
 
-def student_files(pset: ProblemSet, secret: bytes) -> dict[str, bytes]:
-    """What a student receives: contents by path."""
+def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
+    """What a student receives: contents by path. `source`: the instructor's notebook."""
     return {
-        f"{pset.name}.ipynb": to_text(released(source_notebook(pset, secret))).encode(),
+        f"{pset.name}.ipynb": to_text(released(source)).encode(),
         "TUTOR.md": document("TUTOR.md").encode(),
         **checks(pset),
     }
@@ -129,8 +131,9 @@ def release(pset: ProblemSet, secret: bytes, out: Path) -> list[Path]:
     """
     places = check_free(pset, out)
     pset = pset.dealt(secret)
-    received = student_files(pset, secret)
-    kept = received | {f"{pset.name}.ipynb": to_text(source_notebook(pset, secret)).encode()}
+    kept_notebook = source_notebook(pset, secret)
+    received = student_files(pset, kept_notebook)
+    kept = received | {f"{pset.name}.ipynb": to_text(kept_notebook).encode()}
     out.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=out))
     try:
@@ -181,12 +184,9 @@ def _worth(exercise: Exercise) -> str:
     return f"{told}. Each group of cases earns its own, if the first one is right: {group_points(exercise)}"
 
 
-def _hidden(exercise: Exercise, points: float, secret: bytes, group: str) -> str:
-    seeds = hidden_seeds(secret, exercise.id)[: 1 if is_constant(exercise) else None]
-    texts = (key_text(seal(exercise, seed, mistakes=False)) for seed in seeds)
-    arguments = ", ".join(f'"""\n{text}\n"""' for text in texts)
+def _hidden(exercise: Exercise, points: float, arguments: str) -> str:
     return (
         f"# The hidden check of {exercise.id}: {count(points, 'point')}.\n"
         f"### BEGIN HIDDEN TESTS\nfrom {PACKAGE} import check_hidden\n\n"
-        f"check_hidden({arguments}{group})\n### END HIDDEN TESTS"
+        f"check_hidden({arguments})\n### END HIDDEN TESTS"
     )

@@ -34,11 +34,22 @@ CURIOUS = (
 )
 
 
+NBGRADER = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from authoring import kernels
+from nbgrader.apps.nbgraderapp import main
+kernels.use()
+main()
+"""
+"""With kernels that are there at once: every student's notebook wants PyTorch, which takes longer than to grade it."""
+
+
 def run(course, *arguments):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("JUPYTER")}
     environment |= {"OMP_NUM_THREADS": "1", "JUPYTER_CONFIG_DIR": str(course), "IPYTHONDIR": str(course / ".ipython")}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it calls alembic
-    command = [sys.executable, "-m", "nbgrader", *arguments]
+    command = [sys.executable, "-c", NBGRADER, str(Path(__file__).parents[3]), *arguments]
     done = subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
