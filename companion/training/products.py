@@ -2,8 +2,8 @@
 
 PyTorch hands x W^T in fp32, and the two products of its backward pass, to MKL. MKL takes its kernels for AVX-512 on
 Intel's processors alone; on others those of AVX2. oneDNN, which comes with PyTorch too, asks what the processor can do
-and not who made it. How much that is depends on how wide the units behind AVX-512 are: a tenth of a product where they
-are those of AVX2, up to half of it where they are twice as wide.
+and not who made it. That is a tenth of the time of a product where AVX-512 runs on the units of AVX2 (measured on a
+Zen 4), and should be more where its units are twice as wide.
 
 The results differ in their last digits. So which library calculates follows from the machine and the size of the model
 alone, and is never timed: a run that is stopped and goes on calculates as one that was not stopped.
@@ -62,12 +62,16 @@ class ByOneDNN(TorchFunctionMode):
     PyTorch."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.linear and _fits(*args, **(kwargs or {})):
-            return _Linear.apply(*args, **(kwargs or {}))
+        if func is F.linear and _fits(*(given := _given(*args, **(kwargs or {})))):
+            return _Linear.apply(*given)
         return func(*args, **(kwargs or {}))
 
 
-def _fits(input: Any, weight: Any, bias: Any = None) -> bool:
+def _given(input: Any, weight: Any, bias: Any = None) -> tuple[Any, Any, Any]:
+    return input, weight, bias
+
+
+def _fits(input: Any, weight: Any, bias: Any) -> bool:
     if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
         return False
     for tensor in (input, weight) if bias is None else (input, weight, bias):
@@ -87,7 +91,7 @@ class _Linear(torch.autograd.Function):
     """`F.linear` by oneDNN. Where a gradient is to be differentiated again, it is made of PyTorch's own products."""
 
     @staticmethod
-    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(input, weight)
         ctx.biased = bias is not None
         return _product(input, weight, bias)
@@ -97,8 +101,8 @@ class _Linear(torch.autograd.Function):
         input, weight = ctx.saved_tensors
         again = torch.is_grad_enabled()
         wants = ctx.needs_input_grad
-        found: list[Tensor | None] = [None] * len(wants)
-        grad = grad.contiguous()  # of a sum it is one number, expanded
+        found: list[Tensor | None] = [None] * 3
+        grad = grad.contiguous()  # here, and not in each of the products
         if wants[0]:
             found[0] = grad @ weight if again else _product(grad, weight.t())
         rows, entering = grad.flatten(0, -2), input.flatten(0, -2)
@@ -111,7 +115,6 @@ class _Linear(torch.autograd.Function):
 
 def _outer(rows: Float[Tensor, "row out"], entering: Float[Tensor, "row d_in"]) -> Float[Tensor, "out d_in"]:
     """rows^T entering. The kernel lays its first factor out anew; that is to be the smaller one."""
-    entering = entering.contiguous()
     if rows.shape[1] <= entering.shape[1]:
         return _product(rows.t(), entering.t())
     return _product(entering.t(), rows.t()).t().contiguous()

@@ -52,6 +52,7 @@ def test_values_and_gradients_are_those_of_a_linear_layer(any_size, axes, out, b
         x = x.requires_grad_()
         with ByOneDNN():
             y = layer(x)
+            assert torch.equal(y, F.linear(x, weight=layer.weight, bias=layer.bias))
         assert y.grad_fn.name() == BY_ONEDNN and y.shape == (*axes, out)
         truth = x.detach().double().requires_grad_()
         expected = exactly(truth)
