@@ -86,18 +86,19 @@ def training(size: Size, setting: Setting) -> Comparison:
         expected = ours(inputs).logits
     steps: dict[str, Callable[[], tuple[float, float]]] = {}
     settings = TrainingConfig(updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0)
+    trainer = Trainer(ours, lambda _: (inputs, targets), settings, precision=setting.precision, compile=setting.compile)
+    fused = bool(trainer.optimizer.defaults["fused"])
     for name, peer in built_peers(ours, comparison):
         try:
             peer.model.to(device).eval()
             with torch.no_grad():
                 why = differs(expected, peer.logits(inputs), "logits", precision="fp32")
             if why is None:
-                steps[name] = _plain_step(peer, inputs, targets, settings, setting)
+                steps[name] = _plain_step(peer, inputs, targets, settings, setting, fused=fused)
             else:
                 comparison.omit(name, "differs", why)
         except Exception as error:  # whatever somebody else's code raises must not end the comparison
             comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
-    trainer = Trainer(ours, lambda _: (inputs, targets), settings, precision=setting.precision, compile=setting.compile)
 
     def update() -> tuple[float, float]:
         done = trainer.update()
@@ -122,7 +123,7 @@ def training(size: Size, setting: Setting) -> Comparison:
 
 
 def _plain_step(
-    peer: peers.Peer, inputs: Tensor, targets: Tensor, settings: TrainingConfig, setting: Setting
+    peer: peers.Peer, inputs: Tensor, targets: Tensor, settings: TrainingConfig, setting: Setting, *, fused: bool
 ) -> Callable[[], tuple[float, float]]:
     """The shortest loop that makes the same update; gives the loss and the gradient's norm."""
     model = peer.model
@@ -132,7 +133,7 @@ def _plain_step(
         lr=settings.learning_rate,
         betas=settings.betas,
         weight_decay=settings.weight_decay,
-        fused=setting.device.type == "cuda",
+        fused=fused,
     )
     logits = torch.compile(peer.logits) if setting.compile else peer.logits
     model.train()

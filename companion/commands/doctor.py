@@ -14,7 +14,6 @@ import sys
 import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -24,6 +23,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
 from companion.ground.installed import installed
+from companion.ground.processor import SETTINGS, processor, processor_flags, processors
 from companion.ground.readable import count
 
 if TYPE_CHECKING:
@@ -35,43 +35,6 @@ WIDTH = 79
 """Columns of the receipt."""
 CHECKOUT = Path(__file__).resolve().parents[2]
 
-SETTINGS: dict[str, dict[str, str]] = {
-    "ATEN_CPU_CAPABILITY": {"default": "", "avx2": "avx2", "avx512": "avx512f"},
-    "MKL_ENABLE_INSTRUCTIONS": {
-        "SSE4_2": "sse4_2",
-        "AVX": "avx",
-        "AVX2": "avx2",
-        "AVX2_E1": "avx_vnni",
-        "AVX512": "avx512f",
-        "AVX512_E1": "avx512_vnni",
-        "AVX512_E2": "avx512_vnni",
-        "AVX512_E3": "avx512_bf16",
-        "AVX512_E4": "amx_bf16",
-    },
-    "MKL_CBWR": {
-        "AUTO": "",
-        "COMPATIBLE": "",
-        "SSE4_2": "sse4_2",
-        "AVX": "avx",
-        "AVX2": "avx2",
-        "AVX512": "avx512f",
-        "AVX512_E1": "avx512_vnni",
-    },
-    "ONEDNN_MAX_CPU_ISA": {
-        "ALL": "",
-        "DEFAULT": "",
-        "SSE41": "sse4_1",
-        "AVX": "avx",
-        "AVX2": "avx2",
-        "AVX2_VNNI": "avx_vnni",
-        "AVX512_CORE": "avx512bw",
-        "AVX512_CORE_VNNI": "avx512_vnni",
-        "AVX512_CORE_BF16": "avx512_bf16",
-        "AVX512_CORE_FP16": "avx512_fp16",
-        "AVX512_CORE_AMX": "amx_bf16",
-    },
-}
-"""What chooses kernels on x86: each value, and the flag of the processor that it needs (empty: none)."""
 NOTED = (*SETTINGS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG")
 """The variables of the environment that the receipt shows."""
 
@@ -223,6 +186,8 @@ def hardware() -> list[str]:
     """The machine, its kernels, threads and GPUs."""
     import torch
 
+    from companion.training import products
+
     built = torch.__config__.show()
     kernels = [f"{torch.backends.cpu.get_cpu_capability()} (ATen)"]
     for name, pattern in (("MKL", r"Math Kernel Library Version (\S+?)(?:-Product)? "), ("oneDNN", r"MKL-DNN v(\S+)")):
@@ -231,6 +196,8 @@ def hardware() -> list[str]:
     blas = re.search(r"BLAS_INFO=(\w+)", built)
     if blas and blas[1] != "mkl":
         kernels.append(f"BLAS: {blas[1]}")
+    if products.onednn_pays():
+        kernels.append("oneDNN multiplies in training")
     if not torch.backends.mkldnn.enabled:
         kernels.append("oneDNN switched off")
     if (precision := torch.get_float32_matmul_precision()) != "highest":
@@ -260,41 +227,6 @@ def gpu() -> str:
     many = f"{len(names)} x " if len(names) > 1 else ""
     half = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
     return f"{many}{names[0]}, {first.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}, {half}"
-
-
-def processor() -> str:
-    """The processor's name as its maker wrote it, as far as the system tells."""
-    for line in _cpuinfo():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return " ".join(value.split())
-    if platform.system() == "Darwin":
-        with suppress(OSError):
-            asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
-            if name := subprocess.run(asked, capture_output=True, text=True).stdout.strip():
-                return name
-    return platform.processor() or "a processor without a name"
-
-
-def processors() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def processor_flags() -> set[str] | None:
-    """What the processor can do, in Linux's words; `None` where the system does not tell."""
-    for line in _cpuinfo():
-        name, _, value = line.partition(":")
-        if name.strip() == "flags":
-            return set(value.split())
-    return None
-
-
-def _cpuinfo() -> list[str]:
-    try:
-        return Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return []
 
 
 def memory() -> str:

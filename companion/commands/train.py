@@ -16,6 +16,7 @@ from jsonargparse import ActionConfigFile, Namespace
 from companion.commands.limits import REFUSED, must_be_writable, must_have_room, read_settings
 from companion.commands.parser import Parser
 from companion.commands.resuming import check_same_data, check_same_model, check_same_settings, with_its_data
+from companion.ground.heap import keep_memory
 from companion.ground.quantities import flag_type
 from companion.training import report
 from companion.training.settings import (
@@ -177,6 +178,8 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
     folder.check_ours()
     again = command(arguments)
     device = find_device(settings.device)
+    if device.type == "cpu":
+        keep_memory()
     must_have_room(settings, device, processes_launched())
     processes = start_processes(
         device, shard=settings.shard, expert_parallel=settings.expert_parallel, arguments=arguments

@@ -20,10 +20,19 @@ from companion.layers.masks import documents, materialize
 from companion.layers.moe import RoutingStats
 from companion.layers.wide import wide, wide_dtype
 
-WHOLE = 2**26
-"""Up to so many logits (256 MB in fp32) the cross-entropy is computed at once."""
-CHUNK = 2**24
-"""How many are computed at once where there are more."""
+
+class Limits(NamedTuple):
+    """Up to how many logits the cross-entropy is computed at once, and of how many at a time where there are more."""
+
+    whole: int
+    chunk: int
+
+
+ON_CPU = Limits(whole=2**22, chunk=2**18)
+"""A chunk of 1 MB in fp32 stays in a core's cache; from 16 MB on, that takes half of the time."""
+ELSEWHERE = Limits(whole=2**26, chunk=2**24)
+"""For memory: 256 MB in fp32 at once."""
+
 
 Batch = tuple[Tensor, ...]
 """What a loss takes besides the model: ids, targets, lengths ..., each with one entry for each row."""
@@ -56,9 +65,9 @@ def cross_entropy_sum(
     several batches is divided once, by all tokens. Computed in fp32 or better, whatever the dtype of `logits`.
     Positions with the target `IGNORE` count for nothing and get no gradient.
 
-    Of more than `WHOLE` logits, some tokens' at a time: beside the logits and their gradient, in their own dtype, no
-    table of tokens by vocab is made, where the plain formula makes five in fp32 (at 16 x 1,024 tokens and 50,257 ids
-    3.3 GB each). The same sum up to rounding; its gradient cannot be differentiated again.
+    Of more than `Limits.whole` logits, some tokens' at a time: beside the logits and their gradient, in their own
+    dtype, no table of tokens by vocab is made, where the plain formula makes five in fp32 (at 16 x 1,024 tokens and
+    50,257 ids 3.3 GB each). The same sum up to rounding; its gradient cannot be differentiated again.
 
     Raises `ValueError` unless 0 <= smoothing < 1, and targets are whole numbers, one for each token.
     """
@@ -68,55 +77,67 @@ def cross_entropy_sum(
         raise ValueError(
             f"targets is {described(targets)}: expected int64 of shape {tuple(logits.shape[:2])}, one for each token"
         )
-    if logits.numel() > WHOLE:
+    scored = targets != IGNORE
+    if logits.numel() > _limits(logits).whole:
+        if logits.is_cpu and len(wrong := targets[scored & ((targets < 0) | (targets >= logits.shape[-1]))]):
+            raise ValueError(f"targets: Target {int(wrong[0])} is out of bounds.; {_ids_of(logits)}")
         total = _InChunks.apply(logits.flatten(0, 1), targets.flatten(), smoothing)
-        return total, (targets != IGNORE).sum()
+        return total, scored.sum()
     z = wide(logits)
     try:
         total = F.cross_entropy(z.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     except IndexError as error:  # the CPU looks; a GPU ends the process
-        raise ValueError(f"targets: {error}; expected ids from 0 to {logits.shape[-1] - 1}, or {IGNORE}") from None
-    scored = targets != IGNORE
+        raise ValueError(f"targets: {error}; {_ids_of(logits)}") from None
     if smoothing:
         even = -(z.log_softmax(-1).mean(-1) * scored).sum()
         total = (1 - smoothing) * total + smoothing * even
     return total, scored.sum()
 
 
+def _ids_of(logits: Tensor) -> str:
+    return f"expected ids from 0 to {logits.shape[-1] - 1}, or {IGNORE}"
+
+
+def _limits(logits: Tensor) -> Limits:
+    return ON_CPU if logits.is_cpu else ELSEWHERE
+
+
 class _InChunks(torch.autograd.Function):
-    """`cross_entropy_sum` of (token, vocab) logits, `CHUNK` of them at a time. The gradient is computed again from the
-    logits and each token's log-sum-exp: p - q, with q the smoothed target."""
+    """`cross_entropy_sum` of (token, vocab) logits, some tokens at a time. The gradient, p - q with q the smoothed
+    target, falls out beside the loss: of the same exponentials, so it is made in the forward pass and kept."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
-        rows = max(1, CHUNK // logits.shape[1])
-        sums, total = [], torch.zeros((), dtype=wide_dtype(logits.dtype), device=logits.device)
-        for some, right in zip(logits.split(rows), targets.split(rows), strict=True):
-            z = wide(some)
-            sums.append(z.logsumexp(-1))
-            nats = sums[-1] - z.gather(1, right.clamp(min=0)[:, None])[:, 0]
+        rows = max(1, _limits(logits).chunk // logits.shape[1])
+        keep = ctx.needs_input_grad[0]
+        nats = torch.empty(len(logits), dtype=wide_dtype(logits.dtype), device=logits.device)
+        found = torch.empty_like(logits) if keep else logits
+        parts = (tensor.split(rows) for tensor in (logits, targets, nats, found))
+        for some, right, each, out in zip(*parts, strict=True):
+            z, places = wide(some), right.clamp(min=0)[:, None]
+            most = z.amax(-1, keepdim=True)
+            p = (z - most).exp_()
+            sums = p.sum(-1, keepdim=True)
+            lost = sums.log() + most
+            each.copy_((lost - z.gather(1, places))[:, 0])
             if smoothing:
-                nats = (1 - smoothing) * nats + smoothing * (sums[-1] - z.mean(-1))
-            total += nats.masked_fill(right == IGNORE, 0.0).sum()
-        ctx.save_for_backward(logits, targets, torch.cat(sums))
-        ctx.smoothing, ctx.rows = smoothing, rows
-        return total
+                each.mul_(1 - smoothing).add_(lost[:, 0] - z.mean(-1), alpha=smoothing)
+            if keep:
+                p /= sums
+                if smoothing:
+                    p -= smoothing / p.shape[1]
+                p.scatter_add_(1, places, p.new_full(places.shape, smoothing - 1))
+                # Filled, not multiplied by zero: what nobody asked for may be no number.
+                out.copy_(p.masked_fill_((right == IGNORE)[:, None], 0.0))
+        if keep:
+            ctx.save_for_backward(found)
+        return nats.masked_fill_(targets == IGNORE, 0.0).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        logits, targets, sums = ctx.saved_tensors
-        found = torch.empty_like(logits)
-        parts = (tensor.split(ctx.rows) for tensor in (logits, targets, sums, found))
-        for some, right, logsumexp, out in zip(*parts, strict=True):
-            gradient = (wide(some) - logsumexp[:, None]).exp_()
-            if ctx.smoothing:
-                gradient -= ctx.smoothing / gradient.shape[1]
-            places = right.clamp(min=0)[:, None]
-            gradient.scatter_add_(1, places, gradient.new_full(places.shape, ctx.smoothing - 1))
-            # Filled, not multiplied by zero: what nobody asked for may be no number.
-            out.copy_(gradient.mul_(grad).masked_fill_((right == IGNORE)[:, None], 0.0))
-        return found, None, None
+        (found,) = ctx.saved_tensors
+        return found * grad, None, None
 
 
 def routing_loss(

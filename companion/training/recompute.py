@@ -6,12 +6,13 @@ top, for a model several times as deep or a batch several times as large. The gr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import _get_current_function_mode
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 
@@ -37,6 +38,15 @@ def _twice(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """What to run in now, and again: a mode of now, which draws for several processes, is not there any more then."""
-    mode = _get_current_dispatch_mode()
-    return nullcontext(), nullcontext() if mode is None else mode
+    """What to run in now, and again: the modes of now, of which one draws for several processes and one chooses
+    kernels, are not there any more then."""
+    modes = (_get_current_dispatch_mode(), _get_current_function_mode())
+    return nullcontext(), _within([mode for mode in modes if mode is not None])
+
+
+@contextmanager
+def _within(modes: Sequence[AbstractContextManager[Any]]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
+        yield

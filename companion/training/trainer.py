@@ -24,6 +24,7 @@ from companion.training.evaluation import Evaluation, evaluate
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
 from companion.training.precision import PRECISIONS, autocast, derived_seed, tf32
+from companion.training.products import is_large, products
 from companion.training.recompute import recompute as run_blocks_again
 from companion.training.schedule import Schedule, learning_rate
 from companion.transformer import Transformer
@@ -162,6 +163,8 @@ class Trainer:
             run_blocks_again(model)
         self._objective = self.parallel.prepare(model, lambda *batch: self.loss(*batch), compile)
         self.device = next(model.parameters()).device
+        alone = self.parallel.world == 1
+        self._products = products(self.parameters, self.device, precision, plain=alone and not compile)
         on_gpu = self.device.type == "cuda"
         self._batches: Callable[[int], Batch] = lambda number: self.batches(number)
         if on_gpu:
@@ -170,7 +173,8 @@ class Trainer:
         self._steered = bool(self._experts) and (
             config.balance_loss > 0 or config.z_loss > 0 or any(moe.bias is not None for moe in self._experts)
         )
-        self.optimizer = adamw(model, weight_decay=config.weight_decay, betas=config.betas, fused=on_gpu)
+        fused = on_gpu or (alone and self.device.type == "cpu" and is_large(self.parameters))
+        self.optimizer = adamw(model, weight_decay=config.weight_decay, betas=config.betas, fused=fused)
 
     def update(self) -> Update:
         """One step of the optimizer on `accumulate` micro-batches.
@@ -315,7 +319,7 @@ class Trainer:
         belong to it."""
         seed = derived_seed(self.config.seed, self.done * self.config.accumulate + i)
         own = [tensor.to(self.device, non_blocking=True) for tensor in self.parallel.share(batch)]
-        with self.parallel.drawing(seed, len(batch[-1])), autocast(self.device, self.precision):
+        with self.parallel.drawing(seed, len(batch[-1])), autocast(self.device, self.precision), self._products:
             scored = self._objective(*own)
         if self._steered and len(scored.routing) != len(self._experts):
             raise ValueError(

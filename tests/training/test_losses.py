@@ -99,8 +99,7 @@ def test_the_loss_in_chunks_is_the_whole_loss_and_so_is_its_gradient(monkeypatch
     targets[1, 2:4] = IGNORE
     outcomes = []
     for whole in (10**9, 0):
-        monkeypatch.setattr(losses, "WHOLE", whole)
-        monkeypatch.setattr(losses, "CHUNK", chunk)
+        monkeypatch.setattr(losses, "ON_CPU", losses.Limits(whole, chunk))
         total, count = cross_entropy_sum(logits, targets, smoothing=smoothing)
         (gradient,) = torch.autograd.grad(0.7 * total, logits)
         outcomes.append((total, count, gradient))
@@ -113,6 +112,16 @@ def test_the_loss_in_chunks_is_the_whole_loss_and_so_is_its_gradient(monkeypatch
         logits[1, 2:4] = math.nan
     total, _ = cross_entropy_sum(logits, targets, smoothing=smoothing)
     assert total.isfinite() and torch.autograd.grad(total, logits)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("wrong", [-1, 7, 70])
+def test_a_target_that_is_no_id_is_named_in_chunks_and_at_once(monkeypatch, wrong) -> None:
+    for whole in (10**9, 0):
+        monkeypatch.setattr(losses, "ON_CPU", losses.Limits(whole, chunk=14))
+        with pytest.raises(
+            ValueError, match=f"^targets: Target {wrong} is out of .*; expected ids from 0 to 6, or -100"
+        ):
+            cross_entropy_sum(torch.zeros(1, 3, 7), torch.tensor([[2, wrong, IGNORE]]))
 
 
 def test_in_chunks_no_table_of_tokens_by_vocab_is_kept_beside_the_logits(monkeypatch) -> None:
@@ -134,8 +143,7 @@ def test_in_chunks_no_table_of_tokens_by_vocab_is_kept_beside_the_logits(monkeyp
     kept: dict[int, int] = {}
     wide: dict[int, int] = {}
     for whole in (10**9, 0):
-        monkeypatch.setattr(losses, "WHOLE", whole)
-        monkeypatch.setattr(losses, "CHUNK", 8 * 512)
+        monkeypatch.setattr(losses, "ON_CPU", losses.Limits(whole, chunk=8 * 512))
         storages: dict[int, int] = {}
 
         def pack(tensor, storages=storages):

@@ -1,0 +1,87 @@
+"""This machine's processor, as the system describes it, and the variables that choose its kernels. Without torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+SETTINGS: dict[str, dict[str, str]] = {
+    "ATEN_CPU_CAPABILITY": {"default": "", "avx2": "avx2", "avx512": "avx512f"},
+    "MKL_ENABLE_INSTRUCTIONS": {
+        "SSE4_2": "sse4_2",
+        "AVX": "avx",
+        "AVX2": "avx2",
+        "AVX2_E1": "avx_vnni",
+        "AVX512": "avx512f",
+        "AVX512_E1": "avx512_vnni",
+        "AVX512_E2": "avx512_vnni",
+        "AVX512_E3": "avx512_bf16",
+        "AVX512_E4": "amx_bf16",
+    },
+    "MKL_CBWR": {
+        "AUTO": "",
+        "COMPATIBLE": "",
+        "SSE4_2": "sse4_2",
+        "AVX": "avx",
+        "AVX2": "avx2",
+        "AVX512": "avx512f",
+        "AVX512_E1": "avx512_vnni",
+    },
+    "ONEDNN_MAX_CPU_ISA": {
+        "ALL": "",
+        "DEFAULT": "",
+        "SSE41": "sse4_1",
+        "AVX": "avx",
+        "AVX2": "avx2",
+        "AVX2_VNNI": "avx_vnni",
+        "AVX512_CORE": "avx512bw",
+        "AVX512_CORE_VNNI": "avx512_vnni",
+        "AVX512_CORE_BF16": "avx512_bf16",
+        "AVX512_CORE_FP16": "avx512_fp16",
+        "AVX512_CORE_AMX": "amx_bf16",
+    },
+}
+"""What chooses kernels on x86: each value, and the flag of the processor that it needs (empty: none)."""
+
+
+def processor() -> str:
+    """The processor's name as its maker wrote it, as far as the system tells."""
+    if name := _told("model name"):
+        return " ".join(name.split())
+    if platform.system() == "Darwin":
+        with suppress(OSError):
+            asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            if name := subprocess.run(asked, capture_output=True, text=True).stdout.strip():
+                return name
+    return platform.processor() or "a processor without a name"
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def maker() -> str:
+    """Whose it is, in its own words (`AuthenticAMD`, `GenuineIntel`); empty where the system does not tell."""
+    # Windows has it at the end of the name: AMD64 Family 25 Model 17 Stepping 1, AuthenticAMD.
+    return _told("vendor_id") or platform.processor().rpartition(", ")[2]
+
+
+def processor_flags() -> set[str] | None:
+    """What the processor can do, in Linux's words; `None` where the system does not tell."""
+    return set(_told("flags").split()) or None
+
+
+@cache
+def _told(field: str) -> str:
+    """What Linux says of the first processor; empty where it does not."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return ""
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in pairs if name.strip() == field), "")
