@@ -130,7 +130,7 @@ def parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     _check(flags)
-    from companion.generation.decoding import keep_programs
+    from companion.generation.programs import keep_programs
     from companion.generation.rules import Rules
     from companion.generation.sampling import Sampling
     from companion.ground.device import find_device

@@ -271,7 +271,7 @@ def _generate(
     # A compiled step never reads all slots: a view of all of them is contiguous, as others are not, and for a compiler
     # that is another program.
     slots = -(-(max(map(len, prompts)) + steps - 1) // bucket) * bucket + (bucket if compile else 0)
-    next_logits: Callable[..., tuple[Tensor, KVCache]] = compiled_decode if compile else decode
+    next_logits: Callable[..., tuple[Tensor, KVCache]] = compiled_decode(writer) if compile else decode
     stopped = [False] * len(prompts)
     cache: KVCache | None = None
     memory: Memory | None = None
