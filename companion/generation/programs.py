@@ -20,6 +20,8 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
+from zipfile import ZipFile
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +30,9 @@ from torch import Tensor, nn
 from companion.ground.kept import forget, kept_file
 from companion.layers.cache import CrossCache, KVCache
 from companion.transformer import Memory, Transformer
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 TRACED = ("config", "generation", "ground", "layers")
 """The floors whose text a program may come from, beside `transformer.py`."""
@@ -239,16 +244,34 @@ def _here() -> tuple[object, ...]:
 
 
 def _read(file: Path) -> Program | None:
-    """The program in a file; `None` where there is none, or none that is whole. The file is a zip archive that names
-    every part's checksum, and no pickle is in it."""
-    if not file.is_file():
-        return None
+    """The program in a file; `None` where there is none, or none that is whole. It is a zip archive without a pickle;
+    PyTorch's reader of it does not compare the checksums."""
     try:
         os.utime(file.parent)  # used, so that it is not forgotten
-        # PyTorch's own `torch._inductor.aoti_load_package` makes the same of it, and loads the compiler before.
+        with ZipFile(file) as archive:
+            if archive.testzip() is not None:
+                return None
+        # `torch._inductor.aoti_load_package` makes the same of it, but loads the compiler before.
         return torch._C._aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1).run
-    except Exception:  # whatever PyTorch's reason is, it is made anew
+    except Exception:  # whatever the reason is, it is made anew
         return None
+
+
+def _traced(step: nn.Module, given: list[Tensor], free: list[int | None]) -> ExportedProgram:
+    """The step as one graph. Raises what PyTorch raises for what is none, such as a loop over chosen experts, and
+    `ValueError` for a step with tensors in it that are not among those given."""
+    from torch.export import Dim, export
+
+    with torch.inference_mode(False), torch.no_grad():
+        # What was made in inference mode cannot be traced outside it; nothing is read of it but what it is.
+        likes = [torch.empty_like(x) if x.is_inference() else x for x in given]
+        sizes = [None if axis is None else {axis: Dim.DYNAMIC} for axis in free]
+        traced = export(
+            step, (likes,), dynamic_shapes=(sizes,), strict=False, prefer_deferred_runtime_asserts_over_guards=True
+        )
+    if traced.constants or traced.state_dict:
+        raise ValueError("a kept step held numbers of one model; expected none, because it serves all of a shape")
+    return traced
 
 
 def _make(file: Path, step: nn.Module, given: list[Tensor], free: list[int | None]) -> None:
@@ -256,22 +279,13 @@ def _make(file: Path, step: nn.Module, given: list[Tensor], free: list[int | Non
 
     Raises what PyTorch raises for a step that it cannot write as one program.
     """
-    import torch._inductor
-    from torch.export import Dim, export
-
     folder = file.parent
-    with torch.inference_mode(False), torch.no_grad(), warnings.catch_warnings():
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory(dir=folder.parent) as made:
         warnings.simplefilter("ignore")
-        # What was made in inference mode cannot be traced outside it; nothing is read of it but what it is.
-        likes = [torch.empty_like(x) if x.is_inference() else x for x in given]
-        sizes = [None if axis is None else {axis: Dim.DYNAMIC} for axis in free]
-        whole = export(
-            step, (likes,), dynamic_shapes=(sizes,), strict=False, prefer_deferred_runtime_asserts_over_guards=True
-        )
-        if whole.constants or whole.state_dict:
-            raise ValueError("a program holds no numbers of a model: it would write them for all others")
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            torch._inductor.aoti_compile_and_package(whole, package_path=f"{made}/{file.name}")
-            folder.mkdir(exist_ok=True)
-            os.replace(f"{made}/{file.name}", file)
+        traced = _traced(step, given, free)
+        from torch._inductor import aoti_compile_and_package
+
+        aoti_compile_and_package(traced, package_path=f"{made}/{file.name}")
+        folder.mkdir(exist_ok=True)
+        os.replace(f"{made}/{file.name}", file)
     forget(folder.parent, keep=folder, most=KEPT_BYTES, days=KEPT_DAYS)
