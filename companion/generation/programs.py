@@ -2,7 +2,8 @@
 
 A program (AOTInductor's, with a library of machine code in it) is a function of tensors alone: the weights, the stores
 of the cache and what a step is given. So it serves every checkpoint of a shape, texts of any length and all buckets.
-What it is made for stands in its name, see `_name`; where there is none, `program_for` makes one.
+What it is made for stands in its name, see `_name`; where there is none, it is made. Steps that PyTorch cannot write so,
+and those on other devices than a CPU, are compiled by `torch.compile` as they are without this file.
 
 The folder has to be the reader's own: who can write to it can run programs as the reader.
 """
@@ -42,7 +43,6 @@ KEPT_DAYS = 90.0
 Program = Callable[[list[Tensor]], list[Tensor]]
 """What `inputs_of` lists in, logits (batch, vocab) out; the stores of the cache are written."""
 
-
 _kept: Path | None = None
 """Where `keep_programs` has said that programs are kept."""
 
@@ -65,6 +65,7 @@ def keep_programs() -> Path | None:
     if not os.access(folder, os.W_OK):
         return None
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    _kept = None
     with suppress(OSError):
         steps = folder / "steps"
         steps.mkdir(mode=0o700, exist_ok=True)
