@@ -2,8 +2,8 @@
 
 A program (AOTInductor's, with a library of machine code in it) is a function of tensors alone: the weights, the stores
 of the cache and what a step is given. So it serves every checkpoint of a shape, texts of any length and all buckets.
-What it is made for stands in its name, see `_name`; where there is none, it is made. Steps that PyTorch cannot write so,
-and those on other devices than a CPU, are compiled by `torch.compile` as they are without this file.
+What it is made for stands in its name, see `_name`; where there is none, it is made. Steps that PyTorch cannot write
+so, and those on other devices than a CPU, are compiled by `torch.compile` as they are without this file.
 
 The folder has to be the reader's own: who can write to it can run programs as the reader.
 """
