@@ -114,7 +114,8 @@ def parser() -> Parser:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="compile the decode step: pays for long texts. The programs are kept in .companion/compiled",
+        help="compile the decode step: pays for long texts, or from the second start on, because programs are kept in "
+        ".companion/compiled",
     )
     parser.add_weights()
     parser.add_argument(
@@ -130,7 +131,7 @@ def parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     _check(flags)
-    from companion.generation.decoding import keep_programs
+    from companion.generation.programs import keep_programs
     from companion.generation.rules import Rules
     from companion.generation.sampling import Sampling
     from companion.ground.device import find_device

@@ -5,12 +5,10 @@ An encoder-decoder reads its sources once before that; what the decoder's layers
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -19,10 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
+from companion.generation.programs import programs_of
 from companion.generation.rules import check_ids
 from companion.ground.boundary import described
 from companion.ground.fields import require_whole
-from companion.ground.kept import kept_file
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
@@ -182,33 +180,24 @@ BUCKET = 64
 """Slots by which a compiled decode step sees the cache grow."""
 
 
-def compiled_decode(
-    model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
-) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
-    """`decode`, compiled: shapes and Python numbers change only where the cache enters its next bucket."""
-    cache = cache.ready(1)
-    logits, grown = _compiled()(model, tokens, cache.rounded(model.config.context), memory)
-    return logits, replace(cache.advance(1, grown.writer), lengths=grown.lengths)
+def compiled_decode(model: Transformer) -> Callable[..., tuple[Float[Tensor, "batch vocab"], KVCache]]:
+    """`decode`, compiled, for steps of this model: shapes and Python numbers change only where the cache enters its
+    next bucket. By programs that are kept, where `companion.generation.programs` keeps any and one can be made; else
+    they are compiled for this process."""
+    programs = programs_of(model)
 
+    def step(
+        model: Transformer, tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
+    ) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
+        cache = cache.ready(1)
+        rounded = cache.rounded(model.config.context)
+        logits = None if programs is None else programs.logits(tokens, rounded, memory)
+        if logits is not None:
+            return logits, cache.advance(1, cache.writer)
+        logits, grown = _compiled()(model, tokens, rounded, memory)
+        return logits, replace(cache.advance(1, grown.writer), lengths=grown.lengths)
 
-def keep_programs() -> Path | None:
-    """Let compiled programs be kept in the folder `compiled` of `companion.ground.kept`, where the next process finds
-    them: what it then waits for is the tracing of the step, not the compiler. PyTorch's own place is a temporary
-    folder, which does not outlive the machine's next start.
-
-    Where `TORCHINDUCTOR_CACHE_DIR` names another place, that is taken. Returns the folder, or `None` where it cannot be
-    written to: then nothing changes.
-    """
-    named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    folder = Path(named) if named else kept_file("compiled")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    if not os.access(folder, os.W_OK):
-        return None
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-    return folder
+    return step
 
 
 @lru_cache

@@ -76,7 +76,8 @@ def generate(
     compile:         compile the decode step. Attention then reads the cache in multiples of 64 slots, so that few
                      different shapes occur and one or two compilations serve a text of any length; with experts that
                      are not computed `"grouped"`, one for each new routing, up to PyTorch's limit. They take from
-                     seconds to a minute: it pays for long continuations, or many.
+                     seconds to a minute: it pays for long continuations, or many, unless
+                     `companion.generation.programs` keeps them.
     weights:         the form in which steps read the weights, `companion.generation.weights`: fp32, fp16, bf16, int8,
                      int4, or auto, the fastest here; from a copy that is made once. `None`: as they are. The prompts
                      are read with the model itself.
@@ -271,7 +272,7 @@ def _generate(
     # A compiled step never reads all slots: a view of all of them is contiguous, as others are not, and for a compiler
     # that is another program.
     slots = -(-(max(map(len, prompts)) + steps - 1) // bucket) * bucket + (bucket if compile else 0)
-    next_logits: Callable[..., tuple[Tensor, KVCache]] = compiled_decode if compile else decode
+    next_logits: Callable[..., tuple[Tensor, KVCache]] = compiled_decode(writer) if compile else decode
     stopped = [False] * len(prompts)
     cache: KVCache | None = None
     memory: Memory | None = None

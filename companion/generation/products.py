@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from threading import Lock
 from typing import Any
@@ -56,25 +56,32 @@ class Product(nn.Module):
             packed = weight.device.type == "cpu" and _packs(form)
         self.packed = packed
         make = PACKED[form] if packed else PLAIN[form]
-        self.compute, self.bytes = make(weight)
+        self.function, stored, self.bytes = make(weight)
+        self.compute: Compute = partial(self.function, *stored)
+        # What a compiler reads it reads as buffers, which a program that is kept does not hold.
+        self.places = [f"stored_{place}" for place in range(len(stored))]
+        for place, tensor in zip(self.places, stored, strict=True):
+            self.register_buffer(place, tensor, persistent=False)
         self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
         self.bytes += 0 if bias is None else 4 * len(bias)
-        self.number = next(_numbers)
-        _products[self.number] = self
+        number = next(_numbers)
+        self.register_buffer("number", torch.tensor(number), persistent=False)
+        _products[number] = self
 
     def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
         """The product, in the form of the weights."""
         if x.ndim == 2 and x.dtype == torch.float32 and not torch.compiler.is_compiling():
             return self.compute(x) if self.bias is None else self.compute(x).add_(self.bias)
         flat = x.reshape(-1, x.shape[-1]).float()
-        # A compiler cannot look into a packed matrix: it is given the product as one operation.
-        out = packed_product(flat, self.number, self.out) if self._opaque() else self.compute(flat)
+        if not torch.compiler.is_compiling():
+            out = self.compute(flat)
+        elif self.packed:  # a compiler cannot look into a packed matrix: it is given the product as one operation
+            out = packed_product(flat, self.number, self.out)
+        else:
+            out = self.function(*(getattr(self, place) for place in self.places), flat)
         if self.bias is not None:
             out = out + self.bias
         return out.reshape(*x.shape[:-1], -1).to(x.dtype)
-
-    def _opaque(self) -> bool:
-        return self.packed and torch.compiler.is_compiling()
 
 
 _numbers = count()
@@ -82,21 +89,21 @@ _products: WeakValueDictionary[int, Product] = WeakValueDictionary()
 
 
 @torch.library.custom_op(
-    "companion::packed_product", mutates_args=(), schema="(Tensor x, int number, int out) -> Tensor"
+    "companion::packed_product", mutates_args=(), schema="(Tensor x, Tensor number, int out) -> Tensor"
 )
-def packed_product(x: Tensor, number: int, out: int) -> Tensor:
+def packed_product(x: Tensor, number: Tensor, out: int) -> Tensor:
     """x (row, d_in) times the matrix of the `Product` of that number, (row, out)."""
-    return _products[number].compute(x)
+    return _products[int(number)].compute(x)
 
 
 @packed_product.register_fake
-def _(x: Tensor, number: int, out: int) -> Tensor:
+def _(x: Tensor, number: Tensor, out: int) -> Tensor:
     return x.new_empty(x.shape[0], out)
 
 
 Compute = Callable[[Float[Tensor, "row d_in"]], Float[Tensor, "row out"]]
-Made = tuple[Compute, int]
-"""How to multiply, and the bytes of the matrix with its scales."""
+Made = tuple[Callable[..., Float[Tensor, "row out"]], tuple[Tensor, ...], int]
+"""A function of some tensors and x that multiplies, those tensors, and the bytes of the matrix with its scales."""
 
 
 def _whole_blocks(weight: Tensor) -> Tensor:
@@ -106,13 +113,13 @@ def _whole_blocks(weight: Tensor) -> Tensor:
 
 def _fp32(weight: Tensor) -> Made:
     stored = weight.t().contiguous()
-    return lambda x: x @ stored, stored.nbytes
+    return lambda stored, x: x @ stored, (stored,), stored.nbytes
 
 
 def _half(dtype: torch.dtype) -> Callable[[Tensor], Made]:
     def make(weight: Tensor) -> Made:
         stored = weight.to(dtype)
-        return lambda x: F.linear(x.to(dtype), stored).float(), stored.nbytes
+        return lambda stored, x: F.linear(x.to(dtype), stored).float(), (stored,), stored.nbytes
 
     return make
 
@@ -122,33 +129,37 @@ def _int8(weight: Tensor) -> Made:
     # The kernel would take the scales in bf16 only, too coarse for what every number of a row shares.
     ones = torch.ones_like(scale, dtype=torch.bfloat16)
 
-    def compute(x: Tensor) -> Tensor:
-        return (torch._weight_int8pack_mm(x.to(torch.bfloat16), levels, ones) * scale)[:, : len(weight)]
+    out = len(weight)
 
-    return compute, levels.nbytes + scale.nbytes
+    def compute(levels: Tensor, ones: Tensor, scale: Tensor, x: Tensor) -> Tensor:
+        return (torch._weight_int8pack_mm(x.to(torch.bfloat16), levels, ones) * scale)[:, :out]
+
+    return compute, (levels, ones, scale), levels.nbytes + scale.nbytes
 
 
 def _int4(weight: Tensor) -> Made:
     levels, scales = in_four_bits(_whole_blocks(weight))
 
-    def compute(x: Tensor) -> Tensor:
-        product = torch._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), levels, GROUP, scales)
-        return product[:, : len(weight)].float()
+    out = len(weight)
 
-    return compute, levels.nbytes + scales.nbytes
+    def compute(levels: Tensor, scales: Tensor, x: Tensor) -> Tensor:
+        product = torch._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), levels, GROUP, scales)
+        return product[:, :out].float()
+
+    return compute, (levels, scales), levels.nbytes + scales.nbytes
 
 
 def _packed_fp16(weight: Tensor) -> Made:
     """The kernel widens the weights as it reads them, and takes x in fp32."""
     matrix = torch.ops.quantized.linear_prepack_fp16(weight, None)
     product = torch.ops.quantized.linear_dynamic_fp16
-    return lambda x: product(x, matrix), 2 * weight.numel()
+    return lambda x: product(x, matrix), (), 2 * weight.numel()
 
 
 def _packed_bf16(weight: Tensor) -> Made:
     matrix = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16), 1)
     product = torch.ops.mkldnn._linear_pointwise
-    return lambda x: product(x.to(torch.bfloat16), matrix, None, "none", [], "").float(), 2 * weight.numel()
+    return lambda x: product(x.to(torch.bfloat16), matrix, None, "none", [], "").float(), (), 2 * weight.numel()
 
 
 def _numpy_fp32(weight: Tensor) -> Made:
@@ -161,7 +172,7 @@ def _numpy_fp32(weight: Tensor) -> Made:
             return F.linear(x, stored)
         return torch.from_numpy(np.vecdot(shared, x.numpy()[:, None]))
 
-    return compute, stored.nbytes
+    return compute, (), stored.nbytes
 
 
 FEW = 6
@@ -231,7 +242,7 @@ def _packed_int8(weight: Tensor) -> Made:
         sums = product(whole.view(2 * rows, width), 1.0, LEVELS + 1, matrix).view(2, rows, -1)
         return torch.bmm(level.permute(1, 2, 0), sums.transpose(0, 1)).squeeze(1)
 
-    return compute, weight.numel() + scale.nbytes
+    return compute, (), weight.numel() + scale.nbytes
 
 
 PLAIN: dict[str, Callable[[Tensor], Made]] = {
@@ -292,7 +303,7 @@ def _numpy_is_quicker() -> bool:
     row = torch.ones(1, 512)
     seconds = {}
     for make in (_fp32, _numpy_fp32):
-        products = [make(weight)[0] for weight in weights]
+        products = [partial(function, *stored) for function, stored, _ in map(make, weights)]
         times = []
         for _ in range(6):
             start = time.perf_counter()

@@ -2,12 +2,10 @@
 
 import itertools
 import math
-import os
 import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -679,18 +677,3 @@ def test_threads_that_generate_from_one_model_in_training_write_what_each_writes
             started = [threads.submit(complete, model, [prompt], max_new_tokens=count) for prompt, count in wanted]
             assert [one.result() for one in started] == expected
     assert all(module.training for module in model.modules())
-
-
-def test_compiled_programs_are_kept_in_a_folder_of_their_own(monkeypatch, tmp_path):
-    monkeypatch.setenv("COMPANION_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # put back afterwards, whatever it becomes
-    assert decoding.keep_programs() == tmp_path / "home" / "compiled"
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    assert Path(cache_dir()) == tmp_path / "home" / "compiled" and Path(cache_dir()).is_dir()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))  # who has named a place keeps it
-    assert decoding.keep_programs() == Path(cache_dir()) == tmp_path / "mine"
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("COMPANION_HOME", str(tmp_path / "file"))
-    assert decoding.keep_programs() is None and "TORCHINDUCTOR_CACHE_DIR" not in os.environ

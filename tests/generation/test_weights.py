@@ -247,11 +247,11 @@ def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unc
 
 def test_a_product_that_comes_out_wrong_is_none_that_this_processor_has(monkeypatch):
     possible.cache_clear()
-    monkeypatch.setitem(products.PACKED, "int8", lambda weight: (lambda x: torch.zeros(len(x), len(weight)), 0))
+    monkeypatch.setitem(products.PACKED, "int8", lambda weight: (lambda x: torch.zeros(len(x), len(weight)), (), 0))
     products._packs.cache_clear()
     assert not Product(torch.randn(32, 64), None, "int8").packed and possible("int8", "cpu")
     possible.cache_clear()
-    monkeypatch.setitem(products.PLAIN, "int8", lambda weight: (lambda x: torch.zeros(len(x), len(weight)), 0))
+    monkeypatch.setitem(products.PLAIN, "int8", lambda weight: (lambda x: torch.zeros(len(x), len(weight)), (), 0))
     assert not possible("int8", "cpu") and possible("fp32", "cpu")
     possible.cache_clear()
     products._packs.cache_clear()
@@ -283,14 +283,14 @@ def test_packed_and_plain_kernels_compute_the_same(form):
 
 
 def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pytorch(monkeypatch):
-    monkeypatch.setattr(products, "_numpy_fp32", lambda weight: (lambda x: x, 0))
+    monkeypatch.setattr(products, "_numpy_fp32", lambda weight: (lambda x: x, (), 0))
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     assert products._numpy_is_quicker()
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", str(torch.get_num_threads() + 1))
     assert not products._numpy_is_quicker()
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     slow = torch.randn(1024, 1024)
-    monkeypatch.setattr(products, "_numpy_fp32", lambda weight: (lambda x: slow @ slow, 0))
+    monkeypatch.setattr(products, "_numpy_fp32", lambda weight: (lambda x: slow @ slow, (), 0))
     assert not products._numpy_is_quicker()
 
 

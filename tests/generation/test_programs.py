@@ -1,0 +1,190 @@
+"""Decode steps that are kept: made once for all models of a shape, and read without tracing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from companion import AttentionConfig, FeedForwardConfig, ModelConfig, NormConfig, Transformer
+from companion.generation import programs
+from companion.generation.decoding import prefill
+from companion.generation.weights import prepared
+
+CONFIG = ModelConfig(37, 64, 2, 300, AttentionConfig(4, kv_heads=2), FeedForwardConfig(96))
+
+TRACED = """
+import sys
+
+import torch
+
+from companion import *
+from companion.config.model import MoEConfig, WindowConfig
+from companion.generation import decoding, programs
+from companion.generation.generate import complete
+
+made = {}
+programs._make = lambda file, *step: made.update({file: programs._traced(*step).module()})
+programs._read = lambda file: file in made and (lambda given: [made[file](given)]) or None
+decoding._compiled = lambda: sys.exit("a step went another way")
+programs.keep_programs()
+config = ModelConfig(37, 64, 1, 150, AttentionConfig(4, kv_heads=2), FeedForwardConfig(96))
+prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 1, 2]]
+
+
+def same(kept, config, *lengths, **asked):
+    made.clear()
+    for seed, new in enumerate(lengths):
+        torch.manual_seed(seed)
+        model = Transformer(config)
+        expected = complete(model, max_new_tokens=new, **asked)
+        assert complete(model, max_new_tokens=new, **asked, compile=True) == expected, (config, new)
+    assert len(made) == kept, (config, len(made))
+
+
+# All buckets, and the context's end.
+same(1, config.with_(positions=PositionConfig("learned")), 143, 9, prompts=prompts)
+same(1, config, 70, 9, prompts=[[1, 2]], weights="int8")
+# One before a row is longer than the window, and one from there on; there are fewer columns than slots, then.
+local = AttentionConfig(4, kv_heads=2, window=WindowConfig(20, (True, False)))
+same(2, config.with_(attention=local, layers=2, context=300, moe=MoEConfig(4, 2)), 200, 90, prompts=prompts)
+both = config.with_(stack="encoder_decoder")
+same(1, both, 70, 9, source=[[1, 2, 3], [4, 5, 6, 7]], prompts=[[1], [2, 3]])
+same(1, both, 5, source=[[6]], start=1)  # one key broadcasts, so this is another step
+"""
+
+
+def test_one_traced_step_serves_all_buckets_lengths_and_models_of_a_shape(tmp_path, monkeypatch):
+    """In a process of its own, without the checks of types, through which nothing can be traced; the compiler is left
+    out."""
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
+    subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=300)
+
+
+WRITTEN = """
+import sys
+
+import torch
+
+from companion import AttentionConfig, FeedForwardConfig, ModelConfig, Transformer
+from companion.generation.generate import complete
+from companion.generation.programs import keep_programs
+
+torch.manual_seed(0)
+model = Transformer(ModelConfig(17, 16, 1, 300, AttentionConfig(2), FeedForwardConfig(24)))
+keep_programs()
+asked = {"prompts": [[1, 2, 3]], "max_new_tokens": 70}
+assert complete(model, **asked, compile=True) == complete(model, **asked)
+print("torch._dynamo" in sys.modules or "torch._inductor" in sys.modules)
+"""
+
+
+def test_the_second_process_neither_traces_nor_compiles(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    for loads in ("True", "False"):
+        told = subprocess.run([sys.executable, "-c", WRITTEN], capture_output=True, text=True, timeout=600)
+        assert told.returncode == 0, told.stderr
+        assert told.stdout.split() == [loads]
+    (file,) = tmp_path.rglob("step.pt2")
+    assert [entry.name for entry in file.parents[1].iterdir()] == [file.parent.name], "nothing half written is left"
+    whole = file.read_bytes()
+    assert programs._read(file) is not None
+    middle = whole.index(b"\x7fELF" if b"\x7fELF" in whole else b"main") + 200
+    for damaged in (whole[:-1000], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], b""):
+        file.write_bytes(damaged)
+        assert programs._read(file) is None
+    file.unlink()
+    assert programs._read(file) is None
+
+
+def names(folder: Path, model: Transformer, prompts: list[list[int]], slots: int) -> str:
+    """The name of the program of a model's first step."""
+    kept = programs.Programs(folder, model)
+    with torch.inference_mode():
+        _, cache, _ = prefill(model, prompts, None, slots, 64)
+        cache = cache.rounded(model.config.context)
+        given = programs.inputs_of(kept.weights, torch.zeros(len(prompts), dtype=torch.long), cache, None)
+        free = programs._free(len(kept.weights), given, cache, None)
+        return programs._name(model, list(kept.weights), given, free, programs.situation(cache, None))
+
+
+def test_a_program_is_named_after_all_that_it_is_made_for(tmp_path, monkeypatch):
+    model = Transformer(CONFIG).eval()
+    first = names(tmp_path, model, [[1, 2]], 192)
+    assert names(tmp_path, Transformer(CONFIG).eval(), [[1] * 70], 256) == first
+    others = [
+        names(tmp_path, model, [[1, 2], [3]], 192),
+        names(tmp_path, Transformer(CONFIG).eval().bfloat16(), [[1, 2]], 192),
+        names(tmp_path, Transformer(CONFIG.with_(norm=NormConfig(eps=1e-3))).eval(), [[1, 2]], 192),
+        names(tmp_path, prepared(model, "int8"), [[1, 2]], 192),
+        names(tmp_path, prepared(model, "int4"), [[1, 2]], 192),
+    ]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    others.append(names(tmp_path, model, [[1, 2]], 192))
+    monkeypatch.undo()
+    monkeypatch.setattr(programs, "_here", lambda: ("another PyTorch",))
+    others.append(names(tmp_path, model, [[1, 2]], 192))
+    assert len({first, *others}) == 1 + len(others)
+
+
+def step(kept: programs.Programs) -> torch.Tensor | None:
+    with torch.inference_mode():
+        _, cache, _ = prefill(kept.model, [[1, 2, 3]], None, 192, 64)
+        return kept.logits(torch.tensor([4]), cache.rounded(kept.model.config.context), None)
+
+
+def test_what_a_name_cannot_tell_is_compiled_in_the_usual_way(tmp_path, monkeypatch):
+    """A hook, another's layer, a step that PyTorch cannot trace, and a program that refuses what it is given."""
+    found = []
+    monkeypatch.setattr(programs, "_read", lambda file: found.append(file) or (lambda given: [torch.zeros(1, 37)]))
+    model = Transformer(CONFIG).eval()
+    assert step(programs.Programs(tmp_path, model)) is not None and len(found) == 1
+    hook = model.decoder.register_forward_hook(lambda *seen: None)
+    assert step(programs.Programs(tmp_path, model)) is None
+    hook.remove()
+
+    class Mine(nn.Linear):
+        pass
+
+    Mine.__module__ = "elsewhere"
+    model.decoder.blocks[1].attention.output = Mine(64, 64, bias=False)
+    assert step(programs.Programs(tmp_path, model)) is None
+    assert len(found) == 1
+    model = Transformer(CONFIG).eval()
+
+    def refuses(given):
+        raise RuntimeError("another size")
+
+    monkeypatch.setattr(programs, "_read", lambda file: found.append(file) or refuses)
+    kept = programs.Programs(tmp_path, model)
+    assert step(kept) is None and step(kept) is None
+    assert len(found) == 2, "it is asked once"
+    monkeypatch.setattr(programs, "_read", lambda file: None)
+    monkeypatch.setattr(programs, "_make", lambda *step: 1 / 0)
+    assert step(programs.Programs(tmp_path, model)) is None
+
+
+def test_programs_are_kept_in_a_folder_of_their_own(monkeypatch, tmp_path):
+    model = Transformer(CONFIG)
+    monkeypatch.setattr(programs, "_kept", None)
+    assert programs.programs_of(model) is None
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # put back afterwards, whatever it becomes
+    assert programs.keep_programs() == tmp_path / "home" / "compiled"
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    assert Path(cache_dir()) == tmp_path / "home" / "compiled" and Path(cache_dir()).is_dir()
+    kept = programs.programs_of(model)
+    assert kept is not None and kept.folder == tmp_path / "home" / "compiled" / "steps"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))  # who has named a place keeps it
+    assert programs.keep_programs() == Path(cache_dir()) == tmp_path / "mine"
+    if os.name == "posix":
+        (tmp_path / "mine" / "steps").chmod(0o777)  # where others can write, nothing is run
+        assert programs.keep_programs() == tmp_path / "mine" and programs.programs_of(model) is None
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path / "file"))
+    assert programs.keep_programs() is None and "TORCHINDUCTOR_CACHE_DIR" not in os.environ
