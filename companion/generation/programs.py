@@ -41,7 +41,7 @@ KEPT_BYTES = 2**30
 KEPT_DAYS = 90.0
 
 Program = Callable[[list[Tensor]], list[Tensor]]
-"""What `inputs_of` lists in, logits (batch, vocab) out; the stores of the cache are written."""
+"""What `program_inputs` lists in, logits (batch, vocab) out; the stores of the cache are written."""
 
 _kept: Path | None = None
 """Where `keep_programs` has said that programs are kept."""
@@ -84,12 +84,12 @@ def programs_of(model: Transformer) -> Programs | None:
     return None if _kept is None else Programs(_kept, model)
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every tensor of the model by its name, one that is shared by its first."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def inputs_of(
+def program_inputs(
     weights: Mapping[str, Tensor], tokens: Int[Tensor, "batch"], cache: KVCache, memory: Memory | None
 ) -> list[Tensor]:
     """What a program reads, in its order."""
@@ -118,7 +118,7 @@ def situation(cache: KVCache, memory: Memory | None) -> tuple[object, ...]:
 
 
 class _Step(nn.Module):
-    """The step of a model as a function of what `inputs_of` lists."""
+    """The step of a model as a function of what `program_inputs` lists."""
 
     def __init__(self, model: Transformer, names: list[str], cache: KVCache, memory: Memory | None) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Programs:
     """
 
     def __init__(self, folder: Path, model: Transformer) -> None:
-        self.folder, self.model, self.weights = folder, model, weights_of(model)
+        self.folder, self.model, self.weights = folder, model, named_tensors(model)
         self.found: dict[tuple[object, ...], Program | None] = {}
 
     def logits(
@@ -167,14 +167,14 @@ class Programs:
         if program is None:
             return None
         try:
-            return program(inputs_of(self.weights, tokens, cache, memory))[0]
+            return program(program_inputs(self.weights, tokens, cache, memory))[0]
         except RuntimeError:  # it was made for other sizes, and says so before it writes anything
             self.found[seen] = None
             return None
 
     def _find(self, tokens: Tensor, cache: KVCache, memory: Memory | None) -> Program | None:
         """The program of this step and all like it: read, or else made."""
-        given = inputs_of(self.weights, tokens, cache, memory)
+        given = program_inputs(self.weights, tokens, cache, memory)
         free = _free(len(self.weights), given, cache, memory)
         if not _usual(self.model) or not all(x.device.type == "cpu" and _is_dense(x) for x in given):
             return None

@@ -106,7 +106,7 @@ def names(folder: Path, model: Transformer, prompts: list[list[int]], slots: int
     with torch.inference_mode():
         _, cache, _ = prefill(model, prompts, None, slots, 64)
         cache = cache.rounded(model.config.context)
-        given = programs.inputs_of(kept.weights, torch.zeros(len(prompts), dtype=torch.long), cache, None)
+        given = programs.program_inputs(kept.weights, torch.zeros(len(prompts), dtype=torch.long), cache, None)
         free = programs._free(len(kept.weights), given, cache, None)
         return programs._name(model, list(kept.weights), given, free, programs.situation(cache, None))
 
