@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from companion.bench import batching, layers, models, peers, report
+from companion.bench import batching, layers, models, peers, report, speculative
 from companion.bench.compare import OURS, Comparison, Setting, difference
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
 from companion.bench.timing import Spread, interleaved, paired_ratio
@@ -119,6 +119,7 @@ def test_another_function_is_never_timed_and_the_exit_code_says_so(tmp_path, mon
         return peer
 
     monkeypatch.setattr(peers, "build", build)
+    monkeypatch.setattr(speculative, "UPDATES", 2)
     arguments = ["bench", "--quick", "--sizes", "tiny", "--rounds", "1", "--device", "cpu", "--out", str(tmp_path)]
     assert main([*arguments, "--only", "decode", "train"]) == 1
     record = json.loads((tmp_path / "bench.json").read_text())
