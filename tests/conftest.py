@@ -57,6 +57,10 @@ SLOW = (
 beside ours."""
 
 
+SLOW_ALONE = frozenset(Path(__file__).with_name("slow.txt").read_text("utf-8").split())
+"""The tests of other files that take 0.7 seconds or more (`pytest --durations=0` says how long each takes)."""
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What needs a GPU is skipped where there is none."""
     if item.get_closest_marker("gpu") is not None:
@@ -68,7 +72,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long comes first (`SLOW`, then the lessons), so that the last minutes are short tests in every
-    process; `make quick` leaves `SLOW` out."""
+    process; `make quick` leaves `SLOW` and `SLOW_ALONE` out."""
     here = Path(__file__).parent
     slow = {here / name: place for place, name in enumerate(SLOW)}
 
@@ -77,6 +81,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return slow.get(item.path, len(slow) if lesson else len(slow) + 1)
 
     for item in items:
-        if item.path in slow:
+        test = (
+            f"{item.path.relative_to(here).as_posix()}::{item.name.split('[')[0]}" if here in item.path.parents else ""
+        )
+        if item.path in slow or test in SLOW_ALONE:
             item.add_marker(pytest.mark.slow)
     items.sort(key=place)

@@ -148,3 +148,10 @@ def test_no_file_of_code_has_more_than_400_lines():
     code = [path for path in files if not re.fullmatch(r"lesson_\d\d\.py", path.name)]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in code}
     assert len(lengths) > 150 and not {name: lines for name, lines in lengths.items() if lines > 400}
+
+
+def test_every_test_that_is_called_slow_is_there():
+    here = Path(__file__).parent
+    for line in (here / "slow.txt").read_text("utf-8").split():
+        file, name = line.split("::")
+        assert f"def {name}(" in (here / file).read_text("utf-8"), line
