@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 from jaxtyping import config, install_import_hook
 
@@ -19,6 +20,9 @@ WITH_SHAPES = [
 ]
 """The modules whose signatures say shapes; to check every call of the others would take as long as all the rest."""
 if importlib.util.find_spec("beartype") is not None:  # `make gpu` runs its tests also where it is not installed
+    import shapes
+
+    jaxtyping.jaxtyped = shapes.like_calls_once  # the name by which the hook decorates
     install_import_hook(WITH_SHAPES, "shapes.check")
 
 LEFT_OUT = str(Path(__file__).parent / "left_out")

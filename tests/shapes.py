@@ -1,5 +1,87 @@
-"""The runtime checker behind the companion's shape annotations, as mypy reads them: an int will do for a float."""
+"""The runtime checker behind the companion's shape annotations, as mypy reads them: an int will do for a float.
 
+Whether a call fits its annotations follows from the types of what is given and returned, from the shapes of tensors,
+and from the words among the arguments. So of calls that are alike in these one is checked: a training makes the same
+few a thousand times, and to check each was two fifths of the time of the tests of layers. What is being compiled is
+checked where it runs as it is written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from functools import cache, partial, wraps
+from types import FunctionType
+from typing import Any
+
+import jaxtyping
+import torch
 from beartype import BeartypeConf, beartype
+from jaxtyping import config
+from torch import Tensor, nn
 
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
+every_call = jaxtyping.jaxtyped
+"""The library's own decorator, which checks every call."""
+
+
+def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
+    """The library's decorator for functions, but one call is checked of those that are alike; classes as they were."""
+    if function is None:
+        return partial(like_calls_once, typechecker=typechecker)
+    if not inspect.isfunction(function):
+        return every_call(function, typechecker=typechecker)
+    right: dict[Hashable, set[Hashable]] = {}  # kinds of calls -> kinds of their results
+    here = threading.local()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        results = getattr(here, "results", None)  # one is there to be looked at, and the function was called before
+        return results.pop() if results else function(*args, **kwargs)
+
+    @cache
+    def checked() -> Callable[..., Any]:
+        """Made at the first call: most functions of a package are called in few processes."""
+        there = FunctionType(call.__code__, function.__globals__, function.__name__, None, call.__closure__)
+        return every_call(wraps(function)(there), typechecker=typechecker)
+
+    @wraps(function)
+    def once(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        given = kind_of((args, tuple(kwargs.items())))
+        if given not in right:
+            result = checked()(*args, **kwargs)
+            if given is not None:
+                right[given] = {kind_of(result)} - {None}
+            return result
+        result = function(*args, **kwargs)
+        if (kind := kind_of(result)) not in right[given]:
+            here.results = [result]
+            try:
+                checked()(*args, **kwargs)
+            finally:
+                here.results = None
+            right[given] |= {kind} - {None}
+        return result
+
+    return once
+
+
+def kind_of(value: Any) -> Hashable:
+    """All that an annotation can say of a value; `None` where its type says too little for that."""
+    kind = type(value)
+    if kind is Tensor or kind is nn.Parameter:
+        return kind, value.dtype, value.shape
+    if kind is tuple or kind is list:
+        inside = tuple(map(kind_of, value))
+        return None if None in inside else (kind, inside)
+    if kind is str or isinstance(value, type):
+        return value
+    return kind if says_all(kind) else None
+
+
+@cache
+def says_all(kind: type) -> bool:
+    """Whether annotations ask of such a value no more than of what type it is: nothing that can be looked into."""
+    return not issubclass(kind, Iterable) or issubclass(kind, nn.Module) or kind.__module__.startswith("companion.")

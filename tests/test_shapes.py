@@ -1,8 +1,12 @@
 """The runtime shape checker is on in the tests, over the whole package, and its message names the axis."""
 
+from typing import Literal
+
 import pytest
 import torch
-from jaxtyping import TypeCheckError
+from jaxtyping import Float, TypeCheckError
+from shapes import check, like_calls_once
+from torch import Tensor
 
 from companion import (
     AttentionConfig,
@@ -52,3 +56,26 @@ CONFIG = ModelConfig(
 def test_a_wrong_shape_or_type_is_named(call, axis):
     with pytest.raises(TypeCheckError, match=axis):
         call()
+
+
+def test_a_call_that_is_unlike_those_before_is_checked_and_so_is_another_result():
+    @like_calls_once(typechecker=check)
+    def rows(x: Float[Tensor, "row 3"], width: int, where: Literal["left", "right"]) -> Float[Tensor, "row 3"]:
+        return torch.ones(len(x), width)
+
+    x = torch.ones(2, 3)
+    for _ in range(3):
+        rows(x, 3, "left")
+    for wrong in (
+        (x, 4, "left"),
+        (x, 3, "above"),
+        (x.long(), 3, "left"),
+        (torch.ones(2, 5), 3, "left"),
+        ([x], 3, "left"),
+    ):
+        for _ in range(2):
+            with pytest.raises(TypeCheckError, match="rows"):
+                rows(*wrong)
+    assert rows(x, width=3, where="right").shape == (2, 3)
+    with pytest.raises(TypeCheckError, match="where"):
+        rows(x, width=3, where="below")
