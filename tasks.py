@@ -21,6 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 VENV = ".venv"
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27, "MALLOC_TOP_PAD_": 2**24}
+"""For the GNU C library, which others do not read, in bytes: blocks of up to 32 MB and 128 MB in all stay with a
+process that frees them. An update of a training asks for them again, and new pages were a sixth of its time."""
 LEAST = (3, 11)
 """The oldest Python that the course runs on. An older one must still be able to read this file, and say so."""
 TORCH = "torch==2.13.0"
@@ -253,7 +256,7 @@ def variables(known: Mapping[str, str], reader: bool, system: str = os.name) -> 
     """What a task's processes inherit: one thread for each, as two run at once and the numbers do not depend on it;
     compiled files, as hundreds of processes start and each would compile the course anew; UTF-8, also on Windows.
 
-    reader:  whether somebody reads, whose progress is written; it is not for tests to write.
+    reader:  whether somebody reads, whose progress is written; it is not for tests to write, which keep their memory.
     system:  as Python names it (`nt`: Windows).
     """
     inherited = {name: value for name, value in known.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -262,6 +265,8 @@ def variables(known: Mapping[str, str], reader: bool, system: str = os.name) -> 
         inherited.setdefault("PYTHONUTF8", "1")
     if not reader:
         inherited["COMPANION_HOME"] = str(ROOT / "build" / "progress")
+        if not any(name.startswith("MALLOC_") for name in known):
+            inherited.update({name: str(size) for name, size in KEEP_MEMORY.items()})
     return inherited
 
 

@@ -174,6 +174,9 @@ def test_one_thread_each_unless_told_and_no_readers_progress_is_written():
     assert variables(known, reader=True, system="nt") == {**mine, "PYTHONUTF8": "1"}
     tested = variables({**known, "OMP_NUM_THREADS": "4"}, reader=False)
     assert tested["OMP_NUM_THREADS"] == "4" and Path(tested["COMPANION_HOME"]).is_relative_to(ROOT / "build")
+    assert int(tested["MALLOC_MMAP_THRESHOLD_"]) == 2**25 and "MALLOC_ARENA_MAX" not in tested
+    own = variables({**known, "MALLOC_ARENA_MAX": "1"}, reader=False)
+    assert [name for name in own if name.startswith("MALLOC_")] == ["MALLOC_ARENA_MAX"]
 
 
 @pytest.mark.parametrize(
