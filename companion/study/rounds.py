@@ -95,25 +95,30 @@ def rounds(
 def practise(
     model: Reader,
     start: int,
-    steps: int = 400,
-    lr: float = 1e-2,
+    steps: int = 260,
+    lr: float = 1.2e-2,
     batch: int = 32,
     periods: tuple[int, int] = (8, 16),
     length: int = CONTEXT,
     turn: Float[Tensor, "token pair"] | None = None,
 ) -> Reader:
     """The model, trained on texts drawn with seed `start`; only predictions that can be known count. Adam, whose step
-    size rises to `lr` and falls again."""
+    size rises to `lr` within 20 updates and falls to 0 in the last two fifths. The symbols' vectors and the output,
+    which carry what is copied, take steps three times as long: without that the task takes half as many updates again.
+    """
     generator = torch.Generator().manual_seed(start)
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=steps, pct_start=0.1)
-    for _ in range(steps):
+    ends = [*model.symbols.parameters(), *model.out.parameters()]
+    others = [*model.table.parameters(), *model.layers.parameters()]
+    optimizer = torch.optim.Adam([{"params": ends}, {"params": others}], betas=(0.9, 0.98), fused=True)
+    for step in range(steps):
+        share = min(1.0, (step + 1) / 20, (steps - step) / (0.4 * steps))
+        for group, times in zip(optimizer.param_groups, (3, 1), strict=True):
+            group["lr"] = times * lr * share
         text, known = rounds(generator, batch, periods, length)
         loss = F.cross_entropy(model(text[:, :-1], turn=turn)[known], text[:, 1:][known])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        schedule.step()
     return model
 
 
