@@ -115,7 +115,8 @@ def test_feedback_names_the_mistake(graded):
 
 def test_feedback_shows_no_hidden_test_and_no_reference(graded, secret, right):
     own = [*right.values(), *WRONG.values(), CURIOUS]  # a student's own answers are shown to that student
-    guarded = Guarded.of(list(exercises().values()), secret, public=own)
+    lessons = [exercise for exercise in exercises().values() if exercise.id.startswith(("2.", "6."))]
+    guarded = Guarded.of(lessons, secret, public=own)
     assert search(graded[0] / "feedback", guarded) == []
     assert all("check_hidden" not in page(graded, student) for student in ("ada", "blank", "carl", "curious"))
 
