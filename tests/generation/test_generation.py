@@ -90,7 +90,7 @@ def splits(total):
     )
 
 
-@settings(max_examples=220, deadline=None, derandomize=True, database=None)
+@settings(max_examples=120, deadline=None, derandomize=True, database=None)
 @given(st.data(), decoders(), st.sampled_from([torch.float32, torch.float64]), st.integers(0, 2**16))
 @torch.no_grad()
 def test_cached_equals_uncached_for_any_split_of_any_ragged_batch(data, config, dtype, seed):

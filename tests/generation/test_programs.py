@@ -84,10 +84,14 @@ print("torch._dynamo" in sys.modules or "torch._inductor" in sys.modules)
 def test_the_second_process_neither_traces_nor_compiles(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     for loads in ("True", "False"):
         told = subprocess.run([sys.executable, "-c", WRITTEN], capture_output=True, text=True, timeout=600)
         assert told.returncode == 0, told.stderr
         assert told.stdout.split() == [loads]
+    assert not [path for path in temporary.rglob("*") if path.suffix in (".pch", ".gch")], "headers take the longest"
     (file,) = tmp_path.rglob("step.pt2")
     assert [entry.name for entry in file.parents[1].iterdir()] == [file.parent.name], "nothing half written is left"
     whole = file.read_bytes()

@@ -69,7 +69,7 @@ def _of_text(where: str, text: str, data: bytes, depth: int) -> Iterator[Piece]:
         return
     yield Piece(where, text, data)
     if read is not None:
-        yield from (piece for inner in _strings(read) for piece in _of_text(where, inner, inner.encode(), depth + 1))
+        yield from (piece for inner in strings(read) for piece in _of_text(where, inner, inner.encode(), depth + 1))
         return
     if re.search(r"</?(?:html|body|div|span|pre|p|svg)\b", text):
         bare = html.unescape(re.sub(r"<!--|-->|<[^>]*>", "", text))
@@ -89,27 +89,27 @@ def _of_notebook(where: str, read: dict[str, Any], depth: int) -> Iterator[Piece
             name = f"{where}, cell {number}, {part}"
             if isinstance(value, list) and all(isinstance(line, str) for line in value):
                 value = "".join(value)
-            for text in _strings(value):
+            for text in strings(value):
                 yield from _of_text(name, text, text.encode(), depth + 1)
     rest = {key: value for key, value in read.items() if key != "cells"}
-    for text in _strings(rest):
+    for text in strings(rest):
         yield from _of_text(f"{where}, notebook metadata", text, text.encode(), depth + 1)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def strings(value: Any) -> Iterator[str]:
     """The texts in a JSON value; lines that Jupyter keeps in a list are one text."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, inner in value.items():
             yield str(key)
-            yield from _strings(inner)
+            yield from strings(inner)
     elif isinstance(value, list):
         if value and all(isinstance(line, str) for line in value):
             yield "".join(value)
         else:
             for inner in value:
-                yield from _strings(inner)
+                yield from strings(inner)
     elif value is not None:
         yield str(value)
 

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import ast
 import builtins
+import json
 import re
 import textwrap
 import warnings
 from collections.abc import Iterator
 
+from companion.course.release.leaks_pieces import strings
+
 SUBSTANTIAL = 12
 """Nodes in a statement that says something: fewer, such as `x = x + 1`, are everybody's."""
 
+_QUOTED = 20
+"""Characters in a string that may hold code: more than so many."""
+_LONG_LINE = 1000
+_JSON = json.JSONDecoder()
 _KEPT = frozenset(dir(builtins)) | {"torch", "math"}
 _BLOCK = re.compile(r"^([ \t]*)(?:async def|def|class|for|while|if|with|try|@|lambda)\b.*$", re.MULTILINE)
 
 
 def fragments(text: str) -> Iterator[str]:
     """The normal form of each substantial statement that is found in a text: code, or prose with code in it."""
+    text, quoted = _without_json(text)
+    for string in quoted:
+        yield from fragments(string)
     for tree in _trees(text):
         yield from tree_fragments(tree)
 
@@ -25,7 +35,7 @@ def fragments(text: str) -> Iterator[str]:
 def tree_fragments(tree: ast.AST) -> Iterator[str]:
     """The normal form of each substantial statement and lambda of a tree, also of code in its string constants."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) > 20:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) > _QUOTED:
             yield from fragments(node.value)
         if not isinstance(node, (ast.stmt, ast.Lambda)):
             continue
@@ -62,6 +72,29 @@ def normal(node: ast.AST) -> str:
         return repr(part)
 
     return walk(node)
+
+
+def _without_json(text: str) -> tuple[str, list[str]]:
+    """A text with a number in place of the JSON that a long line begins with, and the strings that were quoted there.
+
+    A key with its cases is a line of a megabyte, which is Python as well: to read it as that takes a hundred times as
+    long."""
+    if len(text) < _LONG_LINE:
+        return text, []
+    quoted: list[str] = []
+
+    def short(line: str) -> str:
+        begins = len(line) - len(line.lstrip())
+        if len(line) < _LONG_LINE or line[begins] not in "{[":
+            return line
+        try:
+            value, ends = _JSON.raw_decode(line, begins)
+        except (ValueError, RecursionError):
+            return line
+        quoted.extend(string for string in strings(value) if len(string) > _QUOTED)
+        return f"{line[:begins]}(0){line[ends:]}"
+
+    return "\n".join(map(short, text.splitlines())), quoted
 
 
 def _trees(text: str) -> Iterator[ast.AST]:

@@ -138,6 +138,11 @@ def zipped(received, secret):
         archive.writestr("deep/a.py", CODE)
 
 
+def key_with(text):
+    """A line of JSON, as long as one in a key."""
+    return json.dumps({"dict": [["numbers", list(range(500))], ["mistake", text]]}).encode()
+
+
 SPANS = "".join(f"<span class='n'>{html.escape(part)}</span>" for part in CODE.replace("(", " ( ").split(" "))
 FILE_LEAKS = {
     "a paired text file": put("week2.py", f"# %%\n{CODE}\n"),
@@ -145,6 +150,11 @@ FILE_LEAKS = {
     "a page with coloured code": put("feedback.html", f"<html><body><pre>{SPANS}</pre></body></html>"),
     "an archive": zipped,
     "a compressed file": put("a.bin", gzip.compress(CODE.encode())),
+    "in a long line of JSON": put(
+        "a.key", b"\x7f" + key_with(f"# Look:\n{renamed(CODE)}") + b"\n\xff" + key_with("another")
+    ),
+    "in JSON before other text": put("a.txt", key_with(renamed(CODE)) + b" and so on"),
+    "behind a long line of JSON": put("a.txt", key_with("") + b"; " + renamed(CODE.splitlines()[-1].strip()).encode()),
     "bytes": put("a.pyc", b"\0\xff\0" + CODE.encode() + b"\0\xfe"),
     "the secret": lambda received, secret: (received / "x.txt").write_bytes(b"seed: " + secret),
     "the secret as a file's name": lambda received, secret: (received / secret.decode()).write_text(""),
@@ -181,7 +191,9 @@ def test_what_anybody_has_is_no_leak(received, guarded):
 
 def test_a_students_own_answer_is_no_leak_to_that_student(received, secret):
     in_notebook(received, output(CODE))
-    assert search(received, Guarded.of(list(BOOK.values()), secret, public=[CODE])) == []
+    lesson = [exercise for exercise in BOOK.values() if exercise.id.startswith("2.")]
+    assert search(received, Guarded.of(lesson, secret))
+    assert search(received, Guarded.of(lesson, secret, public=[CODE])) == []
 
 
 def test_bare_text_is_the_same_however_it_is_broken_and_quoted():
