@@ -1,7 +1,7 @@
 """Small runs to be trained by one process or by several, and what one of several does for a test.
 
-`python tests/processes.py WORLD PARTS FOLDER` is as many as are wanted, forked once PyTorch and the compiler that its
-optimizers load are imported; `launch` starts them and waits.
+`python tests/processes.py HOME [WORLD PORT PARTS]...` is as many as are wanted, and then as many others, all forked
+once PyTorch and the compiler that its optimizers load are imported; `launch` starts them and waits.
 """
 
 import json
@@ -41,7 +41,7 @@ from companion.training.losses import Loss, Scored, cross_entropy_sum, translati
 from companion.training.trainer import IGNORE, Diverged, Trainer, TrainingConfig
 from companion.transformer import Transformer
 
-UPDATES, HALF = 12, 6
+UPDATES, HALF = 7, 4
 DROPOUT = 0.15
 TEXT = ModelConfig(23, 12, 2, 9, AttentionConfig(3, 1), FeedForwardConfig(20), dropout=DROPOUT)
 EXPERTS = TEXT.with_(moe=MoEConfig(4, 2, capacity=1.0, noise=0.3, shared=1, balanced=True))
@@ -261,39 +261,52 @@ def environment(rank: int, world: int, port: int) -> dict[str, str]:
     }
 
 
-def launch(world: int, parts: str, folder: Path, seconds: float = 250) -> list[tuple[int, str]]:
-    """Run the parts named in `world` processes; the exit code and the standard error of each. They meet at a store that
-    is kept here, as one of `torchrun` is, so that it outlives them."""
-    for part in parts.split():
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    command = [sys.executable, __file__, str(world), parts, str(folder)]
-    running = subprocess.Popen(command, env=environment(0, world, store.port), start_new_session=True)
+def launch(wanted: dict[int, str], home: Path, seconds: float = 250) -> dict[int, list[tuple[int, str]]]:
+    """Run, for each number of processes and one after the other, the parts named, in the folder of that number; the
+    exit code and the standard error of each. They meet at a store that is kept here, as one of `torchrun` is, so that
+    it outlives them."""
+    stores, arguments = [], []
+    for world, parts in wanted.items():
+        for part in parts.split():
+            (home / str(world) / part).mkdir(parents=True, exist_ok=True)
+        stores.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        arguments += [str(world), str(stores[-1].port), parts]
+    command = [sys.executable, __file__, str(home), *arguments]
+    running = subprocess.Popen(command, env=environment(0, 1, 1), start_new_session=True)
     try:
         assert running.wait(seconds) == 0
     finally:
         with suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
-    codes = json.loads((folder / "codes.json").read_text())
-    return [(code, (folder / f"{rank}.err").read_text()) for rank, code in enumerate(codes)]
+    codes = {world: json.loads((home / str(world) / "codes.json").read_text()) for world in wanted}
+    return {
+        world: [(code, (home / str(world) / f"{rank}.err").read_text()) for rank, code in enumerate(codes[world])]
+        for world in wanted
+    }
 
 
-def main(world: str, parts: str, folder: str) -> None:
-    """Become `world` processes, and wait for all of them."""
+def main(home: str, *wanted: str) -> None:
+    """Become so many processes, wait for all of them, and go on with the next number of them."""
+    import companion.commands.generate
+    import companion.commands.main  # noqa: F401
+
+    # What has been imported by now is what whoever trains or writes alone imports, and more.
+    Path(home, "compiler.json").write_text(json.dumps("torch._dynamo" in sys.modules))
     import torch._dynamo  # once for all of them
     import torch.distributed.fsdp  # noqa: F401
 
-    started = []
-    for rank in range(int(world)):
-        pid = os.fork()
-        if pid == 0:
-            os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank)})
-            with Path(folder, f"{rank}.err").open("w") as errors:
-                os.dup2(errors.fileno(), 2)
-            sys.exit(one(parts, folder))
-        started.append(pid)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
-    Path(folder, "codes.json").write_text(json.dumps(codes))
+    for world, port, parts in zip(wanted[::3], wanted[1::3], wanted[2::3], strict=True):
+        folder, started = Path(home, world), []
+        for rank in range(int(world)):
+            pid = os.fork()
+            if pid == 0:
+                os.environ.update(environment(rank, int(world), int(port)))
+                with (folder / f"{rank}.err").open("w") as errors:
+                    os.dup2(errors.fileno(), 2)
+                sys.exit(one(parts, str(folder)))
+            started.append(pid)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
+        (folder / "codes.json").write_text(json.dumps(codes))
 
 
 def one(parts: str, folder: str) -> int:

@@ -27,25 +27,16 @@ WEIGHTS = 2e-6
 """Largest difference of a weight after all updates. Measured: below 2e-7."""
 
 
-class Launched(dict[int, tuple[Path, list[tuple[int, str]]]]):
-    """What two processes did, or four, who go on from there: the folder with it, and how each process ended. Started by
-    the first test that asks."""
-
-    def __init__(self, home: Path) -> None:
-        super().__init__()
-        self.home = home
-
-    def __missing__(self, world: int) -> tuple[Path, list[tuple[int, str]]]:
-        if world == 4:
-            self[2]
-        names = {2: "agree stop equal", 4: "equal lose"}[world]
-        self[world] = (self.home / str(world), launch(world, names, self.home / str(world)))
-        return self[world]
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("processes")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Launched:
-    return Launched(tmp_path_factory.mktemp("processes"))
+def runs(home: Path) -> dict[int, tuple[Path, list[tuple[int, str]]]]:
+    """What two processes did, and four, who go on from there: the folder with it, and how each process ended."""
+    ended = launch({2: "agree stop equal", 4: "equal lose"}, home)
+    return {world: (home / str(world), how) for world, how in ended.items()}
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +272,7 @@ def test_the_experts_of_one_process_are_left_as_they_are() -> None:
     assert kinds == {MoE}
 
 
-def test_torchrun_trains_as_one_process_does_and_prints_the_same(tmp_path: Path) -> None:
+def test_torchrun_trains_as_one_process_does_and_prints_the_same(tmp_path: Path, monkeypatch, capsys) -> None:
     """The command of the README, on a small text: same lines, same log, one folder that either could go on with."""
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "long.txt").write_text(
@@ -289,20 +280,24 @@ def test_torchrun_trains_as_one_process_does_and_prints_the_same(tmp_path: Path)
     )
     (tmp_path / "text" / "short.txt").write_text("\n\n".join(f"{i} squared is {i * i}.\n" for i in range(90)))
     flags = "--data text --vocab 260 --d-model 16 --layers 1 --context 32 --batch 5 --save-seconds 0"
-    said = []
-    for name, launcher, steps in (
-        ("one", [], []),
-        ("two", ["-m", "torch.distributed.run", "--nproc-per-node", "2"], ["--shard"]),
-    ):
-        arguments = ["-m", "companion", "train", *steps, "--steps", "6", *flags.split(), "--out", str(tmp_path / name)]
-        kept = {
-            n: v for n, v in environment(0, 1, 1).items() if n in os.environ or n in ("PYTHONPATH", "OMP_NUM_THREADS")
-        }
-        done = subprocess.run(
-            [sys.executable, *launcher, *arguments], env=kept, cwd=tmp_path, capture_output=True, text=True, timeout=200
-        )
-        assert done.returncode == 0, done.stderr
-        said.append([line.replace(f"/{name}", "/run") for line in done.stdout.splitlines()])
+    arguments = ["train", "--steps", "6", *flags.split(), "--out"]
+    monkeypatch.chdir(tmp_path)
+    assert main([*arguments, str(tmp_path / "one")]) == 0
+    alone = capsys.readouterr().out
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "companion"]
+    kept = {n: v for n, v in environment(0, 1, 1).items() if n in os.environ or n in ("PYTHONPATH", "OMP_NUM_THREADS")}
+    done = subprocess.run(
+        [*launcher, *arguments, str(tmp_path / "two"), "--shard"],
+        env=kept,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [
+        [line.replace(f"/{name}", "/run") for line in text.splitlines()]
+        for name, text in (("one", alone), ("two", done.stdout))
+    ]
     one, two = (["" if line.startswith("machine") else line for line in lines] for lines in said)
     assert one == two and sum("bits per byte" in line for line in one) > 5
     assert any("2 processes, sharded" in line for line in said[1])
@@ -316,10 +311,6 @@ def test_torchrun_trains_as_one_process_does_and_prints_the_same(tmp_path: Path)
             assert (key in a) == (key in b) and a.get(key, 0) == pytest.approx(b.get(key, 0), abs=LOSSES)
 
 
-def test_whoever_trains_or_writes_alone_does_not_wait_for_the_compiler_to_load() -> None:
-    script = (
-        "import sys, companion.commands.main, companion.training.loop, companion.commands.generate\n"
-        "print('torch._dynamo' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+def test_whoever_trains_or_writes_alone_does_not_wait_for_the_compiler_to_load(runs, home: Path) -> None:
+    """It was looked for once the commands, the loop and all that lets processes train together had been imported."""
+    assert json.loads((home / "compiler.json").read_text()) is False
