@@ -32,7 +32,7 @@ def learned(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
         measured_on(patch, 400, 40)
-        assert main([*TRAIN, "--steps", "180"]) == 0
+        assert main([*TRAIN, "--steps", "160", "--batch", "48"]) == 0
     (home / "runs" / "text").mkdir()
     (home / "runs" / "text" / "run.json").write_text(json.dumps({"settings": {"seed": 0}}))
     os.utime(home / "runs" / "text" / "run.json", (2e9, 2e9))  # the newest of all
@@ -85,7 +85,7 @@ def test_training_learns_to_translate_and_keeps_what_it_did(at_home: Path) -> No
     assert result["exact_match"] > 0.8 and result["low"] < result["exact_match"] < result["high"]
     assert sum(total for _, total in result["by_digits"].values()) == 400
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    assert [entry["update"] for entry in log if "loss" in entry] == list(range(1, 181))
+    assert [entry["update"] for entry in log if "loss" in entry] == list(range(1, 161))
     shares = [entry["exact_match"] for entry in log if "exact_match" in entry]
     assert len(shares) == 10 and shares[0] < 0.1 and shares[-1] > 0.8
 
