@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 
 import torch
@@ -23,6 +24,17 @@ def decayed(model: nn.Module) -> set[str]:
     return {name for name, p in model.named_parameters() if p.ndim >= 2 and id(p) not in tables}
 
 
+class _AdamW(torch.optim.AdamW):
+    """PyTorch's, without what hides its methods from the compiler: to do so, each of them loads the compiler, which
+    takes longer than a short run and which most runs never use. None of them is ever compiled here."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
 def adamw(
     model: nn.Module, *, weight_decay: float, betas: tuple[float, float] = (0.9, 0.95), fused: bool = False
 ) -> torch.optim.AdamW:
@@ -35,7 +47,7 @@ def adamw(
     for name, p in model.named_parameters():
         groups.setdefault((name in names, type(p)), []).append(p)
     decays = {True: weight_decay, False: 0.0}
-    return torch.optim.AdamW(
+    return _AdamW(
         [{"params": members, "weight_decay": decays[decay]} for (decay, _), members in groups.items()],
         lr=0.0,
         betas=betas,

@@ -312,5 +312,5 @@ def test_torchrun_trains_as_one_process_does_and_prints_the_same(tmp_path: Path,
 
 
 def test_whoever_trains_or_writes_alone_does_not_wait_for_the_compiler_to_load(runs, home: Path) -> None:
-    """It was looked for once the commands, the loop and all that lets processes train together had been imported."""
+    """It was looked for with the commands and the loop imported, after updates, a save and going on from it."""
     assert json.loads((home / "compiler.json").read_text()) is False
