@@ -47,14 +47,22 @@ class Sealed:
         return verdicts[number - 1] if first.result is Result.RIGHT else first
 
 
-def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers: bool = True) -> bytes:
+def seal(
+    exercise: Exercise,
+    seed: int,
+    *,
+    mistakes: bool = True,
+    knows_answers: bool = True,
+    key: AnswerKey | None = None,
+) -> bytes:
     """The key of an exercise, as bytes for `unseal`.
 
     seed:           of the cases.
     mistakes:       with what the known mistakes give; without, a wrong answer is not named.
     knows_answers:  with the right results; without, with their kinds alone.
+    key:            what `key_of` gives for this exercise and seed, where it is there already.
     """
-    key = key_of(exercise, seed)
+    key = key or key_of(exercise, seed)
     indexes = range(len(key.cases))
     distinct: dict[Hashable, int] = {}
     outcomes: list[dict[str, Any]] = []

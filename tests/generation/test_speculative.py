@@ -43,7 +43,7 @@ def request(random, config):
     return prompts, {"max_new_tokens": new} | ({"source": source} if config.stack == "encoder_decoder" else {})
 
 
-def proposer(random, model, small):
+def proposers(random, model, small):
     """Look-up, a small model, the model itself, which is always right, or any tokens at all."""
     vocab = model.config.vocab
     at_random = np.random.default_rng(int(random.integers(99)))
@@ -52,24 +52,24 @@ def proposer(random, model, small):
         small,
         model,
         lambda ids, count: at_random.integers(vocab, size=at_random.integers(0, count + 1)).tolist(),
-    ][random.integers(4)]
+    ]
 
 
-CASES = 60  # of as many as one likes; of 1,000 too
+CASES = 32  # each proposer twice with each layout; of as many as one likes, of 1,000 too
 
 
 def test_the_text_is_the_models_own(models):
     random = np.random.default_rng(0)
     accepted = proposed = 0
     for case in range(CASES):
-        model, small = models[random.integers(len(models))]
+        model, small = models[case % 4]
         prompts, asked = request(random, model.config)
-        draft = Draft(proposer(random, model, small), int(random.integers(1, 9)))
+        draft = Draft(proposers(random, model, small)[case // 4 % 4], int(random.integers(1, 9)))
         # What a look-up or a function proposes is certain, as in greedy decoding: every seed writes the same text.
-        drawing = case % 3 == 0 and not isinstance(draft.proposer, torch.nn.Module)
+        drawing = random.random() < 0.5 and not isinstance(draft.proposer, torch.nn.Module)
         asked |= {"sampling": Sampling(1.3, top_k=5, top_p=0.9) if drawing else GREEDY, "seed": case}
-        asked |= {"stop": {2}} if case % 2 else {}
-        if case % 5 == 0:
+        asked |= {"stop": {2}} if random.random() < 0.5 else {}
+        if random.random() < 0.25:
             asked["rules"] = Rules(never=[3], min_new_tokens=2, last=4, repetition_penalty=1.4, no_repeat=3)
         alone = list(generate(model, prompts, **asked))
         assert list(generate(model, prompts, draft=draft, **asked)) == alone, (case, draft)
@@ -82,7 +82,7 @@ def test_a_long_text_goes_on_past_the_context(models, layout):
     model, small = models[layout]
     prompts = [[1, 2, 3], [4]]
     for sampling, drafts in ((GREEDY, ("ngram", small)), (Sampling(0.8), ("ngram",))):
-        asked = {"max_new_tokens": 70, "sampling": sampling, "seed": 3}
+        asked = {"max_new_tokens": 40, "sampling": sampling, "seed": 3}
         alone = list(generate_long(model, prompts, **asked))
         for draft in drafts:
             assert list(generate_long(model, prompts, draft=draft, **asked)) == alone

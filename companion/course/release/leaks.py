@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from companion.checking.examine import key_of
 from companion.checking.exercise import Exercise
+from companion.course.release.keys import kept_key
 from companion.course.release.leaks_pieces import Piece, pieces
 from companion.course.release.leaks_syntax import fragments, tree_fragments
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant
@@ -206,7 +206,7 @@ def _known_to_all(book: Sequence[Exercise]) -> Iterator[str]:
 
 
 def _cases(exercise: Exercise, seed: int) -> list[Any]:
-    key = key_of(exercise, seed)
+    key = kept_key(exercise, seed)
     return [*(case.arguments for case in key.cases), *(key.expected(at).value for at in range(len(key.cases)))]
 
 
