@@ -263,6 +263,8 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
 
 def same(first: Outcome, second: Outcome, case: Case) -> bool:
     """Whether two calls on a case gave the same."""
+    if first is second:
+        return True
     if first.error or second.error:
         return first.error == second.error
     if first.result or second.result or first.changed != second.changed:
