@@ -1,5 +1,7 @@
-"""The keys of exercises, each made once: a release seals them for students and for the instructor, and the search for
-leaks looks for what is in them."""
+"""The keys of exercises, each made once.
+
+A release seals them for students and for the instructor, and the search for leaks looks for what is in them.
+"""
 
 from __future__ import annotations
 
