@@ -85,9 +85,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return slow.get(item.path, len(slow) if lesson else len(slow) + 1)
 
     for item in items:
-        test = (
-            f"{item.path.relative_to(here).as_posix()}::{item.name.split('[')[0]}" if here in item.path.parents else ""
-        )
-        if item.path in slow or test in SLOW_ALONE:
+        if item.path in slow or item.nodeid.split("[")[0].removeprefix("tests/") in SLOW_ALONE:
             item.add_marker(pytest.mark.slow)
     items.sort(key=place)

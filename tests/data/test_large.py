@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -92,14 +93,16 @@ def test_a_batch_depends_on_its_number_alone_and_an_epoch_holds_every_token(fold
         for home in (tmp_path / f"new-{step}", tmp_path / "ids"):
             alone = StreamedBatches(parts_of(folder, home)[0], make, batch=3, seed=2)(step)
             assert all(torch.equal(a, b) for a, b in zip(alone, batch[step], strict=True))
-    if kind is TrainingBatches:
-        return  # it leaves out less than a window of each part
     targets = torch.cat([b[-1] for b in batch])
+    ids = [i for document in corpus.documents for i in tokenizer.encode(document.text.replace(SHARED + "\n\n", ""))]
+    ids += [tokenizer.separator] * len(corpus.documents)
     for epoch in range(2):
         found = targets[epoch * windows : (epoch + 1) * windows].flatten()
-        ids = [i for document in corpus.documents for i in tokenizer.encode(document.text.replace(SHARED + "\n\n", ""))]
-        ids += [tokenizer.separator] * len(corpus.documents)
-        torch.testing.assert_close(found[found != IGNORE].sort().values, torch.tensor(ids).sort().values)
+        missing = Counter(ids)
+        missing.subtract(found[found != IGNORE].tolist())
+        # Windows of equal length leave out a token and less than a window of each part.
+        most = 33 * len(parts) if kind is TrainingBatches else 0
+        assert min(missing.values()) >= 0 and missing.total() <= most
 
 
 def test_ids_are_mapped_from_files_of_two_bytes_each(folder, tmp_path):
