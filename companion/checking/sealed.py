@@ -47,22 +47,25 @@ class Sealed:
         return verdicts[number - 1] if first.result is Result.RIGHT else first
 
 
-def seal(
-    exercise: Exercise,
-    seed: int,
-    *,
-    mistakes: bool = True,
-    knows_answers: bool = True,
-    key: AnswerKey | None = None,
-) -> bytes:
+_kept: dict[tuple[str, int], tuple[Exercise, AnswerKey]] = {}
+
+
+def kept_key(exercise: Exercise, seed: int) -> AnswerKey:
+    """What `key_of` gives; the same again for the same exercise and seed, which a release seals and looks for."""
+    kept = _kept.get((exercise.id, seed))
+    if kept is None or kept[0] is not exercise:  # another exercise may go by the same number
+        kept = _kept[exercise.id, seed] = exercise, key_of(exercise, seed)
+    return kept[1]
+
+
+def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers: bool = True) -> bytes:
     """The key of an exercise, as bytes for `unseal`.
 
     seed:           of the cases.
     mistakes:       with what the known mistakes give; without, a wrong answer is not named.
     knows_answers:  with the right results; without, with their kinds alone.
-    key:            what `key_of` gives for this exercise and seed, where it is there already.
     """
-    key = key or key_of(exercise, seed)
+    key = kept_key(exercise, seed)
     indexes = range(len(key.cases))
     distinct: dict[Hashable, int] = {}
     outcomes: list[dict[str, Any]] = []

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from companion.checking.examine import AnswerKey, Call, Result, examine, in_this_process, key_of
+from companion.checking.examine import AnswerKey, Call, Outcome, Result, examine, in_this_process, key_of
 from companion.checking.exercise import Answer, Exercise
 from companion.checking.forbidden import forbidden_uses
 from companion.checking.watch import unwatched
@@ -44,8 +44,8 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         blank = examine(key, in_this_process(stub(exercise)))
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
         yield Trial(exercise.id, "stub", "stub", seed, fault)
-        for number, known in enumerate(exercise.mistakes):
-            verdict = examine(key, _known_answer(key, number, known.answer))
+        for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
+            verdict = examine(key, _known_answer(key, known.answer, gives))
             if verdict.result is Result.RIGHT:
                 fault = "should be caught, but passes"
             elif verdict.mistake != known.message:
@@ -56,10 +56,10 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
             yield Trial(exercise.id, "mistake", known.message, seed, fault)
 
 
-def _known_answer(key: AnswerKey, number: int, answer: Answer) -> Call:
+def _known_answer(key: AnswerKey, answer: Answer, gives: Callable[[int], Outcome]) -> Call:
     """A known mistake as an answer. What it gives at first the key knows; it is not called again for that."""
     index = {id(case): at for at, case in enumerate(key.cases)}
-    gives, call = key.mistakes[number][1], in_this_process(answer)
+    call = in_this_process(answer)
     return lambda case, again=False: call(case, again) if again else gives(index[id(case)])
 
 

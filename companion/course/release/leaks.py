@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from companion.checking.exercise import Exercise
-from companion.course.release.keys import kept_key
+from companion.checking.sealed import kept_key
 from companion.course.release.leaks_pieces import Piece, pieces
 from companion.course.release.leaks_syntax import fragments, tree_fragments
 from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant

@@ -33,7 +33,6 @@ from companion.course.release.cells import (
 )
 from companion.course.release.documents import document
 from companion.course.release.instructor import page
-from companion.course.release.keys import kept_key
 from companion.course.release.nbgrader import graded, locked, marked_by_hand, released, solution
 from companion.course.release.problem_set import ProblemSet
 from companion.course.release.questions import is_question
@@ -90,9 +89,7 @@ def _checks(exercise: Exercise, place: str, secret: bytes) -> list[Cell]:
     cells = []
     is_whole, knows = len(exercise.groups) < 2, not is_constant(exercise)
     seeds = hidden_seeds(secret, exercise.id)[: None if knows else 1]
-    keys = ", ".join(
-        f'"""\n{key_text(seal(exercise, seed, mistakes=False, key=kept_key(exercise, seed)))}\n"""' for seed in seeds
-    )
+    keys = ", ".join(f'"""\n{key_text(seal(exercise, seed, mistakes=False))}\n"""' for seed in seeds)
     for number, part in enumerate(parts(exercise), 1):
         end, group = ("", "") if is_whole else (f"_{number}", f", group={number}")
         if knows or number == 1:  # what a student's check knows of a fixed result is the same for all parts
@@ -115,8 +112,7 @@ def checks(pset: ProblemSet) -> dict[str, bytes]:
 
 def _public_key(exercise: Exercise) -> bytes:
     """What a student's check knows. Of a question it must not know the wrong choices either: the last is the answer."""
-    mistakes, key = not is_question(exercise.id), kept_key(exercise, PUBLIC_SEED)
-    return seal(exercise, PUBLIC_SEED, mistakes=mistakes, knows_answers=not is_constant(exercise), key=key)
+    return seal(exercise, PUBLIC_SEED, mistakes=not is_question(exercise.id), knows_answers=not is_constant(exercise))
 
 
 def student_files(pset: ProblemSet, source: Notebook) -> dict[str, bytes]:
