@@ -1,6 +1,7 @@
 """Not imported: kernels.py starts it, and writes a line for every kernel, which it becomes by a fork."""
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -30,11 +31,14 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)  # of whoever stops the tests: they
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who has ended is gone at once
 if not os.environ.get("MPLBACKEND"):  # as a kernel does before its notebook can import matplotlib, which reads it once
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+gc.disable()  # what is imported stays: there is nothing to find in it now, nor in any kernel
 for name in IMPORTED:
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module(name)
+gc.freeze()
 
 arguments, environment, folder = asked()
+gc.enable()
 os.setsid()
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)

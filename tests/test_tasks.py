@@ -175,8 +175,10 @@ def test_one_thread_each_unless_told_and_no_readers_progress_is_written():
     tested = variables({**known, "OMP_NUM_THREADS": "4"}, reader=False)
     assert tested["OMP_NUM_THREADS"] == "4" and Path(tested["COMPANION_HOME"]).is_relative_to(ROOT / "build")
     assert int(tested["MALLOC_MMAP_THRESHOLD_"]) == 2**25 and "MALLOC_ARENA_MAX" not in tested
-    own = variables({**known, "MALLOC_ARENA_MAX": "1"}, reader=False)
+    assert tested["GLIBC_TUNABLES"].startswith("glibc.malloc.")
+    own = variables({**known, "MALLOC_ARENA_MAX": "1", "GLIBC_TUNABLES": "mine"}, reader=False)
     assert [name for name in own if name.startswith("MALLOC_")] == ["MALLOC_ARENA_MAX"]
+    assert own["GLIBC_TUNABLES"] == "mine"
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,19 @@ _SINGLE = 1e-6  # what float32 leaves
 _TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
 
-def difference(found: Any, expected: Any, tolerance: float | None = None, *, exact_zero: bool = False) -> str | None:
+def difference(
+    found: Any, expected: Any, tolerance: float | None = None, *, exact_zero: bool = False, told: bool = True
+) -> str | None:
     """What is wrong with `found`, in one line ("expected ..., got ..."), or None.
 
     Tensors must agree in shape, then in dtype, then in every number, NaN and infinities included. A number may be an
     int or a float, or a tensor of one number; a tuple may be a list.
 
     exact_zero:  where a floating tensor is expected to be 0, nothing else will do, however small; and 0 nowhere else.
+    told:        say which numbers differ; otherwise a word, which costs less than to find them.
     """
     if isinstance(expected, torch.Tensor):
-        return _tensor_difference(found, expected, tolerance, exact_zero)
+        return _tensor_difference(found, expected, tolerance, exact_zero, told)
     if isinstance(expected, bool) or expected is None or isinstance(expected, str):
         same = type(found) is type(expected) and found == expected
     elif isinstance(expected, (int, float)):
@@ -42,26 +45,28 @@ def difference(found: Any, expected: Any, tolerance: float | None = None, *, exa
             wanted = ", ".join(map(repr, expected))
             return f"expected a dict with the keys {wanted}, got {describe(found)}"
         parts = ((f"[{key!r}]", found[key], expected[key]) for key in expected)
-        return _first(parts, tolerance, exact_zero)
+        return _first(parts, tolerance, exact_zero, told)
     elif isinstance(expected, Sequence):
         if not isinstance(found, (list, tuple)) or len(found) != len(expected):
             return f"expected {len(expected)} results, got {describe(found)}"
         pairs = enumerate(zip(found, expected, strict=True), 1)
-        return _first(((f"result {n}", f, e) for n, (f, e) in pairs), tolerance, exact_zero)
+        return _first(((f"result {n}", f, e) for n, (f, e) in pairs), tolerance, exact_zero, told)
     else:
         raise TypeError(f"an exercise cannot expect a {type(expected).__name__}")
     return None if same else f"expected {describe(expected)}, got {describe(found)}"
 
 
-def _first(parts: Any, tolerance: float | None, exact_zero: bool) -> str | None:
+def _first(parts: Any, tolerance: float | None, exact_zero: bool, told: bool) -> str | None:
     for name, found, expected in parts:
-        fault = difference(found, expected, tolerance, exact_zero=exact_zero)
+        fault = difference(found, expected, tolerance, exact_zero=exact_zero, told=told)
         if fault:
             return f"{name}: {fault}"
     return None
 
 
-def _tensor_difference(found: Any, expected: torch.Tensor, tolerance: float | None, exact_zero: bool) -> str | None:
+def _tensor_difference(
+    found: Any, expected: torch.Tensor, tolerance: float | None, exact_zero: bool, told: bool
+) -> str | None:
     if not isinstance(found, torch.Tensor):
         return f"expected a tensor of shape {tuple(expected.shape)}, got {_kind(found)}"
     if found.shape != expected.shape:
@@ -81,6 +86,8 @@ def _tensor_difference(found: Any, expected: torch.Tensor, tolerance: float | No
         almost = found[expected == 0].detach().double().abs()
         most = almost.max().item() if almost.numel() else 0.0
         return f"expected exactly 0, got numbers up to {most:.1e} in its place" if most else None
+    if not told:
+        return "other numbers"
     wrong = ~torch.isclose(found.double(), expected.double(), rtol=allowed, atol=allowed, equal_nan=True)
     where, wanted, came = "", expected, found
     if expected.numel() > MOST_NUMBERS:

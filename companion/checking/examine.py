@@ -178,7 +178,7 @@ def later_failure(key: AnswerKey, index: int, outcome: Outcome) -> Verdict | Non
     return Verdict(outcome.result or Result.WRONG, case.shows, _input(key.names, case), said)
 
 
-def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]) -> str | None:
+def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str], told: bool = True) -> str | None:
     if outcome.result is Result.TIMEOUT:
         return "it did not end in the time it has"
     if outcome.result is Result.CRASHED:
@@ -200,7 +200,7 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
         value = case.compared(outcome.value)
         return None if holds_nan(value) else f"expected NaN in the result, got {describe(value)}"
     value, wanted = case.compared(outcome.value), case.compared(expected.value)
-    fault = difference(value, wanted, case.tolerance, exact_zero=bool(case.exact_zero))
+    fault = difference(value, wanted, case.tolerance, exact_zero=bool(case.exact_zero), told=told)
     if fault is not None and not case.arguments and type(value) is type(wanted):
         return f"{describe(value)} is not it"  # the one answer there is stays the reader's to find
     if fault is None and outcome.changed:
@@ -246,7 +246,8 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
         return None
     others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
     failed = [
-        not case.refuse and _fault(case, gave, key.expected(at), key.names) is not None for at, case, gave in others
+        not case.refuse and _fault(case, gave, key.expected(at), key.names, False) is not None
+        for at, case, gave in others
     ]
     best: tuple[int, int] | None = None
     name = None
@@ -270,13 +271,13 @@ def same(first: Outcome, second: Outcome, case: Case) -> bool:
     if first.result or second.result or first.changed != second.changed:
         return False
     try:
-        if difference(case.compared(first.value), case.compared(second.value), case.tolerance) is not None:
+        if difference(case.compared(first.value), case.compared(second.value), case.tolerance, told=False):
             return False
         if not case.gradients:
             return True
         mine, theirs = first.gradients or (), second.gradients or ()
         return len(mine) == len(theirs) and all(
-            (a is None) == (b is None) and (a is None or difference(a, b, case.tolerance) is None)
+            (a is None) == (b is None) and (a is None or difference(a, b, case.tolerance, told=False) is None)
             for a, b in zip(mine, theirs, strict=True)
         )
     except TypeError:  # what a mistake returns need not be anything that can be expected
@@ -302,15 +303,16 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
     forbidden:  what it must do without; or else a `watch` that looks for that.
     """
     watch = watch or Watch(forbidden)
-    earlier: deque[tuple[Any, Any]] = deque(maxlen=KEPT)  # what was returned, and what was in it then
+    # What was returned, what was in it when that was last looked at, and whether it has been written into.
+    earlier: deque[tuple[Any, Any, bool]] = deque(maxlen=KEPT)
 
     def call(case: Case, again: bool = False) -> Outcome:
         arguments = [copied(value, case.gradients, again and case.layout) for value in case.arguments]
-        before = [copied(value, False) for value in case.arguments]
         if again:  # whoever has a result may write into it
-            for at, (value, _) in enumerate(earlier):
-                overwrite(value)
-                earlier[at] = value, _detached(value)
+            for at, (value, _, written) in enumerate(earlier):
+                if not written:
+                    overwrite(value)
+                    earlier[at] = value, _detached(value), True
         # The processor's generator alone: `torch.manual_seed` writes a traceback for each device that is not there.
         torch.default_generator.manual_seed(0)
         watch.measures = case.room is not None
@@ -332,12 +334,12 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         if strange := _without_plain_numbers(value):
             return Outcome(error=("TypeError", strange))
         value = with_python_numbers(value)
-        pairs = enumerate(zip(arguments, before, strict=True))
+        pairs = enumerate(zip(arguments, case.arguments, strict=True))
         changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
         gradients = _gradients(value, arguments) if case.gradients else None
         given = _detached(value)
-        spoiled = any(not identical(now, was) for now, was in earlier)
-        earlier.append((value, given))
+        spoiled = any(not identical(now, was) for now, was, _ in earlier)
+        earlier.append((value, given, False))
         shared = shared_with(value, arguments)
         peak = watch.peak if watch.measures else 0
         return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled, shared=shared, peak=peak)

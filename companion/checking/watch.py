@@ -104,7 +104,7 @@ class Watch:
         events = [event.name() for events in threads for event in events if event.kind() == "push"]
         if _MARK not in events[:1]:
             self.seen.append("something that stops PyTorch's own record of operators")
-        self.seen += [_short(event) for event in events if self._is_forbidden(event)]
+        self.seen += [_short(event) for event in dict.fromkeys(events) if self._is_forbidden(event)]
         self.peak = _peak(threads) if self.measures else 0
 
     def _begins(self, *event: Any) -> None:
