@@ -12,7 +12,7 @@ import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from functools import cache, partial, wraps
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import jaxtyping
@@ -25,6 +25,10 @@ check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 every_call = jaxtyping.jaxtyped
 """The library's own decorator, which checks every call."""
 
+_right: dict[CodeType, dict[Hashable, set[Hashable]]] = {}
+"""Kinds of calls, and of each the kinds of its results, by what a function runs: one that is defined within another is
+defined anew each time, as in each block of a model, and to make its checks takes longer than the block."""
+
 
 def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
     """The library's decorator for functions, but one call is checked of those that are alike; classes as they were."""
@@ -32,7 +36,7 @@ def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
         return partial(like_calls_once, typechecker=typechecker)
     if not inspect.isfunction(function):
         return every_call(function, typechecker=typechecker)
-    right: dict[Hashable, set[Hashable]] = {}  # kinds of calls -> kinds of their results
+    right = _right.setdefault(function.__code__, {})
     here = threading.local()
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -73,9 +77,13 @@ def kind_of(value: Any) -> Hashable:
     kind = type(value)
     if kind is Tensor or kind is nn.Parameter:
         return kind, value.dtype, value.shape
-    if kind is tuple or kind is list:
+    if kind is tuple:
         inside = tuple(map(kind_of, value))
         return None if None in inside else (kind, inside)
+    if kind is list:  # of whatever length
+        numbers = frozenset(map(type, value))
+        kinds = numbers if numbers <= {int, float, bool} else frozenset(map(kind_of, value))
+        return None if None in kinds else (kind, kinds)
     if kind is str or isinstance(value, type):
         return value
     return kind if says_all(kind) else None

@@ -3,6 +3,7 @@
 from typing import Literal
 
 import pytest
+import shapes
 import torch
 from jaxtyping import Float, TypeCheckError
 from shapes import check, like_calls_once
@@ -79,3 +80,28 @@ def test_a_call_that_is_unlike_those_before_is_checked_and_so_is_another_result(
     assert rows(x, width=3, where="right").shape == (2, 3)
     with pytest.raises(TypeCheckError, match="where"):
         rows(x, width=3, where="below")
+
+
+def test_checks_of_a_function_within_another_are_made_once_and_hold_each_time(monkeypatch):
+    made = []
+    every = shapes.every_call
+    monkeypatch.setattr(shapes, "every_call", lambda *given, **how: made.append(1) or every(*given, **how))
+
+    def doubled(x: Tensor, out: int) -> Tensor:
+        @like_calls_once(typechecker=check)
+        def inner(x: Float[Tensor, "row 3"]) -> Float[Tensor, "row 3"]:
+            return torch.ones(len(x), out)
+
+        return inner(x)
+
+    for _ in range(4):
+        assert doubled(torch.ones(2, 3), 3).shape == (2, 3)
+    assert len(made) == 1
+    for x, out in ((torch.ones(2, 3), 4), (torch.ones(2, 4), 3)):
+        with pytest.raises(TypeCheckError, match="inner"):
+            doubled(x, out)
+
+
+def test_lists_are_alike_whatever_their_length_but_not_of_other_things():
+    assert shapes.kind_of([1, 2, 3]) == shapes.kind_of([4]) != shapes.kind_of([4, 0.5])
+    assert shapes.kind_of([[1], [2, 3]]) == shapes.kind_of([[4]]) != shapes.kind_of([["a"]])
