@@ -18,13 +18,15 @@ from .examine import Outcome, Result
 from .exercise import Case
 
 _HEAD = struct.Struct("<qq")  # the lengths of the JSON text and of the tensors
+_PLAIN = frozenset({bool, int, str, type(None)})  # as in JSON; most of what is in long lists
 
 
 def pack(value: Any) -> bytes:
     """A value as bytes. Raises `TypeError` for anything else."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors)).encode()
-    data = save(tensors)
+    # Each in memory of its own: safetensors refuses tensors that share theirs.
+    data = save({name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()})
     return _HEAD.pack(len(text), len(data)) + text + data
 
 
@@ -42,22 +44,24 @@ def same_as(value: Any) -> Hashable:
     """What is equal for two values exactly where `pack` makes the same bytes of them, in a third of the time."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_written(value, tensors))
-    numbers = [tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors.values()]
+    copies = [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors.values()]
+    numbers = [tensor.reshape(-1).view(torch.uint8).numpy().tobytes() for tensor in copies]
     return text, *((one.dtype, one.shape, data) for one, data in zip(tensors.values(), numbers, strict=True))
 
 
 def _written(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
-        name = str(len(tensors))
-        order = sorted(range(value.dim()), key=lambda axis: -value.stride()[axis])  # of the axes in memory
-        tensors[name] = value.detach().permute(order).clone(memory_format=torch.contiguous_format)
+        name, strides = str(len(tensors)), value.stride()
+        order = sorted(range(len(strides)), key=lambda axis: -strides[axis])  # of the axes in memory
+        tensors[name] = value.detach().permute(order)
         return {"tensor": name} if order == sorted(order) else {"tensor": [name, order]}
     if isinstance(value, float):
         return {"float": value.hex()}
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, (list, tuple)):
-        return {"list" if isinstance(value, list) else "tuple": [_written(part, tensors) for part in value]}
+        parts = [part if type(part) in _PLAIN else _written(part, tensors) for part in value]
+        return {"list" if isinstance(value, list) else "tuple": parts}
     if isinstance(value, dict):
         return {"dict": [[_written(key, tensors), _written(part, tensors)] for key, part in value.items()]}
     raise TypeError(f"a {type(value).__name__} is no value of an exercise")

@@ -31,7 +31,7 @@ from companion.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant
 
 LONG = 24
 """Characters, spaces left out, in a line of code that says something."""
-_FIRST = 4
+_FIRST = 8
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def leaks(folder: Path, guarded: Guarded) -> Iterator[Leak]:
 
 
 class _Needles:
-    """Bytes that are looked for all at once: only those whose first four are somewhere in a haystack."""
+    """Bytes that are looked for all at once: only those whose first eight are somewhere in a haystack."""
 
     def __init__(self, needles: Mapping[bytes, str]) -> None:
         self.short = {needle: what for needle, what in needles.items() if len(needle) < _FIRST}
@@ -166,29 +166,23 @@ class _Needles:
         for needle, what in needles.items():
             if needle not in self.short:
                 self.by_beginning.setdefault(int.from_bytes(needle[:_FIRST], "little"), []).append((needle, what))
-        self.wanted = np.array(sorted(self.by_beginning), np.uint32)
-        self.likely = np.zeros(2**16, bool)
-        self.likely[_slot(self.wanted)] = True
+        self.likely = np.zeros(2**20, bool)
+        self.likely[_slot(np.array([*self.by_beginning], np.uint64))] = True
 
     def found_in(self, haystack: bytes) -> Iterator[str]:
         """What each needle is that the haystack holds."""
         yield from (what for needle, what in self.short.items() if needle in haystack)
-        beginnings = _beginnings(haystack)
-        beginnings = beginnings[self.likely[_slot(beginnings)]]  # a few are left to be sorted
-        for beginning in np.intersect1d(beginnings, self.wanted).tolist():
+        found: set[int] = set()
+        for start in range(min(_FIRST, len(haystack) - _FIRST + 1)):  # the eight bytes from there on, as one number
+            beginnings = np.frombuffer(haystack, "<u8", (len(haystack) - start) // _FIRST, start)
+            found.update(beginnings[self.likely[_slot(beginnings)]].tolist())
+        for beginning in sorted(found & self.by_beginning.keys()):
             yield from (what for needle, what in self.by_beginning[beginning] if needle in haystack)
 
 
-def _beginnings(data: bytes) -> np.ndarray:
-    """The four bytes from each place on, as one number."""
-    each = np.frombuffer(data, np.uint8).astype(np.uint32)
-    count = max(0, len(data) - _FIRST + 1)
-    return sum((each[at : at + count] << (8 * at) for at in range(_FIRST)), np.zeros(count, np.uint32))
-
-
 def _slot(beginnings: np.ndarray) -> np.ndarray:
-    """A number below 2**16 for each, spread over all of these (Knuth, The Art of Computer Programming, 6.4)."""
-    return (beginnings * np.uint32(2654435761)) >> np.uint32(16)
+    """A number below 2**20 for each, spread over all of these (Knuth, The Art of Computer Programming, 6.4)."""
+    return (beginnings * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(44)
 
 
 def bare(text: str) -> str:

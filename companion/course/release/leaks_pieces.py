@@ -96,22 +96,28 @@ def _of_notebook(where: str, read: dict[str, Any], depth: int) -> Iterator[Piece
         yield from _of_text(f"{where}, notebook metadata", text, text.encode(), depth + 1)
 
 
-def strings(value: Any) -> Iterator[str]:
+def strings(value: Any) -> list[str]:
     """The texts in a JSON value; lines that Jupyter keeps in a list are one text."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield str(key)
-            yield from strings(inner)
-    elif isinstance(value, list):
-        if value and all(isinstance(line, str) for line in value):
-            yield "".join(value)
-        else:
-            for inner in value:
-                yield from strings(inner)
-    elif value is not None:
-        yield str(value)
+    found: list[str] = []
+
+    def collect(part: Any) -> None:
+        if isinstance(part, str):
+            found.append(part)
+        elif isinstance(part, dict):
+            for key, inner in part.items():
+                found.append(str(key))
+                collect(inner)
+        elif isinstance(part, list):
+            if part and all(isinstance(line, str) for line in part):
+                found.append("".join(part))
+            else:
+                for inner in part:
+                    collect(inner)
+        elif part is not None:
+            found.append(str(part))
+
+    collect(value)
+    return found
 
 
 def _json(text: str) -> Any:
