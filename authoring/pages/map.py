@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, permutations
+from itertools import combinations, pairwise, permutations
 from pathlib import Path, PurePosixPath
 
 from matplotlib.axes import Axes
@@ -87,14 +87,20 @@ def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[t
     for column in columns:
         before = ordered[-1] if ordered else ()
         lines = [(a if a in before else (a, b), b if b in column else (a, b)) for a, b in arrows]
-        lines = [(start, end) for start, end in lines if start in before and end in column]
+        starts = [
+            [_height(before.index(start), len(before)) for start, end in lines if start in before and end == stop]
+            for stop in column
+        ]
+        # Thousands of orders are tried, so what a place costs, and one place above another, is reckoned only once.
+        heights = [_height(at, len(column)) for at in range(len(column))]
+        length = [[sum(abs(start - end) for start in here) for end in heights] for here in starts]
+        crossed = [[3 * sum(a < b for a in upper for b in lower) for lower in starts] for upper in starts]
 
-        def cost(order: tuple, before: tuple = before, lines: list = lines) -> float:
-            ends = [(_height(before.index(a), len(before)), _height(order.index(b), len(order))) for a, b in lines]
-            crossed = sum((x[0] - y[0]) * (x[1] - y[1]) < 0 for x in ends for y in ends) / 2
-            return 3 * crossed + sum(abs(start - end) for start, end in ends)
+        def cost(order: tuple[int, ...], length: list = length, crossed: list = crossed) -> float:
+            crossings = sum(crossed[upper][lower] for upper, lower in combinations(order, 2))
+            return crossings + sum(length[stop][at] for at, stop in enumerate(order))
 
-        ordered.append(min(permutations(column), key=cost))
+        ordered.append(tuple(column[stop] for stop in min(permutations(range(len(column))), key=cost)))
     return tuple(ordered)
 
 

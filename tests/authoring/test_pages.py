@@ -215,8 +215,14 @@ def test_every_file_stands_on_a_floor_and_one_that_is_not_named_is_refused():
     assert map.floor("selftest/kills") < map.floor("selftest/victim")
 
 
-def test_no_files_import_each_other_in_a_circle():
-    order = TopologicalSorter({file: map.imports(file) for file in map.files()})
+@pytest.fixture(scope="module")
+def imports():
+    """What each file of the package imports of it."""
+    return {file: map.imports(file) for file in map.files()}
+
+
+def test_no_files_import_each_other_in_a_circle(imports):
+    order = TopologicalSorter(imports)
     try:
         order.prepare()
     except CycleError as error:
@@ -240,8 +246,8 @@ def test_file_that_does_not_say_what_it_is_is_refused(tmp_path, monkeypatch):
         readme.tree(tmp_path)
 
 
-def test_files_import_from_their_own_floor_and_those_below():
-    above = {(file, other) for file in map.files() for other in map.imports(file) if map.floor(other) > map.floor(file)}
+def test_files_import_from_their_own_floor_and_those_below(imports):
+    above = {(file, other) for file in imports for other in imports[file] if map.floor(other) > map.floor(file)}
     assert not above, f"a file imports from a floor above its own: {sorted(above)}"
 
 

@@ -4,6 +4,7 @@ The workers here run copies of the grader's own files from which one layer or se
 has neither Landlock nor seccomp, `--require-sandbox` must refuse to grade; there the other tests have nothing to hold.
 """
 
+import functools
 import os
 import shutil
 import socket
@@ -169,16 +170,18 @@ def test_a_sandbox_that_is_required_and_not_there_is_told_before_anything_runs(
 ):
     start = Worker._start
 
-    def without_kernel(self):
-        start(self)
+    def without_kernel(self, begin=start):
+        begin(self)
         self.landlock, self.seccomp = landlock, filtered
 
-    monkeypatch.setattr(Worker, "_start", without_kernel)
     book = tmp_path / "a.py"
     book.write_text("x = 1")
     handed = [Handed("ada", (book,), "")]
+    nothing = functools.partialmethod(without_kernel, lambda worker: None)  # whoever ran anything in it would fail
+    monkeypatch.setattr(Worker, "_start", nothing)
     with pytest.raises(ValueError, match=f"--require-sandbox: expected a kernel that confines answers; .* no {named}"):
         grade(handed, [find_exercise("2.5")], b"a secret of sixteen", jobs=1, require_sandbox=True)
+    monkeypatch.setattr(Worker, "_start", without_kernel)
     warnings = []
     [ada] = grade(handed, [find_exercise("2.5")], b"a secret of sixteen", jobs=1, warn=warnings.append)
     assert ada.submission == "other notebook" and named in warnings[0]
