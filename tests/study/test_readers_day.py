@@ -20,6 +20,21 @@ TAKEN = (LESSON, EXERCISES, "exercises/TUTOR.md", "deeper/02_deeper.ipynb", "sta
 pytestmark = pytest.mark.slow
 
 
+AFTERNOON = """
+import os
+from companion.commands.main import main
+from companion.questions import answer
+
+os.chdir("my")
+answer("2.a", "c")
+os.chdir("..")
+assert main("course release week1 --exercises 2.1 --out course/".split()) == 0
+flags = "--pset course/release/week1 --seed-file course/secret.seed --out marks/week1"
+assert main(["grade", "submissions/", *flags.split()]) == 0
+"""
+"""A question is answered, and the exercises are graded."""
+
+
 @pytest.fixture
 def day(tmp_path, monkeypatch):
     """A reader's checkout of the course, some of its notebooks, with the origin that it pulls from."""
@@ -54,8 +69,8 @@ def commit(folder):
 
 
 def python(folder, *words):
-    """What a command prints, as it is run in a folder."""
-    run = subprocess.run([sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, env=os.environ)
+    """What Python prints, as it is run in a folder."""
+    run = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, env=os.environ)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 
@@ -80,7 +95,7 @@ def run_and_save(path):
 
 
 def test_a_day_leaves_git_clean_and_an_update_loses_no_answer(day):
-    python(day, "companion.study.lab", "--prepare")
+    python(day, "-m", "companion.study.lab", "--prepare")
     mine, answer = day / "my", find_exercise("2.1").solution
 
     notebook = nbformat.read(mine / EXERCISES, as_version=4)
@@ -93,14 +108,9 @@ def test_a_day_leaves_git_clean_and_an_update_loses_no_answer(day):
     lesson.cells[-2].metadata["collapsed"] = True
     lesson.metadata["language_info"] = {"name": "python", "version": "3.12.1"}
     nbformat.write(lesson, mine / LESSON)
-    ask = "from companion.questions import answer; answer('2.a', 'c')"
-    subprocess.run([sys.executable, "-c", ask], cwd=mine, check=True, capture_output=True)
-
-    python(day, "companion", "course", "release", "week1", "--exercises", "2.1", "--out", "course/")
     (day / "submissions").mkdir()
     shutil.copy(mine / EXERCISES, day / "submissions" / "ada.ipynb")
-    flags = ("--pset", "course/release/week1", "--seed-file", "course/secret.seed", "--out", "marks/week1")
-    python(day, "companion", "grade", "submissions/", *flags)
+    python(day, "-c", AFTERNOON)
     assert (day / "marks" / "week1" / "marks.csv").exists()
     assert changed(day) == ""
 
@@ -111,7 +121,7 @@ def test_a_day_leaves_git_clean_and_an_update_loses_no_answer(day):
     (origin / "notebooks" / "sizing.md").write_text("A new page.\n")
     commit(origin)
     git(day, "pull", "-q", "--ff-only")
-    told = python(day, "companion.study.lab", "--prepare")
+    told = python(day, "-m", "companion.study.lab", "--prepare")
 
     assert changed(day) == ""
     assert "02_exercises.ipynb is yours and was left as it is; the new version is 02_exercises_new.ipynb" in told

@@ -1,4 +1,4 @@
-"""A class of ten: released with a rule for late work, graded, graded again, and in the tables of Canvas and Moodle."""
+"""A class of seven: released with a rule for late work, graded, graded again, and in tables of Canvas and Moodle."""
 
 import csv
 import io
@@ -19,7 +19,7 @@ from companion.course.grading.regrade import merged
 from companion.course.release.leaks import Guarded, search
 from companion.exercises.catalogue import exercises
 
-NAMES = ("ada", "ben", "cem", "dora", "emmy", "fritz", "grete", "hedy", "ida", "jo")
+NAMES = ("ada", "ben", "cem", "dora", "emmy", "fritz", "jo")
 TRIANGLE = "    may_look = torch.ones(queries, keys, dtype=torch.bool).tril()\n"
 FILL = "    return torch.zeros(queries, keys).masked_fill(~may_look, -math.inf)\n"
 WRONG = f"def causal_mask(queries, keys):\n{TRIANGLE}{FILL}"
@@ -142,7 +142,8 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
             file.write_text(answers)
         handed = 1796040000 + (86400 * 1.5 if name == "jo" else -at)  # 2026-11-30 12:00 UTC
         os.utime(file, (handed, handed))
-    command = ["grade", str(work), "--pset", "week2", "--seed-file", "course/secret.seed", "--out", str(out)]
+    flags = ["--pset", "week2", "--seed-file", "course/secret.seed", "--out", str(out), "--jobs", "1"]
+    command = ["grade", str(work), *flags]
     assert main(command) == 0
     first = {row["student_id"]: row for row in rows_of((out / "marks.csv").read_text())}
     assert [first[name]["score"] for name in ("ada", "ben", "cem", "jo")] == ["6.0", "0.0", "3.0", "4.8"]
@@ -152,7 +153,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     page = (out / "feedback" / "cem.html").read_text()
     assert "<td>a batch of tokens</td>" in page and "dgain is averaged over the tokens" in page
     mistakes = [row for row in rows_of((out / "class.csv").read_text()) if row["exercise"] == "2.5"]
-    assert [row["students"] for row in mistakes] == ["9", "1"] and "top left corner" in mistakes[1]["mistake"]
+    assert [row["students"] for row in mistakes] == ["6", "1"] and "top left corner" in mistakes[1]["mistake"]
 
     elsewhere = gradescope(tmp_path / "week2.zip", tmp_path / "autograder", PARTLY)
     assert elsewhere["score"] == 3.0 == sum(test.get("score", 0) for test in elsewhere["tests"])
@@ -169,7 +170,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     assert first["ada"]["14.curves"] == "missing" and "6 of 10 points so far" in feedback(out, "dora")
     sheet = tmp_path / "sheet.csv"
     assert main(["course", "collect", str(work), "--pset", "course/release/week2", "--to", str(sheet)]) == 0
-    assert "2 texts of 10 students" in capsys.readouterr().out
+    assert "2 texts of 7 students" in capsys.readouterr().out
     texts = rows_of(sheet.read_text())
     assert [row["text"] for row in texts] == [TEXTS["dora"], "'=1+1"] and {row["points"] for row in texts} == {""}
     before = (out / "marks.csv").read_bytes()
@@ -192,8 +193,8 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     command[1] = str(again)
     capsys.readouterr()
     assert main(command) == 2 and "who are not graded now; --regrade keeps them" in capsys.readouterr().err
-    assert len(rows_of((out / "marks.csv").read_text())) == 10
-    assert main([*command, "--regrade", "--jobs", "1"]) == 0
+    assert len(rows_of((out / "marks.csv").read_text())) == 7
+    assert main([*command, "--regrade"]) == 0
     told = capsys.readouterr().out
     assert "ben: 0.0 -> 6.0 (2.5 wrong -> right, 6.3 missing -> right)" in told and "1 of 2 marks changed" in told
     second = {row["student_id"]: row for row in rows_of((out / "marks.csv").read_text())}
@@ -210,7 +211,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
         assert main(["course", "export", str(out), "--into", f"{name}.csv", "--to", to]) == 0
         before, after = rows_of(table), rows_of((tmp_path / f"{name}_filled.csv").read_text())
         scores = [row.pop(column) for row in after]
-        assert [score for score in scores if score][-10:] == ["6.0", "6.0", "3.0", "10.0", "8.0", *["6.0"] * 4, "4.8"]
+        assert [score for score in scores if score][-7:] == ["6.0", "6.0", "3.0", "10.0", "8.0", "6.0", "4.8"]
         assert after == [{key: row[key] for key in row if key != column} for row in before], "nothing else changes"
 
 

@@ -68,21 +68,21 @@ def test_one_call_knows_nothing_of_another_program(worker):
     ]
 
 
-def test_nothing_is_left_running_after_a_timeout():
-    with Worker(Limits(seconds=0.5, memory_gib=0.5)) as worker:
-        begin = time.monotonic()
-        assert (
-            call(worker, "while True:\n    try:\n        while True: pass\n    except BaseException: pass").result
-            is Result.TIMEOUT
-        )
-        assert time.monotonic() - begin < 4
-        left = (
-            [pid for pid in os.listdir("/proc") if pid.isdigit() and _parent(pid) == worker._process.pid]
-            if _has_proc()
-            else []
-        )
-        assert left == []
-        assert call(worker, "return 3").value == 3
+def test_nothing_is_left_running_after_a_timeout(worker, monkeypatch):
+    monkeypatch.setattr(worker, "limits", Limits(seconds=0.5, memory_gib=0.5))
+    begin = time.monotonic()
+    assert (
+        call(worker, "while True:\n    try:\n        while True: pass\n    except BaseException: pass").result
+        is Result.TIMEOUT
+    )
+    assert time.monotonic() - begin < 4
+    left = (
+        [pid for pid in os.listdir("/proc") if pid.isdigit() and _parent(pid) == worker._process.pid]
+        if _has_proc()
+        else []
+    )
+    assert left == []
+    assert call(worker, "return 3").value == 3
 
 
 def _has_proc():

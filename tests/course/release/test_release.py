@@ -52,57 +52,67 @@ def test_hidden_seeds_follow_from_the_secret_and_tell_nothing_of_each_other(secr
 
 
 TRY = """
-import sys
+import contextlib, io, json, sys
 sys.path.insert(0, sys.argv[1])
 import math, torch
 from exercise_check import NotYet, check
-names = {"math": math, "torch": torch, "check": check}
-exec(sys.argv[3], names)
-try:
-    exec(f"check({sys.argv[2]!r})", names)
-except NotYet as fault:
-    print(fault)
-assert not [name for name in sys.modules if name.split(".")[0] == "companion"]
+for line in sys.stdin:
+    id, answer = json.loads(line)
+    names = {"math": math, "torch": torch, "check": check}
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(answer, names)
+        try:
+            exec(f"check({id!r})", names)
+        except NotYet as fault:
+            print(fault)
+    assert not [name for name in sys.modules if name.split(".")[0] == "companion"]
+    print(json.dumps(said.getvalue()), flush=True)
 """
 
 
-def tried(bundle, id, answer):
-    """What a student reads who tries this answer, on a machine without companion."""
-    command = [sys.executable, "-c", TRY, str(bundle / "release" / "week2"), id, answer]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=bundle)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.rstrip("\n")
+@pytest.fixture(scope="module")
+def tried(bundle):
+    """What a student reads who tries an answer, on a machine without companion: one process, as in a notebook."""
+    command = [sys.executable, "-c", TRY, str(bundle / "release" / "week2")]
+    with subprocess.Popen(command, cwd=bundle, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as student:
+
+        def read(id, answer):
+            student.stdin.write(json.dumps([id, answer]) + "\n")
+            student.stdin.flush()
+            return json.loads(student.stdout.readline()).rstrip("\n")
+
+        yield read
 
 
-def test_a_student_reads_what_a_reader_would(bundle):
+def test_a_student_reads_what_a_reader_would(tried):
     one = exercises()["2.5"]
     wrong = "def causal_mask(q, k): return torch.full((q, k), -math.inf).triu(1)"
     names: dict = {}
     exec("import math, torch\n" + wrong, names)
     with pytest.raises(NotYet) as caught:
         check("2.5", names["causal_mask"])
-    assert tried(bundle, "2.5", wrong) == str(caught.value) and "top left corner" in str(caught.value)
+    assert tried("2.5", wrong) == str(caught.value) and "top left corner" in str(caught.value)
     with pytest.raises(NotYet) as caught:
         check("2.5", stub(one))
-    assert tried(bundle, "2.5", one.stub) == str(caught.value)
+    assert tried("2.5", one.stub) == str(caught.value)
 
 
-def test_a_right_answer_passes_without_companion(bundle):
-    said = tried(bundle, "2.5", exercises()["2.5"].solution)
+def test_a_right_answer_passes_without_companion(tried):
+    said = tried("2.5", exercises()["2.5"].solution)
     assert said == "2.5 The triangle in the right corner: right on the public cases."
 
 
-def test_the_check_of_a_fixed_result_does_not_say_whether_it_is_right(bundle):
-    right = tried(bundle, "2.1", exercises()["2.1"].solution)
-    assert right == tried(bundle, "2.1", "def weight_of_cat(): return 0.123") and "Whether it is right" in right
-    assert "divide" in tried(bundle, "2.1", "def weight_of_cat(): return 0.5")
+def test_the_check_of_a_fixed_result_does_not_say_whether_it_is_right(tried):
+    right = tried("2.1", exercises()["2.1"].solution)
+    assert right == tried("2.1", "def weight_of_cat(): return 0.123") and "Whether it is right" in right
+    assert "divide" in tried("2.1", "def weight_of_cat(): return 0.5")
 
 
-def test_what_is_forbidden_is_refused_where_the_source_can_be_read(bundle, tmp_path):
+def test_what_is_forbidden_is_refused_where_the_source_can_be_read(tried, tmp_path):
     file = tmp_path / "answer.py"
     file.write_text("import torch\ndef visible_softmax(scores, may_look):\n    return torch.softmax(scores, -1)\n")
     answer = f"sys = __import__('sys'); sys.path.insert(0, {str(tmp_path)!r}); from answer import visible_softmax"
-    assert "it uses softmax" in tried(bundle, "2.3", answer)
+    assert "it uses softmax" in tried("2.3", answer)
 
 
 @pytest.mark.parametrize(
