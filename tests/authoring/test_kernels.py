@@ -31,6 +31,7 @@ def used():
     factory = KernelProvisionerFactory.instance()
     before = factory.default_provisioner_name
     kernels.use()
+    kernels._source.cache_clear()  # made by an earlier test, perhaps in another environment
     yield
     factory.default_provisioner_name = before
 
