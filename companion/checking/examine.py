@@ -214,11 +214,11 @@ def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str]
     if fault is None and case.room is not None and outcome.peak > case.room:
         return f"the result is right, but the call took {outcome.peak} bytes at once; expected at most {case.room}"
     if fault is None and case.gradients:
-        return _gradient_fault(outcome, expected, case, names)
+        return _gradient_fault(outcome, expected, case, names, told)
     return fault
 
 
-def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, names: Sequence[str]) -> str | None:
+def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, names: Sequence[str], told: bool) -> str | None:
     floating = [name for name, value in zip(names, case.arguments, strict=False) if _floating(value)]
     assert expected.gradients is not None
     for name, found, wanted in zip(
@@ -228,7 +228,7 @@ def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, names: Sequ
             continue
         if found is None:
             return f"the result is right, but no gradient flows back to {name}: something is detached on the way"
-        fault = difference(found, wanted, case.tolerance)
+        fault = difference(found, wanted, case.tolerance, told=told)
         if fault:
             return f"the result is right, its gradient with respect to {name} is not: {fault}"
     return None
@@ -246,7 +246,7 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
         return None
     others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
     failed = [
-        not case.refuse and _fault(case, gave, key.expected(at), key.names, False) is not None
+        not case.refuse and _fault(case, gave, key.expected(at), key.names, told=False) is not None
         for at, case, gave in others
     ]
     best: tuple[int, int] | None = None

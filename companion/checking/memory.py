@@ -92,7 +92,7 @@ def identical(now: Any, was: Any) -> bool:
     if isinstance(was, torch.Tensor):
         if not isinstance(now, torch.Tensor) or now.shape != was.shape or now.dtype != was.dtype:
             return False
-        return torch.equal(now, was) or difference(now.detach(), was, 0.0) is None  # NaN is NaN
+        return torch.equal(now, was) or difference(now.detach(), was, 0.0, told=False) is None  # NaN is NaN
     if isinstance(was, (list, tuple)):
         return len(now) == len(was) and all(identical(a, b) for a, b in zip(now, was, strict=True))
     if isinstance(was, Mapping):
