@@ -12,7 +12,7 @@ import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from functools import cache, partial, wraps
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, GeneratorType
 from typing import Any
 
 import jaxtyping
@@ -80,13 +80,13 @@ def kind_of(value: Any) -> Hashable:
     if kind is tuple:
         inside = tuple(map(kind_of, value))
         return None if None in inside else (kind, inside)
-    if kind is list:  # of whatever length
+    if kind in (list, set, frozenset):  # of whatever length
         numbers = frozenset(map(type, value))
         kinds = numbers if numbers <= {int, float, bool} else frozenset(map(kind_of, value))
         return None if None in kinds else (kind, kinds)
-    if kind is str or isinstance(value, type):
-        return value
-    return kind if says_all(kind) else None
+    if (kind is str and value.isidentifier()) or isinstance(value, type):
+        return value  # an annotation may ask for one of some words
+    return kind if kind in (str, torch.Size, GeneratorType) or says_all(kind) else None
 
 
 @cache
