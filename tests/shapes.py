@@ -28,6 +28,8 @@ every_call = jaxtyping.jaxtyped
 _right: dict[CodeType, dict[Hashable, set[Hashable]]] = {}
 """Kinds of calls, and of each the kinds of its results, by what a function runs: one that is defined within another is
 defined anew each time, as in each block of a model, and to make its checks takes longer than the block."""
+_telling: set[type] = {bool, int, float, type(None)}
+"""Types of whose values annotations ask no more than the type."""
 
 
 def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
@@ -53,7 +55,7 @@ def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
     def once(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or config.jaxtyping_disable:
             return function(*args, **kwargs)
-        given = kind_of((args, tuple(kwargs.items())))
+        given = kind_of((args, *kwargs, *kwargs.values()) if kwargs else args)
         if given not in right:
             result = checked()(*args, **kwargs)
             if given is not None:
@@ -75,21 +77,22 @@ def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
 def kind_of(value: Any) -> Hashable:
     """All that an annotation can say of a value; `None` where its type says too little for that."""
     kind = type(value)
+    if kind in _telling:
+        return kind
     if kind is Tensor or kind is nn.Parameter:
         return kind, value.dtype, value.shape
     if kind is tuple:
-        inside = tuple(map(kind_of, value))
-        return None if None in inside else (kind, inside)
+        inside = tuple([kind_of(one) for one in value])
+        return None if None in inside else inside
     if kind in (list, set, frozenset):  # of whatever length
         numbers = frozenset(map(type, value))
         kinds = numbers if numbers <= {int, float, bool} else frozenset(map(kind_of, value))
         return None if None in kinds else (kind, kinds)
-    if (kind is str and value.isidentifier()) or isinstance(value, type):
+    if isinstance(value, type) or (kind is str and value.isidentifier()):
         return value  # an annotation may ask for one of some words
-    return kind if kind in (str, torch.Size, GeneratorType) or says_all(kind) else None
-
-
-@cache
-def says_all(kind: type) -> bool:
-    """Whether annotations ask of such a value no more than of what type it is: nothing that can be looked into."""
-    return not issubclass(kind, Iterable) or issubclass(kind, nn.Module) or kind.__module__.startswith("companion.")
+    if kind in (str, torch.Size, GeneratorType):
+        return kind
+    if issubclass(kind, Iterable) and not issubclass(kind, nn.Module) and not kind.__module__.startswith("companion."):
+        return None
+    _telling.add(kind)
+    return kind
