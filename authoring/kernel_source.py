@@ -36,7 +36,6 @@ for name in IMPORTED:
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module(name)
 gc.freeze()
-gc.set_threshold(20_000, 20, 20)
 
 arguments, environment, folder = asked()
 gc.enable()

@@ -33,11 +33,10 @@ def test_it_has_what_the_course_promises(exercise):
 
 
 @pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
-def test_a_check_does_not_keep_its_reader_waiting(exercise):
-    """The slowest takes 0.4 s: the bound is no measure of speed, it finds a search that has become hopeless."""
+def test_a_check_answers_at_once(exercise):
     begun = time.process_time()
     examine(public_key(exercise.id), in_this_process(exercise.reference))
-    assert time.process_time() - begun < 10
+    assert time.process_time() - begun < 2.0
 
 
 @pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
