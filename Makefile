@@ -143,11 +143,14 @@ notebooks: $(VENV)/.test
 site: $(VENV)/.site
 	@$(PY) -m authoring.site
 
+# All of it is said, whatever comes first.
 check-notebooks: $(VENV)/.test
-	@$(PY) -m authoring.build --check $(LESSON)
-	@$(PY) -m companion course notebooks --check
-	@$(PY) -m authoring.pages --check
-	@$(PY) -m pytest -q tests/authoring/test_lessons.py tests/test_claims.py
+	@code=0; \
+	$(PY) -m authoring.build --check $(LESSON) || code=1; \
+	$(PY) -m companion course notebooks --check || code=1; \
+	$(PY) -m authoring.pages --check || code=1; \
+	$(PY) -m pytest -q tests/authoring/test_lessons.py tests/test_claims.py || code=1; \
+	exit $$code
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

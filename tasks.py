@@ -14,6 +14,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**27,
 process that frees them. An update of a training asks for them again, and new pages were a sixth of its time."""
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
 """For the same library, on Linux: memory in pages of 2 MB where the system has them, a tenth of an update's time."""
+SIZE_OF_TORCH = "some 200 MB to fetch as a CPU build, several GB with what a GPU needs"
+SIZE_OF_EXTRA = "100 to 300 MB to fetch, two to four minutes"
 LEAST = (3, 11)
 """The oldest Python that the course runs on. An older one must still be able to read this file, and say so."""
 TORCH = "torch==2.13.0"
@@ -37,9 +41,10 @@ PYTEST = ["-m", "pytest", "-n", "2", "--dist", "loadscope", "--no-loadscope-reor
 NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600"]
 
 READER = [
-    *("tests/checking", "tests/costs", "tests/data", "tests/exercises", "tests/files", "tests/generation"),
-    *("tests/layers", "tests/questions", "tests/study", "tests/test_config.py", "tests/test_package.py"),
-    *("tests/test_parity.py", "tests/test_tasks.py", "tests/test_transformer.py", "tests/test_worked_example.py"),
+    *("tests/costs", "tests/data", "tests/families", "tests/files", "tests/generation", "tests/layers"),
+    *("tests/school/checking", "tests/school/exercises", "tests/school/questions", "tests/school/study"),
+    *("tests/test_config.py", "tests/test_package.py", "tests/test_tasks.py", "tests/test_transformer.py"),
+    "tests/test_worked_example.py",
 ]
 """What somebody who reads the course relies on. The other tests start training runs that are killed, confine answers to
 be graded, and ask for pipes, limits and signals that not every system has."""
@@ -92,7 +97,7 @@ TASKS = {
     "lab": Task(
         "open the course in JupyterLab, in your own copy of its notebooks",
         "lab",
-        lambda further: [["-m", "companion.study.lab", *further]],
+        lambda further: [["-m", "companion.school.study.lab", *further]],
         takes="flags of JupyterLab",
     ),
     "test": Task(
@@ -176,12 +181,18 @@ class Environment:
     """The virtual environment of a checkout. Files in it, `.torch` and one for each extra, say what has been installed:
     where all is there already, making it takes no time.
 
-    root:  the checkout.
-    call:  runs a command and returns its exit code.
+    root:     the checkout.
+    call:     runs a command and returns its exit code.
+    install:  does the same for a command of pip, and shows how far it is; `None`: `call` does it.
     """
 
-    def __init__(self, root: Path, call: Callable[[Sequence[str]], int]):
-        self.root, self.call = root, call
+    def __init__(
+        self,
+        root: Path,
+        call: Callable[[Sequence[str]], int],
+        install: Callable[[Sequence[str]], int] | None = None,
+    ):
+        self.root, self.call, self.install = root, call, install or call
         self.folder = root / VENV
         self.python = python_in(self.folder)
 
@@ -207,12 +218,12 @@ class Environment:
         # PyTorch alone and first, so that nothing else chooses its build.
         if self._lacks_torch(torch):
             wanted = torch or TORCH
-            print(f"Installing {wanted} (a minute or more) ...", flush=True)
+            print(f"Installing {wanted}: {SIZE_OF_TORCH} ...", flush=True)
             self._install("PyTorch", shlex.split(wanted))
             self._stamp("torch").write_text(wanted + "\n", "utf-8")
         if extra and self._lacks(extra):
-            print(f'Installing the course with its extra "{extra}" (a minute or two) ...', flush=True)
-            self._install(f'the extra "{extra}"', ["--quiet", "--editable", f".[{extra}]"])
+            print(f'Installing the course with its extra "{extra}": {SIZE_OF_EXTRA} ...', flush=True)
+            self._install(f'the extra "{extra}"', ["--editable", f".[{extra}]"])
             for one in brings:
                 self._stamp(one).write_text(f"{self.root}\n", "utf-8")
 
@@ -241,7 +252,7 @@ class Environment:
 
     def _install(self, what: str, arguments: Sequence[str]) -> None:
         pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install"]
-        if self.call([*pip, *arguments]) != 0:
+        if self.install([*pip, *arguments]) != 0:
             raise Refused(f"Could not install {what}: pip says above why", 1)
 
 
@@ -252,6 +263,63 @@ def call(command: Sequence[str], reader: bool = False) -> int:
     """Run it in the checkout; its exit code, and 128 and the signal's number where a signal ended it."""
     code = subprocess.run(command, cwd=ROOT, env=variables(os.environ, reader)).returncode
     return 128 - code if code < 0 else code
+
+
+MEGABYTES = {"kB": 1e-3, "MB": 1.0, "GB": 1e3}
+
+
+class Installation:
+    """How far pip is, as its lines tell: what it has found and fetched, and whether it is putting it in place."""
+
+    def __init__(self) -> None:
+        self.found, self.megabytes, self.placing = 0, 0.0, 0
+
+    def read(self, line: str) -> None:
+        """Take in a line of pip's."""
+        if re.match(r"\s*(Collecting|Requirement already satisfied)", line):
+            self.found += 1
+        elif size := re.match(r"\s*Downloading .*\(([\d.]+) (kB|MB|GB)\)", line):
+            self.megabytes += float(size[1]) * MEGABYTES[size[2]]
+        elif line.startswith("Installing collected packages:"):
+            self.placing = line.count(",") + 1
+
+    def says(self, seconds: float) -> str:
+        """The state in a line of at most 79 columns."""
+        state = f"packages looked up: {self.found}, {self.megabytes:.0f} MB fetched"
+        if self.placing:
+            state = f"{self.megabytes:.0f} MB fetched, putting {self.placing} packages in place"
+        return f"  {state}, {seconds // 60:.0f} min {seconds % 60:02.0f} s"
+
+
+def install(command: Sequence[str]) -> int:
+    """Run pip and show on one line how far it is, or, where nobody looks, on a line every quarter of a minute; its exit
+    code. What it has to complain of it says itself."""
+    start, state, ended = time.monotonic(), Installation(), threading.Event()
+    looks = sys.stdout.isatty()
+
+    def show() -> None:
+        while not ended.wait(1 if looks else 15):
+            print(("\r" if looks else "") + state.says(time.monotonic() - start), end="" if looks else "\n", flush=True)
+
+    process = subprocess.Popen(
+        [*command, "--progress-bar", "off"],
+        cwd=ROOT,
+        env=variables(os.environ, False),
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    shown = threading.Thread(target=show, daemon=True)
+    shown.start()
+    assert process.stdout is not None
+    for line in process.stdout:
+        state.read(line)
+    code = process.wait()
+    ended.set()
+    shown.join()
+    print(("\r" if looks else "") + state.says(time.monotonic() - start), flush=True)
+    return code
 
 
 def variables(known: Mapping[str, str], reader: bool, system: str = os.name) -> dict[str, str]:
@@ -318,7 +386,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     task = TASKS[options.task]
     if further and not task.takes:
         parser.error(f"{options.task} takes nothing further, and was given {' '.join(further)}")
-    environment = Environment(ROOT, call)
+    environment = Environment(ROOT, call, install)
     if sys.version_info[:2] < LEAST:
         if not environment.works():
             raise Refused(too_old(options.task), 1)

@@ -1,13 +1,14 @@
-"""Build the lessons: notebooks/NN_name.ipynb is authoring/lessons/NN_name.md, executed; notebooks/deeper/ likewise.
+"""Build the lessons: notebooks/NN_name.ipynb is authoring/lessons/NN_name.md, executed; notebooks/deeper/ likewise, and
+notebooks/build/ from authoring/stages/.
 
     python -m authoring.build [--all] [--check] [LESSON ...]
 
 The same source, companion and libraries give the same bytes: cell ids follow from the text, and nothing that depends
-on the clock or on chance is kept. A notebook records, in its metadata, a digest of each code cell with its outputs and
-one of the companion modules that the lesson imports. So the builder can tell what needs to run: nothing when only
-prose changed. The line {{ exercises }} becomes the table of the lesson's exercises (exercises.py). The questions of all
-lessons are collected for the package (companion/questions/questions.json). `--check` runs nothing and says which
-notebook is not what its source builds, and where.
+on the clock or on chance is kept. A notebook records, in its metadata, a digest of each code cell with its outputs, and
+one of the functions, classes and values of the companion that the lesson uses. So the builder can tell what needs to
+run: nothing when only prose changed. The line {{ exercises }} becomes the table of the lesson's exercises
+(exercises.py). The questions of all lessons are collected for the package (companion/school/questions/questions.json).
+`--check` runs nothing and says which notebook is not what its source builds, and where.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import nbformat
@@ -32,18 +34,20 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 
 from authoring import exercises, figures, form
-from authoring.imports import PACKAGE, files_behind, parsed
-from authoring.lesson import Lesson, lessons, with_deeper
+from authoring.imports import PACKAGE, parsed
+from authoring.lesson import Lesson, lessons, stages, with_deeper
 from authoring.notation import meanings
 from authoring.question import SourceError
 from authoring.rules import Fault, Known, fault
-from companion.course.release.cells import KERNEL
+from authoring.uses import Package, Uses
+from companion.families.registry import preset, presets, systems
 from companion.ground.atomic import write_atomic
-from companion.questions.question import Question
+from companion.school.course.release.cells import KERNEL
+from companion.school.questions.question import Question
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 CELL_TIMEOUT = 900  # seconds
-QUESTIONS = PACKAGE / "questions" / "questions.json"
+QUESTIONS = PACKAGE / "school" / "questions" / "questions.json"
 ASSETS = (".js", ".css")  # files that a module shows, and that stand beside it
 # What a kernel inherits: one thread, one hash seed, and nothing of the builder's own plotting or terminal settings.
 KERNEL_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
@@ -74,35 +78,54 @@ def _assemble(cells: list[NotebookNode], companion: str) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
-# --- which modules of the companion a lesson depends on
+# --- what a lesson uses of the companion
 
 
 def companion_digest(cells: Sequence[NotebookNode], package: Path = PACKAGE, questions: Sequence[Question] = ()) -> str:
-    """Of the source files of every companion module that the code cells import, and those these import.
+    """Of all functions, classes and values of the companion that the code cells use (uses.py), and these use.
 
-    With the files that these show (scripts, styles), and with the questions that the cells ask.
+    With the exercises that are checked, with the published systems that the cells name, with the scripts and styles
+    that what is used calls by name, and with the questions that the cells ask.
     """
-    found: set[Path] = set()
-    for cell in _code(cells):
-        tree = parsed(cell.source)
-        files_behind(tree, package, found=found)
-        for lesson in _lessons_checked(tree):
-            module = exercises.file_of(lesson).removesuffix(".py").replace("/", ".")
-            files_behind(parsed(f"import {module}"), package, found=found)
-    shown = {file for path in found for file in path.parent.iterdir() if file.suffix in ASSETS}
-    files = sorted(found | shown)
-    parts = [f"{path.relative_to(package).as_posix()}\n{path.read_text(encoding='utf-8')}" for path in files]
-    parts += [question.html for question in questions]
+    trees = [parsed(cell.source) for cell in _code(cells)]
+    there = _package(package)
+    uses = Uses(trees, there, also=[asked for tree in trees for asked in _exercises_checked(tree, there)])
+    folders = {file.parent for module, _ in uses.found if (file := there.file(module))}
+    assets = sorted(file for folder in folders for file in folder.iterdir() if file.suffix in ASSETS)
+    shown = [file for file in assets if {file.name, file.stem} & uses.texts]
+    parts = [*sorted(uses.digests), *(file.read_text("utf-8") for file in shown), *(asked.html for asked in questions)]
+    parts += [preset(name).to_json() for name in _systems_named(trees)]
     return _sha("\0".join(parts))
 
 
-def _lessons_checked(tree: ast.AST) -> Iterator[int]:
-    """The lessons whose exercises are checked, as in check("2.3", answer): the companion finds them by number."""
+def _systems_named(trees: Sequence[ast.AST]) -> list[str]:
+    """The published systems that code is about, which the companion finds by name; a new one leaves the others be."""
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    if any(isinstance(node, ast.Name) and node.id == "systems" for node in nodes):
+        return sorted(systems())
+    return sorted({node.value for node in nodes if isinstance(node, ast.Constant) and node.value in (*presets(),)})
+
+
+def _package(folder: Path) -> Package:
+    """The package as it is now; read once for all lessons."""
+    state = tuple((str(file), file.stat().st_mtime_ns) for file in sorted(folder.rglob("*.py*")))
+    return _packages(folder, state)
+
+
+@lru_cache(1)
+def _packages(folder: Path, state: tuple[tuple[str, int], ...]) -> Package:
+    return Package(folder)
+
+
+def _exercises_checked(tree: ast.AST, package: Package) -> Iterator[tuple[str, str]]:
+    """The exercises that are checked, as in check("2.3", answer): the companion finds them by number."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "check" and node.args:
             id = node.args[0]
             if isinstance(id, ast.Constant) and re.fullmatch(r"\d+\.\d+", str(id.value)):
-                yield int(str(id.value).split(".")[0])
+                file = exercises.file_of(int(str(id.value).split(".")[0]))
+                module = file.removesuffix(".py").replace("/", ".")
+                yield module, package.defined_with(module, "exercise", str(id.value))
 
 
 # --- what needs to be done
@@ -167,7 +190,7 @@ def _prose_difference(lesson: Lesson, stored: list[NotebookNode]) -> Difference 
             shift = _first_changed_line(cell.source, old.source if old is not None else "")
             what = "the text in the notebook is not the text in the source"
             for table in (row for at, row in lesson.tables if at == number and row <= shift):
-                what, shift = "the exercises in the notebook are not those of companion/exercises", table
+                what, shift = "the exercises in the notebook are not those of companion/school/exercises", table
             return Difference(what, number, line + shift, False)
         if cell.id != old.get("id") or cell.metadata != old.metadata:
             return Difference("the cell's id, tags or name differ from the source", number, line, runs=False)
@@ -199,6 +222,8 @@ def _with_outputs(cells: list[NotebookNode], stored: list[NotebookNode]) -> list
 
 def refused(lesson: Lesson, known: Known) -> list[Fault]:
     """What the builder does not build, as far as the source alone says it: too many minutes, a second meaning."""
+    if lesson.is_stage:
+        return []
     rules = [form.second_meaning] if lesson.is_deeper else form.BEFORE_BUILDING
     return [found for rule in rules for found in rule(lesson, known)]
 
@@ -343,7 +368,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="lessons at once (%(default)s)")
     options = parser.parse_args(arguments)
     there = lessons()
-    chosen = [x for x in there if not options.lessons or any(x.name.startswith(p) for p in options.lessons)]
+    every, wanted = (*there, *stages()), tuple(options.lessons)
+    chosen = [x for x in every if not wanted or x.name.startswith(wanted)]
     if not chosen:
         parser.error(f"no lesson begins with {' or '.join(options.lessons) or 'a number'}")
     try:

@@ -21,15 +21,12 @@ from authoring.rules import Fault, Known
 _LOOSE = Path(__file__).with_name("not_compared.toml")
 BESIDE_THE_MODEL = (
     "bench",
-    "checking",
     "commands",
-    "course",
-    "exercises",
     "ground",
     "make",
-    "questions",
+    "page",
+    "school",
     "selftest",
-    "study",
 )
 """Rooms and files of the companion whose names a lesson may use for its own."""
 

@@ -22,9 +22,9 @@ from authoring.markdown import headings, in_prose
 from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.source import Source, read_source
-from companion.course.release import way
-from companion.course.release.cells import IN_ANOTHER_KERNEL
-from companion.questions.question import Question
+from companion.school.course.release import way
+from companion.school.course.release.cells import IN_ANOTHER_KERNEL
+from companion.school.questions.question import Question
 
 HEAD = "{{ head }}"
 HEAD_KEYS = ("able", "needs")
@@ -55,8 +55,15 @@ def is_deeper(source: Path) -> bool:
     return source.parent.name == "deeper"
 
 
+def is_stage(source: Path) -> bool:
+    """Is this the source of a notebook that guides through a stage of *Your own transformer*?"""
+    return source.parent.name == "stages"
+
+
 def notebook_of(source: Path) -> str:
     """Where the notebook of a source is, from the folder of the lessons' notebooks."""
+    if is_stage(source):
+        return f"build/{source.stem}.ipynb"
     return way.deeper_of(int(source.stem[:2])) if is_deeper(source) else f"{source.stem}.ipynb"
 
 
@@ -80,7 +87,7 @@ def finish(path: Path) -> Finished:
     for index, cell in enumerate(cells):
         if cell.cell_type == "markdown":
             text = _with_minutes(cell.source, [part for part in counted if part.index == index], source)
-            text = text.replace(HEAD, _head(source, counted)) if index == 0 and not is_deeper(path) else text
+            text = text.replace(HEAD, _head(source, counted)) if index == 0 and HEAD in text else text
             cell.source = in_prose(with_links, resolve(text, source.lines[index]))
     questions = []
     for draft in source.questions.values():
@@ -124,22 +131,33 @@ def titles(folder: Path) -> dict[int, tuple[str, str]]:
 
 
 def navigation(source: Path) -> str:
-    """The line at both ends of a lesson, or of its deeper notebook, in Markdown."""
+    """The line at both ends of a lesson, of its deeper notebook, or of a stage, in Markdown."""
+    if is_stage(source):
+        return _stage_navigation(source)
     deeper = is_deeper(source)
     lesson = lesson_source(source) if deeper else source
     known, number = titles(lesson.parent), int(source.name[:2])
     return way.navigation("deeper" if deeper else "lesson", number, known, deeper=deeper_source(lesson).exists())
 
 
+def _stage_navigation(source: Path) -> str:
+    known, number = titles(source.parent), int(source.name[:2])
+    before, after = known.get(number - 1), known.get(number + 1)
+    links = [f"[← stage {number - 1}: {before[1]}]({before[0]}.ipynb)"] if before else []
+    links.append(f"[Start](../{way.START})")
+    links += [f"[stage {number + 1}: {after[1]} →]({after[0]}.ipynb)"] if after else []
+    return " · ".join([*links, f"[Glossary](../{way.GLOSSARY})"])
+
+
 def lesson_linker(path: Path) -> Callable[[str], str]:
     """Of the prose of a source: makes every "lesson 03" a link, but not the lesson's own number."""
-    deeper = is_deeper(path)
-    known = titles((lesson_source(path) if deeper else path).parent)
+    deeper, stage = is_deeper(path), is_stage(path)
+    known = titles(path.parent.parent / "lessons" if stage else (lesson_source(path) if deeper else path).parent)
 
     def link(words: str, number: int) -> str:
-        if number not in known or (number == int(path.name[:2]) and not deeper):
+        if number not in known or (number == int(path.name[:2]) and not deeper and not stage):
             return words
-        return f"[{words}]({'../' * deeper}{known[number][0]}.ipynb)"
+        return f"[{words}]({'../' * (deeper or stage)}{known[number][0]}.ipynb)"
 
     def linked(found: re.Match[str]) -> str:
         word, space, numbers = found.groups()

@@ -80,20 +80,3 @@ def modules_named(tree: ast.AST, package: Path = PACKAGE) -> set[str]:
 def _short(file: Path, package: Path) -> str:
     path = file.parent if file.name == "__init__.py" else file.with_suffix("")
     return "" if path == package else path.relative_to(package).as_posix()
-
-
-def files_behind(tree: ast.AST, package: Path = PACKAGE, inside: str = "", found: set[Path] | None = None) -> set[Path]:
-    """The files behind the imports of `tree`, a module in the package `inside`, and behind theirs."""
-    found = set() if found is None else found
-    for module, name in imported(tree, inside):
-        file = file_of(module, name, package)
-        if file and file not in found:
-            found |= {file, *_assets(file)}
-            folder = ".".join((package.name, *file.relative_to(package).parts[:-1]))
-            files_behind(parsed(file.read_text(encoding="utf-8")), package, folder, found)
-    return found
-
-
-def _assets(file: Path) -> Iterator[Path]:
-    """The scripts and styles beside a module that hands them to a page."""
-    yield from (path for path in file.parent.iterdir() if path.suffix in (".js", ".css"))

@@ -19,15 +19,16 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from authoring.finish import Finished, deeper_source, finish, is_deeper, lesson_minutes, notebook_of
+from authoring.finish import Finished, deeper_source, finish, is_deeper, is_stage, lesson_minutes, notebook_of
 from authoring.imports import modules_named
 from authoring.markdown import Heading, headings
 from authoring.minutes import Part
 from authoring.notation import atoms, plain
-from companion.questions.question import Question
+from companion.school.questions.question import Question
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ROOT / "authoring" / "lessons"
+STAGES = ROOT / "authoring" / "stages"
 NOTEBOOKS = ROOT / "notebooks"
 
 _LESSONS = re.compile(r"\blessons?\s+(\d\d(?:\s*(?:,|and)\s*\d\d)*)")
@@ -51,7 +52,8 @@ class Lesson:
     @property
     def name(self) -> str:
         """Of the lesson; of its deeper notebook with the folder before it."""
-        return f"deeper/{self.source.stem}" if self.is_deeper else self.source.stem
+        folder = "deeper/" if self.is_deeper else "build/" if self.is_stage else ""
+        return f"{folder}{self.source.stem}"
 
     @property
     def number(self) -> int:
@@ -70,11 +72,16 @@ class Lesson:
     def is_deeper(self) -> bool:
         return is_deeper(self.source)
 
+    @property
+    def is_stage(self) -> bool:
+        return is_stage(self.source)
+
     @cached_property
     def deeper(self) -> Lesson | None:
         """Its deeper notebook, if there is one."""
         source = deeper_source(self.source)
-        return Lesson.of(source, self.notebook.parent) if not self.is_deeper and source.exists() else None
+        alone = self.is_deeper or self.is_stage
+        return Lesson.of(source, self.notebook.parent) if not alone and source.exists() else None
 
     @classmethod
     def of(cls, source: Path, notebooks: Path) -> Lesson:
@@ -235,6 +242,11 @@ def lessons(sources: Path = SOURCES, notebooks: Path = NOTEBOOKS) -> list[Lesson
     names = {path.stem for path in sources.glob("[0-9][0-9]_*.md")}
     names |= {path.stem for path in notebooks.glob("[0-9][0-9]_*.ipynb")}
     return [Lesson.of(sources / f"{name}.md", notebooks) for name in sorted(names)]
+
+
+def stages(sources: Path = STAGES, notebooks: Path = NOTEBOOKS) -> list[Lesson]:
+    """The notebooks that guide through the stages of *Your own transformer*, in order."""
+    return [Lesson.of(path, notebooks) for path in sorted(sources.glob("[0-9][0-9]_*.md"))]
 
 
 def with_deeper(some: Sequence[Lesson]) -> list[Lesson]:

@@ -8,8 +8,9 @@ from .config.model import (
     MoEConfig as MoEConfig,
     NormConfig as NormConfig,
     PositionConfig as PositionConfig,
+    RotaryScaling as RotaryScaling,
+    WindowConfig as WindowConfig,
 )
-from .config.groups import RotaryScaling as RotaryScaling, WindowConfig as WindowConfig
 from .layers.positions import (
     Learned as Learned,
     half_from_interleaved as half_from_interleaved,
@@ -18,13 +19,14 @@ from .layers.positions import (
     sinusoidal as sinusoidal,
 )
 from .layers.attention import Attention as Attention, attend as attend, attention_weights as attention_weights
-from .layers.tiled import tiled_attention as tiled_attention
-from .layers.window import sliding_window_attention as sliding_window_attention
+from .layers.kernels.tiled import tiled_attention as tiled_attention
+from .layers.kernels.window import sliding_window_attention as sliding_window_attention
 from .layers.linear import linear_attention as linear_attention
 from .layers.cache import CrossCache as CrossCache, KVCache as KVCache
 from .layers.norms import LayerNorm as LayerNorm, RMSNorm as RMSNorm, rms_norm as rms_norm
 from .layers.feedforward import FeedForward as FeedForward
-from .layers.moe import MoE as MoE, RoutingStats as RoutingStats, route as route
+from .layers.routing import RoutingStats as RoutingStats, route as route
+from .layers.moe import MoE as MoE
 from .layers.balance import switch_loss as switch_loss, update_bias as update_bias, z_loss as z_loss
 from .layers.block import Block as Block
 from .transformer import Memory as Memory, Output as Output, Transformer as Transformer
@@ -34,4 +36,4 @@ from .generation.draft import Draft as Draft
 from .generation.batch import Batch as Batch
 from .generation.beam import Beam as Beam, beam_search as beam_search
 from .files.models import load_model as load_model, save_model as save_model
-from .files.published.pretrained import load_pretrained as load_pretrained
+from .families.pretrained import load_pretrained as load_pretrained

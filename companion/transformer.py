@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from itertools import count
-from typing import NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
@@ -15,21 +15,24 @@ from companion.config.parameters import check_makeable
 from companion.ground.boundary import (
     check_broadcasts,
     check_ids,
-    check_kind,
     check_positions,
     counted_of,
-    described,
     look_up,
     mask_of,
     padding_of,
 )
-from companion.layers.attention import Attention, Mask, capped, visible_and
+from companion.ground.door import checked
+from companion.layers.attention import Attention, capped
 from companion.layers.bert import MaskedTransform, Pooler
 from companion.layers.block import Block
-from companion.layers.cache import CrossCache, KVCache, LayerCache
-from companion.layers.moe import MoE, RoutingStats
+from companion.layers.cache import CrossCache, KVCache
+from companion.layers.masks import GivenMask
+from companion.layers.moe import MoE
 from companion.layers.norms import norm
-from companion.layers.positions import Learned, Rotary, sinusoidal
+from companion.layers.positions import Learned, sinusoidal
+from companion.layers.routing import RoutingStats
+from companion.layers.stack import Memory as Memory
+from companion.layers.stack import Stack
 
 
 class Output(NamedTuple):
@@ -53,25 +56,6 @@ class Features(NamedTuple):
     cache: KVCache | None
 
 
-class Memory(NamedTuple):
-    """A source as the decoder's layers see it: computed once, read at every step.
-
-    layers:   each decoder layer's keys and values of the encoder's output.
-    real:     which source tokens are not padding, (batch, key); `None`: all.
-    routing:  of the encoder's layers.
-    """
-
-    layers: tuple[CrossCache, ...]
-    real: Bool[Tensor, "#batch key"] | None
-    routing: tuple[RoutingStats, ...]
-
-    def select(self, rows: Int[Tensor, "row"]) -> Memory:
-        """The given rows, in that order and as often as named, copied; without `routing`, which is of whole batches."""
-        layers = tuple(layer.select(rows) for layer in self.layers)
-        real = None if self.real is None else self.real.expand(len(self.layers[0].keys), -1)[rows]
-        return Memory(layers, real, ())
-
-
 _numbers = count(1)
 """Each model has a number of its own, by which a cache knows who filled it."""
 
@@ -88,78 +72,30 @@ class Inputs(TypedDict, total=False):
     cache: KVCache | None
 
 
-class Stack(nn.Module):
-    """`layers` blocks one after the other, and unless they are post-norm a last norm."""
-
-    def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False) -> None:
-        super().__init__()
-        turned = [Rotary.of(config.layer(layer)[1], config.sizes.d_head) for layer in range(config.layers)]
-        self.rotaries = list(dict.fromkeys(rotary for rotary in turned if rotary is not None))
-        self.turns = [None if rotary is None else self.rotaries.index(rotary) for rotary in turned]
-        self.blocks = nn.ModuleList(
-            Block(config, causal=causal, cross=cross, layer=layer) for layer in range(config.layers)
-        )
-        self.norm = norm(config.norm, config.d_model) if config.norm.placement != "post" else nn.Identity()
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch token d_model"],
-        *,
-        positions: Int[Tensor, "*batch token"],
-        real: Bool[Tensor, "#batch key"] | None = None,
-        counted: Bool[Tensor, "batch token"] | None = None,
-        mask: Mask | None = None,
-        cache: list[LayerCache] | None = None,
-        memory: Memory | None = None,
-    ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
-        """All blocks in order, then the last norm where the config has one.
-
-        positions:  of each token; rotary angles are made of them here, once for all blocks that turn alike.
-        real:       which keys are not padding: no query sees the others, and no expert counts them. `None`: all.
-        counted:    which tokens experts count, where `real` does not say it.
-        mask:       who may look at whom.
-        cache:      of each block; it is written.
-        memory:     what cross-attention looks at.
-
-        Returns the state, and the routing of each block that has experts. Raises `ValueError` for `real` of another
-        shape.
-        """
-        if real is not None:
-            keys = x.shape[1] if cache is None else cache[0].visible
-            if real.ndim != 2 or real.shape[0] not in (1, x.shape[0]) or real.shape[1] != keys:
-                raise ValueError(f"real has shape {tuple(real.shape)}: expected (batch, key), {(x.shape[0], keys)}")
-            mask = visible_and(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
-            real = real.expand(len(x), -1)
-            counted = real if cache is None else real.gather(1, cache[0].slots)
-        rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
-        routing = []
-        pairs = zip(self.blocks, self.turns, strict=False)  # blocks may have been taken off the end
-        for i, (block, turn) in enumerate(pairs):
-            x, where = block(
-                x,
-                positions=positions if turn is None else rotations[turn],
-                mask=mask,
-                cache=None if cache is None else cache[i],
-                source=None if memory is None else memory.layers[i],
-                source_mask=None if memory is None or memory.real is None else memory.real[:, None, None, :],
-                real=counted,
-            )
-            if where is not None:
-                routing.append(where)
-        return self.norm(x), tuple(routing)
+_HINTS = {
+    "tokens": "torch.tensor makes one of a list",
+    "mask": "which tokens are not padding is said by real, (batch, key)",
+    "cache": "KVCache.create(config, batch, slots) makes one",
+}
+"""What else to say of an argument that does not fit."""
 
 
 class Transformer(nn.Module):
     """Token ids in, one score per possible next (or masked) token out.
 
     With `config.embedding.tied` the head *is* the embedding table: one parameter, whose gradient is the sum of both
-    uses. It has a bias, and more, only where `config.embedding.head` says so.
+    uses. It has a bias, and more, only where `config.embedding.head` says so. An encoder is a `Bert`, which has more at
+    both ends.
 
     Embeddings start normal with variance 1 / d_model, so that the logits of a normalised state have variance one
     whatever the width (a fixed 0.02 leaves those of a narrow model near zero, and its first updates slow); other
     weights with variance 2 / (5 d_model) (Nguyen and Salazar 2019), and those that write to the stream 1 / sqrt(number
     of writes) smaller (Radford et al. 2019), so that its variance does not grow with depth.
     """
+
+    def __new__(cls, config: ModelConfig | None = None) -> Transformer:
+        berts = isinstance(config, ModelConfig) and (config.stack == "encoder" or config.embedding.head == "masked")
+        return super().__new__(Bert if cls is Transformer and berts else cls)
 
     def __init__(self, config: ModelConfig) -> None:
         check_makeable(config)
@@ -168,22 +104,23 @@ class Transformer(nn.Module):
         self._number = next(_numbers)
         self.embedding = nn.Embedding(config.vocab, config.d_model)
         self.positions = Learned(config.context, config.d_model) if config.positions.kind == "learned" else None
-        ends = config.embedding
-        self.segments = nn.Embedding(ends.segments, config.d_model) if ends.segments else None
-        self.embedding_norm = norm(config.norm, config.d_model) if ends.norm else None
+        self._make_entrance(config)
+        self.embedding_norm = norm(config.norm, config.d_model) if config.embedding.norm else None
         self.dropout = nn.Dropout(config.dropout)
+        both = config.stack == "encoder_decoder"
         self.encoder = Stack(config, causal=False) if config.stack != "decoder" else None
-        self.decoder = (
-            Stack(config, causal=True, cross=config.stack == "encoder_decoder") if config.stack != "encoder" else None
-        )
-        self.transform = (
-            MaskedTransform(config.d_model, config.feed_forward, config.norm) if ends.head == "masked" else None
-        )
+        self.decoder = Stack(config, causal=True, cross=both) if config.stack != "encoder" else None
+        self._make_exit(config)
+        self._initialise()
+
+    def _make_entrance(self, config: ModelConfig) -> None:
+        """What stands before the first block beside tokens and positions: nothing but in a `Bert`."""
+
+    def _make_exit(self, config: ModelConfig) -> None:
+        """What stands behind the last norm: the table, if it is not that of the tokens, and a bias."""
+        ends = config.embedding
         self.unembedding = None if ends.tied else nn.Linear(config.d_model, config.vocab, bias=False)
         self.head_bias = nn.Parameter(torch.zeros(config.vocab)) if ends.head != "linear" else None
-        self.pooler = Pooler(config.d_model) if ends.pooled else None
-        self.classifier = nn.Linear(config.d_model, ends.classes) if ends.classes else None
-        self._initialise()
 
     def _initialise(self) -> None:
         d_model = self.config.d_model
@@ -209,24 +146,23 @@ class Transformer(nn.Module):
                 for matrix in outer:
                     nn.init.normal_(matrix, std=std / math.sqrt(writes))
         nn.init.normal_(self.embedding.weight, std=d_model**-0.5)
-        if self.segments is not None:
-            nn.init.normal_(self.segments.weight, std=0.02)
 
     def forward(self, tokens: Int[Tensor, "batch token"], **inputs: Unpack[Inputs]) -> Output:
         """Logits for every token: the `head` of `features`, which says what else goes in and what is refused."""
         stream, routing, cache = self.features(tokens, **inputs)
         return Output(self.head(stream), routing, cache)
 
+    @checked(settles=lambda given: given["self"]._settle(given), hints=_HINTS)
     def features(
         self,
         tokens: Int[Tensor, "batch token"],
         *,
-        source: Int[Tensor, "batch key"] | Memory | None = None,
+        source: Int[Tensor, "batch source"] | Memory | None = None,
         positions: Int[Tensor, "*batch token"] | None = None,
         segments: Int[Tensor, "batch token"] | None = None,
         real: Shaped[Tensor, "#batch key"] | None = None,
         counted: Shaped[Tensor, "#batch token"] | None = None,
-        mask: Mask | None = None,
+        mask: GivenMask | None = None,
         cache: KVCache | None = None,
     ) -> Features:
         """The stream before the head, for callers that want the logits of a few tokens only.
@@ -245,25 +181,10 @@ class Transformer(nn.Module):
         shape, the tokens do not fit the cache or the learned positions, and for an id that is not in the vocabulary (on
         a GPU only as `companion.ground.boundary` says).
         """
-        check_ids("tokens", tokens)
-        real = None if real is None else padding_of(real)
-        self._check(tokens, source, segments, mask, cache)
-        counted = counted_of(counted, tokens, real, causal=self.decoder is not None)
         memory = self.encode(source) if isinstance(source, Tensor) else source
-        if memory is not None:
-            self._check_memory(memory, tokens.shape[0])
-        if cache is not None:
-            cache = cache.ready(tokens.shape[1])
+        cache = None if cache is None else cache.ready(tokens.shape[1])
         opened = None if cache is None else cache.open(tokens.shape[1])
-        self._check_reach("tokens", tokens.shape[1] + (0 if cache is None else cache.filled))
-        if mask is not None:
-            keys = tokens.shape[1] if opened is None else opened[0].visible
-            shape = (tokens.shape[0], self.config.attention.heads, tokens.shape[1], keys)
-            check_broadcasts("mask", mask, shape, "(batch, head, token, key)")
-            mask = mask_of(mask, anywhere=True)
-        if positions is not None:
-            check_positions(positions, *tokens.shape)
-        else:
+        if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device) if opened is None else opened[0].slots
         x = self._embed(tokens, positions, segments)
         stack = self.decoder or self.encoder
@@ -272,6 +193,7 @@ class Transformer(nn.Module):
         routing = (() if memory is None else memory.routing) + routing
         return Features(x, routing, None if cache is None else cache.advance(tokens.shape[1], self._number))
 
+    @checked(settles=lambda given: given["self"]._settle_source(given))
     def encode(self, source: Int[Tensor, "batch key"], *, real: Shaped[Tensor, "#batch key"] | None = None) -> Memory:
         """The source as the decoder's layers see it; run it once and pass it as `source` from then on.
 
@@ -279,11 +201,7 @@ class Transformer(nn.Module):
 
         Raises `ValueError` unless this is an encoder-decoder, and as `features` does.
         """
-        if self.encoder is None or self.decoder is None:
-            raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the one stack with a source")
-        check_ids("source", source, "(batch, key)")
-        real = None if real is None else padding_of(real)
-        self._check_reach("source", source.shape[1])
+        assert self.encoder is not None and self.decoder is not None
         positions = torch.arange(source.shape[1], device=source.device)
         x, routing = self.encoder(self._embed(source, positions, name="source"), positions=positions, real=real)
         layers = tuple(block.cross.project_source(x) for block in self.decoder.blocks)  # type: ignore[union-attr, operator]
@@ -292,8 +210,6 @@ class Transformer(nn.Module):
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits of states of the stream: stream @ E^T when tied, plus what `config.embedding.head` adds, capped where
         it says so."""
-        if self.transform is not None:
-            stream = self.transform(stream)
         table = self.embedding.weight if self.unembedding is None else self.unembedding.weight
         return self.capped(nn.functional.linear(stream, table, self.head_bias))
 
@@ -302,37 +218,41 @@ class Transformer(nn.Module):
         cap = self.config.embedding.logit_cap
         return logits if cap is None else capped(logits, cap)
 
-    def pool(self, stream: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch d_model"]:
-        """The vector that BERT makes of a whole sequence's stream (of `features`, that is).
+    def _settle(self, given: dict[str, Any]) -> None:
+        """Puts `real`, `counted` and `mask` as the layers take them among the arguments of a call. Raises `ValueError`
+        for what does not belong to this model, its tokens, or each other."""
+        tokens, cache = given["tokens"], given.get("cache")
+        check_ids("tokens", tokens)
+        real = given["real"] = None if given.get("real") is None else padding_of(given["real"])
+        self._check_belongs(tokens, given.get("source"), given.get("segments"), cache)
+        given["counted"] = counted_of(given.get("counted"), tokens, real, causal=self.decoder is not None)
+        batch, new = tokens.shape
+        self._check_reach("tokens", new + (0 if cache is None else cache.filled))
+        if given.get("positions") is not None:
+            check_positions(given["positions"], batch, new)
+        keys = new if cache is None else cache.shown(new)
+        if real is not None and ((real.shape[0] != 1 and real.shape[0] != batch) or real.shape[1] != keys):
+            raise ValueError(f"real has shape {tuple(real.shape)}: expected (batch, key), {(batch, keys)}")
+        if given.get("mask") is not None:
+            shape = (batch, self.config.attention.heads, new, keys)
+            check_broadcasts("mask", given["mask"], shape, "(batch, head, token, key)")
+            given["mask"] = mask_of(given["mask"], anywhere=True)
 
-        Raises `ValueError` unless `config.embedding.pooled`.
-        """
-        if self.pooler is None:
-            raise ValueError("pooled=False: this model has no layer that makes one vector of a sequence")
-        return self.pooler(stream)
+    def _settle_source(self, given: dict[str, Any]) -> None:
+        """The same for `encode`."""
+        if self.encoder is None or self.decoder is None:
+            raise ValueError(f"stack={self.config.stack!r}: expected 'encoder_decoder', the one stack with a source")
+        source, real = given["source"], given.get("real")
+        check_ids("source", source, "(batch, key)")
+        self._check_reach("source", source.shape[1])
+        given["real"] = None if real is None else padding_of(real)
 
-    def classify(self, stream: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch class"]:
-        """The scores that the classifier gives the pooled sequence.
-
-        Raises `ValueError` unless `config.embedding.classes`.
-        """
-        if self.classifier is None:
-            raise ValueError("classes=0: this model has no classifier of sequences")
-        return self.classifier(self.pool(stream))
-
-    def _check(
-        self,
-        tokens: Tensor,
-        source: Tensor | Memory | None,
-        segments: Tensor | None,
-        mask: Tensor | None,
-        cache: KVCache | None,
+    def _check_belongs(
+        self, tokens: Tensor, source: Tensor | Memory | None, segments: Tensor | None, cache: KVCache | None
     ) -> None:
-        """Raises `ValueError` for what does not belong to this stack or its tokens, and a mask that is no table of
-        pairs."""
         stack = self.config.stack
         if self.decoder is None:
-            if segments is not None and self.segments is None:
+            if segments is not None and not self.config.embedding.segments:
                 raise ValueError("segments: this model has no vectors for them; expected embedding.segments >= 1")
             if source is not None or cache is not None:
                 raise ValueError("source and cache belong to a decoder; got one for stack='encoder'")
@@ -343,25 +263,20 @@ class Transformer(nn.Module):
             raise ValueError(f"source: stack={stack!r} {has}; it belongs to an encoder_decoder, always")
         if segments is not None:
             check_ids("segments", segments)
-            if segments.shape != tokens.shape:
+        if isinstance(source, Tensor):
+            check_ids("source", source, "(batch, key)")
+            self._check_reach("source", source.shape[1])
+            if len(source) != len(tokens):
                 raise ValueError(
-                    f"segments has shape {tuple(segments.shape)}: expected {tuple(tokens.shape)}, one for each token"
+                    f"source has batch={len(source)}: expected {len(tokens)}, a row for each row of tokens"
                 )
-        if source is not None and not isinstance(source, (Tensor, Memory)):
-            raise ValueError(f"source={described(source)}: expected a tensor of token ids, or the Memory of encode")
+        elif isinstance(source, Memory):
+            self._check_memory(source, tokens.shape[0])
         if cache is not None:
-            check_kind("cache", cache, KVCache, "a KVCache; KVCache.create(config, batch, slots) makes one")
             cache.check(self.config, self._number)
             if cache.batch != tokens.shape[0]:
                 raise ValueError(
                     f"tokens has batch={tokens.shape[0]}: expected {cache.batch}, as many rows as the cache"
-                )
-        if mask is not None:
-            check_kind("mask", mask, Tensor, "a tensor, (batch, head, token, key)")
-            if mask.ndim != 4:
-                raise ValueError(
-                    f"mask has shape {tuple(mask.shape)}: expected four axes, each (batch, head, token, key) or 1 in "
-                    "place; which tokens are not padding is said by real, (batch, key)"
                 )
 
     def _check_memory(self, memory: Memory, batch: int) -> None:
@@ -384,6 +299,7 @@ class Transformer(nn.Module):
     def _embed(
         self, tokens: Tensor, positions: Tensor, segments: Tensor | None = None, *, name: str = "tokens"
     ) -> Float[Tensor, "batch token d_model"]:
+        """A vector for each token, and where positions are added, with them."""
         x = look_up(name, self.embedding, tokens)
         if self.config.embedding.scaled:
             factor = math.sqrt(self.config.d_model)
@@ -393,8 +309,61 @@ class Transformer(nn.Module):
         elif self.config.positions.kind == "sinusoidal":
             order = self.config.positions
             x = x + sinusoidal(positions, self.config.d_model, order.base, x.dtype, order.pairing)
+        x = self._enter(x, segments)
+        return self.dropout(x if self.embedding_norm is None else self.embedding_norm(x))
+
+    def _enter(self, x: Tensor, segments: Tensor | None) -> Tensor:
+        """What a `Bert` adds to its tokens; nothing here."""
+        return x
+
+
+class Bert(Transformer):
+    """An encoder with what BERT has at both ends, as far as the configuration asks for it: vectors of segments beside
+    those of tokens, a layer before the table that scores them, and one vector of a whole sequence with a classifier
+    (Devlin et al. 2019; lesson 13). `Transformer(config)` makes one of an encoder's configuration."""
+
+    def _make_entrance(self, config: ModelConfig) -> None:
+        segments = config.embedding.segments
+        self.segments = nn.Embedding(segments, config.d_model) if segments else None
+
+    def _make_exit(self, config: ModelConfig) -> None:
+        ends = config.embedding
+        masked = ends.head == "masked"
+        self.transform = MaskedTransform(config.d_model, config.feed_forward, config.norm) if masked else None
+        super()._make_exit(config)
+        self.pooler = Pooler(config.d_model) if ends.pooled else None
+        self.classifier = nn.Linear(config.d_model, ends.classes) if ends.classes else None
+
+    def _initialise(self) -> None:
+        super()._initialise()
         if self.segments is not None:
-            x = x + (self.segments.weight[0] if segments is None else look_up("segments", self.segments, segments))
-        if self.embedding_norm is not None:
-            x = self.embedding_norm(x)
-        return self.dropout(x)
+            nn.init.normal_(self.segments.weight, std=0.02)
+
+    def _enter(self, x: Tensor, segments: Tensor | None) -> Tensor:
+        if self.segments is None:
+            return x
+        return x + (self.segments.weight[0] if segments is None else look_up("segments", self.segments, segments))
+
+    def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """Logits of states of the stream; BERT's go through one more layer before."""
+        return super().head(stream if self.transform is None else self.transform(stream))
+
+    @checked(sizes=lambda model: {"d_model": model.config.d_model})
+    def pool(self, stream: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch d_model"]:
+        """The vector that BERT makes of a whole sequence's stream (of `features`, that is).
+
+        Raises `ValueError` unless `config.embedding.pooled`.
+        """
+        if self.pooler is None:
+            raise ValueError("pooled=False: this model has no layer that makes one vector of a sequence")
+        return self.pooler(stream)
+
+    @checked(sizes=lambda model: {"d_model": model.config.d_model})
+    def classify(self, stream: Float[Tensor, "batch token d_model"]) -> Float[Tensor, "batch class"]:
+        """The scores that the classifier gives the pooled sequence.
+
+        Raises `ValueError` unless `config.embedding.classes`.
+        """
+        if self.classifier is None:
+            raise ValueError("classes=0: this model has no classifier of sequences")
+        return self.classifier(self.pool(stream))

@@ -19,7 +19,7 @@ COMPANION = Path(__file__).parents[1] / "companion"
 WITH_SHAPES = [
     ".".join(path.relative_to(COMPANION.parent).with_suffix("").parts)
     for path in COMPANION.rglob("*.py")
-    if path.stem != "__init__" and "from jaxtyping import" in path.read_text(encoding="utf-8")
+    if path.stem != "__init__" and "\nfrom jaxtyping import" in path.read_text(encoding="utf-8")
 ]
 """The modules whose signatures say shapes; to check every call of the others would take as long as all the rest."""
 if importlib.util.find_spec("beartype") is not None:  # `make gpu` runs its tests also where it is not installed
@@ -44,20 +44,20 @@ def unchecked() -> Iterator[None]:
 SLOW = (
     "training/test_distributed.py",
     "bench/test_bench.py",
-    "checking/test_sealed.py",
-    "course/release/test_leaks.py",
+    "school/checking/test_sealed.py",
+    "school/course/release/test_leaks.py",
     "commands/test_translate.py",
-    "files/test_releases.py",
+    "families/test_releases.py",
     "commands/test_commands.py",
-    "course/release/test_nbgrader.py",
+    "school/course/release/test_nbgrader.py",
     "bench/test_gpu.py",
     "selftest/test_selftest.py",
     "commands/test_generate.py",
-    "files/test_odd_folders.py",
-    "course/grading/test_submissions.py",
+    "families/test_odd_folders.py",
+    "school/course/grading/test_submissions.py",
     "commands/test_train.py",
     "training/test_survive.py",
-    "files/test_published.py",
+    "families/test_pretrained.py",
     "data/test_published_tokenizers.py",
 )
 """The files that take longest, longest first: they train, start processes, try every exercise or hold another library

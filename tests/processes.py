@@ -111,7 +111,9 @@ def make(name: str, parallel: Parallel | None = None, *, loss: Loss | None = Non
     torch.manual_seed(4)
     model = Transformer(MODELS[name])
     weights = {"balance_loss": 0.1, "z_loss": 0.01} if name == "experts" else {}
-    config = TrainingConfig(UPDATES, accumulate, warmup=5, learning_rate=5e-3, bias_rate=0.01, seed=6, **weights)
+    config = TrainingConfig(
+        UPDATES, accumulate=accumulate, warmup=5, learning_rate=5e-3, bias_rate=0.01, seed=6, **weights
+    )
     if loss is None:
         loss = padded_loss if name != "translation" else lambda *args: translation_loss(*args, padding=0)
     return Trainer(model, batches(name), config, loss=loss, parallel=parallel)

@@ -39,22 +39,35 @@ CONFIG = ModelConfig(
 
 
 @pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: attend(Q, K[..., :4], V), "k has d_head=4: expected 6, as in q"),
+        (lambda: attend(Q, K, V[:, :, :5]), "v has key=5: expected 7, as in k"),
+        (lambda: attend(Q, K[:1, ..., :4], V), "k has batch=1, d_head=4: expected batch=2, d_head=6, as in q"),
+        (lambda: tiled_attention(Q, K, V[:, :1]), "v has kv_head=1: expected 2, as in k"),
+        (lambda: linear_attention(Q, K[:, :, :, :5], V), "k has d_head=5: expected 6, as in q"),
+        (lambda: rms_norm(torch.randn(2, 6), torch.ones(5), 1e-6), "gain has d_model=5: expected 6, as in x"),
+        (lambda: Learned(8, 6)(torch.rand(2, 3)), "positions is float32 .*: expected a tensor of whole numbers"),
+        (
+            lambda: Transformer(CONFIG).features(torch.zeros(5, dtype=torch.long)),
+            r"expected two axes, \(batch, token\)",
+        ),
+        (lambda: switch_loss(route(torch.randn(2, 3, 4), 2).logits), "routing=.*: expected a RoutingStats"),
+    ],
+)
+def test_at_the_door_a_wrong_shape_or_type_is_said_in_a_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+@pytest.mark.parametrize(
     ("call", "axis"),
     [
-        (lambda: attend(Q, K[..., :4], V), "d_head=6"),
-        (lambda: attend(Q, K, V[:, :, :5]), "key=7"),
-        (lambda: attend(Q, K[:1], V), "batch=2"),
-        (lambda: tiled_attention(Q, K, V[:, :1]), "kv_head=2"),
-        (lambda: linear_attention(Q, K[:, :, :, :5], V), "d_head=6"),
-        (lambda: rms_norm(torch.randn(2, 6), torch.ones(5), 1e-6), "d_model=6"),
-        (lambda: Learned(8, 6)(torch.rand(2, 3)), r"Int\[Tensor"),
-        (lambda: Transformer(CONFIG)(torch.zeros(5, dtype=torch.long)), r"batch token"),
         (lambda: KVCache.create(CONFIG, 2, 8).select(torch.zeros(2, 1, dtype=torch.long)), "row"),
-        (lambda: switch_loss(route(torch.randn(2, 3, 4), 2).logits), "RoutingStats"),
         (lambda: cross_entropy_sum(torch.randn(2, 3, 11), torch.zeros(2, 4, dtype=torch.long)), "token=3"),
     ],
 )
-def test_a_wrong_shape_or_type_is_named(call, axis):
+def test_behind_the_door_the_checker_of_the_tests_names_the_axis(call, axis):
     with pytest.raises(TypeCheckError, match=axis):
         call()
 

@@ -73,12 +73,30 @@ def test_an_extra_brings_those_that_it_contains():
 
 def test_torch_comes_first_and_nothing_is_installed_twice(environment):
     environment.make("test")
-    assert installed(environment) == [(tasks.TORCH,), ("--quiet", "--editable", ".[test]")]
+    assert installed(environment) == [(tasks.TORCH,), ("--editable", ".[test]")]
     for extra in ("test", "lab", "course"):
         environment.make(extra)
     assert installed(environment) == []
     environment.make("dev")
-    assert installed(environment) == [("--quiet", "--editable", ".[dev]")]
+    assert installed(environment) == [("--editable", ".[dev]")]
+
+
+def test_an_installation_tells_how_far_it_is():
+    state = tasks.Installation()
+    for line in """Collecting jupyterlab>=4.4 (from executable-transformer==0.1.0)
+  Downloading jupyterlab-4.6.6-py3-none-any.whl.metadata (16 kB)
+Requirement already satisfied: numpy in ./.venv/lib (2.4.1)
+Downloading jupyterlab-4.6.6-py3-none-any.whl (12.4 MB)
+Downloading pandoc-1.0-py3-none-any.whl (1.2 GB)""".splitlines():
+        state.read(line)
+    assert state.says(75) == "  packages looked up: 2, 1212 MB fetched, 1 min 15 s"
+    state.read("Installing collected packages: webencodings, pytz, jupyterlab")
+    assert state.says(130.4) == "  1212 MB fetched, putting 3 packages in place, 2 min 10 s"
+
+
+def test_pip_is_shown_and_its_exit_code_kept(capfd):
+    assert tasks.install([sys.executable, "-c", "print('Collecting a'); raise SystemExit(3)"]) == 3
+    assert "packages looked up: 1, 0 MB fetched, 0 min 00 s" in capfd.readouterr().out
 
 
 def test_another_torch_is_taken_up_where_one_is_named(environment):
@@ -97,12 +115,12 @@ def test_a_changed_pyproject_and_a_moved_checkout_are_installed_again(environmen
     later = (environment.folder / ".lab").stat().st_mtime + 5
     os.utime(environment.root / "pyproject.toml", (later, later))
     environment.make("lab")
-    assert installed(environment) == [("--quiet", "--editable", ".[lab]")]
+    assert installed(environment) == [("--editable", ".[lab]")]
     os.utime(environment.root / "pyproject.toml", (0, 0))
     moved = environment.root.rename(environment.root.with_name("elsewhere"))
     environment = Environment(moved, Calls())
     environment.make("lab")
-    assert installed(environment) == [("--quiet", "--editable", ".[lab]")]
+    assert installed(environment) == [("--editable", ".[lab]")]
 
 
 def test_what_pip_refuses_is_tried_again_next_time(environment):
@@ -112,7 +130,7 @@ def test_what_pip_refuses_is_tried_again_next_time(environment):
     environment.call.fails = "nothing"
     installed(environment)
     environment.make("lab")
-    assert installed(environment) == [("--quiet", "--editable", ".[lab]")]
+    assert installed(environment) == [("--editable", ".[lab]")]
 
 
 def test_an_environment_without_a_python_or_without_pip_is_made_anew(environment):

@@ -31,6 +31,23 @@ def llama(**changes):
     return _drawn(transformers.LlamaForCausalLM(config))
 
 
+def qwen3(**changes):
+    config = transformers.Qwen3Config(
+        **{
+            "vocab_size": 59,
+            "hidden_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "head_dim": 10,
+            "intermediate_size": 40,
+            "max_position_embeddings": 24,
+        }
+        | changes
+    )
+    return _drawn(transformers.Qwen3ForCausalLM(config))
+
+
 def mixtral(**changes):
     config = transformers.MixtralConfig(
         **{

@@ -19,7 +19,7 @@ from authoring.lesson import Lesson, LessonError
 from authoring.pages import drawing
 
 FILE = "map.md"
-EXERCISES = re.compile(r"exercises/lesson_\d\d")
+EXERCISES = re.compile(r"school/exercises/lesson_\d\d")
 COURSE, HOUSE = "figures/course.svg", "figures/package.svg"
 COURSE_ALT = (
     "The lessons as boxes, from left to right. An arrow leads from each lesson to those that build on it. Lessons 00, "
@@ -33,19 +33,20 @@ PACKAGE_ALT = (
 # The floors of the house, from the ground up: a name, and what stands on it (folders end in a slash; a file's own name
 # goes before its folder's). A file imports from its own floor and those below, and every file stands on one of them.
 FLOORS = (
+    ("the whole model on one page", ("page",)),
     ("the ground", ("ground/",)),
     ("what a model is", ("config/",)),
     ("one idea a file", ("layers/",)),
     ("the model", ("transformer",)),
-    ("numbers of models", ("config/presets", "costs/")),
-    ("models on disk", ("files/",)),
+    ("numbers of models", ("costs/",)),
     ("writing text", ("generation/",)),
+    ("models on disk", ("files/",)),
+    ("published models", ("families/",)),
     ("text and batches", ("data/",)),
     ("training", ("training/",)),
-    ("for the lessons", ("study/", "checking/", "exercises/", "questions/")),
-    ("teaching", ("course/",)),
+    ("the school", ("school/",)),
     ("measuring and proving", ("bench/", "selftest/")),
-    ("commands", ("commands/", "selftest/victim")),
+    ("commands", ("commands/",)),
 )
 
 

@@ -1,4 +1,4 @@
-"""README.md: its list of lessons and the tree of the package, written between marks; the rest of it is by hand."""
+"""README.md: a cell of a lesson, the list of lessons, the tree of the package, between marks; the rest is by hand."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from companion.ground import readable
 
 FILE = "../README.md"
 BEGIN, END = "<!-- the lessons, by make notebooks -->", "<!-- end of the lessons -->"
+CELL, END_CELL = "<!-- a cell of lesson 02, by make notebooks -->", "<!-- end of the cell -->"
+SHOWN = (2, "measured-size")
+"""The lesson, and the name of its cell."""
 TREE, END_TREE = "<!-- the package, by make notebooks -->", "<!-- end of the package -->"
 
 
@@ -26,6 +29,17 @@ def table(lessons: Sequence[Lesson]) -> str:
     hours = sum(lesson.minutes for lesson in lessons) / 60
     lines.append(f"| | all of them, without the exercises | {hours:.0f} hours |")
     return "\n".join(lines)
+
+
+def excerpt(lessons: Sequence[Lesson]) -> str:
+    """The cell `SHOWN`, and what it printed. Raises `LessonError` where there is none."""
+    number, name = SHOWN
+    cells = [cell for lesson in lessons if lesson.number == number for cell in lesson.built]
+    for cell in cells:
+        if cell.cell_type == "code" and cell.metadata.get("name") == name:
+            printed = "".join(output.text for output in cell.outputs if output.output_type == "stream")
+            return f"```python\n{cell.source}\n```\n\n```\n{printed.rstrip()}\n```"
+    raise LessonError(f"README.md shows the cell {name!r} of lesson {number:02d}, and there is none")
 
 
 def tree(package: Path = PACKAGE) -> str:
@@ -77,8 +91,9 @@ def _first_sentence(file: Path) -> str:
 
 
 def render(lessons: Sequence[Lesson]) -> str:
-    """The README with a fresh list and a fresh tree. Raises `LessonError` if a mark is missing."""
+    """The README with its three pieces made anew. Raises `LessonError` if a mark is missing."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = _between(text, CELL, excerpt(lessons), END_CELL, "the cell of a lesson")
     text = _between(text, BEGIN, table(lessons), END, "the list of lessons")
     return _between(text, TREE, tree(), END_TREE, "the tree of the package")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from authoring.lesson import Lesson
 from companion.config.model import ModelConfig
-from companion.config.presets import PRESETS
 from companion.costs.chips import CHIPS
 from companion.costs.sizing import (
     MOST_DEVICES,
@@ -25,6 +24,7 @@ from companion.costs.tables import (
     devices_table,
     memory_table,
 )
+from companion.families.registry import systems
 from companion.ground.readable import Table, figure, many, readable_bytes
 
 FILE = "sizing.md"
@@ -66,7 +66,7 @@ def published_table() -> Table:
     """The share of the peak that published runs come to when their FLOPs are counted as here."""
     rows = []
     for run in PUBLISHED:
-        cost = train_cost(PRESETS[run.name], run.tokens)
+        cost = train_cost(systems()[run.name], run.tokens)
         peak = CHIPS[run.chip].flops * run.device_hours * SECONDS_A_DAY / 24
         hours = f"{run.device_hours:,.0f}"
         rows.append(
@@ -77,7 +77,7 @@ def published_table() -> Table:
 
 def render(lessons: Sequence[Lesson] = ()) -> str:
     """The page: all presets on all machines. No lesson is asked."""
-    question, models = Question(), PRESETS
+    question, models = Question(), systems()
     lengths = sorted({row_tokens(config) for config in models.values()})
     mixtral = models["mixtral-8x7b"]
     experts = device_bytes(mixtral, "experts+shard", MOST_DEVICES).state

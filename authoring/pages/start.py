@@ -12,12 +12,12 @@ import nbformat
 from authoring import exercises
 from authoring.lesson import Lesson
 from authoring.minutes import Part
-from companion.course.release.cells import IN_ANOTHER_KERNEL, KERNEL
-from companion.study import path
+from companion.school.course.release.cells import IN_ANOTHER_KERNEL, KERNEL
+from companion.school.study import path
 
 FILE = path.FILE
 TEXT = Path(__file__).with_suffix(".md")
-CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion.study import path\n\npath.show()"
+CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion.school.study import path\n\npath.show()"
 MARK = "<!-- the path -->"  # in start.md: where the cell stands that shows the path
 
 

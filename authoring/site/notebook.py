@@ -16,7 +16,7 @@ from authoring.site.links import Links
 from authoring.site.output import Assets
 from authoring.site.pages import Page
 from authoring.source import FOLDED
-from companion.course.release import way
+from companion.school.course.release import way
 
 FENCE = "`" * 12  # longer than any in a cell
 _QUESTION = re.compile(r"# question \d+\.[a-z]$")

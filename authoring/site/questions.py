@@ -10,8 +10,8 @@ from authoring.site import output
 from authoring.site.notebook import Press, block, raw
 from authoring.site.pages import Course, Page
 from companion.ground.readable import count
-from companion.questions.question import Question, questions
-from companion.questions.reader import Shown
+from companion.school.questions.question import Question, questions
+from companion.school.questions.reader import Shown
 
 INDEX = "questions/index"
 

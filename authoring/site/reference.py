@@ -18,7 +18,7 @@ from authoring.pages.map import FLOORS
 from authoring.site.notebook import block, raw
 
 INDEX = "reference/index"
-LEFT_OUT = re.compile(r"exercises/lesson_\d\d$|(^|/)(_\w*|__main__)$")
+LEFT_OUT = re.compile(r"school/exercises/lesson_\d\d$|(^|/)(_\w*|__main__)$")
 _OWN = "companion"  # the page of the modules that stand in no folder
 _TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # two spaces or more
 _MARKS = re.compile(r"([\\*_\[\]<>$#|~^{}])")

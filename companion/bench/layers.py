@@ -15,10 +15,11 @@ from companion.bench.compare import OURS, Comparison, Setting, differs
 from companion.bench.sizes import Size
 from companion.config.model import FeedForwardConfig, MoEConfig
 from companion.layers.attention import attend
+from companion.layers.experts import Way
 from companion.layers.feedforward import FeedForward
-from companion.layers.flex_attention import flex_attention
-from companion.layers.moe import Experts, MoE
-from companion.layers.tiled import tiled_attention
+from companion.layers.kernels.flex import flex_attention
+from companion.layers.kernels.tiled import tiled_attention
+from companion.layers.moe import MoE
 
 DENSE = "dense, same active FLOPs"
 MOST_BYTES = 4 * 2**30
@@ -58,7 +59,7 @@ def moe_of(size: Size, setting: Setting, tokens: int, backward: bool) -> Compari
     out_gradient = torch.randn_like(x)
     modules: dict[str, nn.Module] = {OURS: ours}
     layers: dict[str, Layer] = {OURS: partial(_ours, ours, "auto")}
-    for way in get_args(Experts):
+    for way in get_args(Way):
         if way == "gather" and setting.device.type == "cpu":
             comparison.omit("ours, gather", "refused", "it copies matrices lest a GPU wait; a CPU reads them in place")
         elif way != "auto":
@@ -105,7 +106,7 @@ def moe_of(size: Size, setting: Setting, tokens: int, backward: bool) -> Compari
     return comparison.time(runs, setting)
 
 
-def _ours(ours: MoE, way: Experts, x: Tensor) -> Tensor:
+def _ours(ours: MoE, way: Way, x: Tensor) -> Tensor:
     return ours(x, experts=way)[0]
 
 
@@ -218,7 +219,7 @@ def _backends(setting: Setting, backward: bool) -> dict[str, Callable[[Tensor, T
 
 
 def _triton(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    from companion.layers.triton_attention import triton_attention  # where there is no Triton, it is left out
+    from companion.layers.kernels.triton import triton_attention  # where there is no Triton, it is left out
 
     return triton_attention(q, k, v, causal=True)
 

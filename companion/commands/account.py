@@ -6,9 +6,9 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import read_config, run_folder
-from companion.config.presets import PRESETS, preset
+from companion.families.registry import preset, systems
 
-PUBLISHED = f"Published systems: {', '.join(PRESETS)}."
+PUBLISHED = f"Published systems: {', '.join(systems())}."
 
 
 def parser() -> Parser:

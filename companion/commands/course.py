@@ -16,7 +16,7 @@ from companion.ground.atomic import write_atomic
 from companion.ground.quantities import PositiveInt
 
 if TYPE_CHECKING:
-    from companion.course.release.problem_set import ProblemSet
+    from companion.school.course.release.problem_set import ProblemSet
 
 
 def parser() -> Parser:
@@ -68,6 +68,7 @@ def _release_parser() -> Parser:
             "examples:\n"
             "  companion course release week2 --exercises 2.3 2.4 3.1 --out course/\n"
             "  companion course release quiz --questions 2.a 2.b --out course/\n"
+            "  companion course release project --build 2-7 --out course/\n"
             "  companion course release week3 --exercises 3.2 3.3 --out course/ \\\n"
             "      --seed-file ~/secret.seed\n"
             "  companion course release week4 --exercises 6.3 --out course/ \\\n"
@@ -88,6 +89,13 @@ def _release_parser() -> Parser:
         default=[],
         metavar="N.NAME",
         help="written answers for a person to mark, as in 14.curves",
+    )
+    parser.add_argument(
+        "--build",
+        type=str,
+        default=None,
+        metavar="STAGES",
+        help="a project instead: these stages of Your own transformer, as in 2-7",
     )
     parser.add_argument("--out", type=str, default=None, metavar="FOLDER", help="where to; made where there is none")
     parser.add_argument(
@@ -209,15 +217,17 @@ def _notebooks_parser() -> Parser:
 def run(flags: Namespace) -> int:
     actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
     actions |= {"collect": marking.collect, "mark": marking.mark}
+    if flags.action == "release" and flags.release.build is not None:
+        return _release_project(flags.release)
     return actions[flags.action](flags[flags.action])
 
 
 def _release(flags: Namespace) -> int:
-    from companion.course.bundles import classroom, gradescope
-    from companion.course.grading.lateness import Lateness, as_toml
-    from companion.course.release.problem_set import ProblemSet
-    from companion.course.release.release import check_free, release
-    from companion.course.seeds import read_secret
+    from companion.school.course.bundles import classroom, gradescope
+    from companion.school.course.grading.lateness import Lateness, as_toml
+    from companion.school.course.release.problem_set import ProblemSet
+    from companion.school.course.release.release import check_free, release
+    from companion.school.course.seeds import read_secret
 
     if flags.out is None:
         raise ValueError("--out: expected a folder to write into, got none; for example --out course/")
@@ -255,9 +265,34 @@ def _release(flags: Namespace) -> int:
     return 0
 
 
+def _release_project(flags: Namespace) -> int:
+    from companion.school.build.stages import find_stages
+    from companion.school.course.release.problem_set import checked_name
+    from companion.school.course.release.project import release
+
+    others = ("exercises", "questions", "written", "gradescope", "github_classroom", "due", "late")
+    if beside := [f"--{name.replace('_', '-')}" for name in others if flags.get(name)]:
+        raise ValueError(f"--build {flags.build}: expected a project by itself, got {', '.join(beside)} beside it")
+    if flags.out is None:
+        raise ValueError("--out: expected a folder to write into, got none; for example --out course/")
+    out = Path(flags.out)
+    must_be_writable(out, "--out")
+    name, stages = checked_name(flags.pset), find_stages(flags.build)
+    notebooks = Path("notebooks") / "build"
+    written = release(name, stages, out, notebooks if notebooks.is_dir() else None)
+    file = Path(flags.seed_file) if flags.seed_file is not None else out / "secret.seed"
+    if not file.exists():
+        _put_secret(file)
+        print(f"{file}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
+    for path in written:
+        print(f"{path}: written")
+    print(f"\nGive students {written[0]}, the whole folder. {written[1]} is your page.")
+    return 0
+
+
 def _bundles(pset: ProblemSet, flags: Namespace) -> list[Path]:
     """Where bundles go, if any are asked for. Raises `ValueError` where they cannot."""
-    from companion.course.bundles import classroom, gradescope
+    from companion.school.course.bundles import classroom, gradescope
 
     asked = (("--gradescope", flags.gradescope, gradescope), ("--github-classroom", flags.github_classroom, classroom))
     places = []
@@ -277,8 +312,8 @@ def _put_secret(file: Path) -> None:
 
 
 def _export(flags: Namespace) -> int:
-    from companion.course.grading.gradebook import collect, to_csv
-    from companion.course.grading.lms import filled
+    from companion.school.course.grading.gradebook import collect, to_csv
+    from companion.school.course.grading.lms import filled
 
     folder = Path(flags.folder)
     to = folder / "grades.csv" if flags.to is None else Path(flags.to)
@@ -300,9 +335,9 @@ def _export(flags: Namespace) -> int:
 
 
 def _alike(flags: Namespace) -> int:
-    from companion.course.grading.alike import as_text, too_alike
-    from companion.course.grading.submissions import handed_in
-    from companion.exercises.catalogue import find_exercise
+    from companion.school.course.grading.alike import as_text, too_alike
+    from companion.school.course.grading.submissions import handed_in
+    from companion.school.exercises.catalogue import find_exercise
 
     if not flags.exercises:
         raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4")
@@ -315,12 +350,12 @@ def _alike(flags: Namespace) -> int:
 
 def _verify(flags: Namespace) -> int:
     if flags.mutants:
-        from companion.course.proof import survivors
+        from companion.school.course.proof import survivors
 
         report = survivors.survey(flags.exercises or None, jobs=flags.jobs)
         print(survivors.as_json(report) if flags.json else survivors.as_text(report))
         return 0 if report.holds else 1
-    from companion.course.proof.proof import as_json, as_text, prove
+    from companion.school.course.proof.proof import as_json, as_text, prove
 
     proof = prove(flags.exercises or None, jobs=flags.jobs)
     print(as_json(proof) if flags.json else as_text(proof))
@@ -328,7 +363,7 @@ def _verify(flags: Namespace) -> int:
 
 
 def _notebooks(flags: Namespace) -> int:
-    from companion.course.release.notebooks import stale_files, write_self_study, write_solved
+    from companion.school.course.release.notebooks import stale_files, write_self_study, write_solved
 
     folder = Path(flags.folder)
     if flags.check and flags.solved is not None:

@@ -12,28 +12,19 @@ import re
 import subprocess
 import sys
 import textwrap
-import tomllib
 from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
-from companion.ground.installed import installed
+from companion.ground.installed import CHECKOUT, NAME, install_line, installed, missing
 from companion.ground.processor import SETTINGS, processor, processor_flags, processors
 from companion.ground.readable import count
 
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
-NAME = "executable-transformer"
-EXTRAS = ("lab", "published", "course", "test", "bench", "site", "dev")
+EXTRAS = ("school", "lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79
 """Columns of the receipt."""
-CHECKOUT = Path(__file__).resolve().parents[2]
 
 NOTED = (*SETTINGS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG")
 """The variables of the environment that the receipt shows."""
@@ -113,47 +104,6 @@ def course() -> str:
     return f"{text} ({described.stdout.strip()})" if inside else text
 
 
-@cache
-def requirements() -> tuple[Requirement, ...]:
-    """What the package asks for: as it was installed, else as its checkout says; empty where neither is here."""
-    asked = None
-    try:
-        asked = metadata.requires(NAME)
-    except metadata.PackageNotFoundError:
-        path = CHECKOUT / "pyproject.toml"
-        if path.is_file():
-            project = tomllib.loads(path.read_text("utf-8"))["project"]
-            asked = project["dependencies"] + [
-                f'{line}; extra == "{extra}"'
-                for extra, lines in project["optional-dependencies"].items()
-                for line in lines
-            ]
-    from packaging.requirements import Requirement
-
-    return tuple(Requirement(line) for line in asked or ())
-
-
-def missing(extra: str = "") -> list[Requirement]:
-    """What the extra asks for (empty: what the package needs itself) and is not here, or not in a version it takes."""
-    found = []
-    for asked in requirements():
-        if not _belongs(asked, extra):
-            continue
-        if asked.name == NAME:
-            found += [requirement for inner in sorted(asked.extras) for requirement in missing(inner)]
-            continue
-        number = installed(asked.name)
-        if number is None or not asked.specifier.contains(number, prereleases=True):
-            found.append(asked)
-    return found
-
-
-def _belongs(asked: Requirement, extra: str) -> bool:
-    if asked.marker is None:
-        return not extra
-    return asked.marker.evaluate({"extra": extra}) and not (extra and asked.marker.evaluate({"extra": ""}))
-
-
 def missing_requirements() -> list[str]:
     """A sentence for each thing that the package cannot do without and that is not here, and what to do."""
     sentences = []
@@ -170,13 +120,6 @@ def course_version() -> str:
     """The version that is installed; without an installation, what to do."""
     how = f"run pip install -e .  in {_short(CHECKOUT)}" if (CHECKOUT / "pyproject.toml").is_file() else "install it"
     return installed(NAME) or f"from its folder and is not installed: `make lab` there does it, or {how}"
-
-
-def install_line(extra: str) -> str:
-    """The command that brings an extra."""
-    return (
-        f"pip install -e '.[{extra}]'" if (CHECKOUT / "pyproject.toml").is_file() else f"pip install '{NAME}[{extra}]'"
-    )
 
 
 # What calculates

@@ -6,26 +6,27 @@ What a published checkpoint's folder says of writing holds, unless a flag says o
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
-from companion.commands.writer import Search, from_checkpoint, from_run, read_ids, write
-from companion.ground.quantities import NonNegativeInt, NonNegativeNumber, PositiveInt
+from companion.commands.writer import from_checkpoint, from_run, read_ids, write
+from companion.generation.sampling import Sampling
+from companion.ground.quantities import NonNegativeInt, PositiveInt
 from companion.training.settings import TextSettings
 
 if TYPE_CHECKING:
     import torch
 
     from companion.commands.writer import Writer
+    from companion.generation.beam import Search
     from companion.generation.draft import Draft
-    from companion.generation.sampling import Sampling
 
-DRAWING = ("temperature", "top_k", "top_p", "min_p")
+DRAWING = tuple(rule.name for rule in fields(Sampling))
 """The flags that say how a token is drawn."""
 
 
@@ -34,7 +35,10 @@ def parser() -> Parser:
         description=(
             "Continue a prompt with a model you trained or a published one (GPT-2, LLaMA and its kin), token by token "
             "as they come; a published Marian translates it. `companion inspect` says what a folder holds, and how it "
-            "says to write."
+            "says to write.\n\n"
+            "A run's model draws from its distribution at temperature 0.8. A published one writes as its folder says; "
+            "where that says nothing, as its released code does: without do_sample the most probable token each time, "
+            "and where it draws, or a flag below asks for it, from the 50 most probable."
         ),
         epilog=(
             "examples:\n"
@@ -71,25 +75,7 @@ def parser() -> Parser:
         default=None,
         help="most tokens to write for each prompt. Default: what the checkpoint says, or 200",
     )
-    parser.add_argument(
-        "--temperature",
-        type=NonNegativeNumber | None,
-        default=None,
-        help="0: the most probable token; 1: the model's own. Default: what the checkpoint says, or 0.8, for a "
-        "translator 0",
-    )
-    parser.add_argument(
-        "--top-k", type=PositiveInt | None, default=None, help="draw from the k most probable tokens only"
-    )
-    parser.add_argument(
-        "--top-p", type=float | None, default=None, help="draw from the fewest tokens that hold this much probability"
-    )
-    parser.add_argument(
-        "--min-p",
-        type=float | None,
-        default=None,
-        help="draw from tokens that are at least this many times as probable as the most probable one",
-    )
+    parser.add_fields(Sampling)
     parser.add_argument(
         "--repetition-penalty",
         type=float | None,
@@ -131,15 +117,14 @@ def parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     _check(flags)
+    from companion.generation.constraints import Rules
     from companion.generation.programs import keep_programs
-    from companion.generation.rules import Rules
-    from companion.generation.sampling import Sampling
     from companion.ground.device import find_device
 
     by_ids = bool(flags.prompt_ids)
     for prompt in flags.prompt_ids:
         read_ids(prompt)
-    Sampling(1.0 if flags.temperature is None else flags.temperature, flags.top_k, flags.top_p, flags.min_p)
+    Sampling(**_given(flags))
     if flags.repetition_penalty is not None:
         Rules(repetition_penalty=flags.repetition_penalty)
     device = find_device(flags.device)
@@ -159,7 +144,7 @@ def run(flags: Namespace) -> int:
         writer,
         flags.prompt_ids or flags.prompt,
         tokens=flags.tokens,
-        sampling=_sampling(writer, flags),
+        sampling=writer.says.sampling if writer.says.draws else Sampling(temperature=0),
         search=search,
         seed=flags.seed,
         compile=flags.compile,
@@ -172,26 +157,20 @@ def run(flags: Namespace) -> int:
 
 
 def _told(writer: Writer, flags: Namespace) -> Writer:
-    """The writer, with what flags say of rules in place of what its folder says."""
+    """The writer, with what flags say in place of what its folder says."""
     says = writer.says
     if flags.repetition_penalty is not None:
-        says = replace(says, repetition_penalty=flags.repetition_penalty)
+        says = replace(says, rules=replace(says.rules, repetition_penalty=flags.repetition_penalty))
     if flags.checkpoint is None and flags.stop:
         says = replace(says, stop_strings=tuple(flags.stop))
+    if given := _given(flags):
+        says = replace(says, draws=True, sampling=replace(says.sampling, **given))
     return replace(writer, says=says)
 
 
-def _sampling(writer: Writer, flags: Namespace) -> Sampling:
-    """How a token is drawn: what flags say, or else the folder, or else 0.8, for a translator 0."""
-    from companion.generation.sampling import Sampling
-
-    says, temperature = writer.says, flags.temperature
-    if temperature is None:
-        usual = 0.0 if writer.translates else 0.8
-        drawn = says.temperature if says.temperature is not None else 1.0 if says.draws else usual
-        temperature = 0.0 if says.draws is False else drawn
-    known = {name: getattr(says, name) if flags[name] is None else flags[name] for name in DRAWING[1:]}
-    return Sampling(temperature, **known)
+def _given(flags: Namespace) -> dict[str, Any]:
+    """What flags say of how a token is drawn."""
+    return {name: flags[name] for name in DRAWING if flags[name] is not None}
 
 
 def _search(writer: Writer, flags: Namespace) -> Search | None:
@@ -199,24 +178,20 @@ def _search(writer: Writer, flags: Namespace) -> Search | None:
 
     Raises `ValueError` for a folder that asks for one which draws.
     """
-    says = writer.says
-    penalty = says.length_penalty if flags.length_penalty is None else flags.length_penalty
+    from companion.generation.beam import Search
+
+    search = writer.says.search
+    penalty = search.length_penalty if flags.length_penalty is None else flags.length_penalty
     if flags.beams is not None:
-        return Search(flags.beams, penalty, says.early_stopping)
-    if (
-        says.beams == 1
-        or any(flags[name] is not None for name in DRAWING)
-        or flags.compile
-        or flags.weights
-        or flags.draft
-    ):
+        return Search(flags.beams, penalty, search.early_stopping)
+    if search.width == 1 or _given(flags) or flags.compile or flags.weights or flags.draft:
         return None
-    if says.draws:
+    if writer.says.draws:
         raise ValueError(
-            f"--checkpoint {flags.checkpoint}: num_beams={says.beams} with do_sample=True, a search that draws, which "
-            f"nothing here follows: expected --beams {says.beams}, or --temperature to draw alone"
+            f"--checkpoint {flags.checkpoint}: num_beams={search.width} with do_sample=True, a search that draws, "
+            f"which nothing here follows: expected --beams {search.width}, or --temperature to draw alone"
         )
-    return Search(says.beams, penalty, says.early_stopping)
+    return search
 
 
 def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | None:
@@ -279,9 +254,8 @@ def _check(flags: Namespace) -> None:
         if flags.length_penalty is not None:
             raise ValueError("--length-penalty: expected --beams with it, got none")
         return
-    for name in DRAWING:
-        if flags[name] is not None:
-            raise ValueError(f"--{name.replace('_', '-')}: expected no --beams beside it; a beam search draws nothing")
+    for name in _given(flags):
+        raise ValueError(f"--{name.replace('_', '-')}: expected no --beams beside it; a beam search draws nothing")
     if flags.compile:
         raise ValueError("--compile: expected no --beams beside it; a beam search is not compiled")
     if flags.weights is not None:

@@ -41,6 +41,13 @@ def parser() -> Parser:
         "--pset", type=str, default=None, help="or the problem set: its name, its notebook or the folder of that"
     )
     parser.add_argument(
+        "--build",
+        type=str,
+        default=None,
+        metavar="STAGES",
+        help="or a project: these stages of Your own transformer, as in 2-7; a folder or a zip for each student",
+    )
+    parser.add_argument(
         "--assignment", type=str, default=None, metavar="NAME", help="its name in the marks. Default: --pset's"
     )
     parser.add_argument("--jobs", type=PositiveInt, default=2, help="submissions at once")
@@ -67,20 +74,22 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    from companion.course.grading.choose import choose
-    from companion.course.grading.lateness import read_rule
-    from companion.course.grading.regrade import first_marks, merged
-    from companion.course.grading.sandbox.parent import Limits
-    from companion.course.grading.submissions import handed_in, left_out
-    from companion.course.seeds import read_secret
-    from companion.course.written.marking import keep_rule
-    from companion.course.written.sheet import kept
+    from companion.school.course.grading.choose import choose
+    from companion.school.course.grading.lateness import read_rule
+    from companion.school.course.grading.regrade import first_marks, merged
+    from companion.school.course.grading.sandbox.parent import Limits
+    from companion.school.course.grading.submissions import handed_in, left_out
+    from companion.school.course.seeds import read_secret
+    from companion.school.course.written.marking import keep_rule
+    from companion.school.course.written.sheet import kept
 
     if flags.seed_file is None:
         raise ValueError(
             "--seed-file: expected the file with your secret, got none; `companion course release` makes one"
         )
     folder, seed_file, out = Path(flags.folder), Path(flags.seed_file), Path(flags.out)
+    if flags.build is not None:
+        return _project(flags, folder, seed_file, out)
     limits = Limits(flags.time, flags.memory)
     secret = read_secret(seed_file)
     for flag, other in (("folder", folder), ("--out", out)):
@@ -103,8 +112,8 @@ def run(flags: Namespace) -> int:
     import torch
     from tqdm import tqdm
 
-    from companion.course.grading.grade import TRIED, grade
-    from companion.course.grading.marks_csv import summary, table, write
+    from companion.school.course.grading.grade import TRIED, grade
+    from companion.school.course.grading.marks_csv import summary, table, write
 
     torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
     with tqdm(total=len(handed), desc="submissions", unit=" students", file=sys.stderr) as bar:
@@ -142,3 +151,32 @@ def run(flags: Namespace) -> int:
     for fault in faults:
         print(f"companion grade: error: {fault}", file=sys.stderr)
     return 1 if faults else 0
+
+
+def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
+    """Grade a project: each student's own transformer."""
+    from companion.ground.readable import table
+    from companion.school.build.stages import find_stages
+    from companion.school.course.grading import project
+    from companion.school.course.grading.sandbox.parent import Limits
+    from companion.school.course.seeds import read_secret
+
+    if flags.exercises or flags.pset:
+        raise ValueError(f"--build {flags.build}: expected a project by itself, got --exercises or --pset beside it")
+    stages, secret = find_stages(flags.build), read_secret(seed_file)
+    must_be_writable(out, "--out")
+    handed = project.hand_ins(folder)
+    try_to_write(out, "--out")
+
+    import torch
+    from tqdm import tqdm
+
+    torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
+    limits = Limits(flags.time, flags.memory)
+    with tqdm(total=len(handed), desc="hand-ins", unit=" students", file=sys.stderr) as bar:
+        graded = project.grade(handed, stages, secret, jobs=flags.jobs, limits=limits, done=lambda _: bar.update())
+    project.write(graded, stages, out)
+    rows = project.table(graded, stages)
+    print(table([tuple(row) for row in rows], left=(0, len(rows[0]) - 1), width=None))
+    print(f"\n{out / 'marks.csv'}: the marks; {out / 'feedback'}: a page for each student")
+    return 0

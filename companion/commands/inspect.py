@@ -14,8 +14,8 @@ from companion.commands.parser import Parser
 
 if TYPE_CHECKING:
     from companion.config.model import ModelConfig
+    from companion.families.inspected import Inspection
     from companion.files.published.folder import Became
-    from companion.files.published.inspected import Inspection
     from companion.files.published.writing import Writing
 
 WIDTH = 80
@@ -37,7 +37,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    from companion.files.published.inspected import inspect
+    from companion.families.inspected import inspect
 
     folder = Path(flags.folder)
     if not folder.is_dir():
@@ -52,19 +52,21 @@ def run(flags: Namespace) -> int:
 
 
 def _report(folder: Path, found: Inspection) -> Iterable[str]:
-    yield f"{folder}: {found.kind or 'a model of companion'}"
+    yield f"{folder}: {found.family.kind if found.family else 'a model of companion'}"
     if found.config is not None:
         yield f"The model\n{_wrapped(described(found.config))}\n\n{_settings(found.config)}"
     left_out = ", ".join(f"{name} ({_json(value)})" for name, value in found.usual.items())
     rest = "\n\n" + _wrapped(f"Left out, with what that means: {left_out}.") if left_out else ""
     yield f"config.json\n{_became(found.fields)}{rest}"
-    if found.kind is None or found.kind == "bert":
-        yield "Writing\n" + _wrapped("Nothing is said of it." if found.kind is None else "It writes no text.")
+    if found.family is None or not found.family.writes:
+        yield "Writing\n" + _wrapped("Nothing is said of it." if found.family is None else "It writes no text.")
     elif found.rules or found.writing is not None:
         said = _became(found.rules) if found.source != "config.json" else ""
         yield f"{found.source}\n{said}" if said else f"{found.source} says how to write, too."
         if found.writing is not None:
-            yield f"Writing\n{_wrapped(writes(found.writing, found.config))}"
+            usual = ", ".join(f"{name} ({_json(value)})" for name, value in found.unsaid.items())
+            rest = "\n\n" + _wrapped(f"Left out, with what released code does then: {usual}.") if usual else ""
+            yield f"Writing\n{_wrapped(writes(found.writing, found.config))}{rest}"
     yield "Files\n" + "\n".join(map(_wrapped, files(folder, found)))
     if found.refused:
         yield "Refused\n" + "\n".join(map(_wrapped, found.refused))
@@ -100,7 +102,7 @@ def _json(value: object) -> str:
 
 
 def _settings(config: ModelConfig) -> str:
-    from companion.files.published.inspected import settings_of
+    from companion.families.inspected import settings_of
     from companion.ground.readable import table
 
     return table(settings_of(config), left=(0, 1), width=None)
@@ -142,16 +144,13 @@ def described(config: ModelConfig) -> str:
 def writes(says: Writing, config: ModelConfig | None) -> str:
     """What generation will do, in a sentence, where no flag says otherwise."""
     translates = config is not None and config.stack == "encoder_decoder"
-    if says.beams > 1:
-        how = f"A beam search of {says.beams} candidates, length penalty {says.length_penalty:g}"
-    elif says.draws is False or (says.draws is None and says.temperature is None and translates):
-        how = "The most probable token each time"
+    if says.search.width > 1:
+        how = f"A beam search of {says.search.width} candidates, length penalty {says.search.length_penalty:g}"
+    elif not says.draws:
+        how = f"The most probable token each time. (If a flag asks to draw: {says.sampling}.)"
     else:
-        usual = 1.0 if says.draws else 0.8
-        parts = [f"temperature {usual if says.temperature is None else says.temperature:g}"]
-        known = (("top-k", says.top_k), ("top-p", says.top_p), ("min-p", says.min_p))
-        parts += [f"{name} {value:g}" for name, value in known if value is not None]
-        how = f"Drawn with {', '.join(parts)}"
+        how = f"Drawn with {says.sampling}"
+    rules = says.rules
     rest = []
     if says.special.start is not None and translates:
         rest.append(f"begins with {says.special.start}")
@@ -159,20 +158,20 @@ def writes(says: Writing, config: ModelConfig | None) -> str:
         rest.append(f"ends at {' or '.join(map(str, sorted(says.special.stop)))}")
     if says.stop_strings:
         rest.append(f"ends at the text {' or '.join(map(repr, says.stop_strings))}")
-    if says.special.never:
-        rest.append(f"never {', '.join(map(str, sorted(says.special.never)))}")
-    if says.special.last is not None:
-        rest.append(f"the last permitted token is {says.special.last}")
-    if says.min_new_tokens:
-        rest.append(f"at least {says.min_new_tokens} tokens")
+    if rules.never:
+        rest.append(f"never {', '.join(map(str, rules.never))}")
+    if rules.last is not None:
+        rest.append(f"the last permitted token is {rules.last}")
+    if rules.min_new_tokens:
+        rest.append(f"at least {rules.min_new_tokens} tokens")
     if says.most is not None:
         rest.append(f"at most {says.most} tokens")
     elif says.longest is not None:
         rest.append(f"at most {says.longest} tokens, those before it counted")
-    if says.repetition_penalty != 1:
-        rest.append(f"a penalty of {says.repetition_penalty:g} on tokens that are there already")
-    if says.no_repeat:
-        rest.append(f"no {says.no_repeat} tokens in a row twice")
+    if rules.repetition_penalty != 1:
+        rest.append(f"a penalty of {rules.repetition_penalty:g} on tokens that are there already")
+    if rules.no_repeat:
+        rest.append(f"no {rules.no_repeat} tokens in a row twice")
     return f"{how}{'; ' if rest else ''}{'; '.join(rest)}."
 
 
@@ -186,7 +185,7 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
         yield f"Tensors: {kinds}, in {count(found.files, 'file')}."
     else:
         yield "Tensors: none that can be read."
-    if found.kind is None:
+    if found.family is None:
         return
     try:
         tokenizer = load_tokenizer(folder)

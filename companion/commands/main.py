@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from companion.commands import (
     account,
     bench,
+    build,
     course,
     doctor,
     evaluate,
@@ -28,6 +30,7 @@ from companion.commands import (
 )
 from companion.commands.limits import REFUSED, refusal
 from companion.commands.parser import Parser, add_commands, refuse_nameless
+from companion.ground.installed import how_to_get
 from companion.training.settings import TextSettings
 
 COMMANDS = {
@@ -41,6 +44,7 @@ COMMANDS = {
     "bench": (bench, "measure speed beside other libraries, on this machine"),
     "selftest": (selftest, "kill a training run many times; is nothing lost?"),
     "doctor": (doctor, "what machine is this, and what differs on it?"),
+    "build": (build, "write a transformer of your own, stage by stage, and have it checked"),
     "progress": (progress, "show which exercises you have done"),
     "review": (review, "ask the lessons' questions again, when it is time"),
     "grade": (grade, "grade a folder of submissions"),
@@ -73,6 +77,8 @@ def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tupl
     add_commands(parser, "command", "commands", [(name, parsers[name], help) for name, (_, help) in COMMANDS.items()])
     if "course" in commands:
         course.add_actions(parsers["course"])
+    if "build" in commands:
+        build.add_actions(parsers["build"])
     return parser
 
 
@@ -81,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
+    if arguments[:1] == ["build"]:
+        arguments = build.with_action(arguments)
     try:
         task = train.task_asked_for(arguments) if arguments[:1] == ["train"] else TextSettings.task
     except ValueError as error:
@@ -102,26 +110,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         refuse_nameless(parser.typed(chosen))
         return train.run(flags, arguments) if command == "train" else COMMANDS[command][0].run(flags)
-    except ValueError as error:
-        print(f"companion {command}: error: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # the reader of our output (`| head`) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if error.errno in REFUSED:
-            print(f"companion {command}: error: {refusal(error, parser.typed(chosen))}", file=sys.stderr)
-            return 2
-        print(f"companion {command}: error: {error}", file=sys.stderr)
-        return 1
-    except (OverflowError, RecursionError, MemoryError) as error:
-        why = str(error) or "out of memory"
-        print(
-            f"companion {command}: error: a number among the flags, or in a file, is larger than can be computed with "
-            f"({why})",
-            file=sys.stderr,
-        )
-        return 2
+    except Exception as error:
+        sentence, code = _answer(error, parser.typed(chosen))
+        if sentence is None:
+            raise
+        print(f"companion {command}: error: {sentence}", file=sys.stderr)
+        return code
     except KeyboardInterrupt:
         print(f"\ncompanion {command}: stopped", file=sys.stderr)
         return train.INTERRUPTED
+
+
+def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int]:
+    """The sentence about what ended a command, and the exit code; `None` for a fault of our own.
+
+    typed:  the flags of the command line, called as they are typed.
+    """
+    match error:
+        case ValueError():
+            return str(error), 2
+        case ModuleNotFoundError():
+            return how_to_get(error.name or "", doctor.EXTRAS), 2
+        case OSError():
+            return (refusal(error, typed), 2) if error.errno in REFUSED else (str(error), 1)
+        case OverflowError() | RecursionError() | MemoryError():
+            why = str(error) or "out of memory"
+            return f"a number among the flags, or in a file, is larger than can be computed with ({why})", 2
+    return None, 1

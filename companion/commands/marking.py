@@ -52,10 +52,10 @@ def mark_parser() -> Parser:
 
 
 def collect(flags: Namespace) -> int:
-    from companion.course.grading.choose import choose
-    from companion.course.grading.grade import grade
-    from companion.course.grading.submissions import handed_in
-    from companion.course.written.sheet import read_sheet, sheet
+    from companion.school.course.grading.choose import choose
+    from companion.school.course.grading.grade import grade
+    from companion.school.course.grading.submissions import handed_in
+    from companion.school.course.written.sheet import read_sheet, sheet
 
     if flags.to is None:
         raise ValueError("--to: expected a file to write, got none; for example --to sheet.csv")
@@ -81,7 +81,7 @@ def collect(flags: Namespace) -> int:
 
 
 def mark(flags: Namespace) -> int:
-    from companion.course.written.marking import put_marks
+    from companion.school.course.written.marking import put_marks
 
     if flags.into is None:
         raise ValueError("--into: expected the folder that companion grade --out wrote, got none")

@@ -12,18 +12,23 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Literal, NoReturn
+from dataclasses import fields
+from typing import Any, Literal, NoReturn, get_type_hints
 
 from jsonargparse import ActionConfigFile, ArgumentParser
+from jsonargparse.typing import register_type
 
 from companion.commands.help_format import HelpFormatter, name_of
 from companion.commands.limits import read_settings
 from companion.ground.fields import cut, plain
-from companion.ground.quantities import choices, expected, kind_of
+from companion.ground.quantities import LIMITED, choices, expected, flag_type, kind_of
 
 _CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # what the system makes of bytes that are no UTF-8
 _ANY_TEXT = ("--prompt", "--prompt-ids", "--stop", "NAME")
+for _kind in LIMITED:
+    register_type(_kind, _kind.base)
+
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """The help of `--device`, the same for every command."""
 
@@ -54,6 +59,13 @@ class Parser(ArgumentParser):
         self.rare, self.more, self.short = frozenset(rare), more, True
         if self.rare:
             self.add_argument("--help-all", action=_HelpAll, nargs=0, help="explain all flags, and exit")
+
+    def add_fields(self, kind: Any) -> None:
+        """A flag for each field of a dataclass, of its type, with the help in its metadata; `None` if not given."""
+        hints = get_type_hints(kind, include_extras=True)
+        for f in fields(kind):
+            flag, help = f"--{f.name.replace('_', '-')}", f.metadata["help"]
+            self.add_argument(flag, type=flag_type(hints[f.name] | None), default=None, help=help)
 
     def add_device(self) -> None:
         self.add_argument("--device", type=str, default="auto", help=DEVICE)
@@ -178,7 +190,7 @@ class Parser(ArgumentParser):
             commands = list(self._subcommands_action._name_parser_map) if self._subcommands_action else []
             near = did_you_mean(choice[1], commands)
             if choice[1] in ("check", "hint", "solution"):
-                near = f"; {choice[1]} is for notebooks: from companion.exercises import {choice[1]}"
+                near = f"; {choice[1]} is for notebooks: from companion.school.exercises import {choice[1]}"
             return f"{choice[1]}: no such command{near or '; expected ' + _either(commands)}", self
         if missing := re.search(r'expected "([\w.]+)" to be one of', message):
             parser = self.inner(missing[1].split(".")[:-1])

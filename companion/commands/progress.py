@@ -17,7 +17,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    from companion.exercises.progress import table
+    from companion.school.exercises.progress import table
 
     print(table())
     return 0

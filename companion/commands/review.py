@@ -15,7 +15,7 @@ def parser() -> Parser:
             "3, 7 and 21 days, as long as you are right; after a wrong answer from the beginning. An empty line passes "
             "a question over; Ctrl-C ends the review, and what you answered is kept in .companion/questions.json in "
             "your home folder, or in the folder COMPANION_HOME.\n\n"
-            "In a notebook: from companion.questions import review; review()"
+            "In a notebook: from companion.school.questions import review; review()"
         ),
         epilog=(
             "examples:\n"
@@ -32,9 +32,9 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    from companion.questions import kept
-    from companion.questions.question import questions
-    from companion.questions.terminal import calendar, review
+    from companion.school.questions import kept
+    from companion.school.questions.question import questions
+    from companion.school.questions.terminal import calendar, review
 
     course = questions()
     known = sorted({question.lesson for question in course.values()})

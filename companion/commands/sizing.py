@@ -10,7 +10,7 @@ from jsonargparse import Namespace
 from companion.commands.account import PUBLISHED
 from companion.commands.parser import Parser
 from companion.commands.runs import read_config
-from companion.config.presets import PRESETS, preset
+from companion.families.registry import preset, systems
 from companion.ground.fields import shown
 from companion.ground.quantities import PositiveInt, PositiveNumber, Share
 
@@ -95,6 +95,6 @@ def run(flags: Namespace) -> int:
     models = {name: preset(name) for name in flags.names}
     if flags.config is not None:
         models[Path(flags.config).stem] = read_config(flags.config)
-    models = models or PRESETS
+    models = models or systems()
     print(json.dumps(data(models, question), indent=2) if flags.json else text(models, question))
     return 0

@@ -19,6 +19,7 @@ from companion.commands.resuming import check_same_data, check_same_model, check
 from companion.ground.heap import keep_memory
 from companion.ground.quantities import flag_type
 from companion.training import report
+from companion.training.plan import Learning
 from companion.training.settings import (
     GROUPS,
     TASKS,
@@ -99,6 +100,9 @@ _TEXT = {
     ),
 }
 
+ALIKE = {f.name for f in fields(Learning)}
+"""Flags of every trainer, which come behind those of a run."""
+
 
 def task_asked_for(arguments: Sequence[str]) -> str:
     """The task that `companion train` is asked for, in its flags or in its --config file: it decides what flags there
@@ -129,7 +133,7 @@ def parser(task: str = TextSettings.task) -> Parser:
     groups[GROUPS[0]].add_argument(
         "--task", type=Literal[*TASKS], default=task, help="text to go on with, or number names to translate"
     )
-    for f in sorted(fields(kind), key=lambda f: GROUPS.index(f.metadata["group"])):
+    for f in sorted(fields(kind), key=lambda f: (GROUPS.index(f.metadata["group"]), f.name in ALIKE)):
         options: dict[str, Any] = {"type": flag_type(hints[f.name]), "default": getattr(defaults, f.name)}
         if f.name == "data":
             options |= {"type": str, "nargs": "+", "metavar": "PATH"}

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
 
     from companion.files.published.writing import Writing
+    from companion.generation.beam import Search
+    from companion.generation.constraints import Until
     from companion.generation.draft import Draft
-    from companion.generation.rules import Rules, Until
     from companion.generation.sampling import Sampling
     from companion.generation.weights import Weights
     from companion.training.folder import RunFolder
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 TOKENS = 200
 """How many are written where nobody says."""
+WARM = 0.8
+"""The temperature of a run, where nobody says another: a small model writes better a little colder than it is."""
 
 
 class Parts(Protocol):
@@ -49,15 +52,6 @@ class _Numbers:
 
 
 @dataclass(frozen=True)
-class Search:
-    """Beam search in place of drawing: what `beam_search` calls `width`, `length_penalty` and `early_stopping`."""
-
-    width: int
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
-
-
-@dataclass(frozen=True)
 class Writer:
     """A model that writes.
 
@@ -79,23 +73,9 @@ class Writer:
     def translates(self) -> bool:
         return self.model.config.stack == "encoder_decoder"
 
-    @property
-    def rules(self) -> Rules:
-        from companion.generation.rules import Rules
-
-        says = self.says
-        return Rules(
-            never=says.special.never,
-            min_new_tokens=says.min_new_tokens,
-            last=says.special.last,
-            repetition_penalty=says.repetition_penalty,
-            no_repeat=says.no_repeat,
-            renormalised=says.renormalised,
-        )
-
     def read(self, prompt: str, most: int) -> list[int]:
         """The ids of `prompt`. Raises `ValueError` for none, more than `most`, or one that the model does not have."""
-        from companion.generation.rules import check_ids
+        from companion.generation.constraints import check_ids
 
         ids, name = self.encode(prompt), f"{self.flag} {shortened(prompt)}"
         if not ids:
@@ -169,13 +149,14 @@ def from_run(
     Raises `ValueError` as `RunFolder.model` does.
     """
     from companion.files.published.writing import SpecialTokens, Writing
+    from companion.generation.sampling import Sampling
 
     tokenizer = folder.tokenizer()
     separator = tokenizer.separator
     dtype = own_dtype(folder.record().get("precision", "fp32"), device) if dtype is None else dtype
     writer = Writer(
         folder.model(best=best).to(device, dtype),
-        Writing(SpecialTokens(start=separator, stop=frozenset({separator}))),
+        Writing(SpecialTokens(start=separator, stop=frozenset({separator})), draws=True, sampling=Sampling(WARM)),
         lambda prompt: [separator, *tokenizer.encode(prompt)],
         lambda before: tokenizer.stream(),
         tokenizer.decode,
@@ -202,8 +183,7 @@ def from_checkpoint(
     nothing here follows, and a model that writes no text.
     """
     from companion.data.published_tokenizers import TextStream, load_tokenizer
-    from companion.files.models import read_config
-    from companion.files.published.pretrained import load_pretrained, pretrained_folder
+    from companion.families.pretrained import family_of, load_pretrained, pretrained_folder
     from companion.files.published.writing import GENERATION, read_writing
 
     if not download and not Path(name).is_dir():
@@ -212,8 +192,11 @@ def from_checkpoint(
             "a hub has under this name is fetched only with --download"
         )
     folder = pretrained_folder(name, download=download)
-    if read_config(folder).get("model_type") == "bert":  # before its weights are read
-        raise ValueError(f"--checkpoint {name}: expected a model that writes text; a BERT only reads it")
+    family = family_of(folder)
+    if family is not None and not family.writes:  # before its weights are read
+        raise ValueError(
+            f"--checkpoint {name}: expected a model that writes text; one of the kind {family.kind} only reads it"
+        )
     says = read_writing(folder)
     says = replace(says, stop_strings=(*says.stop_strings, *stop))
     tokenizer = None
@@ -310,7 +293,7 @@ def _steps(
     from companion.generation.generate import generate, generate_long
 
     special = writer.says.special
-    options |= {"sampling": sampling, "stop": special.stop, "rules": writer.rules, "until": writer.until(rows)}
+    options |= {"sampling": sampling, "stop": special.stop, "rules": writer.says.rules, "until": writer.until(rows)}
     if not writer.translates:
         return generate_long(writer.model, rows, max_new_tokens=tokens, **options)
     most = min(tokens, writer.model.config.context - 1)
@@ -334,7 +317,7 @@ def _best(writer: Writer, ids: Sequence[int], tokens: int, search: Search) -> It
         width=search.width,
         max_new_tokens=min(tokens, room),
         stop=writer.says.special.stop,
-        rules=writer.rules,
+        rules=writer.says.rules,
         until=writer.until([ids]),
         length_penalty=search.length_penalty,
         early_stopping=search.early_stopping,

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from companion.config.model import ModelConfig
 from companion.config.parameters import attention_weights, matrices, parameters, stacks
 from companion.ground.fields import require_whole
-from companion.layers.cache import columns
+from companion.layers.rolling import columns
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
-from num2words import num2words
-
 MOST = 1_000_000
 """Names are known of 0 to MOST - 1."""
 PieceKind = Literal["parts", "characters"]
@@ -110,6 +108,8 @@ class Language:
 
     @cached_property
     def _tables(self) -> _Tables:
+        from num2words import num2words  # of the extra "school": nothing else in the package needs it
+
         def ask(number: int) -> str:
             text = str(num2words(number, lang=self.code))
             return text.replace("einstausend", "eintausend") if self.code == "de" else text

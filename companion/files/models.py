@@ -35,12 +35,23 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 def _save_file(tensors: Mapping[str, Tensor], path: Path) -> None:
     """`safetensors.torch.save_file`, whose errors of the operating system are `OSError`s here too."""
     try:
-        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+        save_file(_apart(tensors), path)
     except SafetensorError as error:
         code = re.search(r"\(os error (\d+)\)", str(error))
         if code is None:
             raise
         raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as a file has them, each with memory of its own: of modules that stand in two places, too."""
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        made = tensor.detach().contiguous()
+        apart[name] = made.clone() if made.untyped_storage().data_ptr() in seen else made
+        seen.add(made.untyped_storage().data_ptr())
+    return apart
 
 
 def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
@@ -141,12 +152,18 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
 
     A tied output head is the embedding table and is stored once. Both files are complete on the disk before the first
     takes its name.
+
+    Raises `ValueError`, with nothing written, for what `load_model` would refuse: weights of several dtypes, or others
+    than those of the configuration, such as of a model whose last blocks were taken off.
     """
     folder = Path(folder)
+    weights = model.state_dict() if weights is None else weights
+    raise_faults(folder, _differences(_shapes(_bare(model.config).state_dict()), _shapes(weights)))
+    _check_dtypes(weights, folder, None, "model.to(dtype) to make it one")
     with ExitStack() as drafts:  # entered second = renamed first: the weights, then the configuration
         drafts.enter_context(_replacing(folder / CONFIG)).write_text(model.config.to_json(), encoding="utf-8")
         draft = drafts.enter_context(_replacing(folder / WEIGHTS))
-        _save_file(model.state_dict() if weights is None else weights, draft)
+        _save_file(weights, draft)
 
 
 def load_model(
@@ -204,21 +221,32 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
     if config.layers > len(tensors):  # before as many layers are made, be it without their numbers
         raise_faults(folder, [f"layers={config.layers}, expected at most the {len(tensors)} tensors there are"])
     try:
-        with torch.device("meta"), _Undrawn():  # shapes only: nothing is allocated, or drawn and then thrown away
-            model = Transformer(config)
+        model = _bare(config)
     except ValueError as error:  # larger than can be
         raise ValueError(f"{folder / CONFIG}: {error}") from None
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    got = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    shared = [name for name in wanted if name in got and got[name] != wanted[name]]
-    faults = [f"{name} is {got[name]}, expected {wanted[name]}" for name in shared]
-    faults += [f"missing {name} {wanted[name]}" for name in wanted if name not in got]
-    faults += [f"unexpected {name} {got[name]}" for name in got if name not in wanted]
-    raise_faults(folder, faults)
+    raise_faults(folder, _differences(_shapes(model.state_dict()), _shapes(tensors)))
     _check_dtypes(tensors, folder, dtype)
     ready = {name: _finite(name, tensors.pop(name), folder, dtype) for name in list(tensors)}
     model.load_state_dict(ready, assign=True)
     return model.eval()
+
+
+def _bare(config: ModelConfig) -> Transformer:
+    """A model without numbers: nothing is allocated, or drawn and then thrown away."""
+    with torch.device("meta"), _Undrawn():
+        return Transformer(config)
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _differences(wanted: Mapping[str, tuple[int, ...]], got: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """What is not as it should be, a few words for each tensor."""
+    shared = [name for name in wanted if name in got and got[name] != wanted[name]]
+    faults = [f"{name} is {got[name]}, expected {wanted[name]}" for name in shared]
+    faults += [f"missing {name} {wanted[name]}" for name in wanted if name not in got]
+    return faults + [f"unexpected {name} {got[name]}" for name in got if name not in wanted]
 
 
 class _Undrawn(TorchFunctionMode):
@@ -235,7 +263,9 @@ _COMPUTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """The dtypes in which models compute."""
 
 
-def _check_dtypes(tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype | None) -> None:
+def _check_dtypes(
+    tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtype | None, remedy: str = "dtype= to convert to"
+) -> None:
     """Raises `ValueError` for tensors in which nothing computes, or of several dtypes; unless `dtype` converts them."""
     first: dict[torch.dtype, str] = {}
     for name, tensor in tensors.items():
@@ -250,8 +280,7 @@ def _check_dtypes(tensors: Mapping[str, Tensor], folder: Path, dtype: torch.dtyp
     if len(first) > 1:
         (one, name), (other, odd) = list(first.items())[:2]
         raise ValueError(
-            f"{folder}: {name} is {plain_dtype(one)}, {odd} is {plain_dtype(other)}: expected one dtype, or dtype= to "
-            "convert to"
+            f"{folder}: {name} is {plain_dtype(one)}, {odd} is {plain_dtype(other)}: expected one dtype, or {remedy}"
         )
 
 

@@ -1,10 +1,11 @@
 """Text from a model, token by token.
 
-decoding     what every way of generating shares
-rules        which tokens may come when
-sampling     how a token is drawn
+sampling     the distribution that a token is drawn from
+constraints  which tokens may come when, whatever their probability
+next_token   a token is drawn
+passes       the model reads the prompts, then a token per row and step
 weights      the form in which steps read them
-drawing      what a step adds to a text
+request      what is asked of a model, checked
 generate     a token for each row and step
 draft        who proposes tokens ahead of the model
 speculative  the model judges what is proposed, several tokens in a pass

@@ -20,19 +20,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, NoReturn
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from companion.config.model import require_whole
-from companion.generation.decoding import NotFinite, check_model, check_request, decode, evaluating
-from companion.generation.drawing import NOTHING, Ends, Stream, Text, draw_tokens, streams_of
-from companion.generation.rules import Rules, Until
+from companion.generation.constraints import Rules, Until
+from companion.generation.next_token import NOTHING, draw_tokens
+from companion.generation.passes import NotFinite, decode, evaluating
+from companion.generation.request import Request, Stream, Text, check_model, check_prompts, checked
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, prepared
 from companion.ground.boundary import described
-from companion.layers.cache import KVCache, Local
+from companion.layers.cache import KVCache
+from companion.layers.rolling import Local
 from companion.transformer import Transformer
 
 
@@ -50,11 +51,7 @@ class _Sequence:
 
     number: int
     text: Text
-    steps: int
-    sampling: Sampling
-    rules: Rules
-    ends: Ends
-    stream: np.random.Generator
+    request: Request
     held: int = 0
 
     @property
@@ -63,7 +60,8 @@ class _Sequence:
 
     def allowed(self, logits: Float[Tensor, "vocab"]) -> Float[Tensor, "1 vocab"]:
         """What its rules leave."""
-        return self.rules.apply(logits[None], self.written, self.steps, self.ends.stop, [self.text.ids])
+        asked = self.request
+        return asked.rules.apply(logits[None], self.written, asked.steps, asked.ends.stop, [self.text.ids])
 
 
 class Batch:
@@ -128,12 +126,21 @@ class Batch:
         The others are as in `generate`. Raises `ValueError` for what `generate` refuses, for a sequence that has more
         tokens than a row has slots, and if no row is free.
         """
-        sampling, rules = Sampling() if sampling is None else sampling, Rules() if rules is None else rules
         if max_new_tokens is None and isinstance(prompt, Sequence):
             max_new_tokens = max(1, self.slots - len(prompt))
-        (prompt,), steps = check_request(self.model, [prompt], None, None, max_new_tokens)
-        rules.check(self.model.config.vocab, stop)
-        (random,) = streams_of(seed, [stream], 1)
+        (prompt,), steps = check_prompts(self.model, [prompt], None, None, max_new_tokens)
+        asked = checked(
+            self.model,
+            [prompt],
+            steps,
+            reach=len(prompt) + steps,
+            sampling=sampling,
+            stop=stop,
+            rules=rules,
+            until=until,
+            seed=seed,
+            streams=[stream],
+        )
         if len(prompt) + steps > self.slots:
             raise ValueError(
                 f"a prompt of {len(prompt)} tokens and max_new_tokens={steps} make {len(prompt) + steps}: expected at "
@@ -142,8 +149,7 @@ class Batch:
         if not self.free:
             raise ValueError(f"rows={self.rows}: expected one to be free, but all are running; a step may end one")
         number, self._next = self._next, self._next + 1
-        text = Text(list(prompt), len(prompt), number)
-        self._waiting.append(_Sequence(number, text, steps, sampling, rules, Ends(frozenset(stop), until), random))
+        self._waiting.append(_Sequence(number, Text(list(prompt), len(prompt), number), asked))
         return number
 
     def remove(self, number: int) -> list[int]:
@@ -179,7 +185,7 @@ class Batch:
         for sequence, token in zip(going, drawn, strict=True):
             assert token != NOTHING
             sequence.text.ids.append(token)
-            last = sequence.written == sequence.steps or sequence.ends.after(sequence.text)
+            last = sequence.written == sequence.request.steps or sequence.request.ends.after(sequence.text)
             written.append(Written(sequence.number, token, last))
         for one in written:
             if one.last:
@@ -205,11 +211,10 @@ class Batch:
     def _drawn(self, going: Sequence[_Sequence], allowed: Float[Tensor, "sequence vocab"]) -> list[int]:
         """A token of each sequence; those that draw in one manner together."""
         tokens = [NOTHING] * len(going)
-        for sampling in dict.fromkeys(sequence.sampling for sequence in going):
-            rows = [i for i, sequence in enumerate(going) if sequence.sampling == sampling]
-            for row, token in zip(
-                rows, draw_tokens(allowed[rows], sampling, [going[i].stream for i in rows]).tolist(), strict=True
-            ):
+        for sampling in dict.fromkeys(sequence.request.sampling for sequence in going):
+            rows = [i for i, sequence in enumerate(going) if sequence.request.sampling == sampling]
+            streams = [going[i].request.streams[0] for i in rows]
+            for row, token in zip(rows, draw_tokens(allowed[rows], sampling, streams).tolist(), strict=True):
                 tokens[row] = token
         return tokens
 
@@ -254,10 +259,6 @@ class Batch:
 def _whole_cache(model: Transformer, rows: int, slots: int) -> KVCache:
     """An empty cache whose local layers have a column for every slot, so that none of them rolls: rows are moved."""
     config, weight = model.config, model.embedding.weight
-    seen = config.attention.window
     everywhere = config.with_(attention=replace(config.attention, window=None))
     cache = KVCache.create(everywhere, rows, slots, dtype=weight.dtype, device=weight.device)
-    if seen is None:
-        return cache
-    layers = tuple(map(config.local, range(config.layers)))
-    return replace(cache, local=Local(seen.width, layers, slots, 0, None))
+    return replace(cache, local=Local.of(config, slots))

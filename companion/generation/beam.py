@@ -14,13 +14,14 @@ from typing import Literal, NamedTuple
 import torch
 
 from companion.costs.account import cache_bytes
-from companion.generation.decoding import NotFinite, check_request, decode, evaluating, prefill
-from companion.generation.rules import Rules, Until
+from companion.generation.constraints import Rules, Until
+from companion.generation.passes import NotFinite, decode, evaluating, prefill
+from companion.generation.request import check_prompts
 from companion.ground.boundary import check_kind
 from companion.ground.fields import require_number, require_whole, shown
+from companion.ground.precision import wide
 from companion.ground.room import check_room
 from companion.layers.cache import KVCache
-from companion.layers.wide import wide
 from companion.transformer import Transformer
 
 
@@ -34,6 +35,15 @@ class Beam:
 
     tokens: tuple[int, ...]
     log_probability: float
+
+
+@dataclass(frozen=True)
+class Search:
+    """What `beam_search` is to be told of a search, and calls by the same names; a width of 1 is none."""
+
+    width: int
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
 
 
 @torch.no_grad()
@@ -75,7 +85,7 @@ def beam_search(
     """
     rules = Rules() if rules is None else rules
     check_kind("rules", rules, Rules, "Rules, such as Rules(never=[0])")
-    prompts, steps = check_request(model, prompts, source, start, max_new_tokens)
+    prompts, steps = check_prompts(model, prompts, source, start, max_new_tokens)
     rules.check(model.config.vocab, stop)
     require_whole("width", width)
     require_number("length_penalty", length_penalty)

@@ -15,7 +15,7 @@ from typing import Literal
 from companion.config.model import require_whole
 from companion.ground import readable
 from companion.ground.boundary import described
-from companion.layers.cache import BACK
+from companion.layers.rolling import BACK
 from companion.transformer import Transformer
 
 Propose = Callable[[Sequence[int], int], Sequence[int]]

@@ -1,7 +1,7 @@
 """Writing text with a decoder or an encoder-decoder, a token per row and step (lesson 10).
 
-What is drawn from is one distribution, transformed: `temperature`, `top_k`, `top_p` and `min_p` are functions on logits
-that compose, and `Sampling` composes them. `generate` streams; `complete` waits for the whole; `generate_long` goes on
+What is drawn from is one distribution, transformed: the functions of `companion.generation.sampling` compose, and
+`Sampling` composes them. `generate` streams; `complete` waits for the whole; `generate_long` goes on
 past the context. `companion.generation.beam` looks for the most probable text instead of drawing one,
 `companion.generation.speculative` writes several tokens a pass, and in a `companion.generation.batch.Batch` sequences
 come and go.
@@ -11,34 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from inspect import signature
+from typing import Any, Literal, ParamSpec, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from companion.generation.decoding import (
-    BUCKET,
-    check_model,
-    check_request,
-    check_rows,
-    compiled_decode,
-    decode,
-    evaluating,
-    prefill,
-)
-from companion.generation.draft import Draft, Propose, draft_of
-from companion.generation.drawing import NOTHING, Ends, Stream, Text, draw_tokens, raise_nothing, streams_of
-from companion.generation.rules import Rules, Until
+from companion.generation.constraints import Rules, Until
+from companion.generation.draft import Draft, Propose
+from companion.generation.next_token import NOTHING, draw_tokens, raise_nothing
+from companion.generation.passes import BUCKET, compiled_decode, decode, evaluating, prefill
+from companion.generation.request import Request, Stream, Text, check_model, check_prompts, check_rows, checked
 from companion.generation.sampling import Sampling
 from companion.generation.speculative import speculate
 from companion.generation.weights import Weights, prepared
-from companion.ground.boundary import check_kind
 from companion.ground.fields import require_whole
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
 __all__ = ["Rules", "complete", "generate", "generate_long"]
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 
 
 def generate(
@@ -97,41 +91,13 @@ def generate(
     one that has, a model that writes no text, a form of weights that this processor cannot do, a draft with another
     vocabulary or a context too short for the text, or one beside `compile`.
     """
-    sampling, rules = _choices(sampling, rules)
-    prompts, steps = check_request(model, prompts, source, start, max_new_tokens)
-    rules.check(model.config.vocab, stop)
-    draws = streams_of(seed, streams, len(prompts))
-    helper = _draft(draft, compile, model, max(map(len, prompts)) + steps)
-    writer = model if weights is None else prepared(model, weights)
-    texts = [Text(list(ids), len(ids), row) for row, ids in enumerate(prompts)]
-    ends = Ends(frozenset(stop), until)
-    return _generate(model, writer, prompts, source, steps, sampling, ends, rules, texts, draws, compile, helper)
-
-
-def complete(
-    model: Transformer,
-    prompts: Sequence[Sequence[int]] | None = None,
-    *,
-    source: Sequence[Sequence[int]] | None = None,
-    start: int | None = None,
-    max_new_tokens: int | None = None,
-    sampling: Sampling | None = None,
-    stop: Collection[int] = (),
-    rules: Rules | None = None,
-    until: Until | None = None,
-    seed: int = 0,
-    streams: Sequence[Stream] | None = None,
-    compile: bool = False,
-    weights: Weights | None = None,
-    draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
-) -> list[list[int]]:
-    """`generate`, waited for: the new tokens of each prompt, a stop token (where one came) last."""
-    steps = generate(
+    prompts, steps = check_prompts(model, prompts, source, start, max_new_tokens)
+    request = checked(
         model,
         prompts,
+        steps,
+        reach=max(map(len, prompts)) + steps,
         source=source,
-        start=start,
-        max_new_tokens=max_new_tokens,
         sampling=sampling,
         stop=stop,
         rules=rules,
@@ -139,10 +105,27 @@ def complete(
         seed=seed,
         streams=streams,
         compile=compile,
-        weights=weights,
         draft=draft,
     )
-    return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
+    writer = model if weights is None else prepared(model, weights)
+    return _generate(replace(request, writer=writer), request.texts())
+
+
+def _like(other: Callable[Given, object]) -> Callable[[Callable[..., Made]], Callable[Given, Made]]:
+    """A function that takes what another takes."""
+
+    def give(function: Callable[..., Made]) -> Callable[Given, Made]:
+        made = function.__annotations__["return"]
+        function.__signature__ = signature(other).replace(return_annotation=made)  # type: ignore[attr-defined]
+        return function
+
+    return give
+
+
+@_like(generate)
+def complete(*given: Any, **options: Any) -> list[list[int]]:
+    """`generate`, waited for: the new tokens of each prompt, a stop token (where one came) last."""
+    return [[token for token in row if token is not None] for row in zip(*generate(*given, **options), strict=True)]
 
 
 def generate_long(
@@ -181,98 +164,62 @@ def generate_long(
     for row, prompt in enumerate(prompts):
         if len(prompt) > config.context:
             raise ValueError(f"prompts[{row}] has {len(prompt)} tokens: expected at most context={config.context}")
-    sampling, rules = _choices(sampling, rules)
-    rules.check(config.vocab, stop)
-    draws = streams_of(seed, None, len(prompts))
-    helper = _draft(draft, compile, model, min(config.context, max(map(len, prompts)) + max_new_tokens))
+    request = checked(
+        model,
+        prompts,
+        max_new_tokens,
+        reach=min(config.context, max(map(len, prompts)) + max_new_tokens),
+        sampling=sampling,
+        stop=stop,
+        rules=rules,
+        until=until,
+        seed=seed,
+        compile=compile,
+        draft=draft,
+    )
     writer = model if weights is None else prepared(model, weights)
-    ends = Ends(frozenset(stop), until)
-    return _generate_long(model, writer, prompts, max_new_tokens, sampling, ends, rules, draws, compile, helper)
+    return _generate_long(replace(request, writer=writer), request.texts())
 
 
-def _generate_long(
-    model: Transformer,
-    writer: Transformer,
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int,
-    sampling: Sampling,
-    ends: Ends,
-    rules: Rules,
-    streams: Sequence[np.random.Generator],
-    compile: bool,
-    draft: Draft | None = None,
-) -> Iterator[list[int | None]]:
-    context = model.config.context
-    going = {row: list(prompt) for row, prompt in enumerate(prompts)}
-    texts = [Text(list(prompt), len(prompt), row) for row, prompt in enumerate(prompts)]  # also what falls out
+def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int | None]]:
+    """`texts`, one for each prompt, grow, and keep what falls out of the context."""
+    context, rules, most = request.model.config.context, request.rules, request.steps
+    going = {row: list(prompt) for row, prompt in enumerate(request.prompts)}
     written = 0
-    while written < max_new_tokens and going:
+    while written < most and going:
         for ids in going.values():
             if len(ids) == context:
                 del ids[: context - context // 2]
-        steps = min(max_new_tokens - written, context - max(map(len, going.values())))
+        steps = min(most - written, context - max(map(len, going.values())))
         now = replace(
             rules,
             min_new_tokens=max(0, rules.min_new_tokens - written),
-            last=rules.last if written + steps == max_new_tokens else None,
+            last=rules.last if written + steps == most else None,
         )
-        rows, kept = [streams[row] for row in going], list(going.values())
-        theirs = [texts[row] for row in going]
-        for step in _generate(model, writer, kept, None, steps, sampling, ends, now, theirs, rows, compile, draft):
-            line: list[int | None] = [None] * len(prompts)
+        kept, streams = list(going.values()), [request.streams[row] for row in going]
+        part = replace(request, prompts=kept, steps=steps, rules=now, streams=streams)
+        for step in _generate(part, [texts[row] for row in going]):
+            line: list[int | None] = [None] * len(texts)
             for (row, ids), token in zip(going.items(), step, strict=True):
                 if token is not None:
                     line[row] = token
                     ids.append(token)
             yield line
         written += steps
-        going = {row: ids for row, ids in going.items() if not ends.after(texts[row])}
+        going = {row: ids for row, ids in going.items() if not request.ends.after(texts[row])}
 
 
-def _choices(sampling: Sampling | None, rules: Rules | None) -> tuple[Sampling, Rules]:
-    """Both, with their defaults filled in."""
-    sampling, rules = Sampling() if sampling is None else sampling, Rules() if rules is None else rules
-    check_kind("sampling", sampling, Sampling, "a Sampling, such as Sampling(temperature=0.7)")
-    check_kind("rules", rules, Rules, "Rules, such as Rules(never=[0])")
-    return sampling, rules
-
-
-def _draft(
-    draft: Draft | Transformer | Propose | Literal["ngram"] | None, compile: bool, model: Transformer, reach: int
-) -> Draft | None:
-    """Who proposes, checked together with `compile` for texts of up to `reach` tokens."""
-    check_kind("compile", compile, bool, "True or False")
-    helper = draft_of(draft)
-    if helper is not None:
-        if compile:
-            raise ValueError("compile=True: expected no draft beside it; a pass over what it proposes is not compiled")
-        helper.check(model, reach)
-    return helper
-
-
-def _generate(
-    model: Transformer,
-    writer: Transformer,
-    prompts: Sequence[Sequence[int]],
-    source: Sequence[Sequence[int]] | None,
-    steps: int,
-    sampling: Sampling,
-    ends: Ends,
-    rules: Rules,
-    texts: Sequence[Text],
-    streams: Sequence[np.random.Generator],
-    compile: bool,
-    draft: Draft | None = None,
-) -> Iterator[list[int | None]]:
+def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | None]]:
     """`texts`, one for each prompt, grow."""
-    if draft is not None:
-        yield from speculate(model, writer, prompts, source, steps, sampling, ends, rules, texts, streams, draft)
+    if request.draft is not None:
+        yield from speculate(request, texts, request.draft)
         return
-    bucket = BUCKET if compile else 1
+    model, writer, prompts, steps = request.model, request.writer, request.prompts, request.steps
+    bucket = BUCKET if request.compile else 1
     # A compiled step never reads all slots: a view of all of them is contiguous, as others are not, and for a compiler
     # that is another program.
-    slots = -(-(max(map(len, prompts)) + steps - 1) // bucket) * bucket + (bucket if compile else 0)
-    next_logits: Callable[..., tuple[Tensor, KVCache]] = compiled_decode(writer) if compile else decode
+    slots = -(-(max(map(len, prompts)) + steps - 1) // bucket) * bucket + (bucket if request.compile else 0)
+    next_logits: Callable[..., tuple[Tensor, KVCache]] = compiled_decode(writer) if request.compile else decode
     stopped = [False] * len(prompts)
     cache: KVCache | None = None
     memory: Memory | None = None
@@ -282,18 +229,18 @@ def _generate(
         # Both are entered anew for each step: a generator that is waiting must not leave its caller without gradients.
         with torch.inference_mode(), evaluating(modules):
             if cache is None:
-                logits, cache, memory = prefill(model, prompts, source, slots, bucket)
+                logits, cache, memory = prefill(model, prompts, request.source, slots, bucket)
             else:
                 logits, cache = next_logits(writer, tokens, cache, memory)
-            allowed = rules.apply(logits, i, steps, ends.stop, [text.ids for text in texts])
-            tokens = draw_tokens(allowed, sampling, streams)
+            allowed = request.rules.apply(logits, i, steps, request.ends.stop, [text.ids for text in texts])
+            tokens = draw_tokens(allowed, request.sampling, request.streams)
         drawn = tokens.tolist()
         if NOTHING in drawn:
             raise_nothing(logits[drawn.index(NOTHING)], drawn.index(NOTHING), i)
         step = [None if done else token for done, token in zip(stopped, drawn, strict=True)]
         for text, token in zip(texts, step, strict=True):
             text.ids += [] if token is None else [token]
-        stopped = [done or ends.after(text) for done, text in zip(stopped, texts, strict=True)]
+        stopped = [done or request.ends.after(text) for done, text in zip(stopped, texts, strict=True)]
         yield step
         if all(stopped):
             return

@@ -1,16 +1,31 @@
-"""How a token is drawn (lesson 10): temperature, top-k, top-p, min-p as functions on logits, composed by `Sampling`."""
+"""How the next token is chosen (lesson 10): temperature, top-k, top-p, min-p as functions on logits, composed by
+`Sampling`.
+
+A new rule is a function on logits, a field of `Sampling` and a line in `probabilities`. The flags of `companion
+generate`, what is read of a published folder and what `companion inspect` says of it are made of the fields.
+"""
+
+# ruff: noqa: RUF009  (each default is a dataclasses.field, made by _rule)
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
+from companion.ground.quantities import (
+    Count,
+    CountFromZero,
+    NonNegative,
+    PartOfOne,
+    Probability,
+    require_fields,
+    require_limits,
+)
 
-from companion.ground.fields import require_number, require_whole
-from companion.layers.wide import wide, wide_dtype
+if TYPE_CHECKING:  # flags are known without torch
+    from jaxtyping import Float
+    from torch import Tensor
 
 
 def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor, "*batch vocab"]:
@@ -19,16 +34,14 @@ def temperature(logits: Float[Tensor, "*batch vocab"], t: float) -> Float[Tensor
     t = 0 is the limit: all but the largest logit become -inf (of equal largest ones the first stays), which makes
     drawing the same as greedy decoding. Raises `ValueError` unless t is a finite number >= 0.
     """
-    expected = "a finite number >= 0; 0 takes the most probable token"
-    if require_number("temperature", t, expected) < 0:
-        raise ValueError(f"temperature={t!r}: expected {expected}")
+    from torch import finfo
+
+    require_limits("temperature", t, NonNegative)
     if t == 0:
         return top_k(logits, 1)
     if t < 1e-6:  # the quotients could be infinite, all but those of the largest logit
-        logits, t = logits - logits.amax(-1, keepdim=True), max(t, torch.finfo(logits.dtype).tiny)
-    return logits / min(
-        float(t), torch.finfo(logits.dtype).max
-    )  # beyond it t would be infinite, and -inf / t no number
+        logits, t = logits - logits.amax(-1, keepdim=True), max(t, finfo(logits.dtype).tiny)
+    return logits / min(float(t), finfo(logits.dtype).max)  # beyond it t would be infinite, and -inf / t no number
 
 
 def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batch vocab"]:
@@ -36,12 +49,12 @@ def top_k(logits: Float[Tensor, "*batch vocab"], k: int) -> Float[Tensor, "*batc
 
     Exactly k stay, also among equal ones; a k beyond the vocabulary keeps all. Raises `ValueError` unless k >= 1.
     """
-    require_whole("top_k", k)
+    require_limits("top_k", k, Count)
     if k == 1:
         kept = logits.argmax(-1, keepdim=True)  # the first of equal ones, as in greedy decoding
     else:
         kept = logits.topk(min(k, logits.shape[-1]), dim=-1).indices
-    return torch.full_like(logits, -math.inf).scatter(-1, kept, logits.gather(-1, kept))
+    return logits.new_full(logits.shape, -math.inf).scatter(-1, kept, logits.gather(-1, kept))
 
 
 def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
@@ -50,16 +63,17 @@ def top_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
     The token that carries the sum across p is kept, so at least one always stays; all others become -inf.
     Raises `ValueError` unless 0 < p <= 1.
     """
-    if not 0 < require_number("top_p", p, "a probability in (0, 1]") <= 1:
-        raise ValueError(f"top_p={p!r}: expected a probability in (0, 1]")
+    from companion.ground.precision import wide
+
+    require_limits("top_p", p, PartOfOne)
     if p == 1:
         return logits  # rounding in the running sum could cut the tail
     descending, order = logits.sort(dim=-1, descending=True, stable=True)
-    probabilities = descending.softmax(-1, dtype=wide_dtype(logits.dtype))
+    probabilities = wide(descending).softmax(-1)
     before = probabilities.cumsum(-1) - probabilities  # what the more probable tokens already add up to
     dropped = before >= p
     dropped[..., :1] = False  # not even where p is too small for the dtype, and the comparison is with 0
-    return torch.full_like(logits, -math.inf).scatter(-1, order, descending.masked_fill(dropped, -math.inf))
+    return logits.new_full(logits.shape, -math.inf).scatter(-1, order, descending.masked_fill(dropped, -math.inf))
 
 
 def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*batch vocab"]:
@@ -67,33 +81,41 @@ def min_p(logits: Float[Tensor, "*batch vocab"], p: float) -> Float[Tensor, "*ba
 
     That one always stays; all others become -inf. Raises `ValueError` unless 0 <= p <= 1.
     """
-    if not 0 <= require_number("min_p", p, "a number from 0 to 1") <= 1:
-        raise ValueError(f"min_p={p!r}: expected a number from 0 to 1")
+    require_limits("min_p", p, Probability)
     if p == 0:
         return logits
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p), -math.inf)
+
+
+def _rule(default: Any, help: str, *, left_out: Any) -> Any:
+    """A field: the help of its flag, and what a published folder means that leaves it out, by the released code."""
+    return field(default=default, metadata={"help": help, "left_out": left_out})
 
 
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is chosen: logits through `temperature`, then `top_k`, `top_p` and `min_p`, then softmax.
 
-    temperature:  0 is greedy decoding.
-    top_k, top_p, min_p: `None` leaves the step out.
-
-    Raises `ValueError` for a value that its function would refuse.
+    `None` leaves a step out; so does a top_k of 0, as published settings write it. A temperature of 0 is greedy
+    decoding. Raises `ValueError` for a value that its function would refuse.
     """
 
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
+    temperature: NonNegative = _rule(1.0, "0: the most probable token; 1: the model's own distribution", left_out=1.0)
+    top_k: CountFromZero | None = _rule(None, "draw from the k most probable tokens only; 0: from all", left_out=50)
+    top_p: PartOfOne | None = _rule(None, "draw from the fewest tokens that hold this much probability", left_out=1.0)
+    min_p: Probability | None = _rule(
+        None, "draw from tokens that are at least this many times as probable as the most probable one", left_out=None
+    )
 
     def __post_init__(self) -> None:
-        self.probabilities(torch.zeros(1, 1))  # the functions themselves are the judges
+        require_fields(self)
+        if self.top_k == 0:
+            object.__setattr__(self, "top_k", None)
 
     def probabilities(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
         """What is drawn from; each row sums to one. Half-precision logits are taken to float32 first."""
+        from companion.ground.precision import wide
+
         logits = temperature(wide(logits), self.temperature)
         if self.top_k is not None:
             logits = top_k(logits, self.top_k)
@@ -102,3 +124,13 @@ class Sampling:
         if self.min_p is not None:
             logits = min_p(logits, self.min_p)
         return logits.softmax(-1)
+
+    def __str__(self) -> str:
+        """Its steps in words: temperature 0.7, top-k 50."""
+        steps = {f.name.replace("_", "-"): getattr(self, f.name) for f in fields(self)}
+        return ", ".join(f"{name} {value:g}" for name, value in steps.items() if value is not None)
+
+
+def released() -> Sampling:
+    """What a published folder means that says nothing: the defaults of the released code, `transformers`."""
+    return Sampling(**{f.name: f.metadata["left_out"] for f in fields(Sampling)})

@@ -8,7 +8,7 @@ What is certain, the tokens of a look-up or of greedy decoding, is kept while it
 the same text as without a draft, token by token, for every seed. What a model has drawn from its distribution q is kept
 with probability min(1, p / q), p being the large model's, and the first that is not is drawn anew from max(0, p - q)
 (Leviathan et al. 2023, algorithm 1; Chen et al. 2023): another text for the same seed, of the same distribution.
-Temperature, top-k, top-p, min-p and rules are in p and in q. "The same" is up to the last digits of the logits, which
+What `Sampling` and the rules say is in p and in q. "The same" is up to the last digits of the logits, which
 the number of tokens in a pass may change.
 """
 
@@ -22,11 +22,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from companion.generation.decoding import NotFinite, evaluating, prefill
+from companion.generation.constraints import Rules, check_ids
 from companion.generation.draft import Draft, Propose
-from companion.generation.drawing import NOTHING, Ends, Text, exactly, most_probable, pick, raise_nothing
-from companion.generation.rules import Rules, check_ids
-from companion.generation.sampling import Sampling
+from companion.generation.next_token import NOTHING, exactly, most_probable, pick, raise_nothing
+from companion.generation.passes import NotFinite, evaluating, prefill
+from companion.generation.request import Request, Text
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
@@ -53,66 +53,46 @@ class _Row:
         return numbers
 
 
-@dataclass(frozen=True)
-class _Manner:
-    """How tokens are chosen, the model's as the draft's."""
-
-    sampling: Sampling
-    rules: Rules
-    ends: Ends
-    steps: int
-
-    def allowed(
-        self, logits: Float[Tensor, "place vocab"], places: Sequence[tuple[_Row, Sequence[int]]]
-    ) -> Float[Tensor, "place vocab"]:
-        """What the rules leave of the logits that follow a row and what is proposed after it."""
-        if self.rules == Rules():
-            return logits
-        return torch.cat(
-            [
-                self.rules.apply(
-                    logits[i : i + 1],
-                    row.written + len(proposed),
-                    self.steps,
-                    self.ends.stop,
-                    [[*row.text.ids, *proposed]] if self.rules.looks_back else [()],
-                )
-                for i, (row, proposed) in enumerate(places)
-            ]
-        )
+def _allowed(
+    request: Request, logits: Float[Tensor, "place vocab"], places: Sequence[tuple[_Row, Sequence[int]]]
+) -> Float[Tensor, "place vocab"]:
+    """What the rules leave of the logits that follow a row and what is proposed after it."""
+    rules = request.rules
+    if rules == Rules():
+        return logits
+    return torch.cat(
+        [
+            rules.apply(
+                logits[i : i + 1],
+                row.written + len(proposed),
+                request.steps,
+                request.ends.stop,
+                [[*row.text.ids, *proposed]] if rules.looks_back else [()],
+            )
+            for i, (row, proposed) in enumerate(places)
+        ]
+    )
 
 
-def speculate(
-    model: Transformer,
-    writer: Transformer,
-    prompts: Sequence[Sequence[int]],
-    source: Sequence[Sequence[int]] | None,
-    steps: int,
-    sampling: Sampling,
-    ends: Ends,
-    rules: Rules,
-    texts: Sequence[Text],
-    streams: Sequence[np.random.Generator],
-    draft: Draft,
-) -> Iterator[list[int | None]]:
+def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator[list[int | None]]:
     """What `generate` yields, in passes over what `draft` proposes. Each row keeps what is accepted of its own; a row
     that gets ahead waits for the others with what it yields, not with what it writes. `texts` grow."""
-    rows = [_Row(list(ids), len(ids), text, s) for ids, text, s in zip(prompts, texts, streams, strict=True)]
-    manner = _Manner(sampling, rules, ends, steps)
+    model, prompts, source, steps = request.model, request.prompts, request.source, request.steps
+    rows = [_Row(list(ids), len(ids), text, s) for ids, text, s in zip(prompts, texts, request.streams, strict=True)]
     slots = max(map(len, prompts)) + steps  # a row that has ended reads its last token too, with the others
     modules = list(model.modules())
     with torch.inference_mode(), evaluating(modules):
         logits, cache, memory = prefill(model, prompts, source, slots)
-        _keep(logits, rows, [[] for _ in rows], None, manner, draft)
+        _keep(logits, rows, [[] for _ in rows], None, request, draft)
     yield from (given := _Given(rows)).ready()
     if all(row.done for row in rows):
         return
     small = draft.proposer if isinstance(draft.proposer, Transformer) else None
-    reader, drafter = _Reader(writer, cache, memory), None
+    reader, drafter = _Reader(request.writer, cache, memory), None
     if small is not None:
         with torch.inference_mode(), evaluating(list(small.modules())):
             _, cache, memory = prefill(small, prompts, source, slots)
-        drafter = _Drafter(_Reader(small, cache, memory), manner)
+        drafter = _Drafter(_Reader(small, cache, memory), request)
     functions = [draft.function() for _ in rows]
     while not all(row.done for row in rows):
         # No further than the last token but one: the pass itself gives one more.
@@ -128,7 +108,7 @@ def speculate(
             ]
         with torch.inference_mode(), evaluating(modules):
             logits = reader.judge(rows, proposals)
-            _keep(logits, rows, proposals, chances, manner, draft)
+            _keep(logits, rows, proposals, chances, request, draft)
         yield from given.ready()
 
 
@@ -194,14 +174,14 @@ class _Reader:
 class _Drafter:
     """A model that proposes, a token per row and step."""
 
-    def __init__(self, reader: _Reader, manner: _Manner) -> None:
-        self.reader, self.manner = reader, manner
+    def __init__(self, reader: _Reader, request: Request) -> None:
+        self.reader, self.request = reader, request
 
     def propose(
         self, rows: Sequence[_Row], counts: Sequence[int]
     ) -> tuple[list[list[int]], list[list[Float64[Tensor, "vocab"]]] | None]:
         """`counts` tokens for each row; and the distribution that each was drawn from, `None` where each is certain."""
-        sampling, counts = self.manner.sampling, list(counts)
+        sampling, counts = self.request.sampling, list(counts)
         proposals: list[list[int]] = [[] for _ in rows]
         chances: list[list[Tensor]] = [[] for _ in rows]
         for i in range(max(counts)):
@@ -217,7 +197,7 @@ class _Drafter:
             ]
             logits = self.reader.read(read, starts)[:, -1]
             going = [r for r, count in enumerate(counts) if count > i]
-            allowed = self.manner.allowed(logits[going], [(rows[r], proposals[r]) for r in going])
+            allowed = _allowed(self.request, logits[going], [(rows[r], proposals[r]) for r in going])
             if sampling.temperature == 0:
                 drawn = most_probable(allowed).tolist()
             else:
@@ -240,14 +220,14 @@ def _keep(
     rows: Sequence[_Row],
     proposals: Sequence[list[int]],
     chances: Sequence[list[Float64[Tensor, "vocab"]]] | None,
-    manner: _Manner,
+    request: Request,
     draft: Draft,
 ) -> None:
     """Add to each row what is accepted of its proposal, and the token that follows."""
     going = [(r, row) for r, row in enumerate(rows) if not row.done]
     places = [(row, proposals[r][:n]) for r, row in going for n in range(len(proposals[r]) + 1)]
-    allowed = manner.allowed(logits, places)
-    sampling, drawn = manner.sampling, [0]
+    allowed = _allowed(request, logits, places)
+    sampling, drawn = request.sampling, [0]
     if sampling.temperature == 0:
         drawn = most_probable(allowed).tolist()
     else:
@@ -272,7 +252,7 @@ def _keep(
                 raise_nothing(logits[at + place], row.text.row, row.written)
             row.ids.append(token)
             row.text.ids.append(token)
-            if manner.ends.after(row.text) or row.written == manner.steps:
+            if request.ends.after(row.text) or row.written == request.steps:
                 row.done = True
                 break
         added = row.written - first

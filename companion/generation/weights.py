@@ -230,7 +230,7 @@ class Prepared(Transformer):
     def step(self, tokens: Int[Tensor, "batch 1"], cache: KVCache) -> Output:
         """One more token a row, for rows of one length: the same operations as in `forward`, and no others."""
         check_ids("tokens", tokens)
-        self._check(tokens, None, None, None, cache)
+        self._check_belongs(tokens, None, None, cache)
         decoder, n = self.decoder, cache.filled
         assert decoder is not None
         self._check_reach("tokens", n + 1)
@@ -245,7 +245,8 @@ class Prepared(Transformer):
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits of states of the stream."""
-        return self.capped(self.output(stream if self.transform is None else self.transform(stream)))
+        transform = getattr(self, "transform", None)  # of a model with BERT's head
+        return self.capped(self.output(stream if transform is None else transform(stream)))
 
     @property
     def step_bytes(self) -> int:
@@ -290,7 +291,7 @@ def _prepare(model: Transformer, form: str) -> Prepared:
     with torch.no_grad(), torch.inference_mode(False):
         # The structure is copied, and no tensor: what stays as it is, is shared.
         shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        made = Prepared.__new__(Prepared)
+        made = object.__new__(Prepared)
         made.__dict__ = copy.deepcopy(model, shared).__dict__
         assert made.decoder is not None
         _replace(made.decoder, form)

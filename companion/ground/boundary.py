@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +80,7 @@ def check_positions(positions: object, batch: int, tokens: int) -> None:
     if not isinstance(positions, Tensor) or positions.dtype not in _WHOLE:
         raise ValueError(f"positions={described(positions)}: expected {expected}")
     *rows, last = positions.shape or (0,)
-    if last != tokens or len(rows) > 1 or (rows and rows[0] not in (1, batch)):
+    if last != tokens or len(rows) > 1 or (rows and rows[0] != 1 and rows[0] != batch):
         raise ValueError(f"positions has shape {tuple(positions.shape)}: expected {expected}")
 
 
@@ -173,21 +174,38 @@ def _to_be_seen(tensor: Tensor, anywhere: bool) -> bool:
 
 def check_broadcasts(name: str, given: Tensor, shape: Sequence[int], axes: str) -> None:
     """Raises `ValueError` unless `given`, which has as many axes as `shape`, broadcasts to it."""
-    if any(got not in (1, wanted) for got, wanted in zip(given.shape, shape, strict=True)):
+    # Not `in`: of sizes that are symbols a compiler does not know it.
+    if any(got != 1 and got != wanted for got, wanted in zip(given.shape, shape, strict=True)):
         raise ValueError(
             f"{name} has shape {tuple(given.shape)}: expected {axes}, {tuple(shape)}, or 1 in place of any"
         )
 
 
-def check_routing(logits: object, top_k: object, bias: object) -> None:
-    """Raises `ValueError` unless a router can choose `top_k` of its experts by these logits, (..., expert)."""
-    if not isinstance(logits, Tensor) or logits.ndim == 0 or not logits.is_floating_point():
-        raise ValueError(f"logits={described(logits)}: expected a floating tensor, (..., expert)")
-    experts = logits.shape[-1]
-    if isinstance(top_k, bool) or not isinstance(top_k, int) or not 1 <= top_k <= experts:
-        raise ValueError(f"top_k={shown(top_k)}: expected a number from 1 to the {experts} experts")
-    if bias is not None and (not isinstance(bias, Tensor) or bias.shape != logits.shape[-1:]):
-        raise ValueError(f"bias={described(bias)}: expected a tensor of {experts} numbers, one for each expert")
+def heads_fit(given: Mapping[str, Any]) -> None:
+    """Raises `ValueError` unless the heads of `k` divide those of `q`, each serving as many query heads, and all of the
+    tensors `q`, `k`, and `v` if there is one, have one dtype."""
+    q, k, v = given["q"], given["k"], given.get("v")
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of head={q.shape[1]}, as in q")
+    for name, x in (("k", k), ("v", v)):
+        if x is not None and x.dtype != q.dtype:
+            raise ValueError(f"{name} is {described(x)}: expected {str(q.dtype).removeprefix('torch.')}, as q is")
+
+
+def settle_mask(given: dict[str, Any]) -> None:
+    """Puts `mask_of` a tensor in place of the argument `mask`."""
+    mask = given.get("mask")
+    if isinstance(mask, Tensor):
+        given["mask"] = mask_of(mask)
+
+
+def check_numbers(name: str, x: Tensor) -> None:
+    """Raises `ValueError` for NaN and plus infinity, which would make a softmax NaN; -infinity rules out. A device that
+    would have to be waited for is asked only as for ids."""
+    if _to_be_seen(x, anywhere=False):
+        most = x.detach().max().item()
+        if math.isnan(most) or most == math.inf:
+            raise ValueError(f"{name} is {described(x)} with numbers up to {most}: expected finite ones, or -infinity")
 
 
 def look_up(name: str, table: nn.Module, ids: Tensor) -> Tensor:

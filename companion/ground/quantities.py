@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 import types
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from companion.ground.fields import cut
+from companion.ground.fields import cut, is_number, require
 
 if TYPE_CHECKING:
     PositiveInt: TypeAlias = int
@@ -18,14 +21,39 @@ if TYPE_CHECKING:
     Share: TypeAlias = float
     OpenUnitInterval: TypeAlias = float
     BelowOne: TypeAlias = float
+    ClosedUnitInterval: TypeAlias = float
 else:
-    from jsonargparse.typing import NonNegativeInt, OpenUnitInterval, PositiveInt, restricted_number_type
 
-    Several = restricted_number_type("Several", int, (">=", 2))
-    PositiveNumber = restricted_number_type("PositiveNumber", float, [(">", 0), ("<", math.inf)])
-    NonNegativeNumber = restricted_number_type("NonNegativeNumber", float, [(">=", 0), ("<", math.inf)])
-    Share = restricted_number_type("Share", float, [(">", 0), ("<=", 1)])
-    BelowOne = restricted_number_type("BelowOne", float, [(">=", 0), ("<", 1)])
+    def _number(name: str, base: type, words: str, **limits: float) -> type:
+        """A type of numbers between limits, called as in `LIMITS`; another value is a `ValueError` to it."""
+
+        def make(kind: type, value: object) -> object:
+            part = base is int and isinstance(value, float) and not value.is_integer()
+            if isinstance(value, bool) or part:
+                raise ValueError(f"{value}: expected {words}")
+            number = base(value)
+            if not all(LIMITS[limit](number, bound) for limit, bound in limits.items()):
+                raise ValueError(f"{value}: expected {words}")
+            return base.__new__(kind, number)
+
+        return type(name, (base,), {"__new__": make, "base": base, "words": words, "__module__": __name__})
+
+    LIMITS = {"above": operator.gt, "least": operator.ge, "below": operator.lt, "most": operator.le}
+    PositiveInt = _number("PositiveInt", int, "a whole number >= 1", least=1)
+    NonNegativeInt = _number("NonNegativeInt", int, "a whole number >= 0", least=0)
+    Several = _number("Several", int, "a whole number >= 2", least=2)
+    PositiveNumber = _number("PositiveNumber", float, "a number > 0", above=0, below=math.inf)
+    NonNegativeNumber = _number("NonNegativeNumber", float, "a number >= 0", least=0, below=math.inf)
+    Share = _number("Share", float, "a share above 0 and at most 1", above=0, most=1)
+    OpenUnitInterval = _number("OpenUnitInterval", float, "a share between 0 and 1, both excluded", above=0, below=1)
+    BelowOne = _number("BelowOne", float, "a number of at least 0 and below 1", least=0, below=1)
+    ClosedUnitInterval = _number("ClosedUnitInterval", float, "a number from 0 to 1", least=0, most=1)
+
+LIMITED: tuple[Any, ...] = (
+    *(PositiveInt, NonNegativeInt, Several, PositiveNumber, NonNegativeNumber),
+    *(Share, OpenUnitInterval, BelowOne, ClosedUnitInterval),
+)
+"""All types of numbers with limits."""
 
 # The same as annotations of a setting, which is a plain number.
 Count: TypeAlias = Annotated[int, PositiveInt]
@@ -36,20 +64,11 @@ NonNegative: TypeAlias = Annotated[float, NonNegativeNumber]
 PartOfOne: TypeAlias = Annotated[float, Share]
 InnerShare: TypeAlias = Annotated[float, OpenUnitInterval]
 Decay: TypeAlias = Annotated[float, BelowOne]
+Probability: TypeAlias = Annotated[float, ClosedUnitInterval]
 
 WORDS: dict[Any, str] = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    PositiveInt: "a whole number >= 1",
-    NonNegativeInt: "a whole number >= 0",
-    Several: "a whole number >= 2",
-    PositiveNumber: "a number > 0",
-    NonNegativeNumber: "a number >= 0",
-    Share: "a share above 0 and at most 1",
-    OpenUnitInterval: "a share between 0 and 1, both excluded",
-    BelowOne: "a number of at least 0 and below 1",
+    **{int: "a whole number", float: "a number", bool: "true or false", str: "text"},
+    **{kind: kind.words for kind in LIMITED},
 }
 """What is expected of a value, by its type."""
 
@@ -86,10 +105,37 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
         kind = kind_of(hints[flag])
         if value is None and type(None) not in get_args(hints[flag]) and (kind in WORDS or choices(kind)):
             raise ValueError(f"--{flag}: expected {expected(hints[flag])}, got nothing")
-        if value is None or kind not in WORDS or not hasattr(kind, "_restrictions"):
+        if value is None or kind not in WORDS or kind not in LIMITED:
             continue
         try:
             kind(value)
         except (TypeError, ValueError, OverflowError):
             got = f"{value:g}" if isinstance(value, float) else cut(str(value))
             raise ValueError(f"--{flag} {got}: expected {expected(kind)}") from None
+
+
+def require_limits(name: str, value: object, hint: Any) -> None:
+    """Raises `ValueError` unless `value`, the argument called `name`, is a number within its annotation's limits."""
+    kind = kind_of(hint)
+    fits = is_number(value) if issubclass(kind, float) else isinstance(value, int) and not isinstance(value, bool)
+    if fits:
+        try:
+            kind(value)
+        except (TypeError, ValueError, OverflowError):
+            fits = False
+    require(fits, name, value, expected(kind))
+
+
+@cache
+def _limits(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {f.name: hints[f.name] for f in fields(kind) if kind_of(hints[f.name]) in WORDS}
+
+
+def require_fields(config: Any) -> None:
+    """Raises `ValueError` naming the first field of a dataclass whose number is outside its annotation's limits."""
+    kind: Any = type(config)
+    for name, hint in _limits(kind).items():
+        value = getattr(config, name)
+        if kind_of(hint) in LIMITED and not (value is None and type(None) in get_args(hint)):
+            require_limits(name, value, hint)

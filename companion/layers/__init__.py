@@ -1,5 +1,6 @@
 """The layers of the transformer, one idea a file. No file here knows about training, files on disk, or processes.
 
-In reading order: positions, masks, cache, attention, norms, feedforward, moe, balance, block, bert. Other ways to
-compute attention: tiled, window, linear, flex_attention, triton_attention. Underneath: wide.
+In reading order: positions, masks, attention, cache and rolling (a cache of local layers), norms, feedforward, routing,
+moe, experts, balance, block. Of one family alone: bert. Another function in attention's place: linear. How attention is
+computed: kernels.
 """

@@ -7,118 +7,28 @@ serves self- and cross-attention, causal or not, cached or not, with grouped que
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Integer
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import AttentionConfig, NormConfig, PositionConfig
-from companion.ground.boundary import check_broadcasts, check_kind, described, mask_of
-from companion.ground.fields import require, require_number
-from companion.layers import chunks
+from companion.ground.boundary import check_broadcasts, heads_fit, settle_mask
+from companion.ground.door import checked
+from companion.ground.fields import require, require_whole
+from companion.ground.precision import wide
 from companion.layers.cache import CrossCache, LayerCache
-from companion.layers.masks import Predicate, evaluate, materialize, window
-from companion.layers.masks import causal as causal_predicate
+from companion.layers.kernels.chunked import in_chunks
+from companion.layers.kernels.fused import fused
+from companion.layers.masks import GivenMask, Predicate, Visible, addable, visible
 from companion.layers.norms import norm
 from companion.layers.positions import Rotary, Rotation
 
-Mask = Bool[Tensor, "*#axes"] | Float[Tensor, "*#axes"] | Integer[Tensor, "*#axes"]
-"""Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores. Whole
-numbers: 1 = may look, 0 = may not."""
-
-SourceMask = Bool[Tensor, "*#source_axes"] | Float[Tensor, "*#source_axes"] | Integer[Tensor, "*#source_axes"]
-"""A `Mask` over the keys of a source, of which there are not as many as in the `Mask` beside it."""
-
 Backend = Literal["reference", "sdpa"]
 """How attention is computed; see `attend`. Both give the same numbers, up to rounding."""
-
-
-def check_heads(q: Float[Tensor, "batch head query d_head"], k: Float[Tensor, "batch kv_head key d_head"]) -> None:
-    """Raises `ValueError` unless the heads of `k` divide those of `q`: each serves the same number of query heads."""
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ValueError(f"k has kv_head={k.shape[1]}: expected a divisor of the {q.shape[1]} heads of q")
-
-
-def check_attended(
-    q: Float[Tensor, "batch head query d_head"],
-    k: Float[Tensor, "batch kv_head key d_head"],
-    v: Float[Tensor, "batch kv_head key d_v"],
-) -> None:
-    """Raises `ValueError` unless queries, keys and values belong together: dtypes, and shapes as annotated.
-
-    PyTorch would let a part of them broadcast: the values of one row to all, or one key to many values.
-    """
-    if isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor):
-        # Each shape is asked for once: to ask a tensor is most of what this costs, in every layer of every step.
-        queries, keys, values = q.shape, k.shape, v.shape
-        if len(queries) == len(keys) == len(values) == 4 and keys[:3] == values[:3] and queries[0] == keys[0]:
-            shared = keys[1] > 0 and queries[1] % keys[1] == 0 and queries[3] == keys[3]
-            if shared and q.dtype == k.dtype == v.dtype and q.is_floating_point():
-                return
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
-            got = f"{name} is {described(x)}"
-            raise ValueError(f"{got}: expected a floating tensor of four axes, (batch, head, token, width)")
-    if k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
-        raise ValueError(
-            f"k has (batch, d_head) = {(k.shape[0], k.shape[3])}: expected {(q.shape[0], q.shape[3])}, as q has"
-        )
-    if v.shape[:3] != k.shape[:3]:
-        raise ValueError(
-            f"v has (batch, kv_head, key) = {tuple(v.shape[:3])}: expected {tuple(k.shape[:3])}, a value for each key"
-        )
-    check_heads(q, k)
-    if k.dtype != q.dtype or v.dtype != q.dtype:
-        raise ValueError(f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}: expected one dtype for all three")
-
-
-def full_mask(
-    q: Float[Tensor, "batch head query d_head"],
-    k: Float[Tensor, "batch kv_head key d_head"],
-    mask: Mask | Predicate | None,
-    causal: bool,
-) -> Mask | None:
-    """`mask` and the causal rule as one mask, `None` if there is neither. Causal is aligned lower-right: the last query
-    sees every key. Raises `ValueError` for a mask that has not four axes."""
-    if mask is not None and not isinstance(mask, Tensor):
-        keys = torch.arange(k.shape[2], device=q.device)
-        mask = evaluate(mask, q.shape[0], q.shape[1], torch.arange(-q.shape[2], 0, device=q.device) + k.shape[2], keys)
-    if causal:
-        return visible_and(mask, materialize(causal_predicate, 1, q.shape[2], k.shape[2], device=q.device))
-    _check_axes(mask)
-    return mask if mask is None else mask_of(mask)
-
-
-def visible_and(mask: Mask | None, allowed: Bool[Tensor, "*#axes"]) -> Mask:
-    """What `mask` permits of what is `allowed`. Raises `ValueError` for a mask that has not four axes."""
-    if mask is None:
-        return allowed
-    _check_axes(mask)
-    mask = mask_of(mask)
-    return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
-
-
-def _check_axes(mask: Tensor | None) -> None:
-    # (batch, query, key) would broadcast its rows over the heads, and silently so when there are as many.
-    if mask is not None and mask.ndim != 4:
-        raise ValueError(
-            f"mask has shape {tuple(mask.shape)}: expected four axes, each (batch, head, query, key) or 1 in place"
-        )
-
-
-def split_empty_rows(mask: Mask) -> tuple[Mask, Bool[Tensor, "#batch #head #query 1"]]:
-    """A mask without empty rows, and which rows were empty.
-
-    The softmax over nothing is 0/0. Such a row is given every key, so that its softmax and its gradient are finite, and
-    its output is set to zero afterwards.
-    """
-    if mask.dtype == torch.bool:
-        empty = ~mask.any(-1, keepdim=True)
-        return mask | empty, empty
-    empty = (mask == -math.inf).all(-1, keepdim=True)
-    return mask.masked_fill(empty, 0.0), empty
 
 
 def capped(scores: Float[Tensor, "*axes"], cap: float) -> Float[Tensor, "*axes"]:
@@ -127,40 +37,55 @@ def capped(scores: Float[Tensor, "*axes"], cap: float) -> Float[Tensor, "*axes"]
     return cap * torch.tanh(scores / cap)
 
 
+def _fits(given: dict[str, Any]) -> None:
+    """What the annotations of attention do not say."""
+    heads_fit(given)
+    require(0 <= given.get("dropout", 0.0) <= 1, "dropout", given.get("dropout"), "a probability in [0, 1]")
+    if given.get("window") is not None:
+        require_whole("window", given["window"])
+    for name in ("score_width", "score_cap"):
+        value = given.get(name)
+        require(value is None or value > 0, name, value, "a number > 0, or None")
+
+
+@checked(fits=_fits, settles=settle_mask)
 def attention_weights(
     q: Float[Tensor, "batch head query d_head"],
     k: Float[Tensor, "batch kv_head key d_head"],
     *,
-    mask: Mask | Predicate | None = None,
+    mask: GivenMask | Predicate | Visible | None = None,
     causal: bool = False,
+    window: int | None = None,
     score_width: float | None = None,
     score_cap: float | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """softmax(q k^T / sqrt(d_head) + mask) over the keys (Vaswani et al. 2017, eq. 1; lesson 02).
 
     Scores are scaled first and masked then, before the softmax. Rows sum to one; a row that may look nowhere is all
-    zeros. With fewer key heads than query heads, consecutive query heads share one. `attend` says what the last two
-    arguments are.
+    zeros. With fewer key heads than query heads, consecutive query heads share one. Half precision is computed in fp32,
+    as fused operators do. `attend` says what the arguments are.
     """
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1] if score_width is None else score_width)
+    scores = wide(q) @ wide(k).transpose(-2, -1) / math.sqrt(q.shape[-1] if score_width is None else score_width)
     if score_cap is not None:
         scores = capped(scores, score_cap)
-    mask = full_mask(q, k, mask, causal)
-    if mask is None:
-        return scores.softmax(-1)
-    mask, empty = split_empty_rows(mask)
-    scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask.to(scores.dtype)
-    return scores.softmax(-1).masked_fill(empty, 0.0)
+    seen = visible(mask, (*q.shape[:3], k.shape[2]), q.device, causal=causal, window=window)
+    added = addable(seen.mask, q.dtype)
+    if added is not None:
+        scores = scores.masked_fill(~added, -math.inf) if added.dtype == torch.bool else scores + added
+    weights = scores.softmax(-1).to(q.dtype)
+    return weights if seen.empty is None else weights.masked_fill(seen.empty, 0.0)
 
 
+@checked(fits=_fits, settles=settle_mask)
 def attend(
     q: Float[Tensor, "batch head query d_head"],
     k: Float[Tensor, "batch kv_head key d_head"],
     v: Float[Tensor, "batch kv_head key d_v"],
     *,
-    mask: Mask | Predicate | None = None,
+    mask: GivenMask | Predicate | Visible | None = None,
     causal: bool = False,
+    window: int | None = None,
     dropout: float = 0.0,
     backend: Backend = "sdpa",
     score_width: float | None = None,
@@ -170,76 +95,45 @@ def attend(
 
     mask:         four axes that broadcast to (batch, head, query, key). Boolean, or whole numbers 1 and 0: True may
                   look. Floating: added to the scaled scores. Or a predicate of `companion.layers.masks`, with the last
-                  query at the last key.
+                  query at the last key. Or what `masks.visible` made of all that, and of the next two.
     causal:       a query sees the keys up to its own place; with more keys than queries, the last query is at the last
                   key.
+    window:       a query sees the last so many of these, its own included. `None`: all.
     dropout:      probability of dropping a weight (the rest is scaled up). The caller passes 0 outside training.
     backend:      `"reference"` is the formula, `"sdpa"` PyTorch's fused operator.
     score_width:  scores are q k^T / sqrt(score_width). `None`: d_head.
     score_cap:    c: scaled scores s become c tanh(s / c), between -c and c, before the mask (Gemma Team 2024, Gemma 2).
-                  The fused operator cannot: they are computed by the formula, all of them at once. `None`: they stay.
+                  The fused operator cannot: they are computed by the formula. `None`: they stay.
 
     A query that may look nowhere gives zeros, and no gradient, on either backend. Cost: 2 query key (d_head + d_v)
     floating-point operations per head.
 
     Raises `ValueError` if shapes or dtypes do not fit each other, the head counts do not divide, the mask has not four
-    axes, `backend` is unknown, or the last two are not numbers above 0.
+    axes, `backend` is unknown, the window is no number of tokens, or the last two are not numbers above 0.
     """
-    check_attended(q, k, v)
-    check_kind("causal", causal, bool, "True or False")
-    require_number("dropout", dropout)
-    for name, value in (("score_width", score_width), ("score_cap", score_cap)):
-        if value is not None and not require_number(name, value) > 0:
-            raise ValueError(f"{name}={value!r}: expected a number > 0, or None")
-    if not 0 <= dropout <= 1:
-        raise ValueError(f"dropout={dropout!r}: expected a probability in [0, 1]")
-    if isinstance(mask, Tensor) and mask.ndim == 4:
-        check_broadcasts("mask", mask, (*q.shape[:3], k.shape[2]), "(batch, head, query, key)")
-    if backend not in ("reference", "sdpa"):
-        raise ValueError(f"backend={backend!r}: expected 'reference' or 'sdpa'")
-    if backend == "reference" or score_cap is not None:
-        if backend == "sdpa" and causal and mask is None and q.shape[2] * k.shape[2] > chunks.PAIRS:
-            return chunks.in_chunks(
-                lambda q, k, v, seen: attend(
-                    q, k, v, mask=seen, dropout=dropout, score_width=score_width, score_cap=score_cap
-                ),
-                *(q, k, v),
-            )
-        weights = attention_weights(q, k, mask=mask, causal=causal, score_width=score_width, score_cap=score_cap)
-        weights = F.dropout(weights, dropout, training=dropout > 0)
-        return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
-    scale = None if score_width is None else score_width**-0.5  # `None`: PyTorch's own, 1 / sqrt(d_head)
-    grouped = q.shape[1] != k.shape[1]
-    if mask is None and (not causal or q.shape[2] == k.shape[2] or q.shape[2] == 1):
-        # PyTorch aligns is_causal top-left, which is right only for as many keys as queries; a single last query
-        # sees every key and needs no mask at all.
-        triangle = causal and q.shape[2] > 1
-        return F.scaled_dot_product_attention(
-            q, k, v, is_causal=triangle, dropout_p=dropout, enable_gqa=grouped, scale=scale
-        )
-    if mask is None and q.shape[2] < k.shape[2]:
-        return _last_queries(q, k, v, dropout_p=dropout, enable_gqa=grouped, scale=scale)
-    full = full_mask(q, k, mask, causal)
-    assert full is not None
-    full, empty = split_empty_rows(full)
-    if full.dtype != torch.bool:
-        full = full.to(q.dtype)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=full, dropout_p=dropout, enable_gqa=grouped, scale=scale)
-    return out.masked_fill(empty, 0.0)
+    shape, as_table = (*q.shape[:3], k.shape[2]), backend == "reference"
+    seen = visible(mask, shape, q.device, causal=causal, window=window, as_table=as_table)
+    scores: Any = {"score_width": score_width, "score_cap": score_cap}
+    if backend == "sdpa" and score_cap is None:
+        return fused(q, k, v, mask=seen, dropout=dropout, score_width=score_width)
+    if seen.causal:  # said beside the mask, as a table of all pairs would be large
+        return in_chunks(partial(attend, dropout=dropout, backend="reference", **scores), q, k, v, seen)
+    weights = attention_weights(q, k, mask=seen, **scores)
+    weights = F.dropout(weights, dropout, training=dropout > 0)
+    return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
 
-def _last_queries(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Float[Tensor, "batch head query d_v"]:
-    """Causal attention of queries that are the last of more keys, as a second chunk on a cache is: on a GPU with a
-    kernel that knows it, else some queries at a time, so that there is never a large mask."""
-    queries, keys = q.shape[2], k.shape[2]
-    recording = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))  # that kernel has no gradient
-    if q.is_cuda and not recording and not torch.compiler.is_compiling():
-        from torch.nn.attention.bias import causal_lower_right  # loads the compiler, two seconds for every process
-
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(queries, keys), **options)
-    return chunks.in_chunks(
-        lambda q, k, v, seen: F.scaled_dot_product_attention(q, k, v, attn_mask=seen, **options), q, k, v
-    )
+def _settle(given: dict[str, Any]) -> None:
+    """A mask that has other sizes than this call is refused, and becomes True and False, or numbers to add."""
+    x, source, mask, cache = given["x"], given.get("source"), given.get("mask"), given.get("cache")
+    if not isinstance(mask, Tensor):
+        return
+    keys = x.shape[1] if source is None else source.shape[1]
+    keys = cache.visible if isinstance(cache, LayerCache) else keys
+    keys = cache.keys.shape[2] if isinstance(cache, CrossCache) else keys
+    shape = (x.shape[0], given["self"].sizes.heads, x.shape[1], keys)
+    check_broadcasts("mask", mask, shape, "(batch, head, token, key)")
+    settle_mask(given)
 
 
 class Attention(nn.Module):
@@ -269,7 +163,8 @@ class Attention(nn.Module):
         norms: NormConfig = NormConfig(),  # noqa: B008  (frozen)
     ) -> None:
         super().__init__()
-        self.sizes = sizes = config.resolved(d_model)
+        self.d_model, self.sizes = d_model, config.resolved(d_model)
+        sizes = self.sizes
         self.causal = causal
         self.dropout = dropout
         self.rotary = Rotary.of(positions, sizes.d_head)
@@ -285,13 +180,14 @@ class Attention(nn.Module):
             require(causal, "causal", causal, "True beside a window, which looks back")
         self.window = None if config.window is None else config.window.width
 
+    @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=_settle)
     def forward(
         self,
         x: Float[Tensor, "batch token d_model"],
         *,
         source: Float[Tensor, "batch key d_model"] | None = None,
         positions: Int[Tensor, "*batch token"] | Rotation | None = None,
-        mask: Mask | Predicate | None = None,
+        mask: GivenMask | Predicate | Visible | None = None,
         cache: LayerCache | CrossCache | None = None,
         backend: Backend = "sdpa",
     ) -> Float[Tensor, "batch token d_model"]:
@@ -301,47 +197,34 @@ class Attention(nn.Module):
         positions:  (token) or (batch, token), for rotary; or what `Rotary.at` made of them, once for all layers.
                     Default: 0, 1, ... from where the cache stands.
         mask:       broadcast to (batch, head, token, key); with a cache, key counts the slots it shows. Or a predicate.
+                    Or what `visible` or `LayerCache.seen` made of it, causality and the window, once for all layers.
         cache:      a `LayerCache` for self-attention (written), or a `CrossCache` in place of `source` (read).
 
         Raises `ValueError` for a `LayerCache` without a causal mask, under which alone kept keys stay right.
         """
-        causal, width = self.causal, None
-        if isinstance(cache, CrossCache) or source is not None:
-            kept = cache if isinstance(cache, CrossCache) else self.project_source(source)
+        causal, window = self.causal, self.window
+        if source is not None and not isinstance(cache, CrossCache):
+            cache = self.project_source(source)
+        if isinstance(cache, CrossCache):
             q = self._heads(self.query(x), self.sizes.heads, self.query_norm)
-            k, v, causal = kept.keys, kept.values, False
+            k, v, causal, window = cache.keys, cache.values, False, None
         elif cache is None:
-            n = x.shape[1]
-            q, k, v = self.project(x, torch.arange(n, device=x.device) if positions is None else positions)
-            if self.window is not None and n > self.window and n * n > chunks.PAIRS:
-                mask, width = full_mask(q, k, mask, causal=False), self.window
-            elif self.window is not None and n > self.window:
-                near = materialize(window(self.window), 1, n, n, device=x.device)
-                mask, causal = visible_and(full_mask(q, k, mask, causal=False), near), False
-        elif not causal:
-            raise ValueError("cache: kept keys and values stay right only under a causal mask; got causal=False")
+            q, k, v = self.project(x, torch.arange(x.shape[1], device=x.device) if positions is None else positions)
         else:
+            require(causal, "causal", causal, "True with a cache: under a causal mask alone kept keys stay right")
             q, k, v = self.project(x, cache.slots if positions is None else positions)
             k, v = cache.write(k, v)
-            width = cache.near
-            if mask is not None and not isinstance(mask, Tensor):
-                mask = evaluate(mask, q.shape[0], q.shape[1], cache.slots, torch.arange(cache.visible, device=q.device))
-            if mask is not None:
-                mask = cache.shown(mask)
-            if cache.mask is not None:  # it says what causal would, of rows that stand at different places
-                mask, causal = visible_and(mask, cache.mask), False
-        options: Any = {
-            "dropout": self.dropout if self.training else 0.0,
-            "backend": backend,
-            "score_width": self.score_width,
-            "score_cap": self.score_cap,
-        }
-        k, v = k.to(q.dtype), v.to(q.dtype)
-        if width is None:
-            heads = attend(q, k, v, mask=mask, causal=causal, **options)
-        else:
-            assert mask is None or isinstance(mask, Tensor)
-            heads = chunks.in_chunks(lambda q, k, v, seen: attend(q, k, v, mask=seen, **options), q, k, v, width, mask)
+            mask = cache.seen(mask, self.sizes.heads, window)
+        heads = attend(
+            *(q, k.to(q.dtype), v.to(q.dtype)),
+            mask=mask,
+            causal=causal,
+            window=window,
+            dropout=self.dropout if self.training else 0.0,
+            backend=backend,
+            score_width=self.score_width,
+            score_cap=self.score_cap,
+        )
         return self.output(self._merge(heads))
 
     def project(

@@ -10,10 +10,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from companion.layers.moe import MoE, RoutingStats
-from companion.layers.wide import wide
+from companion.ground.door import checked
+from companion.ground.precision import wide
+from companion.layers.moe import MoE
+from companion.layers.routing import RoutingStats
 
 
+@checked()
 def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -> Float[Tensor, ""]:
     """expert * sum over e of f_e P_e      (Fedus et al. 2022, eq. 4, with top_k choices a token)
 
@@ -37,6 +40,7 @@ def switch_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = No
     return len(counts) * (load * shares).sum() / _tokens(counts, routing)
 
 
+@checked()
 def z_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -> Float[Tensor, ""]:
     """The mean over the tokens of (ln sum over e of exp(z_e))^2     (Zoph et al. 2022, eq. 5)
 
@@ -48,6 +52,7 @@ def z_loss(routing: RoutingStats, counts: Int[Tensor, "expert"] | None = None) -
     return squares.sum() / _tokens(counts, routing)
 
 
+@checked()
 @torch.no_grad()
 def update_bias(moe: MoE, counts: Int[Tensor, "expert"], rate: float) -> None:
     """b_e <- b_e + rate * sign(mean of the counts - counts_e), in place     (Wang et al. 2024, algorithm 1)

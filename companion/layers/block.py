@@ -3,18 +3,29 @@ each with its residual and its norm (lessons 06 to 08)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
-from companion.layers.attention import Attention, Mask, SourceMask
+from companion.ground.boundary import mask_of
+from companion.ground.door import checked
+from companion.layers.attention import Attention
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.feedforward import FeedForward
-from companion.layers.moe import MoE, RoutingStats
+from companion.layers.masks import GivenMask, SourceMask, Visible
+from companion.layers.moe import MoE
 from companion.layers.norms import norm
 from companion.layers.positions import Rotation
+from companion.layers.routing import RoutingStats
+
+
+def _settle(given: dict[str, Any]) -> None:
+    """Masks become True and False, or numbers to add."""
+    for name in ("mask", "source_mask"):
+        if isinstance(given.get(name), Tensor):
+            given[name] = mask_of(given[name])
 
 
 class Block(nn.Module):
@@ -30,7 +41,7 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False, layer: int = 0) -> None:
         super().__init__()
-        d_model = config.d_model
+        d_model = self.d_model = config.d_model
         self.placement = config.norm.placement
         self.pre = self.placement in ("pre", "both")
         attention, positions = config.layer(layer)
@@ -54,15 +65,16 @@ class Block(nn.Module):
         self.feed_forward_out_norm = norm(config.norm, d_model) if both else None
         self.dropout = nn.Dropout(config.dropout)
 
+    @checked(sizes=lambda block: {"d_model": block.d_model}, settles=_settle)
     def forward(
         self,
         x: Float[Tensor, "batch token d_model"],
         *,
         positions: Int[Tensor, "*batch token"] | Rotation | None = None,
-        mask: Mask | None = None,
+        mask: GivenMask | Visible | None = None,
         cache: LayerCache | None = None,
-        source: Float[Tensor, "batch key d_model"] | CrossCache | None = None,
-        source_mask: SourceMask | None = None,
+        source: Float[Tensor, "batch source d_model"] | CrossCache | None = None,
+        source_mask: SourceMask | Visible | None = None,
         real: Bool[Tensor, "batch token"] | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats | None]:
         """The next state of the stream, and where a mixture of experts sent its tokens (`None` without one).
@@ -70,37 +82,26 @@ class Block(nn.Module):
         `source` is what cross-attention looks at: the encoder's output, or its keys and values projected before.
         `real` is for a mixture of experts: which tokens are not padding.
         """
-        x = self._residual(
-            x,
-            self.attention_norm,
-            lambda h: self.attention(h, positions=positions, mask=mask, cache=cache),
-            self.attention_out_norm,
-        )
-        if self.cross is not None and self.cross_norm is not None:
-            cross, kept = self.cross, source
-            if not isinstance(kept, CrossCache):
-                kept = cross.project_source(kept)
-            x = self._residual(
-                x, self.cross_norm, lambda h: cross(h, mask=source_mask, cache=kept), self.cross_out_norm
-            )
-        routing = None
+        h = self.attention(self._in(x, self.attention_norm), positions=positions, mask=mask, cache=cache)
+        x = self._out(x, h, self.attention_norm, self.attention_out_norm)
+        if self.cross is not None:
+            kept = source if isinstance(source, CrossCache) else self.cross.project_source(source)
+            h = self.cross(self._in(x, self.cross_norm), mask=source_mask, cache=kept)
+            x = self._out(x, h, self.cross_norm, self.cross_out_norm)
+        h, routing = self._in(x, self.feed_forward_norm), None
+        if isinstance(self.feed_forward, FeedForward):
+            h = self.feed_forward(h)
+        else:
+            h, routing = self.feed_forward(h, real=real)
+        return self._out(x, h, self.feed_forward_norm, self.feed_forward_out_norm), routing
 
-        def feed_forward(h: Tensor) -> Tensor:
-            nonlocal routing
-            if isinstance(self.feed_forward, FeedForward):
-                return self.feed_forward(h)
-            out, routing = self.feed_forward(h, real=real)
-            return out
+    def _in(self, x: Tensor, norm: nn.Module | None) -> Tensor:
+        """What a sub-layer sees of the stream, by one of the equations above."""
+        return norm(x) if self.pre and norm is not None else x
 
-        return self._residual(x, self.feed_forward_norm, feed_forward, self.feed_forward_out_norm), routing
-
-    def _residual(
-        self, x: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor], out_norm: nn.Module | None
-    ) -> Tensor:
-        """The stream after a sub-layer, by one of the equations above; dropout acts on what is added to the stream."""
+    def _out(self, x: Tensor, h: Tensor, norm: nn.Module | None, out_norm: nn.Module | None) -> Tensor:
+        """The stream after a sub-layer, which made h; dropout acts on what is added to the stream."""
+        assert norm is not None
         if self.pre:
-            out = sublayer(norm(x))
-            return x + self.dropout(out if out_norm is None else out_norm(out))
-        if self.placement == "after":
-            return x + self.dropout(norm(sublayer(x)))
-        return norm(x + self.dropout(sublayer(x)))
+            return x + self.dropout(h if out_norm is None else out_norm(h))
+        return x + self.dropout(norm(h)) if self.placement == "after" else norm(x + self.dropout(h))

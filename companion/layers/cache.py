@@ -10,10 +10,7 @@ The tensors are allocated once and written in place; only `lengths` tells what i
 share them: an older handle stays valid for what it describes, and going on from it overwrites what came later
 (`rewind` says so explicitly); `clone` it first to keep both futures.
 
-A local layer, whose tokens see a window of the last ones, needs no more than these. Where its window is much shorter
-than the text may get, its tensors roll: they have columns for the window and `BACK` tokens on either side of it, and
-when they are full, the last columns move to the front of new ones. What a token sees is in its window, so none of this
-changes a number.
+Local layers, whose tokens see a window of the last ones, keep no more than these: `companion.layers.rolling`.
 """
 
 from __future__ import annotations
@@ -21,24 +18,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from companion.config.model import ModelConfig, ResolvedAttention
 from companion.ground.boundary import check_kind, described
 from companion.ground.fields import require_whole
 from companion.ground.room import check_room
-from companion.layers import chunks
-from companion.layers.masks import causal, materialize, window
-
-BACK = 64
-"""Tokens that a rolling layer always holds before its window, so that as many can be taken back, and columns that are
-free after a move, so that moves are rare."""
-
-
-def columns(width: int, slots: int) -> int:
-    """Columns of a local layer with a window of `width` tokens, in a cache with room for `slots`."""
-    return min(slots, width - 1 + 2 * BACK)
+from companion.layers.masks import (
+    Mask,
+    Predicate,
+    Visible,
+    causal,
+    evaluate,
+    materialize,
+    settled,
+    visible,
+    visible_and,
+)
+from companion.layers.rolling import Local, shown
 
 
 @dataclass(frozen=True)
@@ -71,13 +69,11 @@ class LayerCache:
     slots:    where each new token goes, (batch, token). It is also its position.
     filled:   columns in use before this call when that is the same for every row, else `None`.
     visible:  how many slots a mask counts.
-    mask:     which of the keys each new token may see; `None` when lower-right causal says it all.
+    mask:     which of the keys each new token may see; `None` when causality and the layer's window say it all.
     first:    the first column that attention reads,
     end:      and the one behind the last.
     gone:     tokens of each row that a rolling layer holds no more, so that its column c is slot c + gone; `None`: the
               columns are the slots.
-    near:     in place of a mask, where it would be large: how many columns each token sees, the last token's up to the
-              last that attention reads.
     """
 
     keys: Float[Tensor, "batch kv_head slot d_head"]
@@ -89,7 +85,6 @@ class LayerCache:
     first: int
     end: int
     gone: Int[Tensor, "batch"] | None = None
-    near: int | None = None
 
     def write(
         self, k: Float[Tensor, "batch kv_head token d_head"], v: Float[Tensor, "batch kv_head token d_v"]
@@ -105,37 +100,24 @@ class LayerCache:
                 store[:, :, self.filled : self.filled + new.shape[2]] = new
             else:
                 rows = torch.arange(store.shape[0], device=store.device)[:, None]
-                places = self.slots if self.gone is None else self.slots - self.gone[:, None]
-                store[rows, :, places] = new.transpose(1, 2).to(store.dtype)
+                columns = self.slots if self.gone is None else self.slots - self.gone[:, None]
+                store[rows, :, columns] = new.transpose(1, 2).to(store.dtype)
         return self.keys[:, :, self.first : self.end], self.values[:, :, self.first : self.end]
 
-    def shown(self, mask: Shaped[Tensor, "*rows slot"]) -> Shaped[Tensor, "*rows column"]:
-        """A mask over all slots, (..., slot), as one over the columns that attention reads."""
-        if mask.shape[-1] == 1 or (self.gone is None and self.end - self.first == mask.shape[-1]):
+    def seen(self, mask: Mask | Predicate | Visible | None, heads: int, window: int | None) -> Visible:
+        """What a mask over all slots, (batch, head, token, slot), permits of the columns that attention reads, in a
+        layer of so many heads with that window; the same for every layer with that window."""
+        if isinstance(mask, Visible):
             return mask
-        if self.gone is None:
-            return mask[..., self.first : self.end]
-        column = torch.arange(self.first, self.end, device=mask.device)
-        slot = (column + self.gone[:, None]).clamp(max=self.visible - 1)  # columns from there on are in no window
-        return mask.expand(len(slot), *mask.shape[1:]).take_along_dim(slot[:, None, None], dim=-1)
-
-
-@dataclass(frozen=True)
-class Local:
-    """What a `KVCache` knows of its local layers.
-
-    width:    of the window, in tokens.
-    layers:   which layers are local.
-    slots:    room in each row, in tokens.
-    columns:  in use; an upper bound, and exact where the cache is uniform.
-    gone:     tokens of each row that these layers hold no more, (batch,); `None`: they have a column for every slot.
-    """
-
-    width: int
-    layers: tuple[bool, ...]
-    slots: int
-    columns: int
-    gone: Int[Tensor, "batch"] | None
+        batch, tokens = self.slots.shape
+        if mask is not None and not isinstance(mask, Tensor):
+            mask = evaluate(mask, batch, heads, self.slots, torch.arange(self.visible, device=self.slots.device))
+        if mask is not None:
+            mask = shown(mask, self.first, self.end, self.visible, self.gone)
+        if self.mask is not None:  # in which no row is empty: a token sees itself
+            return Visible(self.mask) if mask is None else settled(visible_and(mask, self.mask))
+        shape = (batch, heads, tokens, self.end - self.first)
+        return visible(mask, shape, self.slots.device, causal=True, window=window, as_table=False)
 
 
 @dataclass(frozen=True)
@@ -173,24 +155,21 @@ class KVCache:
     ) -> KVCache:
         """An empty cache with room for `slots` tokens in each of `batch` rows.
 
-        Memory: 2 (or d_head + d_v) numbers for each layer, kv_head and slot, of a local layer for `columns(...)` of the
-        slots; `companion.account` counts the bytes. A local layer also keeps all that the last call brought until the
-        next, because only then is it known which of it was padding.
+        Memory: 2 (or d_head + d_v) numbers for each layer, kv_head and slot, of a local layer for `rolling.columns` of
+        the slots; `companion.account` counts the bytes. A local layer also keeps all that the last call brought until
+        the next, because only then is it known which of it was padding.
         Raises `ValueError` if a size is below 1, or memory has no room for it.
         """
         check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
         for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):
             require_whole(name, value)
-        sizes, seen = config.sizes, config.attention.window
-        layers = tuple(map(config.local, range(config.layers)))
-        held = slots if seen is None else columns(seen.width, slots)
-        room = [held if layer else slots for layer in layers]
+        sizes, local = config.sizes, Local.of(config, slots)
+        room = [slots] * config.layers if local is None else local.room
         numbers = sum(room) * sizes.kv_heads * (sizes.d_head + sizes.d_v)
         check_room(f"batch={batch} and slots={slots}", "the cache", batch * numbers * dtype.itemsize, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
-        local = None
-        if seen is not None:
-            local = Local(seen.width, layers, slots, 0, lengths if held < slots else None)
+        if local is not None and min(room) < slots:
+            local = replace(local, gone=lengths)
 
         def store(width: int) -> tuple[Tensor, ...]:
             shapes = ((batch, sizes.kv_heads, held, width) for held in room)
@@ -229,31 +208,12 @@ class KVCache:
     def ready(self, tokens: int) -> KVCache:
         """This cache with columns for `tokens` more tokens in its local layers: itself, or one whose local layers have
         moved their last columns to new tensors, which leaves this one as it was."""
-        local = self.local
-        if local is None or local.gone is None or self.filled + tokens > self.slots:  # too many: `open` refuses them
+        if self.local is None or self.filled + tokens > self.slots:  # too many: `open` refuses them
             return self
-        of_one = local.layers.index(True)
-        if local.columns + tokens <= self.keys[of_one].shape[2]:
+        stores, local = self.local.rolled((*self.keys, *self.values), self.lengths, tokens, uniform=self.uniform)
+        if local is self.local:
             return self
-        held = min(local.columns, local.width - 1 + BACK)
-        shift = (self.lengths - local.gone - held).clamp(min=0)
-        column = shift[:, None] + torch.arange(held, device=shift.device)
-
-        def moved(store: Tensor) -> Tensor:
-            new = store.new_zeros(
-                *store.shape[:2], max(columns(local.width, local.slots), held + tokens), store.shape[3]
-            )
-            if self.uniform:
-                new[:, :, :held] = store[:, :, local.columns - held : local.columns]
-            else:
-                new[:, :, :held] = store.take_along_dim(column[:, None, :, None], dim=2)
-            return new
-
-        def all_moved(stores: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return tuple(moved(s) if here else s for s, here in zip(stores, local.layers, strict=True))
-
-        rolled = replace(local, columns=held, gone=local.gone + shift)
-        return replace(self, keys=all_moved(self.keys), values=all_moved(self.values), local=rolled)
+        return replace(self, keys=stores[: len(self.keys)], values=stores[len(self.keys) :], local=local)
 
     def rounded(self, limit: int) -> KVCache:
         """This cache, `ready` for one token, described by as few different Python numbers as there are buckets up to
@@ -265,6 +225,13 @@ class KVCache:
         if local is not None:
             local = replace(local, columns=self.keys[local.layers.index(True)].shape[2] - 1)
         return replace(self, filled=last, uniform=False, local=local)
+
+    def shown(self, tokens: int) -> int:
+        """How many slots a mask counts, for a call that brings `tokens` new tokens to each row."""
+        reach = self.filled + tokens
+        # A chunk of a uniform cache needs no mask where it reads no more than there is; only steps are for buckets.
+        chunk = self.uniform and tokens > 1
+        return reach if chunk else min(self.slots, -(-reach // self.bucket) * self.bucket)
 
     def open(self, tokens: int) -> list[LayerCache]:
         """Every layer's share, for a call that brings `tokens` new tokens to each row; with local layers, of what
@@ -278,42 +245,22 @@ class KVCache:
                 f"expected at most {self.slots - self.filled}"
             )
         slots = self.lengths[:, None] + torch.arange(tokens, device=self.lengths.device)
-        reach = self.filled + tokens
-        # A chunk of a uniform cache needs no mask where it reads no more than there is; only steps are for buckets.
-        chunk = self.uniform and tokens > 1
-        visible = reach if chunk else min(self.slots, -(-reach // self.bucket) * self.bucket)
+        reach, shown_slots = self.filled + tokens, self.shown(tokens)
         mask = None
-        if not self.uniform or visible != reach:
-            mask = materialize(causal, self.batch, slots, visible)
+        if not self.uniform or shown_slots != reach:
+            mask = materialize(causal, self.batch, slots, shown_slots)
         filled = self.filled if self.uniform else None
         stores = list(zip(self.keys, self.values, strict=True))
-        opened = [LayerCache(k, v, slots, filled, visible, mask, 0, visible) for k, v in stores]
+        opened = [LayerCache(k, v, slots, filled, shown_slots, mask, 0, shown_slots) for k, v in stores]
         local = self.local
         if local is None or reach <= local.width:  # nothing is out of any window
             return opened
-        near = self._open_local(local, opened[0])
+        room = self.keys[local.layers.index(True)].shape[2]
+        near = replace(opened[0], **local.share(slots, shown_slots, room, uniform=self.uniform, bucket=self.bucket))
         return [
             replace(near, keys=layer.keys, values=layer.values) if here else layer
             for layer, here in zip(opened, local.layers, strict=True)
         ]
-
-    def _open_local(self, local: Local, layer: LayerCache) -> LayerCache:
-        """What a local layer shows where a global one shows `layer`; its tensors are for the caller to put in."""
-        tokens, end = layer.slots.shape[1], local.columns + layer.slots.shape[1]
-        if self.uniform and (self.bucket == 1 or tokens > 1):  # only steps are for buckets
-            first = max(0, end - tokens - local.width + 1)  # no query sees further back
-            mask = near = None
-            if tokens * (end - first) > chunks.PAIRS:
-                near = local.width
-            elif tokens > 1:
-                mask = materialize(window(local.width), 1, tokens, end - first, device=layer.slots.device)
-            return replace(layer, filled=local.columns, mask=mask, first=first, end=end, gone=local.gone, near=near)
-        if self.bucket > 1:  # `filled` says where a bucket ends, and there are never more columns than slots
-            end = min(self.keys[local.layers.index(True)].shape[2], layer.visible)
-        places = layer.slots if local.gone is None else layer.slots - local.gone[:, None]
-        mask = materialize(window(local.width), self.batch, places, end)
-        filled = local.columns if self.uniform else None
-        return replace(layer, filled=filled, mask=mask, first=0, end=end, gone=local.gone)
 
     def advance(self, tokens: int, writer: int | None = None) -> KVCache:
         """The cache after a call that wrote `tokens` tokens to every row. `writer`: the number of the model."""
@@ -346,17 +293,8 @@ class KVCache:
         writer = self.writer if longest else None
         uniform, local = longest == shortest, self.local
         if local is not None:
-            gone, most = local.gone, longest
-            if gone is not None:
-                gone = gone.masked_fill(wanted == 0, 0)
-                if bool((gone > (wanted - local.width + 1).clamp(min=0)).any()):
-                    raise ValueError(
-                        f"lengths={wanted.tolist()}: expected of each row 0, or a number near what it holds, "
-                        f"{self.lengths.tolist()}; local layers keep the last tokens only, a window of {local.width} "
-                        f"and {BACK} more"
-                    )
-                most, uniform = int((wanted - gone).max()), uniform and bool((gone == gone[0]).all())
-            local = replace(local, columns=most, gone=gone)
+            local = local.rewound(wanted, self.lengths)
+            uniform = uniform and (local.gone is None or bool((local.gone == local.gone[0]).all()))
         return replace(self, lengths=wanted.clone(), filled=longest, uniform=uniform, writer=writer, local=local)
 
     def clone(self) -> KVCache:
@@ -381,14 +319,11 @@ class KVCache:
             return picked
 
         local = self.local
-        used = [self.filled] * len(self.keys)
-        if local is not None:
-            used = [local.columns if here else self.filled for here in local.layers]
-            local = replace(local, gone=None if local.gone is None else local.gone[rows])
+        used = [self.filled] * len(self.keys) if local is None else local.used(self.filled)
         return replace(
             self,
             keys=tuple(map(pick, self.keys, used)),
             values=tuple(map(pick, self.values, used)),
             lengths=self.lengths[rows],
-            local=local,
+            local=None if local is None else local.select(rows),
         )

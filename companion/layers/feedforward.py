@@ -11,12 +11,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from companion.config.model import FeedForwardConfig
+from companion.ground.door import checked
 
 
+@checked()
 def activation(
     kind: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"],
 ) -> Callable[[Tensor], Tensor]:
-    """The scalar nonlinearity of `kind`; of a gated one that of its gate: `"swiglu"` SiLU, x * sigmoid(x)."""
+    """The scalar nonlinearity of `kind`; of a gated one that of its gate: `"swiglu"` SiLU, x * sigmoid(x).
+
+    Raises `ValueError` for another kind.
+    """
     match kind:
         case "relu":
             return F.relu
@@ -38,11 +43,13 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int, config: FeedForwardConfig) -> None:
         super().__init__()
+        self.d_model = d_model
         self.activation = activation(config.activation)
         self.gate = nn.Linear(d_model, config.d_ff, bias=config.bias) if config.gated else None
         self.inner = nn.Linear(d_model, config.d_ff, bias=config.bias)
         self.outer = nn.Linear(config.d_ff, d_model, bias=config.bias)
 
+    @checked(sizes=lambda layer: {"d_model": layer.d_model})
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """The network, applied to each token alone."""
         hidden = self.inner(x)

@@ -3,13 +3,17 @@ where it writes token by token (lesson 12)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from companion.layers.attention import check_heads
-from companion.layers.wide import wide
+from companion.ground.boundary import heads_fit
+from companion.ground.door import checked
+from companion.ground.fields import require
+from companion.ground.precision import wide
 
 
 def positive_features(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes d_head"]:
@@ -22,6 +26,16 @@ def positive_features(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes 
     return torch.where(above, x + 1, x.masked_fill(above, 0).exp())
 
 
+def _fits(given: dict[str, Any]) -> None:
+    """What the annotations of linear attention do not say."""
+    heads_fit(given)
+    chunk, queries, keys = given.get("chunk", 64), given["q"].shape[2], given["k"].shape[2]
+    require(chunk >= 1, "chunk", chunk, "at least one token")
+    if given.get("causal") and queries != keys:
+        raise ValueError(f"k has key={keys}: expected {queries}, as many as queries, where causal=True")
+
+
+@checked(fits=_fits)
 def linear_attention(
     q: Float[Tensor, "batch head query d_head"],
     k: Float[Tensor, "batch kv_head key d_head"],
@@ -45,14 +59,9 @@ def linear_attention(
 
     Raises `ValueError` if the head counts do not divide, chunk < 1, or causal with different lengths.
     """
-    if chunk < 1:
-        raise ValueError(f"chunk={chunk}: expected at least one token")
     if not causal:
-        check_heads(q, k)
         out = _normalise(_read(positive_features(wide(q)), _sum_of_outer_products(*_features(k, v, real))))
         return out.to(q.dtype)
-    if q.shape[2] != k.shape[2]:
-        raise ValueError(f"k has {k.shape[2]} tokens and q has {q.shape[2]}: expected as many where causal=True")
     outs, state = [], None
     for start in range(0, max(q.shape[2], 1), chunk):
         some = slice(start, start + chunk)
@@ -63,6 +72,7 @@ def linear_attention(
     return torch.cat(outs, dim=2)
 
 
+@checked(fits=heads_fit)
 def linear_attention_step(
     q: Float[Tensor, "batch head token d_head"],
     k: Float[Tensor, "batch kv_head token d_head"],
@@ -83,7 +93,6 @@ def linear_attention_step(
 
     Raises `ValueError` if the head counts do not divide.
     """
-    check_heads(q, k)
     read, (keys, values) = positive_features(wide(q)), _features(k, v, real)
     # Here and now, the quadratic formula for these tokens among themselves; from before, the state.
     group = q.shape[1] // k.shape[1]

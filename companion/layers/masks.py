@@ -1,18 +1,36 @@
-"""Masks: who may look at whom, as predicates that combine (lessons 02 and 08).
+"""Masks: who may look at whom, as tables of pairs and as predicates that combine (lessons 02 and 08).
 
 A predicate answers, for a batch row, a head, a query position and a key position, whether the query may look at the
 key. It is written once and works on whole index grids, so the same predicate serves `materialize` here and PyTorch's
 `flex_attention`, whose `mask_mod` has this signature. True always means *may look*.
+
+`visible` makes of all that is said about a call (a mask, causality, a window) what attention reads: once, however many
+layers see alike.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
+
+Mask = Bool[Tensor, "#batch #head #query #key"] | Float[Tensor, "#batch #head #query #key"]
+"""Four axes that broadcast to (batch, head, query, key). Bool: True = may look. Float: added to scaled scores."""
+
+GivenMask = Mask | Integer[Tensor, "#batch #head #query #key"]
+"""A `Mask` as callers may say it: whole numbers 1 and 0 are True and False."""
+
+SourceMask = (
+    Bool[Tensor, "#batch #head #query #source"]
+    | Float[Tensor, "#batch #head #query #source"]
+    | Integer[Tensor, "#batch #head #query #source"]
+)
+"""A `GivenMask` over the keys of a source, of which there are not as many as in the mask beside it."""
 
 Predicate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(batch index, head index, query position, key position) -> may look, all broadcast against each other."""
@@ -31,6 +49,11 @@ def window(width: int) -> Predicate:
     if width < 1:
         raise ValueError(f"width={width}: expected a number of tokens >= 1, the query's own included")
     return lambda batch, head, query, key: (key <= query) & (query - key < width)
+
+
+def backwards(width: int | None) -> Predicate:
+    """`window(width)`; `causal` where the width is `None`."""
+    return causal if width is None else window(width)
 
 
 def padding(lengths: Int[Tensor, "batch"]) -> Predicate:
@@ -159,10 +182,10 @@ def materialize(
               (batch, query), when rows stand at different places.
     keys:     how many keys there are, at positions 0 ... keys - 1.
     """
-    if isinstance(queries, int):
-        positions = torch.arange(keys - queries, keys, device=device)
-    else:
+    if isinstance(queries, Tensor):
         positions, device = queries, queries.device
+    else:
+        positions = torch.arange(keys - queries, keys, device=device)
     allowed = evaluate(predicate, batch, heads, positions, torch.arange(keys, device=device))
     return allowed.expand(batch, heads, positions.shape[-1], keys)
 
@@ -170,3 +193,91 @@ def materialize(
 def _check_stride(stride: int) -> None:
     if stride < 1:
         raise ValueError(f"stride={stride}: expected a number of tokens >= 1")
+
+
+PAIRS = 2**22
+"""Most pairs of a query and a key for which a model makes a table of causality at once."""
+
+
+class Visible(NamedTuple):
+    """Who may look at whom, as attention reads it: made once by `visible` for all layers that see alike.
+
+    mask:    of the pairs, in which no row is empty; `None`: all of them.
+    empty:   queries that may look nowhere, (batch, head, query, 1) or 1 in place; `None`: there are none. In `mask`
+             they see every key, so that their softmax and its gradient are finite, and their output is set to zero.
+    causal:  whether a query sees besides only keys up to its own place, the last query at the last key. Where `mask`
+             says that already it is False.
+    window:  and of these how many, the last its own. `None`: all.
+    """
+
+    mask: Mask | None = None
+    empty: Bool[Tensor, "#batch #head #query 1"] | None = None
+    causal: bool = False
+    window: int | None = None
+
+
+def visible(
+    mask: Mask | Predicate | Visible | None,
+    shape: tuple[int, int, int, int],
+    device: torch.device,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    as_table: bool = True,
+) -> Visible:
+    """What a mask, causality and a window permit together, for attention of that shape, (batch, head, query, key);
+    what is a `Visible` already says that itself.
+
+    as_table:  whether causality and the window are always written into the mask. Otherwise they stay beside it where
+               kernels need no table, or where it would have more than `PAIRS` pairs.
+    """
+    if isinstance(mask, Visible):
+        if not (as_table and mask.causal):
+            return mask
+        mask, _, causal, window = mask
+    queries, keys = shape[2:]
+    causal = (causal or window is not None) and (queries > 1 or window is not None)  # a last query alone sees all
+    window = None if window is None or keys <= window else window
+    if mask is not None and not isinstance(mask, Tensor):
+        places = torch.arange(keys - queries, keys, device=device)
+        mask = evaluate(mask, shape[0], shape[1], places, torch.arange(keys, device=device))
+    if not causal:
+        return settled(mask)
+    no_table = mask is None and window is None and (queries == keys or device.type == "cuda")
+    if not as_table and (no_table or queries * keys > PAIRS):
+        return Visible(mask, None, True, window)
+    allowed = materialize(backwards(window), 1, queries, keys, device=device)
+    return Visible(allowed) if mask is None and queries <= keys else settled(visible_and(mask, allowed))
+
+
+def settled(mask: Mask | None) -> Visible:
+    """A mask that says all there is to say, without its empty rows."""
+    if mask is None:
+        return Visible()
+    if mask.dtype == torch.bool:
+        empty = ~mask.any(-1, keepdim=True)
+        return Visible(mask | empty, empty)
+    empty = (mask == -math.inf).all(-1, keepdim=True)
+    return Visible(mask.masked_fill(empty, 0.0), empty)
+
+
+def visible_and(mask: Mask | None, allowed: Bool[Tensor, "#batch #head #query #key"]) -> Mask:
+    """What `mask` permits of what is `allowed`."""
+    if mask is None:
+        return allowed
+    return mask & allowed if mask.dtype == torch.bool else mask.masked_fill(~allowed, -math.inf)
+
+
+def addable(mask: Mask | None, dtype: torch.dtype) -> Mask | None:
+    """A mask for scores of that dtype: numbers to add become it, where half precision could not hold them, too.
+
+    A softmax does not change where a row's scores all grow alike. So a row that is -10^9 everywhere is brought to 0
+    before it is rounded, and not to the -infinity that would make of it a row without keys.
+    """
+    if mask is None or mask.dtype in (torch.bool, dtype):
+        return mask
+    if torch.finfo(mask.dtype).max > torch.finfo(dtype).max:
+        mask = mask - mask.detach().amax(-1, keepdim=True)
+        least = torch.finfo(dtype).min / 2
+        mask = mask.masked_fill((mask < least) & (mask > -math.inf), least)
+    return mask.to(dtype)

@@ -7,9 +7,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from companion.config.model import NormConfig
-from companion.layers.wide import wide
+from companion.ground.door import checked
+from companion.ground.precision import wide
 
 
+@checked()
 def rms_norm(
     x: Float[Tensor, "... d_model"], gain: Float[Tensor, "d_model"], eps: float
 ) -> Float[Tensor, "... d_model"]:
@@ -54,6 +56,7 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model))
 
+    @checked(sizes=lambda layer: {"d_model": len(layer.weight)})
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """Each token normalised alone, over its last axis."""
         return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)

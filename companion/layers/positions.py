@@ -6,18 +6,27 @@ whole sequence, alone beside a cache, or in a batch of unequal prompts.
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from companion.config.groups import RotaryScaling
-from companion.config.model import PositionConfig
-from companion.ground.boundary import described
-from companion.layers.frequencies import frequencies, magnitude_of, scaled_frequencies
-from companion.layers.wide import wide_dtype
+from companion.config.model import PositionConfig, RotaryScaling
+from companion.ground.door import checked
+from companion.ground.precision import wide_dtype
+
+
+def frequencies(
+    width: int, base: float | Float[Tensor, "*rows 1"], like: Float[Tensor, "*places"]
+) -> Float[Tensor, "*rows pair"]:
+    """omega_i = base^(-2i / width) for i = 0 ... width/2 - 1: one frequency for each pair of components, in the dtype
+    and on the device of `like`."""
+    exponent = torch.arange(0, width, 2, device=like.device, dtype=like.dtype) / width
+    return base**-exponent
 
 
 def _angles(
@@ -30,6 +39,7 @@ def _angles(
     return places[..., None] * frequencies(width, base, places)
 
 
+@checked()
 def sinusoidal(
     positions: Int[Tensor, "*batch token"],
     d_model: int,
@@ -49,9 +59,7 @@ def sinusoidal(
     waves = angles.sin(), angles.cos()
     if layout == "interleaved":
         return torch.stack(waves, dim=-1).flatten(-2).to(dtype)
-    if layout == "half":
-        return torch.cat(waves, dim=-1).to(dtype)
-    raise ValueError(f"layout={layout!r}: expected 'half' or 'interleaved'")
+    return torch.cat(waves, dim=-1).to(dtype)
 
 
 class Learned(nn.Module):
@@ -65,11 +73,13 @@ class Learned(nn.Module):
         self.weight = nn.Parameter(torch.empty(context, d_model))
         nn.init.normal_(self.weight, std=0.02)
 
+    @checked()
     def forward(self, positions: Int[Tensor, "*batch token"]) -> Float[Tensor, "*batch token d_model"]:
         """The rows of these positions."""
         return nn.functional.embedding(positions, self.weight)
 
 
+@checked()
 def rotary_angles(
     positions: Int[Tensor, "*batch token"], d_head: int, base: float = 10000.0, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "*batch token pair"]:
@@ -102,6 +112,19 @@ def rotation(angles: Float[Tensor, "... token pair"], dtype: torch.dtype, magnit
     return Rotation(cos.to(dtype), sin.to(dtype))
 
 
+def _settle(given: dict[str, Any]) -> None:
+    """Raises `ValueError` unless there is an angle for each token and pair; one pair's would broadcast to all."""
+    x, angles = given["x"], given["angles"]
+    cos = angles.cos if isinstance(angles, Rotation) else angles
+    wanted, rows = (x.shape[2], x.shape[3] // 2), (1, x.shape[0])
+    if cos.shape[-2:] != wanted or cos.ndim > 4 or (cos.ndim > 2 and cos.shape[0] not in rows):
+        raise ValueError(
+            f"angles has shape {tuple(cos.shape)}: expected (token, pair), {wanted}, or a row of these for each of "
+            f"batch={x.shape[0]}, as in x"
+        )
+
+
+@checked(settles=_settle)
 def rotate(
     x: Float[Tensor, "batch head token d_head"],
     angles: Float[Tensor, "... token pair"] | Rotation,
@@ -113,31 +136,72 @@ def rotate(
     `layout` says which components make a pair: `"half"` i and i + d_head/2, `"interleaved"` 2i and 2i + 1.
     Raises `ValueError` for any other layout, and unless there is an angle for each token and pair.
     """
-    if isinstance(angles, Rotation):
-        cos, sin = angles
-    else:
-        known = isinstance(angles, Tensor) and angles.is_floating_point()
-        if not known or angles.ndim not in (2, 3) or (angles.ndim == 3 and angles.shape[0] not in (1, x.shape[0])):
-            raise ValueError(
-                f"angles={described(angles)}: expected a floating tensor, (token, pair) or (batch, token, pair)"
-            )
-        cos, sin = rotation(angles, x.dtype)
-    if cos.shape[-2:] != (x.shape[2], x.shape[3] // 2):  # one pair's angles would broadcast to all
-        raise ValueError(
-            f"angles has (token, pair) = {tuple(cos.shape[-2:])}: expected {(x.shape[2], x.shape[3] // 2)}, one for "
-            "each token and pair of x"
-        )
+    cos, sin = angles if isinstance(angles, Rotation) else rotation(angles, x.dtype)
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)  # under autocast the stream is wider than its projections
     if layout == "half":
         a, b = x.chunk(2, dim=-1)
         return torch.cat(_turned(a, b, cos, sin), dim=-1)
-    if layout == "interleaved":
-        return torch.stack(_turned(x[..., 0::2], x[..., 1::2], cos, sin), dim=-1).flatten(-2)
-    raise ValueError(f"layout={layout!r}: expected 'half' or 'interleaved'")
+    return torch.stack(_turned(x[..., 0::2], x[..., 1::2], cos, sin), dim=-1).flatten(-2)
 
 
 def _turned(a: Tensor, b: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+
+
+def scaled_frequencies(
+    width: int, base: float, scaling: RotaryScaling, places: Float[Tensor, "*batch token"]
+) -> Float[Tensor, "*rows pair"]:
+    """The frequencies by the equations of `RotaryScaling`, for tokens at these positions (floating, of the dtype that
+    angles are computed in). Those of `"dynamic"` are (batch, 1, pair) where rows have positions of their own."""
+    if scaling.kind == "dynamic":
+        return frequencies(width, _larger_base(width, base, scaling, places), places)
+    omega = frequencies(width, base, places)
+    if scaling.kind == "linear":
+        return omega / scaling.factor
+    if scaling.kind == "yarn":
+        kept = _kept_by_pair(width, base, scaling, omega)
+    else:
+        assert scaling.original is not None
+        slow, fast = scaling.ramp
+        turns = scaling.original * omega / (2 * math.pi)
+        kept = ((turns - slow) / (fast - slow)).clamp(0, 1)
+    return (1 - kept) * omega / scaling.factor + kept * omega
+
+
+def _larger_base(
+    width: int, base: float, scaling: RotaryScaling, places: Float[Tensor, "*batch token"]
+) -> Float[Tensor, "*rows 1"]:
+    """The base for a text as long as the furthest position of each row says. It stays on the device."""
+    assert scaling.original is not None
+    length = (places.amax(-1, keepdim=True) + 1).clamp(min=scaling.original)
+    stretch = scaling.factor * length / scaling.original - (scaling.factor - 1)
+    larger = base * stretch ** (width / (width - 2)) if width > 2 else base + 0 * stretch  # one pair: omega is 1
+    return larger[..., None] if places.ndim > 1 else larger
+
+
+def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor) -> Float[Tensor, "pair"]:
+    """The share of each pair's frequency that yarn leaves alone: a ramp in the number of the pair (Peng et al. 2023,
+    section 3.2, with the ramp of the released code, which is linear in the pair and not in its turns).
+
+    omega_j = base^(-2j / width) makes t turns in C tokens where j = width ln(C / (2 pi t)) / (2 ln base).
+    """
+    assert scaling.original is not None
+    slow, fast = scaling.ramp
+    least, most = sys.float_info.min, sys.float_info.max  # a logarithm of 0 or of infinity would be no place
+    ratios = (min(max(scaling.original / (2 * math.pi * turns), least), most) for turns in (fast, slow))
+    first, last = (width * math.log(ratio) / (2 * math.log(base)) for ratio in ratios)
+    if scaling.whole:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, width - 1)
+    pair = torch.arange(width // 2, device=omega.device, dtype=omega.dtype)
+    return 1 - ((pair - first) / (last - first or 0.001)).clamp(0, 1)
+
+
+def magnitude_of(scaling: RotaryScaling) -> float:
+    """By how much turning also stretches queries and keys: sqrt(1 / t) of Peng et al. 2023, eq. 22; 1 but for yarn."""
+    if scaling.kind != "yarn":
+        return 1.0
+    return 0.1 * math.log(scaling.factor) + 1 if scaling.magnitude is None else scaling.magnitude
 
 
 @dataclass(frozen=True)
@@ -148,7 +212,7 @@ class Rotary:
     base:     of the frequencies, see `rotary_angles`.
     layout:   which components make a pair, see `rotate`.
     width:    how many components are turned, the first of each head; the others pass. `None`: all.
-    scaling:  of the frequencies, see `companion.config.groups.RotaryScaling`.
+    scaling:  of the frequencies, see `companion.config.model.RotaryScaling`.
 
     Raises `ValueError` if the width that is turned is odd.
     """

@@ -20,7 +20,7 @@ from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConf
 from companion.files.models import load_tensors, save_tensors
 from companion.layers.attention import attend, attention_weights
 from companion.layers.cache import KVCache
-from companion.study import micro_example
+from companion.school.study import micro_example
 from companion.transformer import Transformer
 
 ROUNDING = 1e-5

@@ -1,18 +1,19 @@
 """The process that is killed: it trains like `companion train`, and dies when its plan says so.
 
-`python -m companion.selftest.victim PLAN train ...`, the plan in JSON. Nobody imports it.
+`python -m companion.selftest.victim PLAN train ...`, the plan in JSON, runs `python -m companion train ...` as Python
+would. Nobody imports it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from companion.commands.main import main
 from companion.selftest.plan import KILL, Plan, digest
 from companion.training.distributed.launch import launched
 from companion.training.trainer import Trainer, Update
@@ -20,7 +21,7 @@ from companion.training.trainer import Trainer, Update
 _OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
 
 
-def train(plan: Plan, arguments: list[str]) -> int:
+def train(plan: Plan, arguments: list[str]) -> None:
     """Train as `companion` with these arguments does, and do what the plan says."""
     rank, notes = int(os.environ.get("RANK", 0)) if launched() else 0, Path(plan.notes)
     draft = notes / f"tmp-{rank}"
@@ -40,7 +41,8 @@ def train(plan: Plan, arguments: list[str]) -> int:
         Trainer.update = noting  # type: ignore[method-assign]
     if plan.number and rank == 0:
         _watch(plan, Path(arguments[arguments.index("--out") + 1]))
-    return main(arguments)
+    sys.argv[1:] = arguments
+    runpy.run_module("companion", run_name="__main__", alter_sys=True)
 
 
 def _watch(plan: Plan, run: Path) -> None:
@@ -75,4 +77,4 @@ def _shown(name: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(train(Plan(**json.loads(sys.argv[1])), sys.argv[2:]))
+    train(Plan(**json.loads(sys.argv[1])), sys.argv[2:])

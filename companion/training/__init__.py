@@ -1,5 +1,6 @@
 """Training: a run from its settings to its checkpoints, on one process or several.
 
+plan          how to train, as numbers with their limits
 settings      everything that a run can be told
 tasks/        what is learned
 run           a run from its settings: the task, how long, what `run.json` says

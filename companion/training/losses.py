@@ -10,15 +10,14 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from companion.data.batches import IGNORE
 from companion.data.packing import PADDING
 from companion.ground.boundary import described
+from companion.ground.precision import wide, wide_dtype
 from companion.layers.balance import switch_loss, z_loss
 from companion.layers.masks import documents, materialize
-from companion.layers.moe import RoutingStats
-from companion.layers.wide import wide, wide_dtype
+from companion.layers.routing import RoutingStats
 
 
 class Limits(NamedTuple):
@@ -67,7 +66,7 @@ def cross_entropy_sum(
 
     Of more than `Limits.whole` logits, some tokens' at a time: beside the logits and their gradient, in their own
     dtype, no table of tokens by vocab is made, where the plain formula makes five in fp32 (at 16 x 1,024 tokens and
-    50,257 ids 3.3 GB each). The same sum up to rounding; its gradient cannot be differentiated again.
+    50,257 ids 3.3 GB each). The same sum up to rounding; to differentiate its gradient again raises `RuntimeError`.
 
     Raises `ValueError` unless 0 <= smoothing < 1, and targets are whole numbers, one for each token.
     """
@@ -134,10 +133,27 @@ class _InChunks(torch.autograd.Function):
         return nats.masked_fill_(targets == IGNORE, 0.0).sum()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (found,) = ctx.saved_tensors
+        if torch.is_grad_enabled():  # asked for with create_graph=True
+            return _Last.apply((found * grad).detach().requires_grad_()), None, None
         return found * grad, None, None
+
+
+class _Last(torch.autograd.Function):
+    """A gradient that says so where somebody differentiates it. PyTorch's `once_differentiable` does not where the
+    gradient that came in is a constant, as that of a loss is: the second derivative would lack a part, silently."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        raise RuntimeError(
+            "the gradient of cross_entropy_sum cannot be differentiated again for so many logits: expected at most "
+            f"{_limits(grad).whole:,} (batch * token * vocab), got {grad.numel():,}"
+        )
 
 
 def routing_loss(

@@ -3,14 +3,14 @@
 The types of the fields are those of the flags: a number outside its limits is refused by both in the same words.
 """
 
-# ruff: noqa: RUF009  (each default is a dataclasses.field, made by _setting)
+# ruff: noqa: RUF009  (each default is a dataclasses.field, made by setting)
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from dataclasses import MISSING, Field, asdict, dataclass, fields
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
@@ -36,6 +36,7 @@ from companion.ground.quantities import (
     check,
 )
 from companion.ground.reading import read_file
+from companion.training.plan import TRAINING, Learning, TrainingConfig, at_most, largest_rate, setting
 from companion.training.schedule import Schedule
 
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
@@ -44,16 +45,11 @@ _OF_THE_MACHINE = (
     "yardsticks",
 )
 """What may differ from one sitting of a run to the next."""
-TASK, MODEL, TRAINING, MACHINE = "what is learned", "the model", "the training", "the machine and the run"
+TASK, MODEL, MACHINE = "what is learned", "the model", "the machine and the run"
 PROCESSES = "several processes, started with torchrun"
 GROUPS = (TASK, MODEL, TRAINING, MACHINE, PROCESSES)
 LONGEST_NAME = 100
 """Bytes of a run's folder that has its name from what is learned."""
-
-
-def _setting(group: str, default: Any, help: str, *, flag: str | None = None) -> Any:
-    made = {"default_factory": lambda: list(default)} if isinstance(default, list) else {"default": default}
-    return field(**made, metadata={"group": group, "help": help, "flag": flag})
 
 
 def flag(f: Field[Any]) -> str:
@@ -65,7 +61,7 @@ _LANGUAGES = "de (German), en (English), fr (French), pt (Portuguese)"
 
 
 @dataclass(frozen=True)
-class Settings(ABC):
+class Settings(Learning, ABC):
     """What a run of any task can be told; each field is a flag of `companion train`, whose help is in the field's
     metadata. A task's own class adds its flags, and has its own defaults.
 
@@ -77,102 +73,88 @@ class Settings(ABC):
     scaled: ClassVar[bool]
     """Whether the model multiplies its embeddings by sqrt(d_model)."""
 
-    model: str | None = _setting(
+    model: str | None = setting(
         MODEL, None, "a JSON file with a ModelConfig (as config.json in a run), instead of the other model flags"
     )
-    d_model: Count = _setting(MODEL, 96, "width of the residual stream")
-    layers: Count = _setting(MODEL, 3, "number of blocks")
-    heads: Count = _setting(MODEL, 4, "query heads")
-    kv_heads: Count | None = _setting(
-        MODEL, None, "key and value heads, for grouped queries. Default: as many as heads"
-    )
-    d_ff: Count | None = _setting(
+    d_model: Count = setting(MODEL, 96, "width of the residual stream")
+    layers: Count = setting(MODEL, 3, "number of blocks")
+    heads: Count = setting(MODEL, 4, "query heads")
+    kv_heads: Count | None = setting(MODEL, None, "key and value heads, for grouped queries. Default: as many as heads")
+    d_ff: Count | None = setting(
         MODEL, None, "hidden width of the feed-forward network. Default: 8/3 d-model for swiglu, else 4 d-model"
     )
-    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = _setting(
+    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = setting(
         MODEL, "swiglu", "of the feed-forward network"
     )
-    context: Count = _setting(MODEL, 128, "tokens the model sees at once")
-    positions: Literal["rotary", "sinusoidal", "learned", "none"] = _setting(
+    context: Count = setting(MODEL, 128, "tokens the model sees at once")
+    positions: Literal["rotary", "sinusoidal", "learned", "none"] = setting(
         MODEL, "rotary", "how it is told the order of the tokens"
     )
-    norm: Literal["rms", "layer"] = _setting(MODEL, "rms", "which normalisation")
-    norm_placement: Literal["pre", "post"] = _setting(MODEL, "pre", "where it stands: before a sub-layer, or after")
-    experts: Count | None = _setting(
+    norm: Literal["rms", "layer"] = setting(MODEL, "rms", "which normalisation")
+    norm_placement: Literal["pre", "post"] = setting(MODEL, "pre", "where it stands: before a sub-layer, or after")
+    experts: Count | None = setting(
         MODEL, None, "experts in each feed-forward layer. Default: none, a plain feed-forward network"
     )
-    experts_per_token: Count = _setting(MODEL, 2, "experts that each token visits, with --experts")
-    gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = _setting(
+    experts_per_token: Count = setting(MODEL, 2, "experts that each token visits, with --experts")
+    gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = setting(
         MODEL, "topk_softmax", "how the router's scores become the experts' weights"
     )
-    shared_experts: CountFromZero = _setting(MODEL, 0, "further experts that every token visits")
-    capacity: float | None = _setting(
+    shared_experts: CountFromZero = setting(MODEL, 0, "further experts that every token visits")
+    capacity: float | None = setting(
         MODEL,
         None,
         "most tokens an expert takes in training, as a multiple of the even share; the rest is dropped. Default: all",
     )
-    router_noise: float = _setting(MODEL, 0.0, "standard deviation of noise on the router's scores in training")
-    balanced: bool = _setting(MODEL, False, "balance experts by a bias that enters their choice alone")
-    tied: bool = _setting(MODEL, True, "the output head is the embedding table (true), or has its own weights (false)")
-    dropout: float = _setting(MODEL, 0.15, "probability of dropout in training")
+    router_noise: float = setting(MODEL, 0.0, "standard deviation of noise on the router's scores in training")
+    balanced: bool = setting(MODEL, False, "balance experts by a bias that enters their choice alone")
+    tied: bool = setting(MODEL, True, "the output head is the embedding table (true), or has its own weights (false)")
+    dropout: float = setting(MODEL, 0.15, "probability of dropout in training")
 
-    steps: Count | None = _setting(TRAINING, None, "updates of the weights. Default: enough for the task, and no more")
-    minutes: Positive | None = _setting(
+    steps: Count | None = setting(TRAINING, None, "updates of the weights. Default: enough for the task, and no more")
+    minutes: Positive | None = setting(
         TRAINING,
         None,
         "instead of --steps: measure this machine's speed, then fix the steps that take this long (fewer where a text "
         "is too short to learn from for so long)",
     )
-    batch: Count = _setting(TRAINING, 16, "examples in a micro-batch: windows of text, or pairs of names")
-    accumulate: Count = _setting(TRAINING, 1, "micro-batches per update: a larger batch in the same memory")
-    learning_rate: float = _setting(TRAINING, 3e-3, "peak learning rate of AdamW")
-    warmup: CountFromZero = _setting(TRAINING, 50, "updates until the peak learning rate")
-    schedule: Schedule = _setting(TRAINING, "cosine", "how it falls from there; inverse_sqrt is the one of 2017")
-    beta2: Decay = _setting(TRAINING, 0.95, "decay per update of AdamW's average of squared gradients")
-    weight_decay: float = _setting(TRAINING, 0.1, "of the matrices")
-    clip: float = _setting(TRAINING, 1.0, "largest norm of the gradient")
-    label_smoothing: Decay = _setting(
+    batch: Count = setting(TRAINING, 16, "examples in a micro-batch: windows of text, or pairs of names")
+    label_smoothing: Decay = setting(
         TRAINING, 0.0, "share of each target's probability that is spread over all tokens; 0.1 in 2017"
     )
-    balance_loss: NonNegative | None = _setting(
+    balance_loss: NonNegative | None = setting(
         TRAINING, None, "weight of the loss that asks for evenly loaded experts. Default: 0.01, or 0 with --balanced"
     )
-    z_loss: NonNegative = _setting(
-        TRAINING, 0.0, "weight of the loss that keeps the router's scores small; 0.001 is usual"
-    )
-    bias_rate: NonNegative = _setting(TRAINING, 0.001, "step of the bias of --balanced after each update")
-    seed: CountFromZero = _setting(TRAINING, 0, "of the initial weights, the batches and the dropout")
 
-    out: str | None = _setting(MACHINE, None, "folder of the run. Default: in runs/, by the name of what is learned")
-    device: str = _setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu")
-    precision: Literal["auto", "fp32", "tf32", "bf16"] = _setting(
+    out: str | None = setting(MACHINE, None, "folder of the run. Default: in runs/, by the name of what is learned")
+    device: str = setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu")
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = setting(
         MACHINE,
         "auto",
         "of matrix products; auto: bf16 on a GPU that has it, else fp32; tf32, on a GPU: fp32 with factors of 10 bits "
         "behind the point",
     )
-    compile: bool = _setting(MACHINE, False, "torch.compile: worth its minute on a GPU")
-    recompute: bool = _setting(
+    compile: bool = setting(MACHINE, False, "torch.compile: worth its minute on a GPU")
+    recompute: bool = setting(
         MACHINE,
         False,
         "compute each block again in the backward pass instead of keeping what it made: much less memory for a third "
         "more time, and the same gradients",
     )
-    keep: Count = _setting(MACHINE, 2, "checkpoints to keep: the last ones; the best one is kept in any case")
-    save_seconds: NonNegative = _setting(
+    keep: Count = setting(MACHINE, 2, "checkpoints to keep: the last ones; the best one is kept in any case")
+    save_seconds: NonNegative = setting(
         MACHINE,
         30.0,
         "seconds between checkpoints, or more where they take long to write; 0: one after every update. One follows "
         "each evaluation as well",
     )
-    tensorboard: bool = _setting(
+    tensorboard: bool = setting(
         MACHINE, False, "write the log for TensorBoard too, if it is installed; watch with tensorboard --logdir runs"
     )
 
-    shard: bool = _setting(
+    shard: bool = setting(
         PROCESSES, False, "each keeps a piece of the weights, gradients and moments (FSDP). Default: all of them (DDP)"
     )
-    expert_parallel: CountFromTwo | None = _setting(
+    expert_parallel: CountFromTwo | None = setting(
         PROCESSES, None, "processes that share out the experts of a layer. Default: each has them all"
     )
 
@@ -183,6 +165,8 @@ class Settings(ABC):
             {dashed: getattr(self, name) for dashed, name in names.items()},
             {dashed: hints[name] for dashed, name in names.items()},
         )
+        if self.learning_rate > (most := largest_rate(TrainingConfig.beta1)):
+            raise ValueError(f"--learning-rate {self.learning_rate:g}: expected {at_most(most)}")
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"--minutes {self.minutes:g}: expected either --steps or --minutes, got both")
         shared = self.expert_parallel if self.model is None else None
@@ -284,16 +268,16 @@ class TextSettings(Settings):
     stack: ClassVar[Literal["decoder", "encoder_decoder"]] = "decoder"
     scaled: ClassVar[bool] = False
 
-    data: list[str] = _setting(
+    data: list[str] = setting(
         TASK,
         ["course"],
         "files, folders or globs of UTF-8 text to learn from; or course, the prose of this course's first edition, "
         "which comes with companion and is the same everywhere; or python, the language reference of this Python, "
         "which differs between versions",
     )
-    held_out: InnerShare = _setting(TASK, 0.1, "share of the text, by whole documents, that is only measured on")
-    vocab: int = _setting(TASK, 1024, "most tokens the tokenizer may learn: 257 (bytes and a separator) or more")
-    packing: Literal["documents", "apart", "ring"] = _setting(
+    held_out: InnerShare = setting(TASK, 0.1, "share of the text, by whole documents, that is only measured on")
+    vocab: int = setting(TASK, 1024, "most tokens the tokenizer may learn: 257 (bytes and a separator) or more")
+    packing: Literal["documents", "apart", "ring"] = setting(
         TASK,
         "documents",
         "how documents fill the windows: documents cuts only one that is longer than a window, and packs the others "
@@ -301,7 +285,7 @@ class TextSettings(Settings):
         "anywhere",
     )
 
-    yardsticks: bool = _setting(
+    yardsticks: bool = setting(
         TASK,
         True,
         "measure what a compressor and n-grams make of the held-out text (of more than 4 MB to learn from, they read "
@@ -331,25 +315,25 @@ class NumberWordsSettings(Settings):
     stack: ClassVar[Literal["decoder", "encoder_decoder"]] = "encoder_decoder"
     scaled: ClassVar[bool] = True
 
-    source: str = _setting(TASK, "de", f"language to translate from: {_LANGUAGES}", flag="from")
-    target: str = _setting(TASK, "en", "language to translate into: another one of them", flag="to")
-    source_pieces: Literal["parts", "characters"] = _setting(
+    source: str = setting(TASK, "de", f"language to translate from: {_LANGUAGES}", flag="from")
+    target: str = setting(TASK, "en", "language to translate into: another one of them", flag="to")
+    source_pieces: Literal["parts", "characters"] = setting(
         TASK, "parts", "tokens of the source: its parts (words; in German those of a compound), or its letters"
     )
-    target_pieces: Literal["parts", "characters"] = _setting(
+    target_pieces: Literal["parts", "characters"] = setting(
         TASK, "parts", "tokens of the target; letters take more than twice the steps"
     )
 
-    d_model: Count = _setting(MODEL, 64, _help("d_model"))
-    layers: Count = _setting(MODEL, 2, "number of blocks in the encoder, and in the decoder")
-    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = _setting(MODEL, "relu", _help("activation"))
-    context: Count = _setting(MODEL, 96, "most tokens of a name: 96 are enough for any, also letter by letter")
-    positions: Literal["rotary", "sinusoidal", "learned", "none"] = _setting(MODEL, "sinusoidal", _help("positions"))
-    norm: Literal["rms", "layer"] = _setting(MODEL, "layer", _help("norm"))
-    dropout: float = _setting(MODEL, 0.0, _help("dropout"))
-    batch: Count = _setting(TRAINING, 64, _help("batch"))
-    schedule: Schedule = _setting(TRAINING, "linear", _help("schedule"))
-    beta2: Decay = _setting(TRAINING, 0.98, _help("beta2"))
+    d_model: Count = setting(MODEL, 64, _help("d_model"))
+    layers: Count = setting(MODEL, 2, "number of blocks in the encoder, and in the decoder")
+    activation: Literal["swiglu", "gelu", "gelu_tanh", "relu", "silu"] = setting(MODEL, "relu", _help("activation"))
+    context: Count = setting(MODEL, 96, "most tokens of a name: 96 are enough for any, also letter by letter")
+    positions: Literal["rotary", "sinusoidal", "learned", "none"] = setting(MODEL, "sinusoidal", _help("positions"))
+    norm: Literal["rms", "layer"] = setting(MODEL, "layer", _help("norm"))
+    dropout: float = setting(MODEL, 0.0, _help("dropout"))
+    batch: Count = setting(TRAINING, 64, _help("batch"))
+    schedule: Schedule = setting(TRAINING, "linear", _help("schedule"))
+    beta2: Decay = setting(TRAINING, 0.98, _help("beta2"))
 
     def _folder_name(self) -> str:
         kinds = (self.source_pieces, self.target_pieces)

@@ -15,83 +15,25 @@ import torch
 from torch import Tensor
 
 from companion.ground.boundary import check_kind, described
-from companion.ground.fields import require_number, require_types, require_whole, shown
+from companion.ground.fields import shown
 from companion.layers.balance import update_bias
-from companion.layers.moe import MoE, RoutingStats, load_entropy
+from companion.layers.moe import MoE
+from companion.layers.routing import RoutingStats, load_entropy
 from companion.training.ahead import Ahead
 from companion.training.distributed.parallel import Parallel
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
+from companion.training.plan import TrainingConfig
 from companion.training.precision import PRECISIONS, autocast, derived_seed, tf32
 from companion.training.products import is_large, products
 from companion.training.recompute import recompute as run_blocks_again
-from companion.training.schedule import Schedule, learning_rate
+from companion.training.schedule import learning_rate
 from companion.transformer import Transformer
 
 
 class Diverged(RuntimeError):
     """The loss or the gradient is not a number any more. Nothing of that update has reached the weights."""
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """How to train.
-
-    updates:        steps of the optimizer in the whole run; the schedule ends exactly there.
-    accumulate:     micro-batches per update. More of them make a larger batch in the same memory.
-    learning_rate:  its peak, reached after `warmup` updates.
-    schedule:       how it falls from there: along half a `"cosine"` or in a `"linear"` way to `last_share` of the peak
-                    at the last update, or with the `"inverse_sqrt"` of the update, to wherever that leads.
-    weight_decay:   of the matrices (see `optimizer.decayed`).
-    betas:          decay of AdamW's two moving averages per update.
-    clip:           largest norm of the whole gradient.
-    seed:           of dropout, and of a router's noise.
-    balance_loss:   weight of the Switch loss of each mixture of experts, which asks for an even load.
-    z_loss:         weight of each router's z-loss, which keeps its logits small.
-    bias_rate:      step of the selection bias of experts with `balanced`, made after each update.
-
-    Raises `ValueError` naming the field, what it was and what it must be.
-    """
-
-    updates: int
-    accumulate: int = 1
-    learning_rate: float = 3e-3
-    schedule: Schedule = "cosine"
-    last_share: float = 0.05
-    warmup: int = 50
-    weight_decay: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip: float = 1.0
-    seed: int = 0
-    balance_loss: float = 0.0
-    z_loss: float = 0.0
-    bias_rate: float = 0.001
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        for name in ("updates", "accumulate"):
-            require_whole(name, getattr(self, name))
-        for name in ("warmup", "seed"):
-            require_whole(name, getattr(self, name), 0)
-        for name in ("learning_rate", "clip"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f"{name}={value!r}: expected a number > 0")
-        for name in ("weight_decay", "balance_loss", "z_loss", "bias_rate"):
-            value = getattr(self, name)
-            if not value >= 0:
-                raise ValueError(f"{name}={value!r}: expected a number >= 0")
-        pair = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
-        expected = "two numbers of at least 0 and below 1"
-        if not pair or not all(0 <= require_number("betas", beta, expected) < 1 for beta in self.betas):
-            raise ValueError(f"betas={shown(self.betas)}: expected {expected}")
-        if not 0 <= self.last_share <= 1:
-            raise ValueError(f"last_share={self.last_share!r}: expected a share between 0 and 1")
-        largest = torch.finfo(torch.float32).max
-        if self.learning_rate / (1 - self.betas[0]) > largest:  # the step that AdamW makes first
-            most = f"at most {largest * (1 - self.betas[0]):.2g}, so that an update is a number of fp32"
-            raise ValueError(f"learning_rate={self.learning_rate!r}: expected {most}")
 
 
 @dataclass(frozen=True)

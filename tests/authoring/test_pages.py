@@ -212,7 +212,7 @@ def test_every_file_stands_on_a_floor_and_one_that_is_not_named_is_refused():
         with pytest.raises(LessonError, match=f"{file}.py stands on no floor of the house"):
             map.floor(file)
     assert map.floor("ground/atomic") < map.floor("files/models") < map.floor("training/distributed/processes")
-    assert map.floor("selftest/kills") < map.floor("selftest/victim")
+    assert map.floor("selftest/kills") < map.floor("commands/selftest")
 
 
 @pytest.fixture(scope="module")
@@ -282,6 +282,16 @@ def test_readme_has_title_question_and_minutes_of_every_lesson():
         [row] = [line for line in text.splitlines() if f"](notebooks/{lesson.name}.ipynb) |" in line]
         assert row.startswith(f"| [{lesson.label} {lesson.title}](") and row.endswith(f" | {lesson.minutes} |")
         assert f"| {lesson.question} |" in row
+
+
+def test_readme_shows_a_cell_of_a_lesson_with_what_it_printed(lesson):
+    number, name = readme.SHOWN
+    [code] = [cell for cell in LESSONS[number].cells if cell.metadata.get("name") == name]
+    shown = readme.excerpt(LESSONS)
+    assert shown.startswith(f"```python\n{code.source}\n```\n\n```\n") and "≈ 2.0, divided by the root ≈ " in shown
+    assert len(shown.splitlines()) < 20
+    with pytest.raises(LessonError, match="the cell 'measured-size' of lesson 02, and there is none"):
+        readme.excerpt([one for one in LESSONS if one.number != number])
 
 
 def test_readme_without_its_marks_is_refused(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from packaging.requirements import Requirement
 
 from companion.commands import doctor
 from companion.commands.main import main
+from companion.ground import installed
 from companion.selftest import comparisons
 
 
@@ -97,7 +98,7 @@ def test_kernels_that_the_processor_has_are_taken() -> None:
 
 
 def _asked(monkeypatch, *lines: str) -> None:
-    monkeypatch.setattr("companion.commands.doctor.requirements", lambda: tuple(map(Requirement, lines)))
+    monkeypatch.setattr("companion.ground.installed.requirements", lambda: tuple(map(Requirement, lines)))
 
 
 def test_what_is_not_installed_or_too_old_has_a_sentence_that_says_what_to_do(capsys, monkeypatch) -> None:
@@ -114,8 +115,8 @@ def test_what_is_not_installed_or_too_old_has_a_sentence_that_says_what_to_do(ca
 def test_an_extra_that_contains_another_needs_what_that_needs(monkeypatch) -> None:
     own = doctor.NAME
     _asked(monkeypatch, "torch", 'absent; extra == "lab"', f'{own}[lab]; extra == "test"', 'numpy; extra == "bench"')
-    assert [str(gone.name) for gone in doctor.missing("test")] == ["absent"]
-    assert doctor.missing("bench") == [] and doctor.missing() == []
+    assert [str(gone.name) for gone in installed.missing("test")] == ["absent"]
+    assert installed.missing("bench") == [] and installed.missing() == []
 
 
 def test_without_torch_it_still_says_what_is_missing(capsys, monkeypatch) -> None:
@@ -133,19 +134,34 @@ def test_outside_an_installation_it_reads_the_checkout_and_says_how_to_install(c
             raise metadata.PackageNotFoundError(name)
         return "2.99"
 
-    doctor.requirements.cache_clear()
+    installed.requirements.cache_clear()
     monkeypatch.setattr("importlib.metadata.version", nowhere)
     monkeypatch.setattr("importlib.metadata.requires", nowhere)
     try:
-        assert {"torch", "jupyterlab", "x-transformers"} <= {asked.name for asked in doctor.requirements()}
+        assert {"torch", "jupyterlab", "x-transformers"} <= {asked.name for asked in installed.requirements()}
         assert doctor.course().startswith("companion, not installed")
         [sentence] = doctor.missing_requirements()[-1:]
         assert "is not installed" in sentence and "make lab" in sentence
         assert main(["--version"]) == 0
         said = " ".join(capsys.readouterr().out.split())
         assert said.startswith("companion from its folder and is not installed: `make lab`")
-        doctor.requirements.cache_clear()
-        monkeypatch.setattr("companion.commands.doctor.CHECKOUT", tmp_path)
-        assert doctor.requirements() == () and "executable-transformer[lab]" in doctor.install_line("lab")
+        installed.requirements.cache_clear()
+        monkeypatch.setattr("companion.ground.installed.CHECKOUT", tmp_path)
+        assert installed.requirements() == () and "executable-transformer[lab]" in installed.install_line("lab")
     finally:
-        doctor.requirements.cache_clear()
+        installed.requirements.cache_clear()
+
+
+def test_what_an_extra_brings_is_named_with_the_extra(capsys, monkeypatch) -> None:
+    _asked(monkeypatch, "torch", 'num2words; extra == "school"', 'ipykernel; extra == "lab"')
+
+    def without(flags):
+        raise ModuleNotFoundError("No module named 'num2words.lang_DE'", name="num2words.lang_DE")
+
+    monkeypatch.setattr("companion.commands.doctor.run", without)
+    assert main(["doctor"]) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith("companion doctor: error: this needs num2words, which is not installed: pip install ")
+    assert said.endswith("[school]'")
+    assert "[lab]" in installed.how_to_get("IPython.display", doctor.EXTRAS)
+    assert installed.how_to_get("torchvision", doctor.EXTRAS) is None

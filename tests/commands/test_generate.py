@@ -177,11 +177,18 @@ def test_beams_find_the_text_that_transformers_finds(name, penalty, home: Path, 
     assert said == text_of(folder, PROMPTS[0], **search) + "\n"
 
 
-def test_a_translation_is_greedy_unless_told_otherwise_and_a_continuation_is_drawn(home: Path, capsys) -> None:
-    for name, usual, other in (("marian", "0", "0.8"), ("gpt2", "0.8", "0")):
+def test_a_checkpoint_that_does_not_say_otherwise_takes_the_most_probable_token_as_released_code_does(
+    home: Path, capsys
+) -> None:
+    for name, usual, other in (("marian", "0", "0.8"), ("gpt2", "0", "0.8")):
         flags = ["--checkpoint", name, "--prompt", PROMPTS[1], "--seed", "3", "--tokens", "20"]
         assert write(capsys, *flags) == write(capsys, *flags, "--temperature", usual)
         assert write(capsys, *flags) != write(capsys, *flags, "--temperature", other)
+    say(home / "gpt2", do_sample=True)
+    flags = ["--checkpoint", "gpt2", "--prompt", PROMPTS[1], "--seed", "3", "--tokens", "20"]
+    drawn = write(capsys, *flags)
+    assert drawn == write(capsys, *flags, "--temperature", "1", "--top-k", "50")
+    assert drawn == write(capsys, *flags, "--top-p", "1") != write(capsys, *flags, "--top-k", "0")
     # A translation ends at the context (40) at the latest, a continuation goes on past it (64).
     long = write(capsys, "--checkpoint", "marian", "--prompt-ids", "5 9 0", "--tokens", "500")
     assert len(long.split()) <= 39
@@ -277,7 +284,10 @@ def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeyp
         ),
         (["--checkpoint", "nowhere", "--prompt", "a"], "--checkpoint nowhere: expected a folder with config.json"),
         (["--checkpoint", "empty", "--prompt", "a"], "config.json: expected the model's configuration"),
-        (["--checkpoint", "bert", "--prompt", "a"], "--checkpoint bert: expected a model that writes text; a BERT"),
+        (
+            ["--checkpoint", "bert", "--prompt", "a"],
+            "--checkpoint bert: expected a model that writes text; one of the kind bert",
+        ),
         (["--checkpoint", "encoder", "--prompt-ids", "1"], "stack='encoder'"),
         (["--checkpoint", "startless", "--prompt-ids", "1"], "expected decoder_start_token_id"),
         (["--checkpoint", "damaged", "--prompt", "a"], "expected a whole safetensors file"),

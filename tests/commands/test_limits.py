@@ -66,7 +66,7 @@ def refused(arguments: list[str], capsys) -> str:
         (["--experts", "2", "--router-noise", ".inf"], "noise=inf: expected a finite number"),
         (["--experts", "2", "--router-noise", "1" + "0" * 400], "--router-noise 1000000"),
         (["--learning-rate", "1" + "0" * 400], "...: expected a number"),
-        (["--learning-rate", "1e300"], "learning_rate=1e+300: expected at most 3.4e+37"),
+        (["--learning-rate", "1e300"], "--learning-rate 1e+300: expected at most 3.4e+37"),
     ],
 )
 def test_absurd_sizes_and_places_are_refused_before_anything_is_made(home, capsys, flags, sentence):

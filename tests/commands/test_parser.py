@@ -66,7 +66,7 @@ def test_help_may_be_asked_for_in_other_words(capsys):
         (["--vresion"], "companion: error: --vresion: no such flag; did you mean --version?"),
         (
             ["check", "2.1"],
-            "companion: error: check: no such command; check is for notebooks: from companion.exercises",
+            "companion: error: check: no such command; check is for notebooks: from companion.school.exercises",
         ),
         (["train", "--minuts", "3"], "companion train: error: --minuts: no such flag; did you mean --minutes?"),
         (["train", "--minutes", "five"], "companion train: error: --minutes five: expected a number > 0"),
@@ -81,7 +81,7 @@ def test_help_may_be_asked_for_in_other_words(capsys):
         (["train", "--tied", "maybe"], "companion train: error: --tied maybe: expected true or false"),
         (["train", "--compile=yes"], "companion train: error: --compile: expected no value, got yes"),
         (["train", "books"], "companion train: error: books: not expected here"),
-        (["generate", "--top-k", "0"], "companion generate: error: --top-k 0: expected a whole number >= 1"),
+        (["generate", "--top-k", "-1"], "companion generate: error: --top-k -1: expected a whole number >= 0"),
         (["grade"], "companion grade: error: FOLDER: expected the submissions; got nothing"),
         (["course"], "expected an action: release, export, collect, mark, alike, verify or notebooks"),
         (["course", "relaese"], "companion course: error: relaese: no such command; did you mean release?"),

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from companion.config.presets import PRESETS
 from companion.costs import chips
 from companion.costs.account import decode_bytes
 from companion.costs.chips import CHIPS, published_chip, published_peak, this_chip
 from companion.costs.tables import decoding_table
+from companion.families.registry import preset
 
 
 def test_a_chip_is_found_by_both_names_and_its_figures_are_of_one_kind():
@@ -25,7 +25,7 @@ def test_an_unknown_chip_is_answered_with_the_known_ones():
 
 
 def test_the_limit_is_bandwidth_over_bytes():
-    config, chip = PRESETS["llama-2-70b"], published_chip("h100")
+    config, chip = preset("llama-2-70b"), published_chip("h100")
     head, _, empty, full, chips = decoding_table(config, chip).splitlines()
     assert head == "on NVIDIA H100 80GB HBM3: 3,350 GB/s"
     for line, cached in ((empty, 0), (full, 4095)):
@@ -37,13 +37,13 @@ def test_the_limit_is_bandwidth_over_bytes():
         )
     assert chips.split()[-3:] == ["4", "2", "1"]
     with pytest.raises(ValueError, match="stack='encoder': expected a decoder"):
-        decoding_table(PRESETS["bert-base"], chip)
+        decoding_table(preset("bert-base"), chip)
 
 
 def test_this_chip_is_found_or_measured():
     chip = this_chip()
     assert 1e7 < chip.bandwidth < 1e15 and chip.name
-    assert "tokens a second" in decoding_table(PRESETS["gpt2"], chip)
+    assert "tokens a second" in decoding_table(preset("gpt2"), chip)
 
 
 def test_a_gpu_of_the_table_needs_no_measurement(monkeypatch):

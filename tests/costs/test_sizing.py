@@ -15,7 +15,6 @@ from companion import (
     Transformer,
     WindowConfig,
 )
-from companion.config.presets import PRESETS
 from companion.costs.account import cache_bytes, parameters, serve_bytes, train_flops, weights_bytes
 from companion.costs.chips import CHIPS
 from companion.costs.sizing import (
@@ -27,13 +26,14 @@ from companion.costs.sizing import (
     row_tokens,
     train_cost,
 )
+from companion.families.registry import preset, systems
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", systems())
 def test_presets_have_as_many_parameters_as_the_model_on_the_meta_device(name):
     with torch.device("meta"):
-        model = Transformer(PRESETS[name])
-    assert sum(p.numel() for p in model.parameters()) == parameters(PRESETS[name]).total
+        model = Transformer(preset(name))
+    assert sum(p.numel() for p in model.parameters()) == parameters(preset(name)).total
 
 
 SMALL = ModelConfig(
@@ -111,7 +111,7 @@ def test_autocast_keeps_two_bytes_for_each_number_of_a_matrix(config):
         matrices -= config.vocab * config.d_model  # the table of embeddings is looked up and not multiplied
     # Small next to the matrices: biases, which are cast too, and the angles of rotary positions.
     assert kept(config, 40).copies() == pytest.approx(2 * matrices, rel=0.08)
-    big = PRESETS["gpt2-xl"]
+    big = preset("gpt2-xl")
     assert kept(big, 1024).copies() == pytest.approx(2 * parameters(big).total, rel=0.01)
 
 
@@ -140,7 +140,7 @@ def test_sixteen_bytes_a_parameter_divided_by_the_devices():
         assert device_bytes(SMALL, "data", devices).state == 16 * count
         assert device_bytes(SMALL, "shard", devices).state == 16 * -(-count // devices)
     # Rajbhandari et al. 2020, figure 1: 7.5 billion parameters take 120 GB, and 1.9 GB on each of 64.
-    config = PRESETS["llama-7b"]
+    config = preset("llama-7b")
     scale = 7.5e9 / parameters(config).total
     assert scale * device_bytes(config, "data", 64).state / 1e9 == pytest.approx(120)
     assert scale * device_bytes(config, "shard", 64).state / 1e9 == pytest.approx(1.875, rel=1e-4)
@@ -172,7 +172,7 @@ def test_what_sharding_gathers_by_hand():
 @pytest.mark.parametrize("name", ["llama-7b", "llama-2-70b"])
 def test_experts_cannot_be_spread_where_there_are_none(name):
     with pytest.raises(ValueError, match="devices=1, way='experts\\+shard': expected a mixture of experts"):
-        device_bytes(PRESETS[name], "experts+shard", 1)
+        device_bytes(preset(name), "experts+shard", 1)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_experts_cannot_be_spread_where_there_are_none(name):
     [("llama-7b", "shard"), ("llama-2-70b", "shard"), ("mixtral-8x7b", "shard"), ("mixtral-8x7b", "experts+shard")],
 )
 def test_the_fewest_devices_are_enough_and_fewer_are_not(name, way):
-    config, memory = PRESETS[name], 141e9
+    config, memory = preset(name), 141e9
     step = 8 if way == "experts+shard" else 1
     found = fewest_devices(config, way, memory, recompute=True)
     assert found is not None and found % step == 0
@@ -191,22 +191,22 @@ def test_the_fewest_devices_are_enough_and_fewer_are_not(name, way):
 
 
 def test_where_no_number_of_devices_is_enough():
-    assert fewest_devices(PRESETS["gpt2"], "data", 24e9) == 1
-    assert fewest_devices(PRESETS["llama-7b"], "data", 80e9) is None  # more devices do not hold less
-    assert fewest_devices(PRESETS["llama-2-70b"], "shard", 80e9) is None  # the copies alone are 138 GB
-    assert fewest_devices(PRESETS["llama-2-70b"], "shard", 80e9, recompute=True) is not None
+    assert fewest_devices(preset("gpt2"), "data", 24e9) == 1
+    assert fewest_devices(preset("llama-7b"), "data", 80e9) is None  # more devices do not hold less
+    assert fewest_devices(preset("llama-2-70b"), "shard", 80e9) is None  # the copies alone are 138 GB
+    assert fewest_devices(preset("llama-2-70b"), "shard", 80e9, recompute=True) is not None
 
 
 def test_the_cost_of_training():
-    gpt3 = train_cost(PRESETS["gpt3-175b"], 300e9)
+    gpt3 = train_cost(preset("gpt3-175b"), 300e9)
     assert gpt3.rule == pytest.approx(3.14e23, rel=0.002)  # Brown et al. 2020, table D.1
     assert 1 < gpt3.flops / gpt3.rule < 1.05  # attention on top
-    assert gpt3.flops == pytest.approx(300e9 * train_flops(PRESETS["gpt3-175b"], 2048) / 2048)
-    mixtral = train_cost(PRESETS["mixtral-8x7b"])
+    assert gpt3.flops == pytest.approx(300e9 * train_flops(preset("gpt3-175b"), 2048) / 2048)
+    mixtral = train_cost(preset("mixtral-8x7b"))
     assert mixtral.tokens == 20 * 12_879_925_248 and mixtral.rule == 6 * 12_879_925_248 * mixtral.tokens
     # Each token of an encoder-decoder goes through one stack, so that about half of 6 N D is done.
-    both = train_cost(PRESETS["transformer-big"], 1e9)
-    assert both.flops == pytest.approx(1e9 * train_flops(PRESETS["transformer-big"], 512, source=512) / 1024)
+    both = train_cost(preset("transformer-big"), 1e9)
+    assert both.flops == pytest.approx(1e9 * train_flops(preset("transformer-big"), 512, source=512) / 1024)
     assert 0.4 < both.flops / both.rule < 0.7
 
 
@@ -236,7 +236,7 @@ def test_every_chip_is_in_the_list_of_its_size_of_memory():
 
 
 def test_long_contexts_are_cut_to_train_on():
-    assert row_tokens(SMALL) == 48 and row_tokens(PRESETS["mixtral-8x7b"]) == LONGEST_ROW
+    assert row_tokens(SMALL) == 48 and row_tokens(preset("mixtral-8x7b")) == LONGEST_ROW
 
 
 @pytest.mark.parametrize(

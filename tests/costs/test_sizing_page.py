@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from companion.commands.main import main
-from companion.config.presets import PRESETS
 from companion.costs.sizing import device_bytes, fewest_devices, train_cost
 from companion.costs.tables import Question, data
+from companion.families.registry import preset, systems
 
 PAGE = Path(__file__).parents[2] / "notebooks" / "sizing.md"
 
 
 def test_the_page_shows_every_preset_in_every_table_and_says_where_it_misleads():
     text = PAGE.read_text(encoding="utf-8")
-    for name in PRESETS:
+    for name in systems():
         assert text.count(f"| {name} |") >= 4
     assert "## Where this page misleads" in text
     for line in text.splitlines():
@@ -26,7 +26,7 @@ def test_json_gives_the_figures_of_the_library(capsys):
     flags = ["--chip", "a100-80gb", "--devices", "64", "--share", "0.45", "--tokens", "1e12", "--batch", "2"]
     assert main(["sizing", "llama-7b", "mixtral-8x7b", *flags, "--json"]) == 0
     llama, mixtral = json.loads(capsys.readouterr().out)
-    config = PRESETS["llama-7b"]
+    config = preset("llama-7b")
     cost = train_cost(config, 1e12)
     assert llama["parameters"] == llama["active_parameters"] == 6_738_415_616
     assert llama["train_state_bytes"] == 16 * 6_738_415_616 == device_bytes(config, "data", 1).state
@@ -52,7 +52,7 @@ def test_the_tables_name_what_was_asked_for(capsys):
 
 
 def test_a_model_of_ones_own(tmp_path, capsys):
-    (tmp_path / "mine.json").write_text(PRESETS["gpt2"].with_(layers=2).to_json(), encoding="utf-8")
+    (tmp_path / "mine.json").write_text(preset("gpt2").with_(layers=2).to_json(), encoding="utf-8")
     assert main(["sizing", "--config", str(tmp_path / "mine.json")]) == 0
     text = capsys.readouterr().out
     assert "mine" in text and "gpt2" not in text
@@ -82,6 +82,6 @@ def test_bad_flags_are_named_and_nothing_is_written(flags, message, tmp_path, mo
 
 
 def test_figures_are_of_the_question():
-    few, many = (data({"gpt2": PRESETS["gpt2"]}, Question(batch=batch))[0] for batch in (1, 4))
+    few, many = (data({"gpt2": preset("gpt2")}, Question(batch=batch))[0] for batch in (1, 4))
     assert many["activation_bytes"] == 4 * few["activation_bytes"] and many["flops"] == few["flops"]
     assert many["train_state_bytes"] == few["train_state_bytes"]

@@ -220,3 +220,26 @@ def test_nothing_is_drawn_while_a_model_is_loaded(tmp_path, monkeypatch):
     assert all(torch.equal(tensor, loaded[name]) for name, tensor in model.state_dict().items())
     with pytest.raises(AssertionError, match="weights were drawn"):
         Transformer(config)
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path):
+    mixed, short = Transformer(CONFIG), Transformer(CONFIG)
+    mixed.decoder.norm.to(torch.bfloat16)
+    short.decoder.blocks = short.decoder.blocks[:1]
+    for model, message in (
+        (mixed, r"expected one dtype, or model.to\(dtype\) to make it one"),
+        (short, r"missing decoder.blocks.1.attention_norm.weight \(12,\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            save_model(tmp_path / "new", model)
+        assert not (tmp_path / "new").exists()
+    save_model(tmp_path / "new", mixed.to(torch.bfloat16))
+    assert load_model(tmp_path / "new").decoder.norm.weight.dtype == torch.bfloat16
+
+
+def test_a_layer_that_stands_in_two_places_is_saved_in_both(tmp_path):
+    model = Transformer(CONFIG).eval()
+    model.decoder.blocks[1].feed_forward = model.decoder.blocks[0].feed_forward
+    save_model(tmp_path, model)
+    tokens = torch.arange(9)[None]
+    assert torch.equal(load_model(tmp_path)(tokens).logits, model(tokens).logits)

@@ -1,12 +1,26 @@
 """What a folder says of writing: every field honoured, known to be neutral, or refused by name."""
 
 import json
+from dataclasses import fields
 
 import pytest
+import torch
 import transformers
+from generation.test_sampling import some
+from transformers import GenerationConfig, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from companion.files.published.policy import writing
-from companion.files.published.writing import SpecialTokens, Writing, read_writing, special_tokens
+from companion.files.published.policy import WRITING, alike
+from companion.files.published.writing import (
+    UNSAID,
+    SpecialTokens,
+    Writing,
+    left_out,
+    read_writing,
+    special_tokens,
+)
+from companion.generation.beam import Search
+from companion.generation.constraints import Rules
+from companion.generation.sampling import Sampling
 
 
 @pytest.fixture
@@ -24,38 +38,85 @@ def folder(tmp_path):
 
 def test_every_field_that_transformers_writes_has_a_row():
     theirs = set(transformers.GenerationConfig().to_dict())
-    assert theirs <= set(writing())
+    assert theirs <= set(WRITING)
     older = {"forced_decoder_ids", "generation_kwargs", "return_legacy_cache", "cache_config", "num_beam_groups"}
-    assert older <= set(writing())
+    assert older <= set(WRITING)
 
 
 def test_everything_that_is_taken_arrives(folder):
+    drawn = {rule.name: some(rule) for rule in fields(Sampling)}
     said = {
-        "bos_token_id": 1, "eos_token_id": [2, 9], "pad_token_id": -1, "do_sample": True, "temperature": 0.6,
-        "top_k": 20, "top_p": 0.9, "min_p": 0.05, "num_beams": 3, "length_penalty": 2.0, "early_stopping": "never",
-        "max_new_tokens": 30, "max_length": 40, "min_new_tokens": 5, "repetition_penalty": 1.1,
-        "no_repeat_ngram_size": 3, "bad_words_ids": [[7]], "suppress_tokens": [8], "forced_eos_token_id": [2],
-        "renormalize_logits": True, "stop_strings": "end",
+        "bos_token_id": 1, "eos_token_id": [2, 9], "pad_token_id": -1, "do_sample": True, "num_beams": 3,
+        "length_penalty": 2.0, "early_stopping": "never", "max_new_tokens": 30, "max_length": 40, "min_new_tokens": 5,
+        "repetition_penalty": 1.1, "no_repeat_ngram_size": 3, "bad_words_ids": [[7]], "suppress_tokens": [8],
+        "forced_eos_token_id": [2], "renormalize_logits": True, "stop_strings": "end", **drawn,
     }  # fmt: skip
     assert read_writing(folder({}, said)) == Writing(
-        SpecialTokens(1, frozenset({2, 9}), -1, frozenset({7, 8}), 2),
-        draws=True, temperature=0.6, top_k=20, top_p=0.9, min_p=0.05, beams=3, length_penalty=2.0,
-        early_stopping="never", most=30, longest=40, min_new_tokens=5, repetition_penalty=1.1, no_repeat=3,
-        renormalised=True, stop_strings=("end",),
+        SpecialTokens(1, frozenset({2, 9}), -1), draws=True, sampling=Sampling(**drawn),
+        rules=Rules((7, 8), min_new_tokens=5, last=2, repetition_penalty=1.1, no_repeat=3, renormalised=True),
+        search=Search(3, 2.0, "never"), most=30, longest=40, stop_strings=("end",),
     )  # fmt: skip
-    taken = {name for name, policy in writing().items() if policy.kind == "taken"}
+    taken = {name for name, policy in WRITING.items() if policy.kind == "taken"}
     assert taken == {*said, "decoder_start_token_id", "min_length"}
     of_a_translator = {"decoder_start_token_id": 4, "min_length": 7}
     told = read_writing(folder({"is_encoder_decoder": True}, of_a_translator))
-    assert told.special.start == 4 and told.min_new_tokens == 6  # the start token counts there
+    assert told.special.start == 4 and told.rules.min_new_tokens == 6  # the start token counts there
+
+
+NOT_TAKEN = {"max_length": "a prompt of as many tokens would leave no room; `companion generate` writes 200"}
+"""The defaults of `transformers` that are not ours, and why."""
+NOTHING_SAID = {"renormalize_logits": False}
+"""What we write where `transformers` leaves a field without a value, and means this."""
+
+
+def test_every_default_is_that_of_transformers():
+    theirs = dict.fromkeys(GenerationConfig().to_dict()) | GenerationConfig._get_default_generation_params()
+    theirs |= NOTHING_SAID
+    compared = set()
+    for name, policy in WRITING.items():
+        if policy.kind == "taken" and name not in NOT_TAKEN:
+            assert alike(policy.default, theirs.get(name)), name  # a rule of ours alone is off
+        elif policy.kind == "must be":  # what is not followed here is off there, too, where nothing is said
+            assert any(alike(value, theirs.get(name)) for value in policy.values), name
+        compared |= {name} if policy.kind in ("taken", "must be") else set()
+    assert set(NOT_TAKEN) < compared and len(compared) > 40
+    assert theirs["max_length"] == WRITING["max_length"].default == UNSAID
+    undecided = {name for name in theirs if name not in WRITING}
+    assert not undecided
+
+
+def test_a_folder_that_says_nothing_writes_as_the_released_code_does(folder):
+    silent = read_writing(folder({}, {}))
+    assert not silent.draws and silent.longest is None and silent.search.width == 1
+    assert silent.sampling == Sampling(1.0, top_k=50, top_p=1.0) == Writing().sampling and silent == Writing()
+    draws = read_writing(folder({}, {"do_sample": True, "temperature": 0.6, "top_p": 0.9}))  # as Llama 3.2's
+    assert draws.draws and draws.sampling == Sampling(0.6, top_k=50, top_p=0.9)
+    assert read_writing(folder({}, {"do_sample": True, "top_k": 0})).sampling.top_k is None
+    unsaid = left_out(folder({}, {"do_sample": True, "temperature": 0.6}))
+    assert unsaid["top_k"] == 50 and "temperature" not in unsaid and "max_length" not in unsaid
+
+
+def test_what_is_drawn_from_is_what_transformers_draws_from(folder):
+    logits = torch.randn(3, 200, generator=torch.Generator().manual_seed(0))
+    for said in (
+        {"do_sample": True},
+        {"do_sample": True, "temperature": 0.6, "top_p": 0.9},
+        {"do_sample": True, "top_k": 0},
+    ):
+        theirs = GenerationConfig.from_dict(said)
+        theirs.update(**GenerationConfig._get_default_generation_params(), defaults_only=True)
+        made = TemperatureLogitsWarper(theirs.temperature)(None, logits)
+        made = TopKLogitsWarper(theirs.top_k)(None, made) if theirs.top_k else made
+        made = TopPLogitsWarper(theirs.top_p)(None, made).softmax(-1)
+        torch.testing.assert_close(read_writing(folder({}, said)).sampling.probabilities(logits), made)
 
 
 def test_a_configuration_speaks_where_there_is_no_file_of_generation(folder):
     config = {"eos_token_id": 3, "repetition_penalty": 1.3, "max_length": 20}
     alone = read_writing(folder(config))
-    assert alone.special.stop == {3} and alone.repetition_penalty == 1.3 and alone.longest is None
+    assert alone.special.stop == {3} and alone.rules.repetition_penalty == 1.3 and alone.longest is None
     beside = read_writing(folder(config, {"top_k": 0}))
-    assert beside.repetition_penalty == 1 and beside.top_k is None
+    assert beside.rules.repetition_penalty == 1 and beside.sampling.top_k is None
     assert beside.special.stop == {3}  # ids that only config.json has
 
 
@@ -71,14 +132,15 @@ OTHERS = {
 
 
 def test_every_rule_that_nothing_here_follows_has_a_case():
-    assert set(OTHERS) == {name for name, policy in writing().items() if policy.kind == "must be"}
+    followed = {rule.name for rule in fields(Sampling)}
+    assert set(OTHERS) - followed == {name for name, policy in WRITING.items() if policy.kind == "must be"}
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", [name for name in OTHERS if WRITING[name].kind == "must be"])
 def test_a_rule_that_nothing_here_follows_is_refused_by_name(name, folder):
     with pytest.raises(ValueError, match=rf"generation_config.json: {name}=.*: expected .*the only value"):
         read_writing(folder({}, {name: OTHERS[name]}))
-    for harmless in writing()[name].values:
+    for harmless in WRITING[name].values:
         assert read_writing(folder({}, {name: harmless})) == Writing()
 
 
@@ -104,8 +166,8 @@ def test_a_rule_that_nothing_here_follows_is_refused_by_name(name, folder):
         ({"temperature": True}, "temperature=True"),
         ({"temperature": float("inf")}, "temperature=inf"),
         ({"top_k": -1}, "top_k=-1: expected a whole number >= 0"),
-        ({"top_p": 0}, "top_p=0: expected a probability"),
-        ({"top_p": 1.5}, r"top_p=1\.5: expected a probability"),
+        ({"top_p": 0}, "top_p=0: expected a share above 0"),
+        ({"top_p": 1.5}, r"top_p=1\.5: expected a share"),
         ({"min_p": 2}, "min_p=2: expected a number from 0 to 1"),
         ({"num_beams": 0}, "num_beams=0: expected a whole number >= 1"),
         ({"num_beams": True}, "num_beams=True"),

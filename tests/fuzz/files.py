@@ -15,11 +15,11 @@ import torch
 from hypothesis import strategies as st
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, Transformer
-from companion.course.grading.answers import cells_of
-from companion.course.grading.gradebook import collect, to_csv
 from companion.data.batches import TrainingBatches
 from companion.data.tokenizer import BytePairTokenizer
 from companion.files.models import load_model, load_tensors, save_model
+from companion.school.course.grading.answers import cells_of
+from companion.school.course.grading.gradebook import collect, to_csv
 from companion.training.folder import MACHINE_FIELDS, RunFolder
 from companion.training.settings import TextSettings
 from companion.training.trainer import Trainer, TrainingConfig

@@ -11,8 +11,8 @@ import torch
 from hypothesis import strategies as st
 
 from companion.data.published_tokenizers import load_tokenizer
-from companion.files.published.inspected import inspect
-from companion.files.published.pretrained import load_pretrained
+from companion.families.inspected import inspect
+from companion.families.pretrained import load_pretrained
 from companion.files.published.writing import read_writing
 from fuzz.commands import called, refusal_of, texts
 from fuzz.files import MARKS, ROSTER, tables

@@ -27,10 +27,10 @@ from companion import (
 from companion.data.batches import TrainingBatches
 from companion.files.models import save_model
 from companion.generation.beam import beam_search
-from companion.generation.rules import Rules
+from companion.generation.constraints import Rules
 from companion.layers.attention import attend
-from companion.layers.moe import route
 from companion.layers.positions import rotate
+from companion.layers.routing import route
 from companion.training.trainer import Trainer, TrainingConfig
 from fuzz.odd import changed, odd
 from fuzz.oracle import REFUSED, WORKS, Fault, Kind, is_refused, refused
@@ -224,7 +224,12 @@ def _beams(**choices: Any) -> torch.Tensor:
 _SAID = {"lengths": ["lengths"], "batch": ["batch", "memory"], "temperature": ["temperature"], "prompts": ["prompt"]}
 _SAID |= {"route": ["top_k"], "angles": ["angles"], "name": ["name", "expected a folder"]}
 _SAID |= {"no_repeat": ["no_repeat", "rules"]}
-_SAID |= {"max_new_tokens": ["max_new_tokens"], "real": ["real", "mask"], "k": ["k ", "v "], "q": ["q ", "k "]}
+_SAID |= {
+    "max_new_tokens": ["max_new_tokens"],
+    "real": ["real", "mask"],
+    "k": ["k ", "k=", "v "],
+    "q": ["q ", "q=", "k "],
+}
 
 
 def _call(case: tuple[str, Any]) -> str:

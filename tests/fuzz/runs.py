@@ -6,11 +6,13 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterable
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
 from hypothesis import strategies as st
 
+from companion.generation.sampling import Sampling
 from fuzz.commands import called, refusal_of, texts
 from fuzz.files import meaning
 from fuzz.odd import changed, damaged, text
@@ -51,7 +53,8 @@ def _files(run: str) -> dict[str, bytes]:
 
 FLAGS = {
     ("generate", "--run", "text", "--tokens", "3", "--prompt", "a"): [
-        *("--prompt", "--stop", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--seed"),
+        *("--prompt", "--stop", "--repetition-penalty", "--seed"),
+        *(f"--{rule.name.replace('_', '-')}" for rule in fields(Sampling)),
         *("--beams", "--length-penalty", "--device", "--weights", "--dtype", "--checkpoint", "--run"),
     ],
     ("generate", "--run", "text", "--tokens", "3"): ["--prompt-ids"],

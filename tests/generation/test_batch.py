@@ -16,8 +16,8 @@ from companion import (
     PositionConfig,
     WindowConfig,
 )
-from companion.generation.decoding import NotFinite
 from companion.generation.generate import Rules, complete
+from companion.generation.passes import NotFinite
 from companion.generation.sampling import Sampling
 
 CONFIG = ModelConfig(7, 8, 2, 24, AttentionConfig(2, 1, d_head=4), FeedForwardConfig(10))

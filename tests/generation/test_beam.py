@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from models import drawn
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig
-from companion.files.published.pretrained import load_pretrained
+from companion.families.pretrained import load_pretrained
 from companion.generation import beam as module
 from companion.generation.beam import Beam, beam_search
+from companion.generation.constraints import Rules
 from companion.generation.generate import complete
-from companion.generation.rules import Rules
 from companion.generation.sampling import Sampling
 from companion.layers.cache import KVCache
 

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import drawn
 
-import companion.generation.decoding as decoding
 from companion import (
     AttentionConfig,
     EmbeddingConfig,
@@ -25,8 +24,9 @@ from companion import (
     NormConfig,
     PositionConfig,
 )
+from companion.generation import passes
 from companion.generation.generate import Rules, complete, generate, generate_long
-from companion.generation.sampling import Sampling, temperature, top_k, top_p
+from companion.generation.sampling import Sampling
 
 INF = math.inf
 
@@ -134,92 +134,6 @@ def test_cached_equals_uncached_for_any_split_of_any_ragged_batch(data, config, 
 
 
 # ---- one distribution, transformed ----------------------------------------------------------------------------------
-
-LOGITS = torch.tensor([[2.0, -1.0, 0.5, 2.5, 0.0], [0.0, 3.0, 3.0, -2.0, 1.0]], dtype=torch.float64)
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [Sampling(), GREEDY, Sampling(0.7, top_k=3), Sampling(1.5, top_p=0.8), Sampling(2.0, top_k=4, top_p=0.5)],
-    ids=str,
-)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_probabilities_sum_to_one(sampling, dtype):
-    p = sampling.probabilities(LOGITS.to(dtype))
-    assert p.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert (p >= 0).all()
-    torch.testing.assert_close(p.sum(-1), torch.ones(2, dtype=p.dtype))
-
-
-def test_temperature_raises_probabilities_to_a_power():
-    p = LOGITS.softmax(-1)
-    for t in (0.5, 2.0):
-        powered = p ** (1 / t)
-        torch.testing.assert_close(temperature(LOGITS, t).softmax(-1), powered / powered.sum(-1, keepdim=True))
-    assert torch.equal(temperature(LOGITS, 1.0), LOGITS)
-
-
-def test_temperature_goes_from_greedy_to_uniform():
-    greedy = temperature(LOGITS[:1], 0.0).softmax(-1)
-    assert greedy.tolist() == [[0, 0, 0, 1, 0]]
-    torch.testing.assert_close(temperature(LOGITS[:1], 1e-2).softmax(-1), greedy)
-    torch.testing.assert_close(temperature(LOGITS, 1e9).softmax(-1), torch.full_like(LOGITS, 0.2))
-    assert temperature(LOGITS[1:], 0.0).softmax(-1).tolist() == [[0, 1, 0, 0, 0]]  # of equal ones the first
-
-
-def test_top_k_keeps_the_k_largest_as_they_are():
-    assert top_k(LOGITS[:1], 2).tolist() == [[2.0, -INF, -INF, 2.5, -INF]]
-    assert [int((top_k(LOGITS, k) > -INF).sum(-1)[1]) for k in range(1, 7)] == [1, 2, 3, 4, 5, 5]  # ties or not
-    assert torch.equal(top_k(LOGITS, 99), LOGITS)
-
-
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
-@given(st.lists(st.integers(-4, 4), min_size=1, max_size=8), st.floats(0.01, 1.0))
-def test_top_p_keeps_the_smallest_set_that_reaches_p(values, p):
-    logits = torch.tensor([values], dtype=torch.float64)
-    probabilities = logits.softmax(-1)[0]
-    kept = (top_p(logits, p) > -INF)[0]
-    assert torch.equal(top_p(logits, p)[0][kept], logits[0][kept])
-    mass = float(probabilities[kept].sum())
-    assert mass >= p - 1e-12  # reached ...
-    assert mass - float(probabilities[kept].min()) < p or p == 1  # ... and not without its last member
-    assert bool((probabilities[~kept] <= probabilities[kept].min()).all())  # none left out is more probable
-
-
-def test_top_p_keeps_the_token_that_crosses():
-    logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
-    for p, kept in ((0.1, 1), (0.49, 1), (0.51, 2), (0.79, 2), (0.81, 3), (1.0, 3)):
-        assert int((top_p(logits, p) > -INF).sum()) == kept
-
-
-def test_the_order_is_temperature_top_k_top_p():
-    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]], dtype=torch.float64).log()
-    by_hand = top_p(top_k(temperature(logits, 0.5), 3), 0.6).softmax(-1)
-    torch.testing.assert_close(Sampling(0.5, top_k=3, top_p=0.6).probabilities(logits), by_hand)
-    # 0.16, 0.09, 0.04 of 0.29: the first two make 0.86 and the first alone 0.55, short of 0.6.
-    torch.testing.assert_close(by_hand, torch.tensor([[0.64, 0.36, 0, 0]], dtype=torch.float64))
-    # Without top_k first, 0.4 would have had to share with all four; without the temperature, two would not reach 0.8.
-    assert int((Sampling(1.0, top_k=2, top_p=0.6).probabilities(logits) > 0).sum()) == 2
-    assert int((Sampling(1.0, top_k=2, top_p=0.55).probabilities(logits) > 0).sum()) == 1  # 4/7 of the two
-    assert int((Sampling(1.0, top_p=0.55).probabilities(logits) > 0).sum()) == 2  # 0.4 of all four
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Sampling(temperature=-0.1), "temperature=-0.1: expected a finite number >= 0"),
-        (lambda: Sampling(temperature=INF), "temperature=inf: expected a finite number >= 0"),
-        (lambda: Sampling(temperature=math.nan), "temperature=nan: expected"),
-        (lambda: Sampling(top_k=0), "top_k=0: expected a whole number >= 1"),
-        (lambda: Sampling(top_p=0.0), "top_p=0.0: expected a probability in (0, 1]"),
-        (lambda: Sampling(top_p=1.1), "top_p=1.1: expected a probability in (0, 1]"),
-        (lambda: Sampling(temperature=0, top_p=2.0), "top_p=2.0: expected"),
-    ],
-)
-def test_bad_sampling_is_refused_at_once(make, message):
-    with pytest.raises(ValueError) as caught:
-        make()
-    assert message in str(caught.value)
 
 
 def test_tokens_are_drawn_as_often_as_they_are_probable(model):
@@ -373,9 +287,9 @@ def test_the_compiled_step_reads_whole_buckets_and_writes_the_same_text(monkeypa
 
     def recorded(model, tokens, cache, memory):
         seen.append((cache.filled, cache.uniform, cache.slots))
-        return decoding.decode(model, tokens, cache, memory)
+        return passes.decode(model, tokens, cache, memory)
 
-    monkeypatch.setattr(decoding, "_compiled", lambda: recorded)
+    monkeypatch.setattr(passes, "_compiled", lambda: recorded)
     assert complete(model, PROMPTS, max_new_tokens=143, compile=True) == expected
     assert len(seen) == 142
     # What a compiler specialises on changes twice in 142 steps; in the end the context is the limit.
@@ -663,7 +577,7 @@ def test_the_compiled_step_reads_the_source_too(monkeypatch):
     model = drawn(BOTH)
     options = dict(source=SOURCES, start=1, max_new_tokens=39)
     expected = complete(model, **options)
-    monkeypatch.setattr(decoding, "_compiled", lambda: decoding.decode)
+    monkeypatch.setattr(passes, "_compiled", lambda: passes.decode)
     assert complete(model, compile=True, **options) == expected
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, NormConfig, Transformer
 from companion.generation import programs
-from companion.generation.decoding import prefill
+from companion.generation.passes import prefill
 from companion.generation.weights import prepared
 
 CONFIG = ModelConfig(37, 64, 2, 300, AttentionConfig(4, kv_heads=2), FeedForwardConfig(96))
@@ -22,13 +22,13 @@ import torch
 
 from companion import *
 from companion.config.model import MoEConfig, WindowConfig
-from companion.generation import decoding, programs
+from companion.generation import passes, programs
 from companion.generation.generate import complete
 
 made = {}
 programs._make = lambda file, *step: made.update({file: programs._traced(*step).module()})
 programs._read = lambda file: file in made and (lambda given: [made[file](given)]) or None
-decoding._compiled = lambda: sys.exit("a step went another way")
+passes._compiled = lambda: sys.exit("a step went another way")
 programs.keep_programs()
 config = ModelConfig(37, 64, 1, 150, AttentionConfig(4, kv_heads=2), FeedForwardConfig(96))
 prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 1, 2]]

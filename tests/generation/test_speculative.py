@@ -10,10 +10,10 @@ from models import drawn
 
 from companion import AttentionConfig, Draft, FeedForwardConfig, ModelConfig, PositionConfig, WindowConfig
 from companion.generation import speculative
-from companion.generation.decoding import NotFinite
 from companion.generation.draft import Lookup
-from companion.generation.drawing import pick
 from companion.generation.generate import Rules, complete, generate, generate_long
+from companion.generation.next_token import pick
+from companion.generation.passes import NotFinite
 from companion.generation.sampling import Sampling
 from companion.generation.speculative import verdict
 from companion.generation.weights import prepared

@@ -19,6 +19,7 @@ from companion import (
     MoEConfig,
     NormConfig,
     PositionConfig,
+    RMSNorm,
     Sampling,
     Transformer,
     beam_search,
@@ -30,8 +31,8 @@ from companion.data.packing import PackedBatches
 from companion.generation.generate import Rules, generate_long
 from companion.ground.boundary import check_device
 from companion.layers.attention import attend
-from companion.layers.moe import route, within_capacity
 from companion.layers.positions import rotary_angles, rotate
+from companion.layers.routing import route, within_capacity
 from companion.training.losses import cross_entropy_sum
 from companion.training.trainer import Trainer, TrainingConfig
 
@@ -86,7 +87,10 @@ def batches(kind, **changes):
 
 
 MISUSES = {
-    "float ids": (lambda: forward(tokens=IDS.float()), "tokens is float32 of shape (2, 5): expected whole-number ids"),
+    "float ids": (
+        lambda: forward(tokens=IDS.float()),
+        "tokens is float32 of shape (2, 5): expected a tensor of whole numbers, (batch, token)",
+    ),
     "boolean ids": (lambda: forward(tokens=IDS > 3), "tokens is bool"),
     "bytes": (lambda: forward(tokens=IDS.to(torch.uint8)), "tokens is uint8"),
     "a list": (lambda: forward(tokens=[[1, 2]]), "tokens=[[1, 2]]: expected a tensor"),
@@ -110,8 +114,11 @@ MISUSES = {
         lambda: forward("both", source=MODELS["deeper"].encode(IDS)),
         "source is of a model with 3 layers: expected 2",
     ),
-    "one position": (lambda: forward(positions=torch.tensor([3])), "positions has shape (1,): expected"),
-    "float positions": (lambda: forward(positions=torch.arange(5.0)), "positions=float32 of shape (5,)"),
+    "one position": (lambda: forward(positions=torch.tensor([3])), "positions has token=1: expected 5, as in tokens"),
+    "float positions": (
+        lambda: forward(positions=torch.arange(5.0)),
+        "positions is float32 of shape (5,): expected a tensor of whole numbers",
+    ),
     "positions of another batch": (
         lambda: forward(positions=torch.arange(5).expand(3, 5)),
         "positions has shape (3, 5): expected",
@@ -120,7 +127,10 @@ MISUSES = {
         lambda: forward("learned", positions=torch.arange(5) + 12),
         "positions[4] is 16: expected a whole number from 0 to 15",
     ),
-    "segments of another shape": (lambda: forward("encoder", segments=IDS[:1]), "segments has shape (1, 5)"),
+    "segments of another shape": (
+        lambda: forward("encoder", segments=IDS[:1]),
+        "segments has batch=1: expected 2, as in tokens",
+    ),
     "a segment too many": (lambda: forward("encoder", segments=IDS * 0 + 2), "segments[0, 0] is 2"),
     "float segments": (lambda: forward("encoder", segments=IDS.float()), "segments is float32"),
     "a mask one key too long": (
@@ -195,27 +205,56 @@ MISUSES = {
     "a row before the first": (lambda: filled().select(torch.tensor([-1])), "rows=[-1]: expected numbers of rows"),
     "a name too long for a path": (lambda: load_pretrained("x" * 5000), "expected a folder with config.json"),
     "selecting by truth": (lambda: filled().select(torch.tensor([True, False])), "rows=bool"),
-    "values without a key": (lambda: attend(Q, K, V[:, :, :5]), "v has (batch, kv_head, key) = (2, 2, 5)"),
-    "no heads of keys": (lambda: attend(Q, K[:, :0], V[:, :0]), "k has kv_head=0: expected a divisor of the 4 heads"),
-    "heads of values": (lambda: attend(Q, K, V[:, :1]), "v has (batch, kv_head, key) = (2, 1, 6)"),
-    "keys of one row": (lambda: attend(Q, K[:1], V[:1]), "k has (batch, d_head) = (1, 8)"),
-    "keys of another width": (lambda: attend(Q, K[..., :4], V), "k has (batch, d_head) = (2, 4)"),
-    "queries of three axes": (lambda: attend(Q[0], K, V), "q is float32 of shape (4, 5, 8)"),
+    "values without a key": (lambda: attend(Q, K, V[:, :, :5]), "v has key=5: expected 6, as in k"),
+    "no heads of keys": (
+        lambda: attend(Q, K[:, :0], V[:, :0]),
+        "k has kv_head=0: expected a divisor of head=4, as in q",
+    ),
+    "heads of values": (lambda: attend(Q, K, V[:, :1]), "v has kv_head=1: expected 2, as in k"),
+    "keys of one row": (lambda: attend(Q, K[:1], V[:1]), "k has batch=1: expected 2, as in q"),
+    "keys of another width": (lambda: attend(Q, K[..., :4], V), "k has d_head=4: expected 8, as in q"),
+    "queries of three axes": (
+        lambda: attend(Q[0], K, V),
+        "q has shape (4, 5, 8): expected four axes, (batch, head, query, d_head); q[None] is a batch of one",
+    ),
     "whole-number queries": (lambda: attend(Q.long(), K, V), "q is int64"),
-    "three dtypes": (lambda: attend(Q.double(), K, V), "expected one dtype for all three"),
+    "three dtypes": (lambda: attend(Q.double(), K, V), "k is float32 of shape (2, 2, 6, 8): expected float64, as q is"),
     "attend's mask": (lambda: attend(Q, K, V, mask=torch.ones(2, 4, 5, 7, dtype=torch.bool)), "mask has shape"),
     "attend's dropout": (lambda: attend(Q, K, V, dropout=math.nan), "dropout=nan"),
     "angles of one pair": (
         lambda: rotate(Q, rotary_angles(torch.arange(5), 2)),
-        "angles has (token, pair) = (5, 1): expected (5, 4)",
+        "angles has shape (5, 1): expected (token, pair), (5, 4), or a row of these for each of batch=2",
     ),
-    "angles that are none": (lambda: rotate(Q, 0.5), "angles=0.5: expected a floating tensor, (token, pair) or"),
-    "angles of another batch": (lambda: rotate(Q, torch.rand(3, 5, 4)), "angles=float32 of shape (3, 5, 4): expected"),
+    "angles that are none": (
+        lambda: rotate(Q, 0.5),
+        "angles=0.5: expected a floating tensor, (..., token, pair) or a Rotation",
+    ),
+    "angles of another batch": (
+        lambda: rotate(Q, torch.rand(3, 5, 4)),
+        "angles has shape (3, 5, 4): expected (token, pair), (5, 4), or a row",
+    ),
     "a folder without a name": (lambda: load_pretrained(""), "name='': expected a folder"),
     "top_k of True": (lambda: route(torch.rand(3, 4), True), "top_k=True"),
     "top_k of 2.0": (lambda: route(torch.rand(3, 4), 2.0), "top_k=2.0"),
-    "a bias of three for four": (lambda: route(torch.rand(3, 4), 2, bias=torch.rand(3)), "bias=float32 of shape (3,)"),
-    "whole-number logits": (lambda: route(torch.ones(3, 4).long(), 2), "logits=int64"),
+    "a bias of three for four": (
+        lambda: route(torch.rand(3, 4), 2, bias=torch.rand(3)),
+        "bias has expert=3: expected 4, as in logits",
+    ),
+    "whole-number logits": (
+        lambda: route(torch.ones(3, 4).long(), 2),
+        "logits is int64 of shape (3, 4): expected a floating tensor, (..., expert)",
+    ),
+    "logits that are no numbers": (
+        lambda: route(torch.tensor([[1.0, math.nan, 2.0]]), 2),
+        "logits is float32 of shape (1, 3) with numbers up to nan: expected finite ones, or -infinity",
+    ),
+    "an infinite logit": (lambda: route(torch.tensor([[1.0, math.inf]]), 1), "with numbers up to inf: expected finite"),
+    "a window of no token": (lambda: attend(Q, K, V, window=0), "window=0: expected a whole number >= 1"),
+    "a layer of another width": (
+        lambda: MODELS["decoder"].decoder.blocks[0].attention(torch.rand(2, 5, 10)),
+        "x has d_model=10: expected 12, as here",
+    ),
+    "a gain of another width": (lambda: RMSNorm(6)(torch.rand(2, 1)), "gain has d_model=6: expected 1, as in x"),
     "stop=5": (lambda: write(stop=5), "stop=5: expected a list of token ids"),
     "stop as text": (lambda: write(stop="ab"), "stop='ab': expected a list"),
     "sampling=0.7": (lambda: write(sampling=0.7), "sampling=0.7: expected a Sampling, such as"),
@@ -268,7 +307,7 @@ MISUSES = {
     ),
     "never=5": (lambda: Rules(never=5), "never=5: expected token ids"),
     "last='x'": (lambda: Rules(last="x"), "last=['x']: expected token ids"),
-    "a temperature of text": (lambda: Sampling("hot"), "temperature='hot': expected a finite number"),
+    "a temperature of text": (lambda: Sampling("hot"), "temperature='hot': expected a number >= 0"),
     "a temperature of truth": (lambda: Sampling(True), "temperature=True"),
     "half a top_k": (lambda: Sampling(top_k=2.5), "top_k=2.5"),
     "top_p as text": (lambda: Sampling(top_p="x"), "top_p='x'"),
@@ -308,7 +347,7 @@ MISUSES = {
     ),
     "one of whole digits": (lambda: TrainingConfig(2, learning_rate=10**200), "learning_rate=1e+200: expected at most"),
     "one that the first step makes too large": (
-        lambda: TrainingConfig(2, learning_rate=1e30, betas=(1 - 1e-12, 0.9)),
+        lambda: TrainingConfig(2, learning_rate=1e30, beta1=1 - 1e-12),
         "learning_rate=1e+30: expected at most 3.4e+26",
     ),
     "a context of text": (lambda: batches(TrainingBatches, context="9"), "context='9': expected a whole number >= 1"),
@@ -319,7 +358,7 @@ MISUSES = {
         "stride=1.5: expected a whole number from 1 to context=4",
     ),
     "causal=None": (lambda: attend(Q, K, V, causal=None), "causal=None: expected True or False"),
-    "betas as a number": (lambda: TrainingConfig(2, betas=0.9), "betas=0.9: expected two numbers"),
+    "beta2 as a list": (lambda: TrainingConfig(2, beta2=[0.9]), "beta2=[0.9]: expected a finite number"),
     "a schedule that is a list": (lambda: TrainingConfig(2, schedule=["x"]), "schedule=['x']: expected one of"),
     "targets the other way round": (
         lambda: cross_entropy_sum(torch.rand(2, 3, 7), torch.zeros(3, 2, dtype=torch.long)),
@@ -440,4 +479,5 @@ def test_a_mask_of_ones_and_zeros_is_one_of_true_and_false(dtype):
         attend(q, k, v, mask=table.float())
     added = torch.zeros(1, 1, 5, 5).masked_fill(~table[:1], -math.inf)
     torch.testing.assert_close(attend(q, k, v, mask=added), attend(q, k, v, mask=table[:1]))
-    assert torch.equal(attend(q, k, v, mask=torch.zeros(1, 1, 5, 5)), attend(q, k, v, mask=torch.ones(1, 1, 5, 5) > 0))
+    nothing_added, all_seen = torch.zeros(1, 1, 5, 5), torch.ones(1, 1, 5, 5) > 0
+    torch.testing.assert_close(attend(q, k, v, mask=nothing_added), attend(q, k, v, mask=all_seen))

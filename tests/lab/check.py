@@ -58,9 +58,9 @@ from reader import (
     wait_until_drawn,
 )
 
-from companion.questions.kept import FILE
-from companion.questions.question import find_question
-from companion.study import path
+from companion.school.questions.kept import FILE
+from companion.school.questions.question import find_question
+from companion.school.study import path
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_FLAGS = [

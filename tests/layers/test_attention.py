@@ -19,7 +19,8 @@ from companion import (
     attend,
     attention_weights,
 )
-from companion.layers import chunks
+from companion.layers import masks
+from companion.layers.masks import materialize, window
 
 BACKENDS = ["reference", "sdpa"]
 
@@ -135,7 +136,7 @@ def test_dropout_keeps_the_expectation_and_the_inputs(backend):
 
 def test_bad_heads_and_backends_are_named(unchecked):
     q, k, v = heads(kv_head=3)
-    with pytest.raises(ValueError, match="kv_head=3: expected a divisor of the 4 heads"):
+    with pytest.raises(ValueError, match="k has kv_head=3: expected a divisor of head=4, as in q"):
         attend(q, k, v)
     q, k, v = heads()
     with pytest.raises(ValueError, match="flash.*expected 'reference' or 'sdpa'"):
@@ -253,7 +254,7 @@ def test_a_second_chunk_makes_no_mask_of_all_pairs_and_gives_the_same(monkeypatc
     q = torch.randn(2, 3, 70, 4, dtype=torch.float64, requires_grad=True)
     k, v = (torch.randn(2, kv_heads, 200, 4, dtype=torch.float64) for _ in range(2))
     expected = attend(q, k, v, causal=True, backend="reference")
-    monkeypatch.setattr(chunks, "PAIRS", 2000)
+    monkeypatch.setattr(masks, "PAIRS", 2000)
     with Largest() as largest:
         found = attend(q, k, v, causal=True)
     assert largest.numbers < 70 * 200 / 2
@@ -277,3 +278,32 @@ def test_prefill_makes_no_table_of_all_pairs_also_when_steps_read_whole_buckets(
         _, _, cache = model.features(tokens, cache=cache)
     assert largest.numbers <= 2 * 384 * 8 < 300 * 300
     assert cache.open(1)[0].visible == (301 if bucket == 1 else 320)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_holds_scores_and_masks_that_are_beyond_its_numbers(backend, dtype):
+    q, k, v = (x.to(dtype) for x in heads())
+    large = attend(200 * q, 200 * k, v, backend=backend)  # scores up to 10^5; float16 ends at 65,504
+    wanted = attend((200 * q).float(), (200 * k).float(), v.float())
+    torch.testing.assert_close(large.float(), wanted, atol=0.05, rtol=0)
+    mask = torch.zeros(1, 1, 5, 7).masked_fill(~some_mask()[:1], torch.finfo(torch.float32).min)
+    mask[..., 1, :], mask[..., 3, :] = torch.finfo(torch.float32).min, -math.inf
+    out = attend(q, k, v, mask=mask, backend=backend)
+    assert out.isfinite().all() and (out[:, :, 3] == 0).all()
+    torch.testing.assert_close(out[:, :, 1], attend(q, k, v)[:, :, 1], atol=0.02, rtol=0)  # alike everywhere: no matter
+    torch.testing.assert_close(out[:, :, 0], attend(q, k, v, mask=some_mask()[:1])[:, :, 0], atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("query", [5, 9])
+def test_a_window_is_the_predicate_of_that_name_with_a_mask_or_without(monkeypatch, backend, query):
+    q, k, v = heads(query=query, grad=True)
+    both = some_mask(query) & materialize(window(3), 1, query, 7)
+    for pairs in (2**22, 12):
+        monkeypatch.setattr(masks, "PAIRS", pairs)
+        found = attend(q, k, v, mask=some_mask(query), window=3, backend=backend)
+        torch.testing.assert_close(found, attend(q, k, v, mask=both, backend="reference"), atol=1e-12, rtol=0)
+        alone = attend(q, k, v, mask=window(3), backend="reference")
+        torch.testing.assert_close(attend(q, k, v, window=3, backend=backend), alone, atol=1e-12, rtol=0)
+        assert torch.autograd.grad(found.sum(), q)[0].isfinite().all()

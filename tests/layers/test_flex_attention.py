@@ -12,7 +12,7 @@ from heads import assert_same, heads, some_mask
 
 from companion import Attention, AttentionConfig, KVCache, ModelConfig, PositionConfig, attend
 from companion.config.model import FeedForwardConfig
-from companion.layers.flex_attention import flex_attention
+from companion.layers.kernels.flex import flex_attention
 from companion.layers.masks import both, causal, padding, per_head, strided, window
 
 # PyTorch traces a predicate for flex, and the tests' shape checks cannot be traced: `unchecked`.
@@ -71,7 +71,7 @@ def test_flex_attention_says_what_it_cannot_do():
         flex_attention(q, k, v)
     with torch.no_grad(), pytest.raises(ValueError, match=r"mask has shape \(5, 7\): expected four axes"):
         flex_attention(q, k, v, mask=torch.ones(5, 7, dtype=torch.bool))
-    with torch.no_grad(), pytest.raises(ValueError, match="kv_head=3: expected a divisor of the 4"):
+    with torch.no_grad(), pytest.raises(ValueError, match="kv_head=3: expected a divisor of head=4"):
         flex_attention(q, *heads(kv_head=3)[1:])
 
 
@@ -101,7 +101,7 @@ def test_a_layer_with_a_window_decodes_from_its_cache_as_it_reads_at_once():
 @pytest.mark.parametrize("kv_head", [1, 2, 4])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)])
 def test_the_triton_kernel_equals_sdpa(lengths, kv_head, is_causal, dtype, tolerance):
-    from companion.layers.triton_attention import triton_attention
+    from companion.layers.kernels.triton import triton_attention
 
     q, k, v = (x.cuda().to(dtype) for x in heads(*lengths, kv_head))
     expected = attend(*(x.float() for x in (q, k, v)), causal=is_causal, backend="sdpa")
@@ -129,9 +129,9 @@ def test_the_package_does_not_need_triton():
     script = """
 import sys
 sys.modules["triton"] = None
-import companion, companion.layers.flex_attention
+import companion, companion.layers.kernels.flex
 try:
-    import companion.layers.triton_attention
+    import companion.layers.kernels.triton
 except ImportError as error:
     print(error)
 """

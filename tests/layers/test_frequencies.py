@@ -9,8 +9,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.phi3.modeling_phi3 import apply_rotary_pos_emb as apply_partly
 
 from companion import PositionConfig, RotaryScaling, rotary_angles, rotate
-from companion.layers.frequencies import frequencies, magnitude_of, scaled_frequencies
-from companion.layers.positions import Rotary
+from companion.layers.positions import Rotary, frequencies, magnitude_of, scaled_frequencies
 
 PLACES = torch.arange(7.0)
 # Ours, and the same as released configurations say it.
@@ -149,7 +148,7 @@ def test_without_scaling_or_share_turning_is_rotate_itself():
     rotary, x = Rotary(6), torch.randn(2, 3, 5, 6)
     angles = rotary_angles(torch.arange(5), 6)
     assert torch.equal(rotary.turn(x, rotary.at(torch.arange(5), x.dtype)), rotate(x, angles))
-    with pytest.raises(ValueError, match=r"angles has \(token, pair\) = \(1, 3\): expected \(5, 3\)"):
+    with pytest.raises(ValueError, match=r"angles has shape \(1, 3\): expected \(token, pair\), \(5, 3\)"):
         rotary.turn(x, rotary.at(torch.arange(1), x.dtype))
 
 

@@ -99,12 +99,12 @@ def test_linear_attention_over_padding_alone_is_zero_and_has_no_gradient():
 
 def test_linear_attention_refuses_bad_input(unchecked):
     q, k, v = heads()
-    with pytest.raises(ValueError, match="k has 7 tokens and q has 5"):
+    with pytest.raises(ValueError, match="k has key=7: expected 5"):
         linear_attention(q, k, v, causal=True)
     with pytest.raises(ValueError, match="chunk=0"):
         linear_attention(q, k, v, chunk=0)
     for call in (linear_attention, linear_attention_step):
-        with pytest.raises(ValueError, match="kv_head=3: expected a divisor of the 4"):
+        with pytest.raises(ValueError, match="kv_head=3: expected a divisor of head=4"):
             call(q, *heads(key=5, kv_head=3)[1:])
 
 

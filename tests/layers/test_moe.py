@@ -327,7 +327,7 @@ def test_a_way_that_cannot_serve_is_refused_by_name():
 def test_an_unknown_way_and_an_unknown_gating_are_refused(unchecked):
     with pytest.raises(ValueError, match="experts='fast': expected 'auto'"):
         moe().float()(torch.randn(2, 3, 6), experts="fast")
-    with pytest.raises(ValueError, match="gating='softmax': expected topk_softmax"):
+    with pytest.raises(ValueError, match="gating='softmax': expected 'topk_softmax'"):
         route(torch.randn(2, 5), 2, "softmax")
 
 

@@ -8,10 +8,11 @@ from heads import Largest
 from models import drawn
 
 from companion import AttentionConfig, FeedForwardConfig, KVCache, ModelConfig, PositionConfig, WindowConfig
-from companion.layers import cache as caches
-from companion.layers import chunks
-from companion.layers.cache import columns
+from companion.layers import masks
+from companion.layers import rolling as caches
+from companion.layers.kernels import chunked
 from companion.layers.masks import window
+from companion.layers.rolling import columns
 
 CONFIG = ModelConfig(
     vocab=31,
@@ -215,8 +216,8 @@ def test_a_long_text_makes_no_mask_of_all_pairs_with_a_cache_or_without(monkeypa
             return net(tokens).logits, masked, torch.cat((first.logits, second.logits), 1), second.cache
 
     *expected, _ = outputs()
-    monkeypatch.setattr(chunks, "PAIRS", 20_000)
-    monkeypatch.setattr(chunks, "LEAST", 32)
+    monkeypatch.setattr(masks, "PAIRS", 20_000)
+    monkeypatch.setattr(chunked, "LEAST", 32)
     with Largest() as largest:
         *found, cache = outputs()
     assert largest.numbers < 700 * 400 / 2
@@ -228,6 +229,6 @@ def test_a_long_text_makes_no_mask_of_all_pairs_with_a_cache_or_without(monkeypa
     x = torch.randn(2, 300, 12, dtype=torch.float64, requires_grad=True)
     layer, grads = net.decoder.blocks[0].attention, []
     for pairs in (2**22, 20_000):
-        monkeypatch.setattr(chunks, "PAIRS", pairs)
+        monkeypatch.setattr(masks, "PAIRS", pairs)
         grads.append(torch.autograd.grad(layer(x).square().sum(), x)[0])
     close(*grads)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from companion import attend
 from companion.costs.account import counted_flops
+from companion.layers.kernels.window import sliding_window_attention
 from companion.layers.masks import window
-from companion.layers.window import sliding_window_attention
 
 
 @settings(max_examples=60, deadline=None)

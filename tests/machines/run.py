@@ -33,15 +33,15 @@ NBVAL = ("--nbval", "--nbval-current-env", "--nbval-cell-timeout=600")
 TESTS = {
     "tests: layers": ("tests/layers",),
     "tests: models": (
-        "tests/test_worked_example.py", "tests/test_transformer.py", "tests/test_parity.py", "tests/generation",
-        "tests/files/test_published.py", "tests/files/test_checkpoints.py",
+        "tests/test_worked_example.py", "tests/test_transformer.py", "tests/generation", "tests/families",
+        "tests/files/test_checkpoints.py",
     ),
     "tests: training": (
         "tests/data/test_batches.py", "tests/data/test_packing.py", "tests/training/test_losses.py",
         "tests/training/test_schedule.py", "tests/training/test_fit.py", "tests/training/test_loop.py",
         "tests/training/test_translation.py", "tests/training/test_text.py",
     ),
-    "tests: exercises": ("tests/exercises",),
+    "tests: exercises": ("tests/school/exercises",),
 }  # fmt: skip
 
 

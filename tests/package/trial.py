@@ -4,7 +4,8 @@
     make package TAG=v1.0.0   and whether they are the version of this tag
 
 Nothing of the checkout is used after the build. The commands and the examples are those of the page that the index
-shows, companion/README.md. It needs nothing but Python; pip needs its index.
+shows, companion/README.md, and run with what the models alone need; then comes the extra for the school. It needs
+nothing but Python; pip needs its index.
 """
 
 from __future__ import annotations
@@ -93,8 +94,9 @@ def refuse_other_version(tag: str, version: str) -> None:
         raise Failed(f"tag {tag!r}: expected 'v{version}', as pyproject.toml has version {version}")
 
 
-def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None) -> str:
-    """Run it, print what it was and how long it took, and return what it printed. Raises `Failed` if it fails."""
+def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str] | None = None, exits: int = 0) -> str:
+    """Run it, print what it was and how long it took, and return what it printed. Raises `Failed` unless it ends with
+    the exit code `exits`."""
     start = time.perf_counter()
     words = [str(word) for word in command]
     done = subprocess.run(
@@ -102,7 +104,7 @@ def run(command: Sequence[str | Path], folder: Path, environment: dict[str, str]
     )
     shown = " ".join([Path(words[0]).stem, *(word if "\n" not in word else "..." for word in words[1:])])
     print(f"{time.perf_counter() - start:6.1f} s  {shown}".replace(f"{ROOT}{os.sep}", ""), flush=True)
-    if done.returncode != 0:
+    if done.returncode != exits:
         raise Failed(f"{shown}: exit code {done.returncode}\n{done.stdout}")
     return done.stdout
 
@@ -160,6 +162,12 @@ def trial(wheel: Path, torch: str, page: str, folder: Path) -> None:
     if not set(without) <= OPTIONAL:
         raise Failed(f"{count} modules load, others ask for {without}; expected none but {OPTIONAL}")
     print(f"          {count} modules load; others need {', '.join(without)}, which no plain install brings")
+    translate = [script, "train", "--task", "number-words", "--steps", "2", "--out", "numbers"]
+    said = run(translate, work, user, exits=2)
+    if "this needs num2words, which is not installed: pip install 'executable-transformer[school]'" not in said:
+        raise Failed(f"without the school, companion does not say how to get it, but\n{said}")
+    run([python, "-m", "pip", "install", "--quiet", f"{wheel}[school]"], work, user)
+    run(translate, work, user)
     run([python, "-m", "pip", "install", "--quiet", "mypy"], work, user)
     look(python, work, user)
 

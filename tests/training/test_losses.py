@@ -196,3 +196,19 @@ def test_counted_is_for_a_decoder_and_in_place_of_real() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             model(tokens, **given)
+
+
+def test_a_gradient_is_differentiated_again_or_says_that_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A penalty on the gradient's length: its derivative is right up to a limit, and refused above it."""
+
+    def penalised(logits: torch.Tensor) -> torch.Tensor:
+        targets = torch.tensor([[1, 0, IGNORE], [4, 2, 3]])
+        [first] = torch.autograd.grad(cross_entropy_sum(logits, targets)[0], logits, create_graph=True)
+        return first.square().sum()
+
+    logits = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(penalised, logits)
+    monkeypatch.setattr(losses, "ON_CPU", losses.Limits(whole=29, chunk=10))
+    assert penalised(logits).item() > 0
+    with pytest.raises(RuntimeError, match="cannot be differentiated again.* at most 29 .*got 30"):
+        penalised(logits).backward()

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from companion.generation.decoding import decode
+from companion.generation.passes import decode
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 

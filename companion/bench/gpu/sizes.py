@@ -8,8 +8,8 @@ import torch
 
 from companion.bench.sizes import SIZES, Size
 from companion.config.model import ModelConfig, PositionConfig
-from companion.config.presets import preset
 from companion.costs.chips import Chip
+from companion.families.registry import preset
 
 
 @dataclass(frozen=True)

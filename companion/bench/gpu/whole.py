@@ -20,8 +20,8 @@ from companion.bench.models import drawn
 from companion.bench.timing import synchronize
 from companion.costs import account
 from companion.costs.chips import peak_share, published_chip
-from companion.generation.decoding import BUCKET, decode, evaluating, prefill
 from companion.generation.generate import complete
+from companion.generation.passes import BUCKET, decode, evaluating, prefill
 from companion.generation.sampling import Sampling
 from companion.layers.cache import KVCache
 from companion.training.trainer import Trainer, TrainingConfig

@@ -1,6 +1,6 @@
 """What a published checkpoint's folder holds: the fields of its configuration, and its tensors.
 
-Nothing here knows a layout; the files beside this one do. What becomes of a field is the table of `policy`.
+Nothing here knows a layout; the files of `companion/families` do. What becomes of a field is a row of their tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from companion.files.models import (
     read_config,
     tensor_headers,
 )
-from companion.files.published.policy import Policy, alike, kinds, policies
+from companion.files.published.policy import Policy, alike
 from companion.ground.fields import is_number, shown
 
 ACTIVATIONS = {
@@ -53,15 +53,15 @@ class Became:
 
 
 class Fields:
-    """A published config.json, every field of which goes the way that `policy.TABLE` says.
+    """A published config.json of one kind of model, every field of which goes the way that its `table` says.
 
     Raises `ValueError` for a file that is missing or damaged, or is of another kind of model.
     """
 
-    def __init__(self, folder: Path, kind: str) -> None:
+    def __init__(self, folder: Path, kind: str, table: Mapping[str, Policy]) -> None:
         self.path = folder / CONFIG
         self.given = read_config(folder)
-        self.table = policies(kind)
+        self.table = table
         if self.given.get("model_type") != kind:
             raise self.refuse("model_type", self.given.get("model_type"), repr(kind))
 
@@ -146,7 +146,8 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
             only = " or ".join(map(json.dumps, policy.values))
             if any(alike(value, allowed) for allowed in policy.values):
                 return Became(name, value, "as it must be")
-            why = f"{path}: {name}={shown(value)}: expected {only}, the only value this reader knows how to honour"
+            why = f"{path}: {name}={shown(value)}: expected {only}, "
+            why += policy.note or "the only value this reader knows how to honour"
             return Became(name, value, f"must be {only}", why)
         case "taken":
             return Became(name, value, f"taken: {policy.note}")
@@ -154,18 +155,6 @@ def became_by(path: Path, name: str, value: Any, policy: Policy | None, harm: st
             return Became(name, value, "for writing")
         case _:
             return Became(name, value, f"neutral ({policy.note})")
-
-
-def model_type(folder: Path) -> str | None:
-    """The kind of model that a folder says it holds; `None` for one of companion's own.
-
-    Raises `ValueError` for a kind that is not known here, and as `read_config` does.
-    """
-    config = read_config(folder)
-    kind = config.get("model_type")
-    if "model_type" in config and kind not in kinds():
-        raise ValueError(f"{folder / CONFIG}: model_type={shown(kind)}: expected one of {', '.join(kinds())}, or none")
-    return kind
 
 
 def weight_files(folder: Path) -> dict[str, list[str] | None]:

@@ -79,16 +79,38 @@ class Places:
             self.move(old, "embedding.weight")
             self.move("lm_head.weight", "unembedding.weight")
 
+    def must_be_more_than(self, name: str, count: int) -> None:
+        """Raises `ValueError` where a setting says that there are more of something than there are tensors."""
+        if count > len(self.given):
+            raise_faults(self.folder, [f"{name}={count}, expected fewer than there are tensors"])
+
     def drop(self, computed: Callable[[str], bool]) -> None:
         """Leave out the tensors whose names `computed` accepts: they are made here, not learned."""
         self.given = {name: tensor for name, tensor in self.given.items() if not computed(name)}
 
     def finish(self) -> dict[str, Tensor]:
         """The tensors by our names. Raises `ValueError` with those that are missing and those that were left over."""
+        if cause := self._elsewhere():
+            raise ValueError(f"{self.folder}: {cause}")
         faults = [f"missing {name}" for name in self.missing]
         faults += [f"unexpected {name} {tuple(tensor.shape)}" for name, tensor in self.given.items()]
         raise_faults(self.folder, faults)
         return self.moved
+
+    def _elsewhere(self) -> str | None:
+        """Why nothing is where it should be, if all of it stands there under longer or shorter names."""
+        for wanted in self.missing:
+            if (name := wanted.removeprefix("model.")) in self.given:
+                return (
+                    f"{name} stands there in place of {wanted}: the tensors are those of a model without its head; "
+                    "expected one that has it"
+                )
+            if name := next((name for name in self.given if name.endswith(f".{wanted}")), ""):
+                return (
+                    f"{name} stands there in place of {wanted}: expected no {name.removesuffix(wanted)!r} before it; "
+                    "the tensors are those of a part of another model, such as a text model in one that sees, too"
+                )
+        return None
 
     def _absent(self, name: str) -> None:
         """Note that a tensor is missing; of a thousand the configuration's number of layers is wrong, not the file."""

@@ -1,16 +1,31 @@
-"""The table of fields as values: what becomes of each field of a kind of model."""
+"""What becomes of every field of a published folder: the tables that loading, refusals and `companion inspect` go by.
+
+A row is a field, its policy, and for a reader's eyes where its value goes or who wrote it:
+
+    taken                the value becomes a part of the model; it must be there
+    taken = DEFAULT      the same; a file that leaves it out means DEFAULT
+    must be VALUE        other values would make another function: they are refused; a file may leave it out
+    must equal FIELD     our models have one number for both
+    neutral              says nothing about the function from tokens to logits, or about a text: any value will do
+    writing              says nothing about logits, but how text is made of them: the rows of `WRITING`
+
+A field without a row is refused by name, unless it is null. Each family has its own rows, in its file in
+`companion/families`; they come before those of every release, which stand here, as do the rows of writing: those of
+generation_config.json, or where there is no such file, of config.json.
+
+The versions after a neutral field are those of `transformers` that wrote it, the first and last seen among 2.2, 2.9,
+3.0, 3.5, 4.0, 4.6, 4.10, 4.18, 4.22, 4.26, 4.30, 4.33, 4.36, 4.40, 4.44, 4.46, 4.48, 4.51, 4.53, 4.55, 4.57 and 5.0;
+`on` means that the newest of them does. "By hand" are fields that those who published a model added themselves.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from companion.files.published.table import TABLE
-
-EVERY, WRITING = "every release", "writing"
-"""The parts of the table that are no kind of model."""
+from companion.generation.sampling import Sampling
 
 Kind = Literal["taken", "must be", "must equal", "neutral", "writing"]
 _REQUIRED = object()
@@ -42,38 +57,14 @@ def alike(value: Any, other: Any) -> bool:
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
-@cache
-def policies(kind: str) -> dict[str, Policy]:
-    """The rows of a kind of model, and those of every release that it does not have itself, by field."""
-    parts = _parts()
-    name, own = next((head, rows) for head, rows in parts.items() if head.partition(",")[0] == kind)
-    parent = name.partition(", as ")[2].partition(" but")[0]
-    if parent:
-        return {**policies(parent), **own}
-    return {**{name: Policy(name, "writing") for name in parts[WRITING]}, **parts[EVERY], **own}
-
-
-def writing() -> dict[str, Policy]:
-    """The rows of writing, by field."""
-    return _parts()[WRITING]
-
-
-def kinds() -> tuple[str, ...]:
-    """The kinds of models that can be read, as `model_type` names them."""
-    return tuple(head.partition(",")[0] for head in _parts() if head not in (EVERY, WRITING))
-
-
-@cache
-def _parts() -> dict[str, dict[str, Policy]]:
-    parts: dict[str, dict[str, Policy]] = {}
-    for line in filter(None, TABLE.splitlines()):
-        if not line.startswith(" "):
-            rows = parts.setdefault(line, {})
-            continue
+def rows(table: str) -> dict[str, Policy]:
+    """The policies of a table, a line each, by field."""
+    found = {}
+    for line in filter(str.strip, table.splitlines()):
         name, _, rest = line.strip().partition(" ")
         says, _, note = rest.strip().partition("  ")
-        rows[name] = _row(name, says, note.strip())
-    return parts
+        found[name] = _row(name, says, note.strip())
+    return found
 
 
 def _row(name: str, says: str, note: str) -> Policy:
@@ -85,3 +76,137 @@ def _row(name: str, says: str, note: str) -> Policy:
         return Policy(name, "must equal", note, equals=says[11:], **known)
     assert says in ("taken", "neutral", "writing"), says
     return Policy(name, says, note, **known)  # type: ignore[arg-type]
+
+
+def of_a_family(own: Mapping[str, Policy]) -> dict[str, Policy]:
+    """All rows of a family's config.json: its own, and those of every release that it does not have itself."""
+    return {**{name: Policy(name, "writing") for name in WRITING}, **EVERY, **own}
+
+
+EVERY = rows(
+    """
+    model_type                       neutral                 chooses the reader
+    is_encoder_decoder               must be false
+    architectures                    neutral                 2.9 on; the tensors say which ends there are
+    transformers_version             neutral                 4.6 on
+    torch_dtype                      neutral                 4.10 on; the file's own tensors say it
+    dtype                            neutral                 4.57 on; the file's own tensors say it
+    _name_or_path                    neutral                 3.5 on
+    name_or_path                     neutral                 3.5 on
+    _commit_hash                     neutral                 4.22 on
+    _attn_implementation_autoset     neutral                 4.46 to 4.53
+    attn_implementation              neutral                 4.36 on
+    _experts_implementation          neutral                 5.0 on
+    use_cache                        neutral                 2.9 on
+    initializer_range                neutral                 2.2 on
+    gradient_checkpointing           neutral                 3.0 to 4.57
+    chunk_size_feed_forward          neutral                 3.5 on; the same sums in pieces
+    torchscript                      neutral                 2.2 to 4.57
+    use_bfloat16                     neutral                 2.2 to 4.57; TensorFlow's
+    tf_legacy_loss                   neutral                 4.22 to 4.57; TensorFlow's
+    xla_device                       neutral                 2.9 to 4.53
+    output_past                      neutral                 2.2
+    output_attentions                neutral                 2.2 on
+    output_hidden_states             neutral                 2.2 on
+    return_dict                      neutral                 3.5 on
+    finetuning_task                  neutral                 2.2 to 4.57
+    task_specific_params             neutral                 2.9 to 4.57; for pipelines
+    tokenizer_class                  neutral                 3.5 to 4.57
+    problem_type                     neutral                 4.6 on
+    id2label                         neutral                 2.9 on
+    label2id                         neutral                 2.9 on
+    num_labels                       neutral                 2.2 to 4.53
+    _num_labels                      neutral                 2.9 to 3.0, as a property
+    classifier_dropout               neutral                 4.6 on; of heads that are not read
+    bos_token_id                     writing
+    eos_token_id                     writing
+    pad_token_id                     writing
+    sep_token_id                     neutral                 3.5 to 4.57
+    unk_token_id                     neutral                 by hand
+    pruned_heads                     must be {}
+    tie_encoder_decoder              must be false
+    add_cross_attention              must be false
+    cross_attention_hidden_size      must be null
+    prefix                           must be null or ""
+    """
+)
+"""Fields of every release."""
+
+WRITING = rows(
+    """
+    bos_token_id                     taken = null            what a decoder's text begins with
+    decoder_start_token_id           taken = null            what a translation begins with
+    eos_token_id                     taken = null            what ends a text; one, or several
+    pad_token_id                     taken = null            what fills up a batch; nothing here needs it
+    do_sample                        taken = false           draw, or take the most probable token
+    num_beams                        taken = 1               beam_search(width)
+    length_penalty                   taken = 1.0             beam_search(length_penalty)
+    early_stopping                   taken = false           beam_search(early_stopping)
+    max_new_tokens                   taken = null            most tokens to write
+    max_length                       taken = 20              the same, with those before; 20: nobody says
+    min_new_tokens                   taken = null            Rules.min_new_tokens
+    min_length                       taken = 0               the same, with those before: of translators alone
+    repetition_penalty               taken = 1.0             Rules.repetition_penalty
+    no_repeat_ngram_size             taken = 0               Rules.no_repeat
+    bad_words_ids                    taken = null            Rules.never; single tokens
+    suppress_tokens                  taken = null            Rules.never
+    forced_eos_token_id              taken = null            Rules.last
+    renormalize_logits               taken = false           Rules.renormalised
+    stop_strings                     taken = null            texts that end a text; one, or several
+    begin_suppress_tokens            must be null or []
+    forced_bos_token_id              must be null
+    forced_decoder_ids               must be null or []
+    force_words_ids                  must be null or []
+    constraints                      must be null or []
+    sequence_bias                    must be null or {} or []
+    typical_p                        must be 1.0 or null
+    epsilon_cutoff                   must be 0.0 or null
+    eta_cutoff                       must be 0.0 or null
+    top_h                            must be null
+    encoder_repetition_penalty       must be 1.0 or null
+    encoder_no_repeat_ngram_size     must be 0 or null
+    exponential_decay_length_penalty must be null
+    diversity_penalty                must be 0.0 or null
+    num_beam_groups                  must be 1 or null
+    penalty_alpha                    must be null or 0.0
+    guidance_scale                   must be null or 1.0
+    dola_layers                      must be null
+    watermarking_config              must be null
+    token_healing                    must be false or null
+    remove_invalid_values            must be false or null
+    num_return_sequences             must be 1 or null
+    max_time                         must be null
+    use_mtp                          must be null or false
+    generation_kwargs                must be {} or null
+    use_cache                        neutral                 4.26 on
+    cache_implementation             neutral                 4.40 on
+    cache_config                     neutral                 4.44 on
+    max_cache_len                    neutral                 5.0 on
+    return_legacy_cache              neutral                 4.44 to 4.57
+    output_attentions                neutral                 4.26 on
+    output_hidden_states             neutral                 4.26 on
+    output_scores                    neutral                 4.26 on
+    output_logits                    neutral                 4.40 on
+    return_dict_in_generate          neutral                 4.26 on
+    low_memory                       neutral                 4.33 on
+    compile_config                   neutral                 4.48 on
+    disable_compile                  neutral                 4.51 on
+    prefill_chunk_size               neutral                 4.51 on
+    continuous_batching_config       neutral                 5.0 on
+    is_assistant                     neutral                 5.0 on; the next seven: the same text in fewer steps
+    num_assistant_tokens             neutral                 4.36 on
+    num_assistant_tokens_schedule    neutral                 4.36 on
+    assistant_confidence_threshold   neutral                 4.46 on
+    assistant_early_exit             neutral                 4.48 on
+    assistant_lookbehind             neutral                 4.48 on
+    target_lookbehind                neutral                 4.48 on
+    assistant_ensemble_weight        neutral                 5.0 on
+    speculation_type                 neutral                 5.0 on
+    prompt_lookup_num_tokens         neutral                 4.40 on
+    max_matching_ngram_size          neutral                 4.40 on
+    _from_model_config               neutral                 4.26 on
+    _commit_hash                     neutral                 4.26 on
+    transformers_version             neutral                 4.26 on
+    """
+) | {f.name: Policy(f.name, "taken", f"Sampling.{f.name}", default=f.metadata["left_out"]) for f in fields(Sampling)}
+"""Fields that say how text is made. What a file means that leaves one out is what the released code does then."""

@@ -1,25 +1,30 @@
 """What a published folder says of writing: its special tokens, and its settings of generation (lessons 10 and 13).
 
-What becomes of each field stands under "writing" in the table of `companion.files.published.table`.
+What becomes of each field stands in the table `WRITING` of `companion.files.published.policy`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_type_hints
 
 from companion.files.models import CONFIG, read_config
 from companion.files.published.folder import Became, became_by
-from companion.files.published.policy import writing
+from companion.files.published.policy import WRITING
+from companion.generation.beam import Search
+from companion.generation.constraints import Rules
+from companion.generation.sampling import Sampling, released
 from companion.ground.fields import is_number, shown
+from companion.ground.quantities import require_limits
 
 GENERATION = "generation_config.json"
 IDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 """Fields that are read from config.json where the other file leaves them out."""
 UNSAID = 20
-"""A longest text that nobody chose: version 4 of `transformers` put it where nothing was said."""
+"""A longest text that nobody chose: `transformers` takes it where nothing was said, and version 4 wrote it down. It is
+the one default that is not taken here: a prompt of 20 tokens would leave no room to go on."""
 
 
 @dataclass(frozen=True)
@@ -29,46 +34,34 @@ class SpecialTokens:
     start:  what the decoder begins with: an encoder-decoder's start token, or a decoder's; `None` if there is none.
     stop:   what ends a text.
     pad:    what fills up a batch.
-    never:  what must not be written.
-    last:   what the last permitted token must be if the text has not ended by then; `None`: anything.
     """
 
     start: int | None = None
     stop: frozenset[int] = frozenset()
     pad: int | None = None
-    never: frozenset[int] = frozenset()
-    last: int | None = None
 
 
 @dataclass(frozen=True)
 class Writing:
-    """What a folder says of writing; of `None` it says nothing.
+    """How a model writes, where nobody says otherwise: what its folder says, and for the rest what the released code
+    (`transformers`) does.
 
-    special:             ids with a meaning.
-    draws:               whether a token is drawn, or the most probable one taken.
-    temperature, top_k, top_p, min_p:  as `companion.generation.sampling.Sampling` has them.
-    beams:               1: no search.
-    length_penalty, early_stopping:    of the search, as `companion.generation.beam.beam_search` has them.
-    most, longest:       tokens to write at most; the same, those before it counted.
-    min_new_tokens, repetition_penalty, no_repeat, renormalised:  as `companion.generation.rules.Rules` has them.
-    stop_strings:        texts that end a text.
+    special:        ids with a meaning.
+    draws:          whether a token is drawn, or the most probable one taken.
+    sampling:       what a token is drawn from, if one is.
+    rules:          which tokens may come when.
+    search:         a beam search, where its width is more than 1.
+    most, longest:  tokens to write at most; the same, those before it counted; `None`: nobody says.
+    stop_strings:   texts that end a text.
     """
 
     special: SpecialTokens = SpecialTokens()
-    draws: bool | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    beams: int = 1
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
+    draws: bool = False
+    sampling: Sampling = field(default_factory=released)
+    rules: Rules = field(default_factory=Rules)
+    search: Search = field(default_factory=lambda: Search(1))
     most: int | None = None
     longest: int | None = None
-    min_new_tokens: int = 0
-    repetition_penalty: float = 1.0
-    no_repeat: int = 0
-    renormalised: bool = False
     stop_strings: tuple[str, ...] = ()
 
 
@@ -83,22 +76,27 @@ def said_of_writing(folder: Path) -> tuple[Path, dict[str, Any]]:
     Raises `ValueError` for a damaged file.
     """
     config = read_config(folder)
-    known = writing()
     if not (folder / GENERATION).is_file():
-        return folder / CONFIG, {name: value for name, value in config.items() if name in known}
+        return folder / CONFIG, {name: value for name, value in config.items() if name in WRITING}
     said = read_config(folder, GENERATION)
     ids = {name: config[name] for name in IDS if name in config and said.get(name) is None}
     return folder / GENERATION, {**said, **ids}
 
 
+def left_out(folder: Path) -> dict[str, Any]:
+    """The settings that decide a text and that a folder leaves out, with what that means by the released code."""
+    _, said = said_of_writing(folder)
+    taken = (policy for name, policy in WRITING.items() if policy.kind == "taken" and name != "max_length")
+    return {one.name: one.default for one in taken if said.get(one.name) is None and one.default is not None}
+
+
 def became_writing(folder: Path) -> list[Became]:
     """What every field of the file that says how to write became. Raises `ValueError` for a damaged file."""
     path, said = said_of_writing(folder)
-    known = writing()
     found = []
     for name, value in said.items():
-        end = became_by(path, name, value, known.get(name), "it may change what is written")
-        if end.refused is None and value is not None and name in _CHECKS:
+        end = became_by(path, name, value, WRITING.get(name), "it may change what is written")
+        if end.refused is None and value is not None and (name in _CHECKS or name in _OF_SAMPLING):
             try:
                 _checked(path, name, value)
             except ValueError as error:
@@ -120,11 +118,10 @@ def read_writing(folder: str | Path, vocab: int | None = None) -> Writing:
         if end.refused is not None:
             raise ValueError(end.refused)
     path, said = said_of_writing(folder)
-    table = writing()
 
     def take(name: str) -> Any:
         value = said.get(name)
-        return table[name].default if value is None else _checked(path, name, value)
+        return WRITING[name].default if value is None else _checked(path, name, value)
 
     translates = bool(read_config(folder).get("is_encoder_decoder"))
     start = "decoder_start_token_id" if translates else "bos_token_id"
@@ -145,27 +142,20 @@ def read_writing(folder: str | Path, vocab: int | None = None) -> Writing:
             raise ValueError(f"{path}: {name}: {wrong[0]}: expected a token id from 0 to {vocab - 1}")  # type: ignore[operator]
     longest = take("max_length")
     return Writing(
-        SpecialTokens(
-            start=take(start),
-            stop=frozenset(stop),
-            pad=take("pad_token_id"),
-            never=frozenset(never),
-            last=last[0] if last else None,
-        ),
+        SpecialTokens(start=take(start), stop=frozenset(stop), pad=take("pad_token_id")),
         draws=take("do_sample"),
-        temperature=take("temperature"),
-        top_k=take("top_k") or None,
-        top_p=take("top_p"),
-        min_p=take("min_p"),
-        beams=take("num_beams"),
-        length_penalty=take("length_penalty"),
-        early_stopping=take("early_stopping"),
+        sampling=Sampling(**{rule.name: take(rule.name) for rule in fields(Sampling)}),
+        rules=Rules(
+            never=never,
+            min_new_tokens=max(least, shortest - 1),
+            last=last[0] if last else None,
+            repetition_penalty=take("repetition_penalty"),
+            no_repeat=take("no_repeat_ngram_size"),
+            renormalised=take("renormalize_logits"),
+        ),
+        search=Search(take("num_beams"), take("length_penalty"), take("early_stopping")),
         most=take("max_new_tokens"),
         longest=None if longest == UNSAID else longest,
-        min_new_tokens=max(least, shortest - 1),
-        repetition_penalty=take("repetition_penalty"),
-        no_repeat=take("no_repeat_ngram_size"),
-        renormalised=take("renormalize_logits"),
         stop_strings=tuple(take("stop_strings") or ()),
     )
 
@@ -199,17 +189,12 @@ def _between(least: float, most: float) -> Callable[[object], bool]:
     return lambda value: is_number(value) and least <= value <= most
 
 
-_TINY = 1e-300
 _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "bos_token_id": (_one_or_several, "a token id"),
     "decoder_start_token_id": (_is_id, "a token id"),
     "eos_token_id": (_one_or_several, "token ids"),
     "pad_token_id": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
     "do_sample": (lambda value: isinstance(value, bool), "true or false"),
-    "temperature": (_between(0, 1e30), "a number >= 0"),
-    "top_k": (_is_whole, "a whole number >= 0"),
-    "top_p": (_between(_TINY, 1), "a probability above 0 and at most 1"),
-    "min_p": (_between(0, 1), "a number from 0 to 1"),
     "num_beams": (lambda value: _is_whole(value, 1), "a whole number >= 1"),
     "length_penalty": (is_number, "a finite number"),
     "early_stopping": (lambda value: isinstance(value, bool) or value == "never", "true, false or 'never'"),
@@ -225,11 +210,18 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "renormalize_logits": (lambda value: isinstance(value, bool), "true or false"),
     "stop_strings": (_texts, "a text, or a list of texts, none of them empty"),
 }
-"""What a field that is taken may be, and the words for it."""
+"""What a field that is taken may be, and the words for it; those of `Sampling` have their limits there."""
+_OF_SAMPLING = get_type_hints(Sampling, include_extras=True)
 
 
 def _checked(path: Path, name: str, value: Any) -> Any:
     """The value; one id or text where several may stand as a list. Raises `ValueError` for what cannot be."""
+    if name in _OF_SAMPLING:
+        try:
+            require_limits(name, value, _OF_SAMPLING[name])
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        return value
     fits, expected = _CHECKS[name]
     single = name in ("bos_token_id", "forced_eos_token_id") and isinstance(value, list) and len(value) != 1
     if not fits(value) or single:

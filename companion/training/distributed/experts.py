@@ -14,11 +14,12 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from companion.layers.moe import Experts, Local, MoE, RoutingStats
-from companion.layers.visits import Reordered, by_expert
+from companion.layers.experts import Reordered, Way, by_expert
+from companion.layers.moe import Here, MoE
+from companion.layers.routing import RoutingStats
 
 
-class Spread(Local):
+class Spread(Here):
     """Tokens are spread over processes, and every process has all experts: places are given out over all tokens.
 
     rows_of_all:  the rows of the micro-batch at work of all processes, from this one's. A collective.
@@ -57,7 +58,7 @@ class Exchanged(Spread):
         tokens: Float[Tensor, "row d_model"],
         chosen: Int[Tensor, "row top_k"],
         kept: Bool[Tensor, "*batch top_k"] | None,
-        experts: Experts,
+        way: Way,
     ) -> Float[Tensor, "row top_k d_model"]:
         group, number = self.group, moe.config.experts
         expert, order, inverse = by_expert(chosen, kept, number)
@@ -70,7 +71,7 @@ class Exchanged(Spread):
         arrived = _Exchange.apply(rows[: sum(sent)], sent, received, group)
         experts_here = torch.arange(incoming.shape[1], device=expert.device).repeat(group.size())
         expert_of_row = experts_here.repeat_interleave(incoming.flatten(), output_size=sum(received))
-        answers = super().answers(moe, arrived, expert_of_row[:, None], None, experts)[:, 0]
+        answers = super().answers(moe, arrived, expert_of_row[:, None], None, way)[:, 0]
         back = _Exchange.apply(answers, received, sent, group)
         back = torch.cat([back, back.new_zeros(len(rows) - len(back), back.shape[1])])
         return Reordered.apply(back, inverse, order, 1).view(*chosen.shape, -1)

@@ -15,9 +15,10 @@ import torch
 from companion.config.model import ModelConfig
 from companion.training.distributed.parallel import Parallel
 from companion.training.losses import Batch, Loss
+from companion.training.plan import TrainingConfig
 from companion.training.precision import derived_seed
 from companion.training.settings import Settings
-from companion.training.trainer import Trainer, TrainingConfig
+from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
 
@@ -154,20 +155,8 @@ class Task(ABC):
         moe, balance_loss = self.config.moe, settings.balance_loss
         if balance_loss is None:
             balance_loss = 0.0 if moe is None or moe.balanced else 0.01
-        config = TrainingConfig(
-            updates=updates,
-            accumulate=settings.accumulate,
-            learning_rate=settings.learning_rate,
-            schedule=settings.schedule,
-            warmup=settings.warmup,
-            weight_decay=settings.weight_decay,
-            betas=(0.9, settings.beta2),
-            clip=settings.clip,
-            seed=derived_seed(settings.seed, 3),
-            balance_loss=balance_loss,
-            z_loss=settings.z_loss,
-            bias_rate=settings.bias_rate,
-        )
+        own = settings.learning() | {"seed": derived_seed(settings.seed, 3)}
+        config = TrainingConfig(updates, balance_loss=balance_loss, **own)
         return Trainer(
             model,
             self.batches,

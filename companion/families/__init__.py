@@ -1,0 +1,9 @@
+"""Published models, a file for each family: its fields, its tensors' names, what it refuses, its releases by name.
+
+llama      LLaMA; its kin take from it what they share: mistral (and Mixtral), qwen, gemma, olmo, smollm
+gpt2, bert, marian
+original   the transformer of 2017, of which there are no weights
+registry   finds all these, and a preset by its name
+pretrained loads whatever a folder, or a name on a hub, holds
+inspected  a folder looked into, field by field
+"""

@@ -1,0 +1,136 @@
+"""BERT (Devlin et al. 2019), as published, an encoder, post-norm: fields, tensors and releases (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+    PositionConfig,
+)
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+    from companion.files.published.places import Places
+
+FIELDS = rows(
+    """
+    vocab_size                       taken                   vocab
+    hidden_size                      taken                   d_model
+    num_hidden_layers                taken                   layers
+    num_attention_heads              taken                   attention.heads
+    intermediate_size                taken                   feed_forward.d_ff
+    max_position_embeddings          taken                   context
+    type_vocab_size                  taken = 2               embedding.segments
+    hidden_act                       taken = "gelu"          feed_forward.activation
+    layer_norm_eps                   taken = 1e-12           norm.eps
+    hidden_dropout_prob              taken = 0.1             dropout
+    attention_probs_dropout_prob     must equal hidden_dropout_prob = 0.1
+    tie_word_embeddings              must be true
+    is_decoder                       must be false
+    position_embedding_type          must be "absolute"
+    directionality                   neutral                 by hand
+    pooler_fc_size                   neutral                 by hand
+    pooler_num_attention_heads       neutral                 by hand
+    pooler_num_fc_layers             neutral                 by hand
+    pooler_size_per_head             neutral                 by hand
+    pooler_type                      neutral                 by hand
+    """
+)
+
+
+def _rename(name: str) -> str:
+    """Without a head, names have no prefix; the first releases call a norm's gain and bias gamma and beta."""
+    name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
+    return name.replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
+    """The tensors say which of its ends the file has: the masked-token head, the pooler, the classifier of sentence
+    pairs. Without a masked-token head, logits are products with the table of tokens."""
+    pooled = any(name.startswith("pooler.") for name in given)
+    classifier = given.get("cls.seq_relationship.weight")
+    if classifier is not None and classifier.ndim != 2:
+        raise ValueError(f"cls.seq_relationship.weight is {tuple(classifier.shape)}: expected (class, d_model)")
+    return ModelConfig(
+        vocab=fields.take("vocab_size"),
+        d_model=fields.take("hidden_size"),
+        layers=fields.take("num_hidden_layers"),
+        context=fields.take("max_position_embeddings"),
+        attention=AttentionConfig(heads=fields.take("num_attention_heads"), bias=True),
+        feed_forward=FeedForwardConfig(
+            d_ff=fields.take("intermediate_size"), activation=fields.activation("hidden_act"), bias=True
+        ),
+        positions=PositionConfig("learned"),
+        norm=NormConfig("layer", "post", eps=fields.small("layer_norm_eps")),
+        embedding=EmbeddingConfig(
+            norm=True,
+            segments=fields.take("type_vocab_size"),
+            head="masked" if any(name.startswith("cls.predictions.") for name in given) else "linear",
+            pooled=pooled,
+            classes=0 if classifier is None or not pooled else classifier.shape[0],
+        ),
+        stack="encoder",
+        dropout=fields.take("hidden_dropout_prob"),
+    )
+
+
+def _place(places: Places, config: ModelConfig) -> None:
+    places.drop(lambda name: name == "embeddings.position_ids")
+    places.same(["embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"], "embedding.weight")
+    places.move("embeddings.position_embeddings.weight", "positions.weight")
+    places.move("embeddings.token_type_embeddings.weight", "segments.weight")
+    places.pairs("embeddings.LayerNorm", "embedding_norm")
+    for layer in range(config.layers):
+        old, new = f"encoder.layer.{layer}", f"encoder.blocks.{layer}"
+        for name in ("query", "key", "value"):
+            places.pairs(f"{old}.attention.self.{name}", f"{new}.attention.{name}")
+        places.pairs(f"{old}.attention.output.dense", f"{new}.attention.output")
+        places.pairs(f"{old}.attention.output.LayerNorm", f"{new}.attention_norm")
+        places.pairs(f"{old}.intermediate.dense", f"{new}.feed_forward.inner")
+        places.pairs(f"{old}.output.dense", f"{new}.feed_forward.outer")
+        places.pairs(f"{old}.output.LayerNorm", f"{new}.feed_forward_norm")
+    if config.embedding.head == "masked":
+        places.same(["cls.predictions.bias", "cls.predictions.decoder.bias"], "head_bias")
+        places.pairs("cls.predictions.transform.dense", "transform.dense")
+        places.pairs("cls.predictions.transform.LayerNorm", "transform.norm")
+    if config.embedding.pooled:
+        places.pairs("pooler.dense", "pooler.dense")
+    if config.embedding.classes:
+        places.pairs("cls.seq_relationship", "classifier")
+
+
+FAMILIES = (Family("bert", FIELDS, _config, _place, _rename, writes=False),)
+
+
+def _bert(d_model: int, layers: int, heads: int) -> ModelConfig:
+    """Devlin et al. 2019, uncased, as it was pretrained: with its head for masked tokens, its pooler and the classifier
+    of sentence pairs. The encoder and the pooler alone are `head="linear", classes=0`."""
+    return ModelConfig(
+        vocab=30522,
+        d_model=d_model,
+        layers=layers,
+        context=512,
+        attention=AttentionConfig(heads=heads, bias=True),
+        feed_forward=FeedForwardConfig(d_ff=4 * d_model, activation="gelu", bias=True),
+        positions=PositionConfig("learned"),
+        norm=NormConfig("layer", "post", eps=1e-12),
+        embedding=EmbeddingConfig(norm=True, segments=2, head="masked", pooled=True, classes=2),
+        stack="encoder",
+        dropout=0.1,
+    )
+
+
+PRESETS = {
+    "bert-base": Preset(2018, 110_106_428, _bert(768, 12, 12), taught=True),
+    "bert-large": Preset(2018, 336_226_108, _bert(1024, 24, 16), taught=True),
+}

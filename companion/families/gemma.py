@@ -1,0 +1,136 @@
+"""Gemma 2 and 3 (Gemma Team 2024 and 2025), as published: LLaMA with norms on both sides and windows (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+    PositionConfig,
+    WindowConfig,
+)
+from companion.families import llama
+from companion.families.llama import configuration, layers_of, said
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.files.published.rope import GLOBAL, LOCAL, layer_types
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+
+OF_GEMMA2 = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 4               attention.kv_heads
+    head_dim                         taken = 256             attention.d_head
+    hidden_activation                taken = "gelu_pytorch_tanh"  feed_forward.activation, of the gate
+    hidden_act                       must equal hidden_activation
+    query_pre_attn_scalar            taken = 256             attention.score_width
+    attn_logit_softcapping           taken = 50.0            attention.score_cap
+    final_logit_softcapping          taken = 30.0            embedding.logit_cap
+    sliding_window                   taken = 4096            attention.window.width
+    layer_types                      taken = null            attention.window.pattern; null: every second is global
+    tie_word_embeddings              taken = true            embedding.tied
+    mlp_bias                         must be false
+    use_bidirectional_attention      must be false or null
+    cache_implementation             neutral                 4.44 to 4.51
+    """
+)
+
+OF_GEMMA3 = OF_GEMMA2 | rows(
+    """
+    rope_theta                       taken = 1000000.0       positions.base
+    rope_local_base_freq             taken = 10000.0         attention.window.base
+    attn_logit_softcapping           must be null
+    final_logit_softcapping          taken = null            embedding.logit_cap
+    layer_types                      taken = null            attention.window.pattern; 4.53 on
+    sliding_window_pattern           taken = 6               attention.window.pattern: one in so many is global; 4.51
+    _sliding_window_pattern          must equal sliding_window_pattern
+    """
+)
+
+
+def _gemma2(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    return _gemma(fields, [LOCAL if layer % 2 == 0 else GLOBAL for layer in range(layers_of(fields))])
+
+
+def _gemma3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    every = fields.take("sliding_window_pattern")
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise fields.refuse("sliding_window_pattern", every, "a whole number >= 1")
+    config = _gemma(fields, [LOCAL if (layer + 1) % every else GLOBAL for layer in range(layers_of(fields))])
+    return config.with_(attention=replace(config.attention, qk_norm="head"))
+
+
+def _gemma(fields: Fields, usual: Sequence[str]) -> ModelConfig:
+    config, width = configuration(fields, layer_types(fields, usual)), fields.take("query_pre_attn_scalar")
+    if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= 10**6:
+        raise fields.refuse("query_pre_attn_scalar", width, "a whole number from 1 to 1,000,000")
+    return config.with_(
+        attention=replace(config.attention, score_width=width, score_cap=said(fields, "attn_logit_softcapping")),
+        norm=replace(config.norm, placement="both", unit_offset=True),
+        embedding=replace(
+            config.embedding, scaled=True, rounded=True, logit_cap=fields.take("final_logit_softcapping")
+        ),
+    )
+
+
+FAMILIES = (
+    Family("gemma2", OF_GEMMA2, _gemma2, llama.place),
+    Family("gemma3_text", OF_GEMMA3, _gemma3, llama.place),
+)
+
+
+def _like_gemma(
+    d_model: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    d_ff: int,
+    *,
+    vocab: int,
+    context: int,
+    attention: AttentionConfig,
+    positions: PositionConfig,
+    logit_cap: float | None = None,
+) -> ModelConfig:
+    """Gemma Team 2024 (Gemma 2) and 2025 (Gemma 3)."""
+    return ModelConfig(
+        vocab=vocab,
+        d_model=d_model,
+        layers=layers,
+        context=context,
+        attention=replace(attention, heads=heads, kv_heads=kv_heads, d_head=256, score_width=256.0),
+        feed_forward=FeedForwardConfig(d_ff=d_ff, activation="geglu_tanh"),
+        positions=positions,
+        norm=NormConfig("rms", "both", eps=1e-6, unit_offset=True),
+        embedding=EmbeddingConfig(tied=True, scaled=True, rounded=True, logit_cap=logit_cap),
+    )
+
+
+_THIRD: dict[str, Any] = {
+    "vocab": 262144,
+    "context": 32768,
+    "attention": AttentionConfig(1, qk_norm="head", window=WindowConfig(512, (True,) * 5 + (False,), base=10000.0)),
+    "positions": PositionConfig("rotary", base=1e6, layout="half"),
+}
+PRESETS = {
+    "gemma-2-2b": Preset(
+        2024,
+        2_614_341_888,
+        _like_gemma(
+            2304, 26, 8, 4, 9216, vocab=256000, context=8192, logit_cap=30.0,
+            attention=AttentionConfig(1, score_cap=50.0, window=WindowConfig(4096, (True, False))),
+            positions=PositionConfig("rotary", layout="half"),
+        ),
+    ),
+    "gemma-3-270m": Preset(2025, 268_098_176, _like_gemma(640, 18, 4, 1, 2048, **_THIRD)),
+    "gemma-3-1b": Preset(2025, 999_885_952, _like_gemma(1152, 26, 4, 1, 6912, **_THIRD)),
+}  # fmt: skip

@@ -1,0 +1,126 @@
+"""GPT-2 (Radford et al. 2019), as published, and its kin: fields, tensors and releases (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+    PositionConfig,
+)
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.ground.fields import require_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+    from companion.files.published.places import Places
+
+FIELDS = rows(
+    """
+    vocab_size                       taken                   vocab
+    n_embd                           taken                   d_model
+    n_layer                          taken                   layers
+    n_head                           taken                   attention.heads
+    n_positions                      taken                   context
+    n_ctx                            must equal n_positions
+    n_inner                          taken = null            feed_forward.d_ff; null: 4 d_model
+    activation_function              taken = "gelu_new"      feed_forward.activation
+    layer_norm_epsilon               taken = 1e-05           norm.eps
+    resid_pdrop                      taken = 0.1             dropout
+    embd_pdrop                       must equal resid_pdrop = 0.1
+    attn_pdrop                       must equal resid_pdrop = 0.1
+    tie_word_embeddings              taken = true            embedding.tied
+    scale_attn_weights               must be true
+    scale_attn_by_inverse_layer_idx  must be false
+    reorder_and_upcast_attn          must be false
+    is_decoder                       neutral                 2.2 to 4.57; it always is one
+    summary_type                     neutral                 2.2 on; of a head that is not read
+    summary_use_proj                 neutral                 2.2 on
+    summary_activation               neutral                 2.2 on
+    summary_proj_to_labels           neutral                 2.2 on
+    summary_first_dropout            neutral                 2.2 on
+    """
+)
+
+
+def _rename(name: str) -> str:
+    """The first release has neither the prefix nor a head."""
+    return name.removeprefix("transformer.")
+
+
+def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    d_model, d_ff = fields.take("n_embd"), fields.take("n_inner")
+    require_whole("d_model", d_model)
+    return ModelConfig(
+        vocab=fields.take("vocab_size"),
+        d_model=d_model,
+        layers=fields.take("n_layer"),
+        context=fields.take("n_positions"),
+        attention=AttentionConfig(heads=fields.take("n_head"), bias=True),
+        feed_forward=FeedForwardConfig(
+            d_ff=4 * d_model if d_ff is None else d_ff,
+            activation=fields.activation("activation_function"),
+            bias=True,
+        ),
+        positions=PositionConfig("learned"),
+        norm=NormConfig("layer", eps=fields.small("layer_norm_epsilon")),
+        embedding=EmbeddingConfig(tied=fields.take("tie_word_embeddings")),
+        dropout=fields.take("resid_pdrop"),
+    )
+
+
+def _place(places: Places, config: ModelConfig) -> None:
+    """Matrices are stored (in, out), the transpose of `nn.Linear`'s, and query, key and value are one. The first
+    release keeps its causal mask as a tensor."""
+    places.drop(lambda name: name.endswith((".attn.bias", ".attn.masked_bias")))
+    places.vocabulary("wte.weight", tied=config.embedding.tied)
+    places.move("wpe.weight", "positions.weight")
+    for layer in range(config.layers):
+        old, new = f"h.{layer}", f"decoder.blocks.{layer}"
+        places.pairs(f"{old}.ln_1", f"{new}.attention_norm")
+        places.pairs(f"{old}.ln_2", f"{new}.feed_forward_norm")
+        for part in ("weight", "bias"):
+            names = [f"{new}.attention.{name}.{part}" for name in ("query", "key", "value")]
+            places.move(f"{old}.attn.c_attn.{part}", *names, transpose=True)
+            places.move(f"{old}.attn.c_proj.{part}", f"{new}.attention.output.{part}", transpose=True)
+            places.move(f"{old}.mlp.c_fc.{part}", f"{new}.feed_forward.inner.{part}", transpose=True)
+            places.move(f"{old}.mlp.c_proj.{part}", f"{new}.feed_forward.outer.{part}", transpose=True)
+    places.pairs("ln_f", "decoder.norm")
+
+
+FAMILIES = (Family("gpt2", FIELDS, _config, _place, _rename),)
+
+
+def _gpt(d_model: int, layers: int, heads: int, *, context: int = 1024, dropout: float = 0.1) -> ModelConfig:
+    """Radford et al. 2019; Brown et al. 2020. (GPT-3's every second layer attends sparsely, which changes no count;
+    here all attend densely.)"""
+    return ModelConfig(
+        vocab=50257,
+        d_model=d_model,
+        layers=layers,
+        context=context,
+        attention=AttentionConfig(heads=heads, bias=True),
+        feed_forward=FeedForwardConfig(d_ff=4 * d_model, activation="gelu_tanh", bias=True),
+        positions=PositionConfig("learned"),
+        norm=NormConfig("layer", eps=1e-5),
+        embedding=EmbeddingConfig(tied=True),
+        dropout=dropout,
+    )
+
+
+PRESETS = {
+    "gpt2": Preset(2019, 124_439_808, _gpt(768, 12, 12), taught=True),
+    "gpt2-medium": Preset(2019, 354_823_168, _gpt(1024, 24, 16), taught=True),
+    "gpt2-large": Preset(2019, 774_030_080, _gpt(1280, 36, 20), taught=True),
+    "gpt2-xl": Preset(2019, 1_557_611_200, _gpt(1600, 48, 25), taught=True),
+    "distilgpt2": Preset(2019, 81_912_576, _gpt(768, 6, 12)),
+    "gpt3-175b": Preset(2020, 174_604_259_328, _gpt(12288, 96, 96, context=2048, dropout=0.0), taught=True),
+}

@@ -1,0 +1,109 @@
+"""A folder looked into, field by field, before anything is made of it: what each became, and what would be refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from companion.config.model import ModelConfig
+from companion.families.pretrained import family_of, load_pretrained
+from companion.files.models import CONFIG, plain_dtype, read_config
+from companion.files.published.family import Family
+from companion.files.published.folder import Became, Fields, load_published, weight_files
+from companion.files.published.writing import Writing, became_writing, left_out, read_writing, said_of_writing
+from companion.ground.fields import shown
+
+
+@dataclass
+class Inspection:
+    """What a folder holds.
+
+    family:   of the model; `None` for one of companion's own.
+    fields:   of config.json; `usual` are those that it leaves out, with what that means.
+    config:   of the model; `None` where there is none that could be made.
+    tensors:  how many there are of each dtype.
+    files:    how many they lie in.
+    source:   the file that says how to write, and `rules` what each of its fields became; `unsaid` are those that it
+              leaves out, with what the released code does then.
+    writing:  how the model writes; `None` for one that does not, or where it is refused.
+    refused:  why the folder cannot be read as it is, one sentence each.
+    """
+
+    family: Family | None
+    fields: list[Became] = field(default_factory=list)
+    usual: dict[str, Any] = field(default_factory=dict)
+    config: ModelConfig | None = None
+    tensors: Counter[str] = field(default_factory=Counter)
+    files: int = 0
+    source: str = ""
+    rules: list[Became] = field(default_factory=list)
+    unsaid: dict[str, Any] = field(default_factory=dict)
+    writing: Writing | None = None
+    refused: list[str] = field(default_factory=list)
+
+
+def inspect(folder: str | Path) -> Inspection:
+    """Look into a folder of a model: its fields first, then the shapes of its tensors, then, where all that fits, their
+    numbers, for which the model is loaded.
+
+    Raises `ValueError` where there is no folder, no readable config.json, or one of a kind that is not known.
+    """
+    folder = Path(folder)
+    family = family_of(folder)
+    if family is None:
+        found = Inspection(family, [Became(name, value, "taken") for name, value in read_config(folder).items()])
+    else:
+        said = Fields(folder, family.kind, family.table)
+        found = Inspection(family, said.became(), said.usual())
+    found.refused += [end.refused for end in found.fields if end.refused is not None]
+    _look_at_tensors(folder, found)
+    if family is not None and family.writes:
+        _look_at_writing(folder, found)
+    return found
+
+
+def _look_at_tensors(folder: Path, found: Inspection) -> None:
+    try:
+        headers: dict[str, Tensor] = load_published(folder, None, headers=True)
+        found.tensors = Counter(plain_dtype(tensor.dtype) for tensor in headers.values())
+        found.files = len(weight_files(folder)) if found.family is not None else 1
+        if found.refused:
+            return
+        if found.family is not None:
+            found.config = found.family.read(folder, headers=True).config
+        found.config = load_pretrained(folder).config
+    except ValueError as error:
+        found.refused.append(str(error))
+
+
+def _look_at_writing(folder: Path, found: Inspection) -> None:
+    try:
+        path, _ = said_of_writing(folder)
+        found.source = path.name
+        found.rules, found.unsaid = became_writing(folder), left_out(folder)
+        wrong = [end.refused for end in found.rules if end.refused is not None]
+        if not wrong:
+            found.writing = read_writing(folder, None if found.config is None else found.config.vocab)
+            translates = found.config is not None and found.config.stack == "encoder_decoder"
+            if translates and found.writing.special.start is None:
+                wrong.append(f"{folder / CONFIG}: decoder_start_token_id is missing, which begins every translation")
+        found.refused += wrong
+    except ValueError as error:
+        found.refused.append(str(error))
+
+
+def settings_of(config: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """The fields of a configuration that are not as they are by default, those of its groups with the group's name
+    before theirs."""
+    rows: list[tuple[str, str]] = []
+    for one in fields(config):
+        value = getattr(config, one.name)
+        if is_dataclass(value):
+            rows += settings_of(value, f"{prefix}{one.name}.")
+        elif value != one.default:
+            rows.append((f"{prefix}{one.name}", shown(value)))
+    return rows

@@ -1,0 +1,214 @@
+"""LLaMA (Touvron et al. 2023; Grattafiori et al. 2024), as published: fields, tensors and releases (lesson 13).
+
+Mistral, Mixtral, Qwen 2 and 3, Gemma 2 and 3, OLMo 2 and SmolLM 3 are LLaMA with other norms, windows, positions or
+experts; what each says differently stands in its own file, which takes the rest from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    MoEConfig,
+    NormConfig,
+    PositionConfig,
+    RotaryScaling,
+)
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.files.published.rope import positions, window
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+    from companion.files.published.places import Places
+
+FIELDS = rows(
+    """
+    vocab_size                       taken                   vocab
+    hidden_size                      taken                   d_model
+    num_hidden_layers                taken                   layers
+    num_attention_heads              taken                   attention.heads
+    num_key_value_heads              taken = null            attention.kv_heads; null: as many as heads
+    head_dim                         taken = null            attention.d_head; null: d_model / heads
+    attention_bias                   taken = false           attention.bias
+    intermediate_size                taken                   feed_forward.d_ff
+    mlp_bias                         taken = false           feed_forward.bias
+    hidden_act                       taken = "silu"          feed_forward.activation, of the gate
+    max_position_embeddings          taken                   context
+    rope_theta                       taken = 10000.0         positions.base
+    rope_scaling                     taken = null            positions.scaling; up to 4.57
+    rope_parameters                  taken = null            positions; 5.0 on
+    partial_rotary_factor            must be 1.0 or null
+    rms_norm_eps                     taken = 1e-06           norm.eps
+    tie_word_embeddings              taken = false           embedding.tied
+    attention_dropout                must be 0.0
+    pretraining_tp                   must be 1
+    is_decoder                       neutral                 2.2 to 4.57; it always is one
+    is_llama_config                  neutral                 by hand
+    unsloth_fixed                    neutral                 by hand
+    rope_interleaved                 must be false
+    """
+)
+"""The rows that all of them share, but for their own."""
+
+GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
+"""Our name of a gated network, by the activation of its gate."""
+
+
+def configuration(fields: Fields, types: Sequence[str] = (), turning: Sequence[bool] = (True,)) -> ModelConfig:
+    """What all of them say alike.
+
+    types:    the kind of each layer, where not all are global.
+    turning:  which layers turn queries and keys.
+    """
+    order, local = positions(fields, turning)
+    gate = "hidden_activation" if "hidden_activation" in fields.table else "hidden_act"
+    activation: Any = GATED.get(fields.activation(gate))
+    if activation is None:
+        raise fields.refuse(gate, fields.take(gate), "a silu or a gelu, which gate")
+
+    return ModelConfig(
+        vocab=fields.take("vocab_size"),
+        d_model=fields.take("hidden_size"),
+        layers=fields.take("num_hidden_layers"),
+        context=fields.take("max_position_embeddings"),
+        attention=AttentionConfig(
+            heads=fields.take("num_attention_heads"),
+            kv_heads=fields.take("num_key_value_heads"),
+            d_head=fields.take("head_dim"),
+            bias=said(fields, "attention_bias"),
+            window=window(fields, types, fields.take("sliding_window"), local) if types else None,
+        ),
+        feed_forward=FeedForwardConfig(
+            fields.take("moe_intermediate_size" if "moe_intermediate_size" in fields.table else "intermediate_size"),
+            activation,
+            bias=said(fields, "mlp_bias"),
+        ),
+        positions=order,
+        norm=NormConfig("rms", eps=fields.small("rms_norm_eps")),
+        embedding=EmbeddingConfig(tied=fields.take("tie_word_embeddings")),
+    )
+
+
+def said(fields: Fields, name: str) -> Any:
+    """A field that some kinds take, and of the others the one value that it must have."""
+    policy = fields.table[name]
+    return fields.take(name) if policy.kind == "taken" else policy.values[0]
+
+
+def layers_of(fields: Fields) -> int:
+    """How many layers there are, as a number that lists can be made of."""
+    layers = fields.take("num_hidden_layers")
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= 10_000:
+        raise fields.refuse("num_hidden_layers", layers, "a whole number from 1 to 10,000")
+    return layers
+
+
+def place_all_but_networks(places: Places, config: ModelConfig) -> None:
+    """Everything but the feed-forward networks."""
+    places.drop(lambda name: name.endswith(".rotary_emb.inv_freq"))
+    places.vocabulary("model.embed_tokens.weight", tied=config.embedding.tied)
+    # The norms of a block, in the order in which they stand there.
+    norms = {
+        "pre": (("input_layernorm", "attention_norm"), ("post_attention_layernorm", "feed_forward_norm")),
+        "after": (
+            ("post_attention_layernorm", "attention_norm"),
+            ("post_feedforward_layernorm", "feed_forward_norm"),
+        ),
+        "both": (
+            ("input_layernorm", "attention_norm"),
+            ("post_attention_layernorm", "attention_out_norm"),
+            ("pre_feedforward_layernorm", "feed_forward_norm"),
+            ("post_feedforward_layernorm", "feed_forward_out_norm"),
+        ),
+    }
+    attention = config.attention
+    for layer in range(config.layers):
+        old, new = f"model.layers.{layer}", f"decoder.blocks.{layer}"
+        for theirs, ours in norms[config.norm.placement]:
+            places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
+        if attention.qk_norm is not None:
+            for short, name in (("q", "query"), ("k", "key")):
+                places.move(f"{old}.self_attn.{short}_norm.weight", f"{new}.attention.{name}_norm.weight")
+        for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output")):
+            biased = attention.biased_output if short == "o" else attention.bias
+            parts = ("weight", "bias") if biased else ("weight",)
+            places.pairs(f"{old}.self_attn.{short}_proj", f"{new}.attention.{name}", parts)
+    places.move("model.norm.weight", "decoder.norm.weight")
+
+
+def place(places: Places, config: ModelConfig) -> None:
+    place_all_but_networks(places, config)
+    for layer in range(config.layers):
+        for short, name in (("gate", "gate"), ("up", "inner"), ("down", "outer")):
+            old, new = f"model.layers.{layer}.mlp.{short}_proj", f"decoder.blocks.{layer}.feed_forward.{name}"
+            places.pairs(old, new, ("weight", "bias") if config.feed_forward.bias else ("weight",))
+
+
+def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    return configuration(fields)
+
+
+FAMILIES = (Family("llama", FIELDS, _config, place),)
+
+
+def decoder(
+    d_model: int,
+    layers: int,
+    heads: int,
+    d_ff: int,
+    *,
+    context: int,
+    eps: float,
+    kv_heads: int | None = None,
+    base: float = 10000.0,
+    moe: MoEConfig | None = None,
+    vocab: int = 32000,
+    tied: bool = False,
+) -> ModelConfig:
+    """Touvron et al. 2023 (both papers), and what was built like them."""
+    return ModelConfig(
+        vocab=vocab,
+        d_model=d_model,
+        layers=layers,
+        context=context,
+        attention=AttentionConfig(heads=heads, kv_heads=kv_heads),
+        feed_forward=FeedForwardConfig(d_ff=d_ff),
+        positions=PositionConfig("rotary", base=base, layout="half"),
+        norm=NormConfig("rms", eps=eps),
+        embedding=EmbeddingConfig(tied=tied),
+        moe=moe,
+    )
+
+
+def changed(config: ModelConfig, **groups: Mapping[str, Any]) -> ModelConfig:
+    """`config` with some fields of its groups changed: `attention={"bias": True}`."""
+    return config.with_(**{name: replace(getattr(config, name), **fields) for name, fields in groups.items()})
+
+
+def _llama3(d_model: int, layers: int, d_ff: int, *, factor: float, **changes: Any) -> ModelConfig:
+    """Grattafiori et al. 2024: trained on 8,192 tokens and then on more, with scaled frequencies."""
+    plain = decoder(d_model, layers, 32, d_ff, context=131072, eps=1e-5, kv_heads=8, base=5e5, vocab=128256, **changes)
+    return changed(plain, positions={"scaling": RotaryScaling("llama3", factor, 8192, slow=1.0, fast=4.0)})
+
+
+PRESETS = {
+    "llama-7b": Preset(2023, 6_738_415_616, decoder(4096, 32, 32, 11008, context=2048, eps=1e-6), taught=True),
+    "llama-2-70b": Preset(
+        2023, 68_976_648_192, decoder(8192, 80, 64, 28672, context=4096, eps=1e-5, kv_heads=8), taught=True
+    ),
+    "llama-2-7b": Preset(2023, 6_738_415_616, decoder(4096, 32, 32, 11008, context=4096, eps=1e-5, kv_heads=32)),
+    "tinyllama-1.1b": Preset(2024, 1_100_048_384, decoder(2048, 22, 32, 5632, context=2048, eps=1e-5, kv_heads=4)),
+    "llama-3.1-8b": Preset(2024, 8_030_261_248, _llama3(4096, 32, 14336, factor=8.0)),
+    "llama-3.2-1b": Preset(
+        2024, 1_235_814_400, changed(_llama3(2048, 16, 8192, factor=32.0, tied=True), attention={"d_head": 64})
+    ),
+}

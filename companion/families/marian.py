@@ -1,0 +1,123 @@
+"""Marian's translators, as published: the encoder-decoder of 2017, post-norm, with all sines before all cosines, and
+one bias per token id on its logits (lesson 13). Its decoder starts from the padding token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+    PositionConfig,
+)
+from companion.files.published.family import Family
+from companion.files.published.policy import rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+    from companion.files.published.places import Places
+
+FIELDS = rows(
+    """
+    is_encoder_decoder               must be true
+    vocab_size                       taken                   vocab
+    decoder_vocab_size               must equal vocab_size
+    d_model                          taken                   d_model
+    encoder_layers                   taken                   layers
+    decoder_layers                   must equal encoder_layers
+    num_hidden_layers                must equal encoder_layers
+    encoder_attention_heads          taken                   attention.heads
+    decoder_attention_heads          must equal encoder_attention_heads
+    encoder_ffn_dim                  taken                   feed_forward.d_ff
+    decoder_ffn_dim                  must equal encoder_ffn_dim
+    max_position_embeddings          taken                   context
+    activation_function              taken = "gelu"          feed_forward.activation
+    scale_embedding                  taken = false           embedding.scaled
+    dropout                          taken = 0.1             dropout
+    attention_dropout                must be 0.0
+    activation_dropout               must be 0.0
+    encoder_layerdrop                must be 0.0
+    decoder_layerdrop                must be 0.0
+    normalize_before                 must be false
+    normalize_embedding              must be false
+    add_final_layer_norm             must be false
+    add_bias_logits                  must be false
+    static_position_embeddings       must be true
+    share_encoder_decoder_embeddings must be true
+    tie_word_embeddings              must be true
+    is_decoder                       must be false
+    decoder_start_token_id           writing
+    force_bos_token_to_be_generated  must be false
+    extra_pos_embeddings             neutral                 3.0 to 4.0; rows of a table that sinusoids replaced
+    classif_dropout                  neutral                 2.9 to 3.0
+    init_std                         neutral                 2.9 on
+    """
+)
+
+
+def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    return ModelConfig(
+        vocab=fields.take("vocab_size"),
+        d_model=fields.take("d_model"),
+        layers=fields.take("encoder_layers"),
+        context=fields.take("max_position_embeddings"),
+        attention=AttentionConfig(heads=fields.take("encoder_attention_heads"), bias=True),
+        feed_forward=FeedForwardConfig(
+            d_ff=fields.take("encoder_ffn_dim"), activation=fields.activation("activation_function"), bias=True
+        ),
+        positions=PositionConfig("sinusoidal", layout="half"),
+        norm=NormConfig("layer", "post", eps=1e-5),
+        embedding=EmbeddingConfig(scaled=fields.take("scale_embedding"), head="biased"),
+        stack="encoder_decoder",
+        dropout=fields.take("dropout"),
+    )
+
+
+def _place(places: Places, config: ModelConfig) -> None:
+    _check_sinusoids(places, config)
+    tables = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"]
+    places.same([f"{name}.weight" for name in tables], "embedding.weight")
+    places.move("final_logits_bias", "head_bias")
+    if (bias := places.moved.get("head_bias")) is not None and bias.ndim == 2 and bias.shape[0] == 1:
+        places.moved["head_bias"] = bias[0]  # stored (1, vocab)
+    for stack in ("encoder", "decoder"):
+        for layer in range(config.layers):
+            old, new = f"model.{stack}.layers.{layer}", f"{stack}.blocks.{layer}"
+            sublayers = {"self_attn": "attention"} | ({"encoder_attn": "cross"} if stack == "decoder" else {})
+            for theirs, ours in sublayers.items():
+                for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("out", "output")):
+                    places.pairs(f"{old}.{theirs}.{short}_proj", f"{new}.{ours}.{name}")
+                places.pairs(f"{old}.{theirs}_layer_norm", f"{new}.{ours}_norm")
+            places.pairs(f"{old}.fc1", f"{new}.feed_forward.inner")
+            places.pairs(f"{old}.fc2", f"{new}.feed_forward.outer")
+            places.pairs(f"{old}.final_layer_norm", f"{new}.feed_forward_norm")
+
+
+def _check_sinusoids(places: Places, config: ModelConfig) -> None:
+    """Some files carry the sinusoids: they must be the ones that are computed here, and are left out."""
+    import torch
+
+    from companion.layers.positions import sinusoidal
+
+    for stack in ("encoder", "decoder"):
+        name = f"model.{stack}.embed_positions.weight"
+        table: Tensor | None = places.given.pop(name, None)
+        if table is None:
+            continue
+        fits = table.ndim == 2 and table.shape[1] == config.d_model
+        if table.is_meta and fits:
+            continue
+        positions = torch.arange(table.shape[0] if fits else 0, device=table.device)
+        if not fits or (
+            not torch.allclose(table.float(), sinusoidal(positions, config.d_model, layout="half"), atol=1e-2)
+        ):
+            raise ValueError(f"{places.folder}: {name} {tuple(table.shape)}: expected sines, then cosines")
+
+
+FAMILIES = (Family("marian", FIELDS, _config, _place),)

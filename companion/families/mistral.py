@@ -1,0 +1,106 @@
+"""Mistral and Mixtral (Jiang et al. 2023 and 2024), as published: LLaMA with a window, and with experts (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import ModelConfig, MoEConfig, WindowConfig
+from companion.families import llama
+from companion.families.llama import changed, configuration, decoder, layers_of, place_all_but_networks
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.files.published.rope import GLOBAL, LOCAL, layer_types
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+    from companion.files.published.places import Places
+
+FIELDS = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 8               attention.kv_heads
+    sliding_window                   taken = 4096            attention.window.width; null: none
+    layer_types                      taken = null            attention.window.pattern
+    attention_bias                   must be false
+    mlp_bias                         must be false
+    """
+)
+
+OF_MIXTRAL = FIELDS | rows(
+    """
+    rope_theta                       taken = 1000000.0       positions.base
+    rms_norm_eps                     taken = 1e-05           norm.eps
+    sliding_window                   taken = null            attention.window.width; null: none
+    num_local_experts                taken = 8               moe.experts
+    num_experts_per_tok              taken = 2               moe.top_k
+    router_jitter_noise              must be 0.0
+    router_aux_loss_coef             neutral                 4.36 on; of a loss in training
+    output_router_logits             neutral                 4.36 on
+    """
+)
+
+
+def _mistral(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    width, layers = fields.take("sliding_window"), layers_of(fields)
+    types = [GLOBAL if width is None else LOCAL] * layers
+    if layer_types(fields, types) != types:
+        raise fields.refuse("layer_types", fields.take("layer_types"), f"{layers} times {types[0]}, as sliding_window")
+    return configuration(fields, types)
+
+
+def _mixtral(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
+    experts = MoEConfig(fields.take("num_local_experts"), fields.take("num_experts_per_tok"))
+    return _mistral(fields, given).with_(moe=experts)
+
+
+def placing_experts(names: Mapping[str, str]) -> Callable[[Places, ModelConfig], None]:
+    """What places a model with experts, whose three matrices have these names, by ours."""
+
+    def place(places: Places, config: ModelConfig) -> None:
+        assert config.moe is not None
+        if not any(".experts.gate_up_proj" in name for name in places.given):
+            places.must_be_more_than("experts", config.moe.experts)  # before as many names are made
+        place_all_but_networks(places, config)
+        for layer in range(config.layers):
+            old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
+            places.move(f"{old}.gate.weight", f"{new}.router.weight")
+            if f"{old}.experts.gate_up_proj" in places.given:
+                places.experts(f"{old}.experts.gate_up_proj", f"{new}.gate", f"{new}.inner")
+                places.experts(f"{old}.experts.down_proj", f"{new}.outer")
+                continue
+            for ours, theirs in names.items():
+                every = [f"{old}.experts.{expert}.{theirs}.weight" for expert in range(config.moe.experts)]
+                places.stack(every, f"{new}.{ours}")
+
+    return place
+
+
+def _of_mixtral(name: str) -> str:
+    return name.replace(".block_sparse_moe.", ".mlp.")
+
+
+FAMILIES = (
+    Family("mistral", FIELDS, _mistral, llama.place),
+    Family("mixtral", OF_MIXTRAL, _mixtral, placing_experts({"gate": "w1", "inner": "w3", "outer": "w2"}), _of_mixtral),
+)
+
+PRESETS = {
+    "mistral-7b-v0.1": Preset(
+        2023,
+        7_241_732_096,
+        changed(
+            decoder(4096, 32, 32, 14336, context=32768, eps=1e-5, kv_heads=8), attention={"window": WindowConfig(4096)}
+        ),
+    ),
+    "mistral-7b-v0.3": Preset(
+        2024, 7_248_023_552, decoder(4096, 32, 32, 14336, context=32768, eps=1e-5, kv_heads=8, base=1e6, vocab=32768)
+    ),
+    "mixtral-8x7b": Preset(
+        2024,
+        46_702_792_704,
+        decoder(4096, 32, 32, 14336, context=32768, eps=1e-5, kv_heads=8, base=1e6, moe=MoEConfig(experts=8, top_k=2)),
+        taught=True,
+    ),
+}

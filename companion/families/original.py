@@ -1,0 +1,37 @@
+"""The transformer of 2017 (Vaswani et al.), of which no weights were published: its two sizes (lesson 13)."""
+
+from __future__ import annotations
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    NormConfig,
+    PositionConfig,
+)
+from companion.files.published.family import Preset
+
+
+def _transformer(d_model: int, heads: int, d_ff: int, dropout: float) -> ModelConfig:
+    """Vaswani et al. 2017, table 3: one shared table of about 37,000 tokens, six layers in each stack, no biases in
+    attention. The paper sets no longest sequence; 512 is what its relatives allow."""
+    return ModelConfig(
+        vocab=37000,
+        d_model=d_model,
+        layers=6,
+        context=512,
+        attention=AttentionConfig(heads=heads),
+        feed_forward=FeedForwardConfig(d_ff=d_ff, activation="relu", bias=True),
+        positions=PositionConfig("sinusoidal"),
+        norm=NormConfig("layer", "post", eps=1e-6),
+        embedding=EmbeddingConfig(tied=True, scaled=True),
+        stack="encoder_decoder",
+        dropout=dropout,
+    )
+
+
+PRESETS = {
+    "transformer-base": Preset(2017, 63_045_632, _transformer(512, 8, 2048, dropout=0.1), taught=True),
+    "transformer-big": Preset(2017, 214_171_648, _transformer(1024, 16, 4096, dropout=0.3), taught=True),
+}

@@ -1,0 +1,60 @@
+"""All families and all presets: every file of this folder that has some is found (lesson 13).
+
+A preset says what its paper or its released configuration says, and nothing in the package asks for one by name: it is
+a `ModelConfig` like any other. `Transformer(preset(name))` is a fresh model; `load_pretrained` reads trained ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+import pkgutil
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from companion.config.model import ModelConfig
+from companion.files.published.family import Family, Preset
+from companion.ground.fields import shown
+
+ABOUT_ALL = {"registry", "pretrained", "inspected"}
+"""The files of this folder that are about all families; every other is one."""
+
+
+@cache
+def _files() -> tuple[ModuleType, ...]:
+    found = sorted(file.name for file in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    return tuple(import_module(f"companion.families.{name}") for name in found if name not in ABOUT_ALL)
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Every family that can be read, by the `model_type` of its config.json."""
+    every = [family for file in _files() for family in getattr(file, "FAMILIES", ())]
+    found = {family.kind: family for family in every}
+    assert len(found) == len(every), "two families read the same model_type"
+    return found
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    """Every published system that has a name here, the oldest first."""
+    every = [named for file in _files() for named in getattr(file, "PRESETS", {}).items()]
+    found = dict(sorted(every, key=lambda named: named[1].year))
+    assert len(found) == len(every), "two presets have the same name"
+    return found
+
+
+def systems() -> dict[str, ModelConfig]:
+    """The systems that the course is about, by the names that `companion account` and `companion sizing` take."""
+    return {name: preset.config for name, preset in presets().items() if preset.taught}
+
+
+def preset(name: str) -> ModelConfig:
+    """The configuration of a published system. Raises `ValueError` for a name that none has."""
+    known = presets()
+    if name not in known:
+        near = difflib.get_close_matches(name.lower(), known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"name={shown(name)}: expected one of {', '.join(known)}{hint}")
+    return known[name].config

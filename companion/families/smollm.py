@@ -1,0 +1,73 @@
+"""SmolLM 2 and 3, as published: the second is LLaMA, the third turns three layers in four (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import ModelConfig, PositionConfig
+from companion.families import llama
+from companion.families.llama import changed, configuration, decoder, layers_of
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.files.published.rope import GLOBAL, LOCAL, layer_types
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+
+FIELDS = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 4               attention.kv_heads
+    rope_theta                       taken = 2000000.0       positions.base
+    no_rope_layers                   taken = null            positions.pattern: 1 turns, 0 does not
+    no_rope_layer_interval           taken = 4               positions.pattern: one in so many does not
+    use_sliding_window               taken = false           attention.window
+    sliding_window                   taken = null            attention.window.width
+    layer_types                      taken = null            attention.window.pattern
+    tie_word_embeddings              taken = true            embedding.tied
+    pretraining_tp                   neutral                 by hand
+    max_window_layers                neutral                 by hand
+    """
+)
+
+
+def _smollm3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    layers, used = layers_of(fields), fields.take("use_sliding_window")
+    if not isinstance(used, bool):
+        raise fields.refuse("use_sliding_window", used, "true or false")
+    turning, every = fields.take("no_rope_layers"), fields.take("no_rope_layer_interval")
+    if turning is None:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise fields.refuse("no_rope_layer_interval", every, "a whole number >= 1")
+        turning = [int((layer + 1) % every != 0) for layer in range(layers)]
+    known = isinstance(turning, list) and all(type(one) is int and one in (0, 1) for one in turning)
+    if not known or len(turning) != layers:
+        raise fields.refuse("no_rope_layers", turning, f"{layers} times 1 or 0")
+    windowed = used and fields.take("sliding_window") is not None
+    types = layer_types(fields, [LOCAL if windowed and not one else GLOBAL for one in turning])
+    if LOCAL in types and not used:
+        raise fields.refuse("use_sliding_window", used, f"true, because layer_types names {LOCAL}")
+    if not any(turning):  # then order is known from the mask alone
+        return configuration(fields, types).with_(positions=PositionConfig("none"))
+    return configuration(fields, types, [one == 1 for one in turning])
+
+
+FAMILIES = (Family("smollm3", FIELDS, _smollm3, llama.place),)
+
+PRESETS = {
+    "smollm2-135m": Preset(
+        2025,
+        134_515_008,
+        decoder(576, 30, 9, 1536, context=8192, eps=1e-5, kv_heads=3, base=1e5, vocab=49152, tied=True),
+    ),
+    "smollm3-3b": Preset(
+        2025,
+        3_075_098_624,
+        changed(
+            decoder(2048, 36, 16, 11008, context=65536, eps=1e-6, kv_heads=4, base=5e6, vocab=128256, tied=True),
+            positions={"pattern": (True, True, True, False)},
+        ),
+    ),
+}

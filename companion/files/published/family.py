@@ -1,0 +1,97 @@
+"""What a family of published models is, how a folder goes through it, and a release by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from companion.config.model import ModelConfig
+from companion.files.published.policy import Policy, of_a_family
+
+if TYPE_CHECKING:  # configurations and presets are there without torch
+    import torch
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+    from companion.files.published.places import Places
+    from companion.transformer import Transformer
+
+
+def _same(name: str) -> str:
+    return name
+
+
+@dataclass(frozen=True)
+class Family:
+    """Published models that say the same `model_type`: how their fields become a configuration, and their tensors ours.
+
+    kind:    the `model_type`.
+    own:     what becomes of the fields of config.json; those of every release come with them.
+    config:  given the fields, and the tensors by the names that `rename` gives them.
+    place:   moves every tensor.
+    rename:  takes off what the releases of one layout name differently.
+    writes:  whether these models write text.
+    """
+
+    kind: str
+    own: Mapping[str, Policy]
+    config: Callable[[Fields, Mapping[str, Tensor]], ModelConfig]
+    place: Callable[[Places, ModelConfig], None]
+    rename: Callable[[str], str] = _same
+    writes: bool = True
+
+    @property
+    def table(self) -> dict[str, Policy]:
+        """What becomes of every field of config.json."""
+        return of_a_family(self.own)
+
+    def read(
+        self,
+        folder: str | Path,
+        *,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        headers: bool = False,
+    ) -> Transformer:
+        """The model in a folder of this kind, in evaluation mode.
+
+        headers:  only the configuration and the shapes of the tensors are read; the model is on the device "meta".
+
+        Raises `ValueError` for a field it cannot honour, a tensor without a place, and what `load_model` raises.
+        """
+        from companion.files.models import assemble, check_dtype_of
+        from companion.files.published.folder import Fields, load_published
+        from companion.files.published.places import Places
+
+        folder = Path(folder)
+        fields = Fields(folder, self.kind, self.table)
+        fields.check()  # before gigabytes are read
+        given: dict[str, Tensor] = {}
+        found = load_published(folder, device, dtype=dtype, headers=headers)
+        for name in list(found):
+            if (new := self.rename(name)) in given:
+                raise ValueError(f"{folder}: {new} stands there under two names: expected it once")
+            tensor = found.pop(name)
+            check_dtype_of(new, tensor, folder, dtype)
+            given[new] = tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
+        config = fields.finish(lambda: self.config(fields, given))
+        places = Places(given, folder)
+        self.place(places, config)
+        return assemble(config, places.finish(), folder, dtype)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published system by name, as its paper or its released configuration says it.
+
+    year:        in which it was published.
+    parameters:  how many it has, as published; a test counts them.
+    taught:      whether the course is about it.
+    """
+
+    year: int
+    parameters: int
+    config: ModelConfig
+    taught: bool = False

@@ -1,0 +1,160 @@
+"""Rotary positions, their scaling and their windows, as configurations of LLaMA's kin write them (lesson 13).
+
+Up to version 4 of `transformers` the base is `rope_theta` and a scaling `rope_scaling`; from 5 on both stand in
+`rope_parameters`, in Gemma 3's once for each kind of layer. Meanings and defaults are its `modeling_rope_utils`'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from companion.config.model import PositionConfig, RotaryScaling, WindowConfig
+from companion.files.published.policy import alike
+from companion.ground.fields import is_number, shown
+
+if TYPE_CHECKING:
+    from companion.files.published.folder import Fields
+
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+"""Kinds of layers, as `layer_types` names them."""
+_KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor", "original_max_position_embeddings"),
+    "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+    "yarn": (
+        *("factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"),
+        *("mscale", "mscale_all_dim", "truncate"),
+    ),
+}
+"""What each kind of scaling says beside its kind and base."""
+
+
+def positions(fields: Fields, turning: Sequence[bool] = (True,)) -> tuple[PositionConfig, float | None]:
+    """The rotary positions of a configuration, and the base of its local layers where they have one of their own.
+
+    turning:  which layers turn queries and keys.
+
+    Raises `ValueError` naming the field for a scaling that is not known, lacks a number, or says two things.
+    """
+    said = [name for name in ("rope_scaling", "rope_parameters") if fields.given.get(name) is not None]
+    if len(said) == 2 and fields.given["rope_scaling"] != fields.given["rope_parameters"]:
+        raise fields.refuse("rope_scaling", fields.given["rope_scaling"], "null beside rope_parameters, which differ")
+    name = said[0] if said else ""
+    values = fields.given[name] if said else {}
+    if not isinstance(values, Mapping):
+        raise fields.refuse(name, values, "an object with a rope_type, or null")
+    apart, local = "rope_local_base_freq" in fields.table, None
+    if apart and name == "rope_parameters":
+        if not set(values) <= {GLOBAL, LOCAL}:
+            raise fields.refuse(name, values, f"objects for {GLOBAL} and {LOCAL}, and no more")
+        local = _part(fields, f"{name}.{LOCAL}", values.get(LOCAL) or {}, "rope_local_base_freq", {"default": ()}).base
+        name, values = f"{name}.{GLOBAL}", values.get(GLOBAL) or {}
+    elif apart:
+        local = _part(fields, "", {}, "rope_local_base_freq", _KEYS).base
+        if "type" in values:  # which released code of some versions overlooks
+            raise fields.refuse(f"{name}.type", values["type"], "the kind as rope_type")
+    own = _part(fields, name, values, "rope_theta", _KEYS)
+    return PositionConfig("rotary", base=own.base, layout="half", scaling=own.scaling, pattern=shortest(turning)), local
+
+
+def window(fields: Fields, types: Sequence[str], width: Any, base: float | None) -> WindowConfig | None:
+    """The window of the layers that are local. Raises `ValueError` where some are and there is no width."""
+    pattern = [kind == LOCAL for kind in types]
+    if not any(pattern):
+        return None
+    if width is None:
+        raise fields.refuse("sliding_window", width, "a number of tokens, because some layers are local")
+    return WindowConfig(width, shortest(pattern), base)
+
+
+def layer_types(fields: Fields, usual: Sequence[str]) -> Sequence[str]:
+    """The kind of each layer: what `layer_types` says, or else `usual`.
+
+    Raises `ValueError` unless it names a kind that is known here for each layer.
+    """
+    said = fields.take("layer_types")
+    if said is None:
+        return usual
+    if not isinstance(said, list) or any(kind not in (GLOBAL, LOCAL) for kind in said) or len(said) != len(usual):
+        raise fields.refuse("layer_types", said, f"{len(usual)} kinds of layers, each {GLOBAL} or {LOCAL}")
+    return said
+
+
+def shortest(pattern: Sequence[bool]) -> tuple[bool, ...]:
+    """The beginning of a pattern that, begun anew where it is used up, gives all of it."""
+    length = next(n for n in range(1, len(pattern) + 1) if all(x == pattern[i % n] for i, x in enumerate(pattern)))
+    return tuple(pattern[:length])
+
+
+def _part(
+    fields: Fields, name: str, values: Mapping[str, Any], outer: str, kinds: Mapping[str, Sequence[str]]
+) -> PositionConfig:
+    """The positions that one object of a scaling describes. `outer`: the field that has their base outside of it."""
+    if not isinstance(values, Mapping):
+        raise fields.refuse(name, values, "an object with a rope_type, or null")
+
+    def wrong(key: str, value: Any, expected: str) -> ValueError:
+        return fields.refuse(f"{name}.{key}", value, expected)
+
+    values = {key: value for key, value in values.items() if value is not None or key in ("rope_type", "type")}
+    kind = values.pop("rope_type", values.get("type", "default"))
+    if values.pop("type", kind) != kind or not isinstance(kind, str) or kind not in kinds:
+        raise wrong("rope_type", kind, "one of " + ", ".join(map(repr, kinds)))
+    base = fields.take(outer)
+    if "rope_theta" in values:
+        if outer in fields.given and not alike(base, values["rope_theta"]):
+            raise wrong("rope_theta", values["rope_theta"], f"{shown(base)}, as {outer} outside of it")
+        base = values.pop("rope_theta")
+    if not is_number(base) or not 1 <= base <= 1e12:
+        raise fields.refuse(outer, base, "a number from 1 to 1e12")
+    if (share := values.pop("partial_rotary_factor", 1.0)) != 1.0:
+        raise wrong("partial_rotary_factor", share, "1.0: versions of the released code disagree on others")
+    if unknown := [key for key in values if key not in kinds[kind]]:
+        raise wrong(unknown[0], values[unknown[0]], f"what a scaling of the kind {kind!r} says")
+    for key, value in values.items():
+        if key != "truncate" and not is_number(value):
+            raise wrong(key, value, "a finite number")
+    scaling = None
+    if kind != "default":
+        for key in ("factor",) if kind != "llama3" else ("factor", "low_freq_factor", "high_freq_factor"):
+            if key not in values:
+                raise ValueError(f"{fields.path}: {name}.{key} is missing")
+        scaling = _scaling(fields, name, kind, values)
+    return PositionConfig("rotary", base=base, scaling=scaling)
+
+
+def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) -> RotaryScaling:
+    context = fields.take("max_position_embeddings")
+    original = values.get("original_max_position_embeddings", context)
+    if kind == "dynamic" and original != context:
+        raise fields.refuse(
+            f"{name}.original_max_position_embeddings",
+            original,
+            f"{shown(context)}, as max_position_embeddings, by which released code goes",
+        )
+    return RotaryScaling(
+        kind,
+        values["factor"],
+        original=None if kind == "linear" else original,
+        slow=values.get("low_freq_factor") if kind == "llama3" else values.get("beta_slow") or None,
+        fast=values.get("high_freq_factor") if kind == "llama3" else values.get("beta_fast") or None,
+        magnitude=_magnitude(values) if kind == "yarn" else None,
+        whole=values.get("truncate", True),
+    )
+
+
+def _magnitude(values: Mapping[str, Any]) -> float | None:
+    """What cosines and sines are multiplied by; `None`: as the paper has it."""
+    if "attention_factor" in values:
+        return values["attention_factor"]
+    above, below = values.get("mscale"), values.get("mscale_all_dim")
+    if not above or not below:
+        return None
+
+    def grown(share: float) -> float:
+        return 0.1 * share * math.log(max(values["factor"], 1)) + 1.0
+
+    return grown(above) / grown(below)

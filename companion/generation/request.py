@@ -1,0 +1,213 @@
+"""What a model is asked to write, and all that can be wrong with it, found before anything runs (lesson 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from companion.config.model import ModelConfig
+from companion.generation.constraints import Rules, Until, check_ids
+from companion.generation.draft import Draft, Propose, draft_of
+from companion.generation.sampling import Sampling
+from companion.ground.boundary import check_kind, described
+from companion.ground.fields import require_whole
+from companion.transformer import Transformer
+
+Stream = int | np.random.Generator
+Kind = TypeVar("Kind", Sampling, Rules)
+
+
+@dataclass
+class Text:
+    """A row's tokens so far, of which the first `given` were not written here."""
+
+    ids: list[int]
+    given: int
+    row: int = 0
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What ends a row."""
+
+    stop: frozenset[int]
+    until: Until | None
+
+    def after(self, text: Text) -> bool:
+        """Whether its last token has ended it."""
+        return text.ids[-1] in self.stop or (self.until is not None and self.until(text.row, text.ids[text.given :]))
+
+
+@dataclass(frozen=True)
+class Request:
+    """What every way of generating goes by: the arguments of `generate`, checked, with their defaults filled in.
+
+    writer:   the model whose steps write, in the form of weights that was asked for; `model` reads the prompts.
+    steps:    how many tokens at most.
+    ends:     what ends a row.
+    streams:  of random numbers, one for each prompt.
+    """
+
+    model: Transformer
+    writer: Transformer
+    prompts: Sequence[Sequence[int]]
+    source: Sequence[Sequence[int]] | None
+    steps: int
+    sampling: Sampling
+    rules: Rules
+    ends: Ends
+    streams: Sequence[np.random.Generator]
+    compile: bool = False
+    draft: Draft | None = None
+
+    def texts(self) -> list[Text]:
+        """Each prompt as a text that is to grow."""
+        return [Text(list(ids), len(ids), row) for row, ids in enumerate(self.prompts)]
+
+
+def checked(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    steps: int,
+    *,
+    reach: int,
+    source: Sequence[Sequence[int]] | None = None,
+    sampling: Sampling | None = None,
+    stop: Collection[int] = (),
+    rules: Rules | None = None,
+    until: Until | None = None,
+    seed: int = 0,
+    streams: Sequence[Stream] | None = None,
+    compile: bool = False,
+    draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
+) -> Request:
+    """A request for `steps` tokens after prompts that `check_prompts` has seen, to be written by the model as it is.
+
+    reach:  tokens of the longest text that a cache has to hold.
+
+    Raises `ValueError` naming the argument, what it was and what was expected.
+    """
+    check_kind("compile", compile, bool, "True or False")
+    chosen = _chosen("rules", rules, Rules, "Rules, such as Rules(never=[0])")
+    chosen.check(model.config.vocab, stop)
+    helper = draft_of(draft)
+    if helper is not None:
+        if compile:
+            raise ValueError("compile=True: expected no draft beside it; a pass over what it proposes is not compiled")
+        helper.check(model, reach)
+    return Request(
+        model,
+        model,
+        prompts,
+        source,
+        steps,
+        _chosen("sampling", sampling, Sampling, "a Sampling, such as Sampling(temperature=0.7)"),
+        chosen,
+        Ends(frozenset(stop), until),
+        streams_of(seed, streams, len(prompts)),
+        compile,
+        helper,
+    )
+
+
+def _chosen(name: str, value: Kind | None, kind: Callable[[], Kind], expected: str) -> Kind:
+    """A choice, or what it is where nobody chose."""
+    if value is None:
+        return kind()
+    check_kind(name, value, kind, expected)  # type: ignore[arg-type]
+    return value
+
+
+def streams_of(seed: int, streams: Sequence[Stream] | None, rows: int) -> list[np.random.Generator]:
+    """One generator for each row, as `generate` says. Raises `ValueError` for what is no seed or number of a stream."""
+    require_whole("seed", seed, 0)
+    if streams is None:
+        streams = range(rows)
+    check_kind("streams", streams, Sequence, "a list, one entry for each prompt")
+    if len(streams) != rows:
+        raise ValueError(f"streams has {len(streams)} entries: expected {rows}, one for each prompt")
+    for row, stream in enumerate(streams):
+        if not isinstance(stream, np.random.Generator):
+            require_whole(f"streams[{row}]", stream, 0)
+    # NumPy's generators take (seed, row) as one seed, and draw the same numbers wherever the model runs.
+    return [s if isinstance(s, np.random.Generator) else np.random.default_rng((seed, s)) for s in streams]
+
+
+def check_model(model: object) -> None:
+    """Raises `ValueError` for what is no model."""
+    if not isinstance(getattr(model, "config", None), ModelConfig):
+        raise ValueError(f"model={described(model)}: expected a Transformer")
+
+
+def check_prompts(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]] | None,
+    source: Sequence[Sequence[int]] | None,
+    start: int | None,
+    max_new_tokens: int | None,
+) -> tuple[Sequence[Sequence[int]], int]:
+    """Everything that can be wrong with what is to be continued; the prompts, and how many steps to take.
+
+    Raises `ValueError` naming the argument, what it was and what was expected.
+    """
+    check_model(model)
+    config = model.config
+    if config.stack == "encoder":
+        raise ValueError("model has stack='encoder': expected 'decoder' or 'encoder_decoder', which write a text")
+    if (source is None) == (config.stack == "encoder_decoder"):
+        got = "none" if source is None else "one"
+        raise ValueError(f"source: stack={config.stack!r} got {got}; it belongs to an encoder_decoder, always")
+    if source is not None:
+        check_rows("source", source, config.vocab)
+        longest = max(map(len, source))
+        if longest > config.context:
+            raise ValueError(f"a source of {longest} tokens: expected at most context={config.context}")
+    if prompts is None:
+        if source is None:
+            raise ValueError("prompts=None: expected the texts to continue; only a source can do without")
+        if start is None:
+            raise ValueError("start=None without prompts: expected the token id that begins every target")
+        check_ids("start", [start], config.vocab)
+        prompts = [[start] for _ in source]
+    elif start is not None:
+        raise ValueError(f"start={start!r}: expected it only without prompts, which say themselves how a target begins")
+    check_rows("prompts", prompts, config.vocab)
+    if source is not None and len(source) != len(prompts):
+        raise ValueError(f"source has {len(source)} rows: expected {len(prompts)}, one for each prompt")
+    longest = max(map(len, prompts))
+    room = config.context - longest
+    if room < 1:
+        raise ValueError(
+            f"a prompt of {longest} tokens leaves no room: expected at most {config.context - 1}, because "
+            f"context={config.context}"
+        )
+    if max_new_tokens is None:
+        max_new_tokens = room
+    require_whole("max_new_tokens", max_new_tokens)
+    if max_new_tokens > room:
+        raise ValueError(
+            f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} make {longest + max_new_tokens}: "
+            f"expected at most context={config.context}"
+        )
+    return prompts, max_new_tokens
+
+
+def check_rows(name: str, rows: Sequence[Sequence[int]], vocab: int) -> None:
+    """Raises `ValueError` for no row, an empty row or an id outside the vocabulary."""
+    if isinstance(rows, (str, bytes, Tensor)) or not isinstance(rows, Sequence):
+        hint = f"; {name}.tolist() makes them of a tensor" if isinstance(rows, Tensor) else ""
+        raise ValueError(f"{name}={described(rows)}: expected a list of rows, each a list of token ids{hint}")
+    if len(rows) == 0:
+        raise ValueError(f"{name} is empty: expected at least one {name.removesuffix('s')}")
+    for row, ids in enumerate(rows):
+        if isinstance(ids, (str, bytes, Tensor)) or not isinstance(ids, Sequence):
+            hint = f"; {name}=[[...]] is one row" if isinstance(ids, int) else ""
+            raise ValueError(f"{name}[{row}]={described(ids)}: expected a list of token ids{hint}")
+        if len(ids) == 0:
+            what = "token to continue from" if name == "prompts" else "token"
+            raise ValueError(f"{name}[{row}] is empty: expected at least one {what}")
+        check_ids(f"{name}[{row}]", ids, vocab)

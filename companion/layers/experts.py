@@ -1,0 +1,233 @@
+"""How the answers of experts are computed: tokens sorted by expert, or matrices gathered by token (lesson 11)."""
+
+# No "from __future__ import annotations": the operators' schemas are read from the annotations.
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Way = Literal["auto", "loop", "grouped", "gather"]
+"""The ways; see `answers_of`. All give the same numbers."""
+
+
+class Networks(NamedTuple):
+    """Feed-forward networks of one size side by side: all experts of a layer, or for each row that of its own.
+
+    activation:  of the hidden numbers, or of the gate where there is one.
+    gate:        (expert, d_model, d_ff), or `None`.
+    inner:       (expert, d_model, d_ff).
+    outer:       (expert, d_ff, d_model).
+    """
+
+    activation: Callable[[Tensor], Tensor]
+    gate: Tensor | None
+    inner: Tensor
+    outer: Tensor
+
+
+def network_of(networks: Networks, index: int | Int[Tensor, "visit"]) -> Networks:
+    """That of one expert, or copies for as many visits."""
+    gate = None if networks.gate is None else networks.gate[index]
+    return Networks(networks.activation, gate, networks.inner[index], networks.outer[index])
+
+
+def outputs(
+    networks: Networks,
+    x: Float[Tensor, "*expert row d_model"],
+    product: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
+) -> Float[Tensor, "*expert row d_model"]:
+    """What they make of x, by a product that may take many matrices at once."""
+    hidden = product(x, networks.inner)
+    if networks.gate is None:
+        return product(networks.activation(hidden), networks.outer)
+    return product(networks.activation(product(x, networks.gate)) * hidden, networks.outer)
+
+
+def answers_of(
+    networks: Networks,
+    tokens: Float[Tensor, "row d_model"],
+    chosen: Int[Tensor, "row top_k"],
+    kept: Bool[Tensor, "*batch top_k"] | None = None,
+    way: Way = "auto",
+) -> Float[Tensor, "row top_k d_model"]:
+    """Each chosen expert's answer to each token, not weighted; anything at all for a visit that was dropped.
+
+    chosen:  numbers of experts.
+    kept:    which visits take place; `None`: all.
+    way:     how it is computed. All ways give the same numbers:
+
+    `"loop"`     the tokens sorted by expert, one expert after the other. Any dtype and size; asks the device for the
+                 experts' numbers of tokens, and waits.
+    `"grouped"`  the same in one call, `F.grouped_mm`: fp32, bf16 or fp16, with rows of d_model and of d_ff numbers that
+                 are multiples of 16 bytes. Nothing waits.
+    `"gather"`   every token gets copies of its experts' matrices: for a few tokens on a GPU, which then need not wait.
+                 At most as many visits as there are experts, so that the copies are never larger than these.
+    `"auto"`     what is fastest among those that can.
+
+    Raises `ValueError` for a way that cannot serve the call.
+    """
+    way = _way(networks, tokens, chosen, way)
+    if way == "gather":
+        rows = tokens[:, None].expand(*chosen.shape, -1).reshape(chosen.numel(), 1, -1)
+        return outputs(network_of(networks, chosen.flatten()), rows).view(*chosen.shape, -1)
+    if way == "loop" and len(tokens) == 1:  # nothing to sort
+        return torch.stack([outputs(network_of(networks, e), tokens) for e in chosen.flatten().tolist()], dim=1)
+    key, order, inverse = by_expert(chosen, kept, len(networks.inner))
+    rows = Reordered.apply(tokens, order, inverse, chosen.shape[1])
+    if way == "grouped":
+        if kept is not None:  # the kernel writes nothing to dropped visits, neither now nor in the gradient
+            rows = rows.masked_fill((key == len(networks.inner))[:, None], 0)
+        ends = _ends(networks, key).to(torch.int32)
+        answers = outputs(networks, rows, lambda rows, matrices: grouped(rows, matrices, ends))
+    else:
+        answers = _in_turn(networks, rows, _ends(networks, key))
+    return Reordered.apply(answers, inverse, order, 1).view(*chosen.shape, tokens.shape[1])
+
+
+def _ends(networks: Networks, key: Int[Tensor, "visit"]) -> Int[Tensor, "expert"]:
+    """Behind each expert's last visit, where visits are in the order of the experts."""
+    return torch.searchsorted(key, torch.arange(len(networks.inner), device=key.device), right=True)
+
+
+def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int[Tensor, "expert"]) -> Tensor:
+    """Each expert's answers to its own rows, one expert after the other."""
+    sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
+    *pieces, dropped = rows.split([*sizes, len(rows) - sum(sizes)])
+    gates = [None] * len(pieces) if networks.gate is None else networks.gate.unbind()
+    # unbind, because the gradient of inner[e] would be as large as inner, for every e
+    each = zip(gates, networks.inner.unbind(), networks.outer.unbind(), pieces, strict=True)
+    # Experts without tokens are skipped, unless all are.
+    visited = [
+        outputs(Networks(networks.activation, gate, inner, outer), piece)
+        for gate, inner, outer, piece in each
+        if len(piece) or not sum(sizes)
+    ]
+    return torch.cat([*visited, torch.zeros_like(dropped)])
+
+
+def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way:
+    """The way to compute these answers; the tokens' dtype is that of the products."""
+    if wanted not in ("auto", "loop", "grouped", "gather"):
+        raise ValueError(f"experts={wanted!r}: expected 'auto', 'loop', 'grouped' or 'gather'")
+    (number, d_model, d_ff), visits, top_k = networks.inner.shape, chosen.numel(), chosen.shape[1]
+    size = tokens.element_size()
+    if wanted == "gather" and visits > number:
+        raise ValueError(
+            f"experts='gather': expected at most {number} visits, one for each expert, got {visits}: "
+            "copies of their matrices would be larger than the experts themselves; take 'grouped'"
+        )
+    fits = tokens.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    aligned = d_model * size % 16 == 0 and d_ff * size % 16 == 0
+    if wanted == "grouped" and not fits:
+        raise ValueError(f"experts='grouped': expected float32, bfloat16 or float16, got {tokens.dtype}; take 'loop'")
+    if wanted == "grouped" and not aligned:
+        raise ValueError(
+            f"experts='grouped': expected d_model and d_ff to be multiples of {16 // size} numbers (16 bytes), got "
+            f"{d_model} and {d_ff}; take 'loop'"
+        )
+    if wanted != "auto":
+        return wanted if visits else "loop"  # nothing to do is done the plain way
+    if tokens.is_cuda and visits <= top_k:
+        return "gather"
+    if not (fits and aligned and visits):
+        return "loop"
+    if torch.compiler.is_compiling():
+        return "grouped"  # a loop is another program for every routing
+    # On a CPU nothing waits for a device, and one expert's matrices or hidden numbers fit its cache; all do not.
+    return "loop" if tokens.device.type == "cpu" and not top_k < visits < 8192 else "grouped"
+
+
+def by_expert(
+    chosen: Int[Tensor, "row top_k"], kept: Bool[Tensor, "*batch top_k"] | None, experts: int
+) -> tuple[Int[Tensor, "visit"], Int[Tensor, "visit"], Int[Tensor, "visit"]]:
+    """The experts of all visits in order, which visits these are (visit v is of row v // top_k), and the way back.
+
+    A visit that was dropped counts as one to expert number `experts`, which is behind the last and computes nothing.
+    """
+    key = chosen.flatten()
+    if kept is not None:
+        key = key.masked_fill(~kept.flatten(), experts)
+    order = key.argsort(stable=True)
+    inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    return key[order], order, inverse
+
+
+class Reordered(torch.autograd.Function):
+    """Row order[i] // copies of x as row i: x with every row `copies` times over, in another order.
+
+    The gradient collects by the inverse order instead of scattering: the same sum in the same order every time, on a
+    GPU too.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Float[Tensor, "row wide"],
+        order: Int[Tensor, " visit"],
+        inverse: Int[Tensor, " visit"],
+        copies: int,
+    ) -> Float[Tensor, "visit wide"]:
+        """The rows in their new order; `inverse` undoes it: inverse[order[i]] = i. There are `copies` visits a row."""
+        ctx.save_for_backward(inverse)
+        ctx.copies = copies
+        return x.index_select(0, order if copies == 1 else order // copies)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Float[Tensor, "visit wide"]) -> tuple[Float[Tensor, "row wide"], None, None, None]:
+        """Each row's gradient: the sum of its copies'."""
+        (inverse,) = ctx.saved_tensors
+        back = grad.index_select(0, inverse)
+        return back if ctx.copies == 1 else back.unflatten(0, (-1, ctx.copies)).sum(1), None, None, None
+
+
+def grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """`F.grouped_mm(rows, matrices, offs=ends)`: products of groups of rows, each with a matrix of its own.
+
+    PyTorch 2.13 compiles it in half precision alone. In fp32 there would be a loop over the experts, whose sizes a
+    compiler takes for constants, a new program for every routing: there it sees one operation and does not look inside.
+    """
+    if torch.compiler.is_compiling() and rows.dtype == torch.float32:
+        return whole(rows, matrices, ends)
+    return F.grouped_mm(rows, matrices, offs=ends)
+
+
+@torch.library.custom_op("companion::grouped", mutates_args=())
+def whole(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """rows[i] @ matrices[group of i]: (row, wide) and (group, wide, out) to (row, out).
+
+    ends: behind each group's last row, int32; rows behind all groups give anything at all.
+    """
+    return F.grouped_mm(rows, matrices, offs=ends)
+
+
+@whole.register_fake
+def _(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    return rows.new_empty(rows.shape[0], matrices.shape[2])
+
+
+@torch.library.custom_op("companion::grouped_outer", mutates_args=())
+def grouped_outer(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
+    """Of each group rows^T gradient: (row, wide) and (row, out) to (group, wide, out)."""
+    return F.grouped_mm(rows.T, gradient, offs=ends)
+
+
+@grouped_outer.register_fake
+def _(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
+    return rows.new_empty(ends.shape[0], rows.shape[1], gradient.shape[1])
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    rows, matrices, ends = ctx.saved_tensors
+    gradient = gradient.contiguous()
+    return whole(gradient, matrices.transpose(1, 2), ends), grouped_outer(rows, gradient, ends), None
+
+
+whole.register_autograd(_backward, setup_context=_keep)

@@ -1,0 +1,47 @@
+"""Attention by PyTorch's fused operator, in whichever of its forms fits what may be mask."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from companion.layers.kernels.chunked import in_chunks
+from companion.layers.masks import Visible, addable
+
+
+def fused(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch kv_head key d_head"],
+    v: Float[Tensor, "batch kv_head key d_v"],
+    *,
+    mask: Visible,
+    dropout: float = 0.0,
+    score_width: float | None = None,
+) -> Float[Tensor, "batch head query d_v"]:
+    """`attend` without a cap on its scores. Where causality is not said by the mask there is never a large one: PyTorch
+    makes none for as many keys as queries, on a GPU it has a kernel for queries that are the last of more keys, and
+    else some queries are computed at a time."""
+    table, empty, causal, window = mask
+    operator = partial(
+        F.scaled_dot_product_attention,
+        dropout_p=dropout,
+        scale=None if score_width is None else score_width**-0.5,  # `None`: PyTorch's own, 1 / sqrt(d_head)
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    if not causal:
+        out = operator(q, k, v, attn_mask=addable(table, q.dtype))
+        return out if empty is None else out.masked_fill(empty, 0.0)
+    queries, keys = q.shape[2], k.shape[2]
+    if table is None and window is None and queries == keys:
+        return operator(q, k, v, is_causal=True)  # PyTorch aligns it top-left, which is right for these alone
+    recording = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))  # the next kernel has no gradient
+    if table is None and window is None and queries < keys and q.is_cuda and not recording and not is_compiling():
+        from torch.nn.attention.bias import causal_lower_right  # loads the compiler, two seconds for every process
+
+        return operator(q, k, v, attn_mask=causal_lower_right(queries, keys))
+    return in_chunks(partial(fused, dropout=dropout, score_width=score_width), q, k, v, mask)

@@ -1,0 +1,188 @@
+"""Tiled attention: the function of `attend`, in memory that grows with the length and not its square (lesson 12).
+
+With n tokens, heads of width d and h heads, the formula of `attend(backend="reference")` takes 4 n^2 d h floating-point
+operations and keeps h n^2 weights for its backward pass. Tiles take as many operations and keep none of the weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from companion.ground.boundary import heads_fit
+from companion.ground.door import checked
+from companion.ground.fields import require
+from companion.ground.precision import wide, wide_dtype
+from companion.layers.attention import attend
+from companion.layers.masks import Predicate, both, evaluate
+from companion.layers.masks import causal as causal_predicate
+
+
+def _fits(given: dict[str, Any]) -> None:
+    """What the annotations of `tiled_attention` do not say."""
+    heads_fit(given)
+    tile = given.get("tile", (1, 1))
+    require(min(tile) >= 1, "tile", tile, "at least one query and one key")
+
+
+@checked(fits=_fits)
+def tiled_attention(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch kv_head key d_head"],
+    v: Float[Tensor, "batch kv_head key d_v"],
+    *,
+    mask: Bool[Tensor, "#batch #head #query #key"] | Predicate | None = None,
+    causal: bool = False,
+    tile: tuple[int, int] = (128, 128),
+) -> Float[Tensor, "batch head query d_v"]:
+    """softmax(q k^T / sqrt(d_head)) v, one tile of the scores at a time (Dao et al. 2022; lesson 12).
+
+    Exact, for any tile: the softmax is taken online (Milakov and Gimelshein 2018). Of the keys seen so far, each query
+    keeps the largest score m, the sum l of exp(score - m), and the sum a of exp(score - m) times value. A new tile that
+    raises m to m' scales l and a by exp(m - m'), adds its own terms, and at the end a / l is the weighted average.
+
+    mask:    boolean tensor with four axes, True = may look; or a predicate, which is asked tile by tile, so that the
+             mask needs no memory of its own.
+    causal:  as in `attend`: the last query is at the last key. Tiles without a pair that may look are skipped.
+    tile:    queries and keys in a tile.
+
+    Memory: the backward pass keeps q, k, v, the output and one log-sum-exp per query and head, and computes each tile
+    again; nothing larger than a tile of scores lives in between. Operations per head, with every tile visited:
+    2 query key (d_head + d_v) forward and 2 query key (3 d_head + 2 d_v) backward, five products for the forward's two.
+    Half precision is computed in fp32 within a tile. A gradient that is to be differentiated again is that of the
+    formula, with all its scores at once.
+
+    This is the method made readable, one small product after another. The fused kernels of `attend` do the same without
+    the round trips to memory that make the method fast: prefer them.
+
+    Raises `ValueError` if the head counts do not divide, the mask is floating, or a tile is empty.
+    """
+    out: Tensor = _Tiled.apply(q, k, v, mask, causal, tile)
+    return out
+
+
+class _Tiled(torch.autograd.Function):
+    """The two passes of `tiled_attention`. Names of tensors without a suffix are whole; `_i` is a tile of queries, `_j`
+    a tile of keys, and P_ij the softmax weights between them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Predicate | None, causal: bool, tile: tuple[int, int]
+    ) -> Tensor:
+        out = q.new_empty(*q.shape[:3], v.shape[-1])
+        logsumexp = q.new_empty(q.shape[:3], dtype=wide_dtype(q.dtype))
+        scale = 1 / math.sqrt(q.shape[-1])
+        for rows, columns in _tiles(q.shape, k.shape, mask, causal, tile, q.device):
+            q_i = wide(q[:, :, rows]) * scale
+            largest = q_i.new_full(q_i.shape[:3], -math.inf)
+            total = torch.zeros_like(largest)
+            weighted = q_i.new_zeros(*q_i.shape[:3], v.shape[-1])
+            for some, allowed in columns:
+                scores = _scores(q_i, _spread(k[:, :, some], q), allowed)
+                raised = torch.maximum(largest, scores.amax(-1))
+                # Before a row's first visible key its maximum is -inf, and -inf - (-inf) is not a number.
+                shift = raised.masked_fill(raised == -math.inf, 0.0)
+                terms = torch.exp(scores - shift[..., None])
+                shrink = torch.exp(largest - shift)
+                total = total * shrink + terms.sum(-1)
+                weighted = weighted * shrink[..., None] + terms @ _spread(v[:, :, some], q)
+                largest = raised
+            empty = total == 0
+            out[:, :, rows] = (weighted / total.masked_fill(empty, 1.0)[..., None]).to(out.dtype)
+            # A row that sees nothing gets +inf, so that exp(score - logsumexp) is zero for it in the backward pass.
+            logsumexp[:, :, rows] = torch.where(empty, math.inf, largest + total.log())
+        ctx.save_for_backward(q, k, v, out, logsumexp)
+        ctx.mask, ctx.causal, ctx.tile = mask, causal, tile
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        """With S = scale q k^T, P = softmax(S), O = P v and a loss L:
+
+            dV = P^T dO        dP = dO V^T        dS = P * (dP - D)        dQ = scale dS K        dK = scale dS^T Q
+
+        where D = sum over keys of P dP = sum over d_v of O dO: the one quantity that ties a row's tiles together is
+        known from the output, before any tile is visited (Dao et al. 2022, appendix B.2).
+        """
+        q, k, v, out, logsumexp = ctx.saved_tensors
+        if (
+            torch.is_grad_enabled()
+        ):  # asked for by create_graph=True; the sums below keep no graph of where they are from
+            formula = attend(q, k, v, mask=ctx.mask, causal=ctx.causal, backend="reference")
+            wanted = [x for x, needed in zip((q, k, v), ctx.needs_input_grad, strict=False) if needed]
+            found = iter(torch.autograd.grad(formula, wanted, dout, create_graph=True))
+            return *(next(found) if needed else None for needed in ctx.needs_input_grad[:3]), None, None, None
+        working = wide_dtype(q.dtype)
+        dq, dk, dv = (torch.zeros_like(x, dtype=working) for x in (q, k, v))
+        scale = 1 / math.sqrt(q.shape[-1])
+        for rows, columns in _tiles(q.shape, k.shape, ctx.mask, ctx.causal, ctx.tile, q.device):
+            q_i, dout_i = wide(q[:, :, rows]) * scale, wide(dout[:, :, rows])
+            correction = (dout_i * out[:, :, rows]).sum(-1, keepdim=True)
+            for some, allowed in columns:
+                k_j, v_j = _spread(k[:, :, some], q), _spread(v[:, :, some], q)
+                weights = torch.exp(_scores(q_i, k_j, allowed) - logsumexp[:, :, rows, None])
+                dscores = weights * (dout_i @ v_j.transpose(-2, -1) - correction)
+                dq[:, :, rows] += scale * (dscores @ k_j)
+                dk[:, :, some] += _gather(dscores.transpose(-2, -1) @ q_i, k)
+                dv[:, :, some] += _gather(weights.transpose(-2, -1) @ dout_i, v)
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None
+
+
+def _tiles(
+    queries: torch.Size,
+    keys: torch.Size,
+    mask: Tensor | Predicate | None,
+    causal: bool,
+    tile: tuple[int, int],
+    device: torch.device,
+) -> Iterator[tuple[slice, Iterator[tuple[slice, Tensor | None]]]]:
+    """Each tile of queries with the tiles of keys it has to visit, and which of those pairs may look (`None`: all)."""
+    batch, heads, n, _ = queries
+    offset = keys[2] - n  # the last query is at the last key
+    predicate = None if isinstance(mask, Tensor) else mask
+    if causal:
+        predicate = causal_predicate if predicate is None else both(causal_predicate, predicate)
+
+    def columns(first: int, last: int) -> Iterator[tuple[slice, Tensor | None]]:
+        for start in range(0, keys[2], tile[1]):
+            end = min(start + tile[1], keys[2])
+            if causal and start > last - 1 + offset:
+                return
+            allowed = None
+            if isinstance(mask, Tensor):
+                allowed = _cut(_cut(mask, 2, first, last), 3, start, end)
+            if predicate is not None and not (predicate is causal_predicate and end - 1 <= first + offset):
+                positions = torch.arange(first + offset, last + offset, device=device)
+                asked = evaluate(predicate, batch, heads, positions, torch.arange(start, end, device=device))
+                allowed = asked if allowed is None else allowed & asked
+            if allowed is None or allowed.any():
+                yield slice(start, end), allowed
+
+    for first in range(0, n, tile[0]):
+        last = min(first + tile[0], n)
+        yield slice(first, last), columns(first, last)
+
+
+def _cut(mask: Tensor, axis: int, start: int, end: int) -> Tensor:
+    """The part of a mask that belongs to a tile; an axis of length 1 broadcasts and stays."""
+    return mask if mask.shape[axis] == 1 else mask.narrow(axis, start, end - start)
+
+
+def _scores(q_i: Tensor, k_j: Tensor, allowed: Tensor | None) -> Tensor:
+    scores = q_i @ k_j.transpose(-2, -1)
+    return scores if allowed is None else scores.masked_fill(~allowed, -math.inf)
+
+
+def _spread(x_j: Tensor, q: Tensor) -> Tensor:
+    """Keys or values of a tile, one copy for each query head that shares them."""
+    return wide(x_j).repeat_interleave(q.shape[1] // x_j.shape[1], dim=1)
+
+
+def _gather(dx_j: Tensor, x: Tensor) -> Tensor:
+    """The gradient of `_spread`: what the query heads that share a key head sent it, added up."""
+    return dx_j.unflatten(1, (x.shape[1], -1)).sum(2)

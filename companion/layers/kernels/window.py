@@ -1,0 +1,70 @@
+"""Sliding-window attention: `attend` with `masks.window`, in O(n w) operations and memory for n tokens (lesson 12)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from companion.ground.boundary import heads_fit
+from companion.ground.door import checked
+from companion.ground.fields import require_whole
+from companion.layers.attention import attend
+
+
+def _fits(given: dict[str, Any]) -> None:
+    """What the annotations of `sliding_window_attention` do not say."""
+    heads_fit(given)
+    require_whole("width", given["width"])
+    if given.get("block") is not None:
+        require_whole("block", given["block"])
+
+
+@checked(fits=_fits)
+def sliding_window_attention(
+    q: Float[Tensor, "batch head query d_head"],
+    k: Float[Tensor, "batch kv_head key d_head"],
+    v: Float[Tensor, "batch kv_head key d_v"],
+    width: int,
+    *,
+    dropout: float = 0.0,
+    block: int | None = None,
+) -> Float[Tensor, "batch head query d_v"]:
+    """`attend(q, k, v, mask=window(width))`, computed along the band only (Beltagy et al. 2020; lesson 12).
+
+    A block of b queries together sees b + width - 1 keys, cut out of the sequence as overlapping views. So a query
+    costs 2 (b + width - 1) (d_head + d_v) floating-point operations per head, whatever the length: O(query width).
+
+    width:    tokens that a query sees, its own included; the last query is at the last key.
+    dropout:  probability of dropping a weight, as in `attend`.
+    block:    queries in a block; default: the width, and at least 32, because many tiny products are slow.
+
+    Raises `ValueError` unless width >= 1 and block >= 1, or if the head counts do not divide.
+    """
+    if block is None:
+        block = max(width, 32)
+    batch, n = q.shape[0], q.shape[2]
+    if n == 0:
+        return attend(q, k, v, dropout=dropout)
+    block = min(block, n)
+    blocks = -(-n // block)
+    span = block + width - 1
+    # Pad so that query i sees keys i ... i + width - 1: in front up to the first query's reach, behind to whole blocks.
+    behind = blocks * block - n
+    front = n + width - 1 - k.shape[2]  # negative where no query reaches the first keys: they are cut off
+    q = F.pad(q, (0, 0, 0, behind))
+    k, v = (F.pad(x, (0, 0, front, behind)).unfold(2, span, block).transpose(-2, -1) for x in (k, v))
+    q = q.unflatten(2, (blocks, block))
+    row = torch.arange(block, device=q.device).view(1, 1, block, 1)
+    column = torch.arange(span, device=q.device).view(1, 1, 1, span)
+    start = block * torch.arange(blocks, device=q.device).view(-1, 1, 1, 1)
+    allowed = (column >= row) & (column < row + width) & (start + column >= front)
+    out = attend(*(_blocks_as_rows(x) for x in (q, k, v)), mask=allowed.repeat(batch, 1, 1, 1), dropout=dropout)
+    return out.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :n]
+
+
+def _blocks_as_rows(x: Float[Tensor, "batch head block token wide"]) -> Float[Tensor, "batch_block head token wide"]:
+    return x.transpose(1, 2).flatten(0, 1)

@@ -1,0 +1,141 @@
+"""What a cache keeps of local layers, whose tokens see a window of the last ones (lesson 12).
+
+Where its window is much shorter than the text may get, a local layer's tensors roll: they have columns for the window
+and `BACK` tokens on either side of it, and when they are full, the last columns move to the front of new ones. What a
+token sees is in its window, so none of this changes a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor
+
+from companion.config.model import ModelConfig
+from companion.layers.masks import materialize, window
+
+BACK = 64
+"""Tokens that a rolling layer always holds before its window, so that as many can be taken back, and columns that are
+free after a move, so that moves are rare."""
+
+
+def columns(width: int, slots: int) -> int:
+    """Columns of a local layer with a window of `width` tokens, in a cache with room for `slots`."""
+    return min(slots, width - 1 + 2 * BACK)
+
+
+def shown(
+    mask: Shaped[Tensor, "*rows slot"], first: int, end: int, slots: int, gone: Int[Tensor, "batch"] | None
+) -> Shaped[Tensor, "*rows column"]:
+    """A mask over `slots` slots as one over columns `first` to `end`, where column c is slot c + gone."""
+    if mask.shape[-1] == 1 or (gone is None and end - first == mask.shape[-1]):
+        return mask
+    if gone is None:
+        return mask[..., first:end]
+    column = torch.arange(first, end, device=mask.device)
+    slot = (column + gone[:, None]).clamp(max=slots - 1)  # columns from there on are in no window
+    return mask.expand(len(slot), *mask.shape[1:]).take_along_dim(slot[:, None, None], dim=-1)
+
+
+@dataclass(frozen=True)
+class Local:
+    """What a `KVCache` knows of its local layers.
+
+    width:    of the window, in tokens.
+    layers:   which layers are local.
+    slots:    room in each row, in tokens.
+    columns:  in use; an upper bound, and exact where the cache is uniform.
+    gone:     tokens of each row that these layers hold no more, (batch,); `None`: they have a column for every slot.
+    """
+
+    width: int
+    layers: tuple[bool, ...]
+    slots: int
+    columns: int
+    gone: Int[Tensor, "batch"] | None
+
+    @classmethod
+    def of(cls, config: ModelConfig, slots: int) -> Local | None:
+        """Of an empty cache with a column for every slot; `None` where no layer is local."""
+        seen = config.attention.window
+        if seen is None:
+            return None
+        layers = tuple(map(config.local, range(config.layers)))
+        return cls(seen.width, layers, slots, 0, None)
+
+    @property
+    def room(self) -> list[int]:
+        """Columns of each layer of a new cache."""
+        held = columns(self.width, self.slots)
+        return [held if here else self.slots for here in self.layers]
+
+    def used(self, filled: int) -> list[int]:
+        """Columns in use of each layer, where global ones use `filled`."""
+        return [self.columns if here else filled for here in self.layers]
+
+    def rolled(
+        self, stores: Sequence[Tensor], lengths: Int[Tensor, "batch"], tokens: int, *, uniform: bool
+    ) -> tuple[tuple[Tensor, ...], Local]:
+        """The stores of all layers, keys and then values, with columns for `tokens` more tokens in the local ones:
+        these, or new ones to whose front the last columns have moved."""
+        here = self.layers * 2
+        if self.gone is None or self.columns + tokens <= stores[here.index(True)].shape[2]:
+            return tuple(stores), self
+        held = min(self.columns, self.width - 1 + BACK)
+        shift = (lengths - self.gone - held).clamp(min=0)
+        column = shift[:, None] + torch.arange(held, device=shift.device)
+
+        def moved(store: Tensor) -> Tensor:
+            room = max(columns(self.width, self.slots), held + tokens)
+            new = store.new_zeros(*store.shape[:2], room, store.shape[3])
+            if uniform:
+                new[:, :, :held] = store[:, :, self.columns - held : self.columns]
+            else:
+                new[:, :, :held] = store.take_along_dim(column[:, None, :, None], dim=2)
+            return new
+
+        new = tuple(moved(store) if local else store for store, local in zip(stores, here, strict=True))
+        return new, replace(self, columns=held, gone=self.gone + shift)
+
+    def share(
+        self, slots: Int[Tensor, "batch token"], visible: int, room: int, *, uniform: bool, bucket: int
+    ) -> dict[str, Any]:
+        """What a local layer's `LayerCache` has otherwise than a global one's, which shows `visible` slots, for tokens
+        that go to `slots`, where a local layer has `room` columns."""
+        batch, tokens = slots.shape
+        end = self.columns + tokens
+        if uniform and (bucket == 1 or tokens > 1):  # only steps are for buckets
+            first = max(0, end - tokens - self.width + 1)  # no query sees further back
+            return {"filled": self.columns, "mask": None, "first": first, "end": end, "gone": self.gone}
+        if bucket > 1:  # `filled` says where a bucket ends, and there are never more columns than slots
+            end = min(room, visible)
+        places = slots if self.gone is None else slots - self.gone[:, None]
+        mask = materialize(window(self.width), batch, places, end)
+        return {
+            "filled": self.columns if uniform else None,
+            "mask": mask,
+            "first": 0,
+            "end": end,
+            "gone": self.gone,
+        }
+
+    def rewound(self, wanted: Int[Tensor, "batch"], lengths: Int[Tensor, "batch"]) -> Local:
+        """After rows of these lengths have gone back to the wanted ones. Raises `ValueError` where they no longer hold
+        what a last token saw."""
+        if self.gone is None:
+            return replace(self, columns=int(wanted.max()))
+        gone = self.gone.masked_fill(wanted == 0, 0)
+        if bool((gone > (wanted - self.width + 1).clamp(min=0)).any()):
+            raise ValueError(
+                f"lengths={wanted.tolist()}: expected of each row 0, or a number near what it holds, "
+                f"{lengths.tolist()}; local layers keep the last tokens only, a window of {self.width} and {BACK} more"
+            )
+        return replace(self, columns=int((wanted - gone).max()), gone=gone)
+
+    def select(self, rows: Int[Tensor, "row"]) -> Local:
+        """Of the given rows."""
+        return replace(self, gone=None if self.gone is None else self.gone[rows])

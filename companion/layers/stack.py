@@ -1,0 +1,119 @@
+"""A stack of blocks: an encoder or a decoder without its ends (lessons 07 and 08)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from companion.config.model import ModelConfig
+from companion.ground.door import checked
+from companion.layers.block import Block
+from companion.layers.cache import CrossCache, LayerCache
+from companion.layers.masks import Mask, Visible, settled, visible, visible_and
+from companion.layers.norms import norm
+from companion.layers.positions import Rotary
+from companion.layers.routing import RoutingStats
+
+
+class Memory(NamedTuple):
+    """A source as the decoder's layers see it: computed once, read at every step.
+
+    layers:   each decoder layer's keys and values of the encoder's output.
+    real:     which source tokens are not padding, (batch, key); `None`: all.
+    routing:  of the encoder's layers.
+    """
+
+    layers: tuple[CrossCache, ...]
+    real: Bool[Tensor, "#batch key"] | None
+    routing: tuple[RoutingStats, ...]
+
+    def select(self, rows: Int[Tensor, "row"]) -> Memory:
+        """The given rows, in that order and as often as named, copied; without `routing`, which is of whole batches."""
+        layers = tuple(layer.select(rows) for layer in self.layers)
+        real = None if self.real is None else self.real.expand(len(self.layers[0].keys), -1)[rows]
+        return Memory(layers, real, ())
+
+
+class Stack(nn.Module):
+    """`layers` blocks one after the other, and unless they are post-norm a last norm."""
+
+    def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False) -> None:
+        super().__init__()
+        turned = [Rotary.of(config.layer(layer)[1], config.sizes.d_head) for layer in range(config.layers)]
+        self.rotaries = list(dict.fromkeys(rotary for rotary in turned if rotary is not None))
+        self.turns = [None if rotary is None else self.rotaries.index(rotary) for rotary in turned]
+        self.causal, self.heads = causal, config.attention.heads
+        windows = [config.layer(layer)[0].window for layer in range(config.layers)]
+        self.windows = [None if window is None else window.width for window in windows]
+        self.blocks = nn.ModuleList(
+            Block(config, causal=causal, cross=cross, layer=layer) for layer in range(config.layers)
+        )
+        self.norm = norm(config.norm, config.d_model) if config.norm.placement != "post" else nn.Identity()
+
+    @checked()
+    def forward(
+        self,
+        x: Float[Tensor, "batch token d_model"],
+        *,
+        positions: Int[Tensor, "*batch token"],
+        real: Bool[Tensor, "#batch key"] | None = None,
+        counted: Bool[Tensor, "batch token"] | None = None,
+        mask: Mask | None = None,
+        cache: list[LayerCache] | None = None,
+        memory: Memory | None = None,
+    ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
+        """All blocks in order, then the last norm where the config has one.
+
+        positions:  of each token; rotary angles are made of them here, once for all blocks that turn alike.
+        real:       which keys are not padding: no query sees the others, and no expert counts them. `None`: all.
+        counted:    which tokens experts count, where `real` does not say it.
+        mask:       who may look at whom.
+        cache:      of each block; it is written.
+        memory:     what cross-attention looks at.
+
+        Returns the state, and the routing of each block that has experts.
+        """
+        if real is not None:
+            mask = visible_and(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
+            real = real.expand(len(x), -1)
+            counted = real if cache is None else real.gather(1, cache[0].slots)
+        seen = self._seen(x, mask, cache)
+        source_mask = None if memory is None or memory.real is None else settled(memory.real[:, None, None, :])
+        rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
+        routing = []
+        layers = zip(self.blocks, self.turns, seen, strict=False)  # blocks may have been taken off the end
+        for i, (block, turn, who) in enumerate(layers):
+            x, where = block(
+                x,
+                positions=positions if turn is None else rotations[turn],
+                mask=who,
+                cache=None if cache is None else cache[i],
+                source=None if memory is None else memory.layers[i],
+                source_mask=source_mask,
+                real=counted,
+            )
+            if where is not None:
+                routing.append(where)
+        return self.norm(x), tuple(routing)
+
+    def _seen(self, x: Tensor, mask: Mask | None, cache: list[LayerCache] | None) -> list[Visible]:
+        """Who may look at whom in each layer, settled here once for all that have the same window and rule."""
+        shape = (x.shape[0], self.heads, x.shape[1], x.shape[1])
+        settled_rules: dict[tuple[int | None, bool], Visible] = {}
+        for layer, rule in enumerate(rules := self._rules()):
+            if rule in settled_rules:
+                continue
+            window, causal = rule
+            if cache is not None:
+                settled_rules[rule] = cache[layer].seen(mask, self.heads, window)
+            else:
+                settled_rules[rule] = visible(mask, shape, x.device, causal=causal, window=window, as_table=False)
+        return [settled_rules[rule] for rule in rules]
+
+    def _rules(self) -> list[tuple[int | None, bool]]:
+        """The window of each layer that is there, and whether its attention is causal: the layer itself says so."""
+        attentions = [getattr(block, "attention", None) for block in self.blocks]
+        causal = [getattr(attention, "causal", self.causal) for attention in attentions]
+        return list(zip(self.windows, causal, strict=False))  # blocks may have been taken off the end

@@ -1,0 +1,17 @@
+"""Your own transformer: the reader writes it himself, file by file, and each is checked.
+
+stages      the stages, their files, their lessons
+sources     the reference of a stage, and the stub that the reader begins with
+world       files that import each other, loaded apart from all others
+folder      the reader's folder, and what stands in it
+parts       what a stage is examined by: its functions, their cases, the mistakes that people make
+checks      the parts of each stage
+check       a stage examined: what is right, what is not, and in which file the fault lies
+part        where a learner's numbers leave the right ones: the first tensor, and the line that made it
+record      a run recorded: operations, calls, modules
+stream      two records beside each other
+origin      from a tensor that differs back to its line
+streams     the runs of each stage, and the tensors in them
+bugs        bugs that people write
+placed      whether each of these is placed where it stands
+"""

@@ -1,0 +1,394 @@
+"""A record of a run: what every operation made, in which line, and what functions and modules were given and gave.
+
+Nothing is asked of the code that runs but that it runs: operations are seen where PyTorch is called, functions where
+Python enters and leaves them, modules by hooks. Values are copied as they come, so that a later write in place changes
+nothing here.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+
+MOST_OPERATIONS = 60_000
+SECONDS = 10.0
+
+
+class TooLongError(Exception):
+    """A run took longer, or more operations, than it was given."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a recorded file: `attention.py`, `attend`, 23."""
+
+    file: str
+    function: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}"
+
+
+Stack = tuple[Place, ...]
+"""Where a run was, from the outermost recorded function to the innermost."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """What something was at that moment.
+
+    content:  a copy of the tensor, or the object itself where it is none.
+    object:   which tensor it was.
+    made:     the operation that had made it, if it was recorded.
+    used:     where it was handed on, if it was found as an argument.
+    makers:   of what is put together of several tensors, the operations that had made these.
+    """
+
+    content: Any
+    object: int = 0
+    made: int | None = None
+    used: Stack = ()
+    makers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of PyTorch: what it is called, of what it made what, where, and when."""
+
+    number: int
+    kind: str
+    inputs: tuple[Value, ...]
+    value: Tensor
+    stack: Stack
+    at: int
+
+
+@dataclass
+class Call:
+    """One call of a function or a module: what it was given and gave, where it was called, and when it was at work.
+
+    function:  the function's qualified name, or "" for a module that is called.
+    path:      the module's name in the model; None for a function.
+    line:      where it begins; `left`: where it was left.
+    """
+
+    function: str
+    path: str | None
+    given: tuple[Value, ...]
+    stack: Stack
+    start: int
+    line: int = 0
+    file: str = ""
+    gave: Value | None = None
+    end: int = sys.maxsize
+    left: int = 0
+
+    def part(self, index: int) -> Value | None:
+        """One of several results."""
+        parts = self.gave.content if self.gave else None
+        return parts[index] if isinstance(parts, tuple) and index < len(parts) else None
+
+    def argument(self, index: int) -> Value | None:
+        return self.given[index] if index < len(self.given) else None
+
+
+@dataclass
+class Log:
+    """All of one run: operations and calls in order, and what the run itself marked; `error` is what ended it."""
+
+    operations: list[Operation] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    marks: dict[str, Value] = field(default_factory=dict)
+    error: BaseException | None = None
+    error_at: Stack = ()
+
+    def module(self, path: str, within: Call | None = None, turn: int = 0) -> Call | None:
+        """The call of the module of this name, the first or a later one, inside of another call."""
+        return _nth((call for call in self.calls if call.path == path), within, turn)
+
+    def function(self, name: str, within: Call | None = None, turn: int = 0) -> Call | None:
+        return _nth((call for call in self.calls if call.function == name), within, turn)
+
+    def functions(self, name: str, within: Call | None = None) -> list[Call]:
+        return [call for call in self.calls if call.function == name and _inside(call.start, within)]
+
+    def made_in(self, within: Call | None) -> list[Operation]:
+        return [operation for operation in self.operations if _inside(operation.at, within)]
+
+
+def _inside(moment: int, call: Call | None) -> bool:
+    return call is None or call.start <= moment <= call.end
+
+
+def _nth(calls: Iterator[Call], within: Call | None, turn: int) -> Call | None:
+    found = [call for call in calls if _inside(call.start, within)]
+    return found[turn] if turn < len(found) else None
+
+
+class Recorder(TorchFunctionMode):
+    """A context in which a `Log` is written.
+
+    files:    of each recorded file's path, how it is called: lines are told of these alone.
+    beside:   further files whose functions are noticed, and no lines are told of.
+    seconds:  after so many it ends with `TooLongError`.
+    """
+
+    def __init__(self, files: Mapping[str, str], beside: Sequence[str] = (), seconds: float = SECONDS) -> None:
+        super().__init__()
+        self.log = Log()
+        self._files, self._beside = dict(files), frozenset(beside)
+        self._until = time.monotonic() + seconds
+        self._now, self._busy = 0, False
+        self._makers: dict[int, int] = {}
+        self._alive: list[Any] = []
+        self._names: dict[int, str] = {}
+        self._open: list[tuple[FrameType, Call]] = []
+        self._modules: list[tuple[nn.Module, Call]] = []
+        self._watchers: dict[tuple[str, str], Callable[[], None]] = {}
+
+    def watch(self, model: nn.Module, name: str = "") -> None:
+        """Call the modules of a model by their names in it."""
+        for path, module in model.named_modules():
+            self._names[id(module)] = ".".join(filter(None, (name, path)))
+            self._alive.append(module)
+
+    def mark(self, name: str, value: Any, made: Sequence[Tensor] = ()) -> None:
+        """Keep a value under a name. `made`: tensors in whose place it stands: what made the last of them made it."""
+        with self.unseen():
+            makers = [maker for tensor in made if (maker := self._makers.get(id(tensor))) is not None]
+            kept = self._value(value)
+            self.log.marks[name] = (
+                replace(kept, made=max(makers, default=kept.made), makers=tuple(makers)) if made else kept
+            )
+
+    def backward(self, name: str, value: Tensor) -> None:
+        """Keep gradients under a name: the last call of `backward` made them."""
+        steps = [step.number for step in self.log.operations if step.kind == "backward"]
+        self.log.marks[name] = Value(_copy(value), 0, steps[-1] if steps else None)
+
+    def forget(self, model: nn.Module) -> None:
+        """The weights of a model come from outside from now on."""
+        for weight in model.parameters():
+            self._makers.pop(id(weight), None)
+
+    def when(self, function: str, moment: str, do: Callable[[], None]) -> None:
+        """Do something each time that a recorded function begins ("call") or ends ("return")."""
+        self._watchers[function, moment] = do
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """What is done here is no part of the run."""
+        before, self._busy = self._busy, True
+        try:
+            yield
+        finally:
+            self._busy = before
+
+    def __enter__(self) -> Recorder:
+        super().__enter__()
+        self._hooks = (register_module_forward_pre_hook(self._begins), register_module_forward_hook(self._ends))
+        self._before = sys.getprofile()
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        sys.setprofile(self._before)
+        for hook in self._hooks:
+            hook.remove()
+        super().__exit__(*error)
+
+    # Operations
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        keywords = keywords or {}
+        if self._busy:
+            return function(*arguments, **keywords)
+        if time.monotonic() > self._until or len(self.log.operations) > MOST_OPERATIONS:
+            raise TooLongError
+        self._busy = True
+        try:
+            inputs = tuple(self._value(tensor) for tensor in _tensors((arguments, keywords)))
+            made = function(*arguments, **keywords)
+            kind = _kind(function)
+            changed = arguments[0] if kind in ("setitem", "backward") else made
+            several = not isinstance(changed, Tensor)
+            for index, tensor in enumerate(_tensors(changed)):
+                self._made(f"{kind}[{index}]" if several else kind, inputs, tensor)
+            return made
+        finally:
+            self._busy = False
+
+    def _made(self, kind: str, inputs: tuple[Value, ...], tensor: Tensor) -> None:
+        number = len(self.log.operations)
+        self.log.operations.append(Operation(number, kind, inputs, _copy(tensor), self._stack(), self._tick()))
+        self._makers[id(tensor)] = number
+        self._alive.append(tensor)
+
+    def _value(self, value: Any) -> Value:
+        if isinstance(value, Tensor):
+            self._alive.append(value)
+            return Value(_copy(value), id(value), self._makers.get(id(value)))
+        if isinstance(value, (tuple, list)) and any(isinstance(part, Tensor) for part in value):
+            return Value(tuple(self._value(part) for part in value))
+        return Value(value)
+
+    # Calls
+
+    def _profile(self, frame: FrameType, event: str, value: Any) -> None:
+        if event not in ("call", "return") or self._busy:
+            return
+        code = frame.f_code
+        own = code.co_filename in self._files
+        if not own and code.co_filename not in self._beside:
+            return
+        if code.co_qualname == "<module>":
+            return
+        if time.monotonic() > self._until:
+            raise TooLongError
+        self._busy = True
+        try:
+            if event == "call":
+                self._called(frame)
+            elif self._open and self._open[-1][0] is frame:
+                call = self._open.pop()[1]
+                call.gave, call.end, call.left = self._value(value), self._tick(), frame.f_lineno
+            if watcher := self._watchers.get((code.co_qualname, event)):
+                watcher()
+        finally:
+            self._busy = False
+
+    def _called(self, frame: FrameType) -> None:
+        code = frame.f_code
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        given = [self._value(frame.f_locals[name]) for name in names if name in frame.f_locals and name != "self"]
+        call = Call(code.co_qualname, None, tuple(given), self._stack(frame.f_back), self._tick(), code.co_firstlineno)
+        call.file = self._files.get(code.co_filename, "")
+        self._open.append((frame, call))
+        self.log.calls.append(call)
+
+    def _begins(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+        path = self._names.get(id(module))
+        if path is None or self._busy:
+            return
+        with self.unseen():
+            call = Call("", path, tuple(map(self._value, given)), self._stack(), self._tick())
+            self._modules.append((module, call))
+            self.log.calls.append(call)
+
+    def _ends(self, module: nn.Module, given: tuple[Any, ...], gave: Any) -> None:
+        if self._busy:
+            return
+        while self._modules:  # those above were left by an exception
+            opened, call = self._modules.pop()
+            if opened is module:
+                with self.unseen():
+                    call.gave, call.end = self._value(gave), self._tick()
+                return
+
+    def _stack(self, frame: FrameType | None = None) -> Stack:
+        places = []
+        frame = frame or sys._getframe(1)
+        while frame is not None:
+            if name := self._files.get(frame.f_code.co_filename):
+                places.append(Place(name, frame.f_code.co_qualname, frame.f_lineno))
+            frame = frame.f_back
+        return tuple(reversed(places))
+
+    def _tick(self) -> int:
+        self._now += 1
+        return self._now
+
+    def failed(self, error: BaseException) -> None:
+        """Note what ended the run, and where."""
+        places, trace = [], error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if name := self._files.get(code.co_filename):
+                places.append(Place(name, code.co_qualname, trace.tb_lineno))
+            trace = trace.tb_next
+        self.log.error, self.log.error_at = error, tuple(places)
+
+
+@contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """Raise `TooLongError` in a loop that calls nothing, where the system can: in a main thread, not on Windows."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        raise TooLongError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def recorded(
+    play: Callable[[Any, Recorder], None],
+    world: Any,
+    files: Mapping[str, str],
+    beside: Sequence[str] = (),
+    seconds: float = SECONDS,
+) -> Log:
+    """The log of a run of `play`, whatever becomes of it. All in float64, with a fixed seed."""
+    recorder = Recorder(files, beside, seconds)
+    kind = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.float64)
+        try:
+            with _ended_after(seconds), recorder:
+                play(world, recorder)
+        except (Exception, SystemExit, RecursionError) as error:
+            recorder.failed(error)
+        finally:
+            torch.set_default_dtype(kind)
+    return recorder.log
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _tensors(part)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part)
+
+
+_SAME = {"true_divide": "div", "truediv": "div", "divide": "div", "multiply": "mul", "subtract": "sub", "iadd": "add",
+         "isub": "sub", "imul": "mul", "itruediv": "div", "radd": "add", "rmul": "mul", "permute": "transpose",
+         "T": "transpose", "mT": "transpose", "t": "transpose", "swapaxes": "transpose", "bmm": "matmul",
+         "concat": "cat", "concatenate": "cat", "view": "reshape"}  # fmt: skip
+
+
+def _kind(function: Any) -> str:
+    """What an operation is called: `softmax` for the function and the method, `add` for `+` and `+=`."""
+    name = getattr(function, "__name__", "")
+    if name == "__get__":
+        name = getattr(getattr(function, "__self__", None), "__name__", name)
+    name = name.strip("_")
+    return _SAME.get(name, name)

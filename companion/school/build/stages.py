@@ -1,0 +1,85 @@
+"""The stages of *Your own transformer*: which file each one writes, after which lessons, and on which it rests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from companion.ground.fields import shown
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One file of the learner's own transformer.
+
+    number:   1 to 11, the order in which they are written.
+    file:     its name in the learner's folder.
+    title:    what it is, in a few words.
+    lessons:  those that derive it.
+    minutes:  what it takes someone who has read them.
+    needs:    the earlier stages that its check runs with, whether its file imports them or not.
+    points:   what it is worth where it is graded.
+
+    What is to be written in it, and what is given, its reference says (`sources.names`, `sources.given`).
+    """
+
+    number: int
+    file: str
+    title: str
+    lessons: tuple[int, ...]
+    minutes: int
+    needs: tuple[int, ...]
+    points: int
+
+    @property
+    def module(self) -> str:
+        """By which name the other files import it."""
+        return self.file.removesuffix(".py")
+
+    @property
+    def id(self) -> str:
+        """By which name `check` knows it."""
+        return f"build.{self.number}"
+
+
+STAGES = {
+    stage.number: stage
+    for stage in (
+        Stage(1, "tokenizer.py", "Text to ids and back", (1,), 75, (), 10),
+        Stage(2, "attention.py", "Attention", (2, 3), 60, (), 12),
+        Stage(3, "positions.py", "Positions", (4, 5), 45, (), 8),
+        Stage(4, "layers.py", "The block", (6,), 45, (2,), 10),
+        Stage(5, "model.py", "The model", (1, 8, 13), 60, (2, 3, 4), 12),
+        Stage(6, "training.py", "Training", (9, 14), 120, (2, 3, 4, 5), 16),
+        Stage(7, "generation.py", "Writing text", (10,), 60, (2, 3, 4, 5), 10),
+        Stage(8, "translation.py", "Translation", (7, 8, 9), 75, (2, 3, 4, 5, 6), 10),
+        Stage(9, "experts.py", "Experts", (11,), 75, (2, 3, 4, 5, 6), 10),
+        Stage(10, "published.py", "Published models", (13,), 90, (2, 3, 4, 5), 10),
+        Stage(11, "race.py", "The race", (12, 14), 120, (1, 2, 3, 4, 5), 10),
+    )
+}
+"""Every stage by its number."""
+
+
+def find_stage(name: str | int | float) -> Stage:
+    """The stage of this name: 5, "5", "build.5", "model" or "model.py".
+
+    Raises `ValueError` that lists the stages if there is none.
+    """
+    word = str(name).strip().lower().removeprefix("build.").removesuffix(".0")
+    for stage in STAGES.values():
+        if word in (str(stage.number), f"{stage.number:02d}", stage.file, stage.module):
+            return stage
+    there = ", ".join(f"{stage.number} {stage.module}" for stage in STAGES.values())
+    raise ValueError(f"stage {shown(str(name))}: expected one of {there}")
+
+
+def find_stages(text: str) -> list[Stage]:
+    """The stages of a list such as "2-7" or "1,3,5-6", in order. Raises `ValueError` for anything else."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        ends = find_stage(first).number, find_stage(last if dash else first).number
+        if ends[0] > ends[1]:
+            raise ValueError(f"stages {shown(text)}: expected the smaller number first, as in 2-7")
+        found |= {*range(ends[0], ends[1] + 1)}
+    return [STAGES[number] for number in sorted(found)]

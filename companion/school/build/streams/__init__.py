@@ -1,0 +1,29 @@
+"""The runs by which each stage's code is compared with the reference, and the tensors in them."""
+
+from companion.school.build.streams import (
+    attention,
+    experts,
+    generation,
+    layers,
+    model,
+    positions,
+    training,
+    translation,
+)
+from companion.school.build.streams.scene import Scene
+
+_SCENES = {
+    2: attention.SCENES,
+    3: positions.SCENES,
+    4: layers.SCENES,
+    5: model.SCENES,
+    6: training.SCENES,
+    7: generation.SCENES,
+    8: translation.SCENES,
+    9: experts.SCENES,
+}
+
+
+def scenes(number: int) -> tuple[Scene, ...]:
+    """Those of a stage, the simplest first; none where a stage has no stream of numbers."""
+    return _SCENES.get(number, ())

@@ -1,0 +1,58 @@
+"""Stage 5: a decoder of two blocks, and its count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from companion.school.build.record import Recorder
+from companion.school.build.stream import Node
+from companion.school.build.streams.parts import (
+    BATCH,
+    D_FF,
+    D_MODEL,
+    HEADS,
+    KV_HEADS,
+    TOKENS,
+    VOCAB,
+    decoder_nodes,
+    ids,
+    mark,
+    same_weights,
+)
+from companion.school.build.streams.scene import scene
+from companion.school.build.world import World
+
+LAYERS = 2
+
+
+def config(world: World, **changed: Any) -> Any:
+    sizes = {"vocab": VOCAB, "d_model": D_MODEL, "layers": LAYERS, "heads": HEADS, "kv_heads": KV_HEADS, "d_ff": D_FF}
+    return world["model"].Config(**(sizes | {"base": 500.0} | changed))
+
+
+def decoder(world: World, log: Recorder) -> Any:
+    model = world["model"].Transformer(config(world))
+    same_weights(model, log)
+    return model
+
+
+def some_ids(tokens: int = TOKENS) -> Any:
+    some = ids("ids", BATCH, tokens)
+    some[0, 1] = 0  # whose vector is so small that it matters where eps stands
+    return some
+
+
+@scene("", decoder_nodes(LAYERS))
+def logits(world: World, log: Recorder) -> None:
+    decoder(world, log)(some_ids())
+
+
+@scene(
+    "for the count of a model's numbers",
+    [Node("count", "what count gives", mark("count"), (), ("count",))],
+)
+def counted(world: World, log: Recorder) -> None:
+    log.mark("count", world["model"].count(config(world)))
+
+
+SCENES = (logits, counted)

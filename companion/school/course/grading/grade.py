@@ -1,0 +1,132 @@
+"""Grade a folder of submissions: marks.csv for the gradebook, and a page of feedback for each student."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from companion.school.checking.exercise import Exercise
+from companion.school.checking.watch import unwatched
+from companion.school.course.grading.answers import LARGEST, Unreadable, contents
+from companion.school.course.grading.mark import UNREADABLE, Graded, KeyRing, Mark, Text, mark
+from companion.school.course.grading.sandbox.parent import Limits, Worker
+from companion.school.course.grading.submissions import Handed, plain
+from companion.school.course.written.items import MARK, Written
+from companion.school.course.written.sheet import Given, Key, text_id
+
+READ, EMPTY, OTHER, NOTHING = "read", "empty", "other notebook", "nothing handed in"
+TRIED = (READ, EMPTY)
+
+
+def grade(
+    handed: Sequence[Handed],
+    chosen: Sequence[Exercise],
+    secret: bytes,
+    *,
+    written: Sequence[Written] = (),
+    given: Mapping[Key, Given] | None = None,
+    jobs: int = 2,
+    limits: Limits | None = None,
+    require_sandbox: bool = False,
+    done: Callable[[Graded], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
+) -> list[Graded]:
+    """The submissions graded, each in processes of its own, in the order in which they are given.
+
+    What a student handed in can only cost that student: whatever goes wrong with it is their row.
+
+    chosen:           the exercises to grade.
+    secret:           decides the hidden cases.
+    written:          the written answers to collect.
+    given:            what a person gave them already.
+    jobs:             processes at once.
+    done:             gets each student's marks as they are made.
+    warn:             gets a sentence on what this system does not guard.
+    require_sandbox:  refuse to begin where the kernel does not keep answers to what they may do (Landlock and seccomp:
+                      Linux 5.13 or newer, on x86-64 or 64-bit ARM).
+
+    Raises `ValueError` for jobs < 1, a system without fork, or without the sandbox that is required; `OSError` if the
+    process for answers does not start.
+    """
+    if jobs < 1:
+        raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
+    keys, limits = KeyRing(secret), limits or Limits()
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in range(len(handed)):
+        waiting.put(number)
+    graded: dict[int, Graded] = {}
+    stop = threading.Event()
+
+    def work(place: int) -> None:
+        with Worker(limits, place) as worker:
+            if require_sandbox and not worker.is_sandboxed:
+                raise ValueError(f"--require-sandbox: expected a kernel that confines answers; {_missing(worker)}")
+            if place == 0 and not worker.is_sandboxed:
+                warn(f"{_missing(worker)}: what an answer may do is guarded by Python alone; use a container")
+            while not stop.is_set():
+                try:
+                    number = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                graded[number] = grade_one(worker, handed[number], chosen, keys, written, given or {})
+                done(graded[number])
+
+    with ThreadPoolExecutor(min(jobs, len(handed)) or 1) as pool:
+        try:
+            for future in [pool.submit(work, place) for place in range(min(jobs, len(handed)))]:
+                future.result()
+        finally:
+            stop.set()
+    return [graded[number] for number in range(len(handed))]
+
+
+def grade_one(
+    worker: Worker,
+    handed: Handed,
+    chosen: Sequence[Exercise],
+    keys: KeyRing,
+    written: Sequence[Written] = (),
+    given: Mapping[Key, Given] | None = None,
+) -> Graded:
+    """One student's marks."""
+
+    def nothing(submission: str, fault: str) -> Graded:
+        texts = tuple(Text(item, "") for item in written)
+        return Graded(handed, submission, fault, tuple(Mark(exercise, UNREADABLE) for exercise in chosen), texts)
+
+    if handed.fault is not None:
+        return nothing(NOTHING, handed.fault)
+    asked = {exercise.name: unwatched(exercise.forbidden) for exercise in chosen}
+    try:
+        files = [(file.name, contents(file)) for file in handed.files]
+        if sum(len(data) for _, data in files) > LARGEST:
+            raise Unreadable(f"its files are larger than {LARGEST // 2**20} MiB together")
+        empty, found = worker.read(files, asked)
+        wrote = worker.read_texts(files, [f"{MARK}{item.id}" for item in written]) if written else {}
+    except Unreadable as error:
+        return nothing(UNREADABLE, plain(str(error)))
+    state, fault = READ, None
+    texts = tuple(_text(handed.student, item, wrote[f"{MARK}{item.id}"], given or {}) for item in written)
+    if any(text.text for text in texts):
+        pass
+    elif empty:
+        state, fault = EMPTY, "the notebook holds no code"
+    elif chosen and not any(answer.defined for answer in found.values()):
+        state = OTHER
+        fault = "the notebook defines none of the functions that were asked for: is it the one of this problem set?"
+    marks = tuple(mark(worker, exercise, found[exercise.name], keys, handed.student) for exercise in chosen)
+    return Graded(handed, state, fault, marks, texts)
+
+
+def _text(student: str, item: Written, text: str, given: Mapping[Key, Given]) -> Text:
+    """A written answer, with what was given to just this text."""
+    mark = given.get((student, item.id))
+    return Text(item, text, mark if mark and mark.text_id == text_id(text) else None)
+
+
+def _missing(worker: Worker) -> str:
+    """Which of the kernel's means this system does not have."""
+    means = {"Landlock (files, connections, signals)": worker.landlock, "seccomp (calls)": worker.seccomp}
+    return f"this system has no {' and no '.join(name for name, there in means.items() if not there)}"

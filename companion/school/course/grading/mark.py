@@ -1,0 +1,297 @@
+"""What one submission earns, exercise by exercise.
+
+The tests, what they expect, and the decision are here; the student's code is in a process of its own (`sandbox/`).
+
+Points: `seeds.parts`. The part for the public cases is earned by passing all of them; the part for the hidden cases
+by passing all of those on two hidden seeds, and only where the public part is earned. An exercise with groups of cases
+has such parts for each group (`checking/credit.py`). The cases come in an order that
+depends on the secret and the student, so that a call's number tells nothing about it. Public and hidden cases run in
+processes that share nothing: what an answer saw of a hidden case cannot get into what is said about a public one.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from companion.school.checking.credit import earned, examine_groups, without_groups
+from companion.school.checking.examine import AnswerKey, Outcome, Result, Verdict, examine, key_of
+from companion.school.checking.exercise import Exercise
+from companion.school.checking.forbidden import forbidden_fault
+from companion.school.course.grading.sandbox.parent import Found, Program, Run, Worker
+from companion.school.course.grading.submissions import Handed
+from companion.school.course.seeds import PUBLIC_SEED, Part, hidden_seeds, is_constant, keyed, parts
+from companion.school.course.written.items import Written
+from companion.school.course.written.sheet import Given
+
+UNREADABLE = "unreadable"
+OUTCOMES = (*(result.value for result in Result), UNREADABLE)
+"""How an exercise can end, in the CSV and in the feedback."""
+
+_DISCREET = {
+    Result.WRONG: "wrong on an input that is not shown",
+    Result.MISSING: "not written for an input that is not shown",
+    Result.CRASHED: "it raised an error, or ended its process, on an input that is not shown",
+    Result.TIMEOUT: "it did not end in the time it has, on an input that is not shown",
+    Result.REFUSED: "it did what an answer may not do, on an input that is not shown",
+}
+_one_by_one = threading.RLock()  # references share PyTorch's generator
+
+
+@dataclass(frozen=True)
+class Earned:
+    """A part of an exercise's points, and whether its public and its hidden cases have earned theirs."""
+
+    part: Part
+    public: bool = False
+    hidden: bool = False
+
+    @property
+    def points(self) -> float:
+        """What the part came to."""
+        return self.part.public * self.public + self.part.hidden * self.hidden
+
+    @property
+    def most(self) -> float:
+        """What it could come to."""
+        return self.part.public + self.part.hidden
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What one exercise of one submission came to.
+
+    outcome:        one of `OUTCOMES`.
+    public, hidden: what was found on these cases; None where they were not tried. The hidden one names no input, no
+                    value and nothing that the student's code wrote.
+    notes:          on how the answer was found.
+    earned:         the points by the groups of cases; a single part where the exercise has none.
+    """
+
+    exercise: Exercise
+    outcome: str
+    public: Verdict | None = None
+    hidden: Verdict | None = None
+    notes: tuple[str, ...] = ()
+    earned: tuple[Earned, ...] = ()
+
+    @property
+    def points(self) -> float:
+        """What the exercise came to."""
+        return sum((part.points for part in self.earned), 0.0)
+
+
+class KeyRing:
+    """The keys of the exercises for one instructor's secret; each is made once, for all students."""
+
+    def __init__(self, secret: bytes) -> None:
+        self.secret = secret
+        self._keys: dict[tuple[str, int], AnswerKey] = {}
+
+    def public(self, exercise: Exercise) -> AnswerKey:
+        """The key of the public cases."""
+        return self._key(exercise, PUBLIC_SEED)
+
+    def hidden(self, exercise: Exercise) -> list[AnswerKey]:
+        """The keys of the hidden cases, of a seed each."""
+        return [self._key(exercise, seed) for seed in hidden_seeds(self.secret, exercise.id)]
+
+    def _key(self, exercise: Exercise, seed: int) -> AnswerKey:
+        with _one_by_one:
+            if (exercise.id, seed) not in self._keys:
+                key = key_of(exercise, seed)
+                mistakes = tuple((message, _locked(gives)) for message, gives in key.mistakes)
+                self._keys[exercise.id, seed] = replace(key, expected=_locked(key.expected), mistakes=mistakes)
+            return self._keys[exercise.id, seed]
+
+    def shuffled(self, count: int, *what: str) -> list[int]:
+        """0 ... count - 1 in an order that only the secret tells."""
+        order = list(range(count))
+        random.Random(keyed(self.secret, *what)).shuffle(order)
+        return order
+
+
+def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
+    def get(index: int) -> Outcome:
+        with _one_by_one:
+            return gives(index)
+
+    return get
+
+
+def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str) -> Mark:
+    """Mark one exercise of one student: what was found under its name."""
+    answer, book = found.answer, parts(exercise)
+
+    def made(outcome: str, public: Verdict | None, hidden: Verdict | None, *passed: Sequence[bool]) -> Mark:
+        by_part = [*zip(*passed, strict=True)] or [(False, False)] * len(book)
+        points = tuple(Earned(part, *both) for part, both in zip(book, by_part, strict=True))
+        return Mark(exercise, outcome, public, hidden, answer.notes, points)
+
+    def without_running(verdict: Verdict) -> Mark:
+        return made(verdict.result.value, verdict, None)
+
+    if answer.program is None and answer.broken is not None:
+        fault = f"the cell that defines {exercise.name} cannot be read: {answer.broken}"
+        return without_running(Verdict(Result.CRASHED, fault=fault))
+    if answer.program is None:
+        return without_running(Verdict(Result.MISSING, fault=f"no cell defines a function {exercise.name}"))
+    if found.used is None:
+        return without_running(Verdict(Result.CRASHED, fault="its cells can be read, and not together"))
+    if found.used:
+        return without_running(Verdict(Result.REFUSED, fault=forbidden_fault(found.used)))
+
+    program = Program(answer.program, exercise.name, exercise.forbidden)
+    nothing = [False] * len(book)
+    public_key = keys.public(exercise)
+    public, passed = try_answer(worker, program, [public_key], nothing, keys, student, exercise.id, "public")
+    if is_constant(exercise):  # the hidden cases would be the same, and the result is the answer
+        return made(public.result.value, None, _discreet(public, [public_key], public_key), nothing, passed)
+    if not passed[0]:
+        return made(public.result.value, public, None)
+    failed = [not ok for ok in passed]
+    hidden_keys = keys.hidden(exercise)
+    tried, hidden_passed = try_answer(worker, program, hidden_keys, failed, keys, student, exercise.id, "hidden")
+    hidden = _discreet(tried, hidden_keys, public_key)
+    outcome = public if public.result is not Result.RIGHT else tried
+    return made(outcome.result.value, public, hidden, passed, hidden_passed)
+
+
+def try_answer(
+    worker: Worker, program: Program, wanted: Sequence[AnswerKey], failed: Sequence[bool], keys: KeyRing, *what: str
+) -> tuple[Verdict, list[bool]]:
+    """What is to be said of an answer, and which groups of cases earn their points.
+
+    failed:  groups that are not tried: they have failed already.
+
+    Where an answer ends its process or does not end, on a case of one group, the others are tried without it.
+    """
+    failed = [*failed]
+    told: Verdict | None = None
+    while True:
+        left_out = [group for group, has in enumerate(failed) if has]
+        tried = [without_groups(key, left_out) if left_out else key for key in wanted]
+        cases = [case for key in tried for case in key.cases]
+        order = keys.shuffled(len(cases), *what)
+        run = worker.run(program, cases, [*order, *reversed(order)])  # `examine` calls each case twice
+        verdict, passed, stopped_at = _outcome_of(tried, run, len(failed))
+        told = told or verdict
+        if stopped_at is None or stopped_at == 0 or len(failed) == 1:
+            return told, [ok and not has for ok, has in zip(passed, failed, strict=True)]
+        failed[stopped_at] = True
+
+
+def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verdict, list[bool], int | None]:
+    """The verdict, the groups that passed, and the group at whose case the run stopped."""
+    at = None
+    try:
+        verdict = _judged(tried, run)
+        if run.stopped is not None:
+            if run.at is not None:
+                numbers = [number for key in tried for number in key.groups or (0,) * len(key.cases)]
+                at = numbers[run.at]
+            return verdict, [False] * groups, at
+        if verdict.result is Result.RIGHT:
+            return verdict, [True] * groups, None
+        call = _recorded(tried, run)
+        by_key = [earned(_padded(examine_groups(key, call), groups)) for key in tried]
+        return verdict, [all(oks) for oks in zip(*by_key, strict=True)], None
+    except Exception as error:  # of a kind that nobody thought of: somebody's result must not stop the class
+        fault = f"its result cannot be compared ({type(error).__name__})"
+        return Verdict(Result.CRASHED, fault=fault), [False] * groups, None
+
+
+def _padded(verdicts: Sequence[Verdict], groups: int) -> list[Verdict]:
+    """The verdicts, with those of the last groups of which no case was tried."""
+    return [*verdicts, *[Verdict(Result.RIGHT)] * (groups - len(verdicts))]
+
+
+def _recorded(tried: Sequence[AnswerKey], run: Run) -> Callable[..., Outcome]:
+    """The calls of a run, to be asked for again."""
+    cases = [case for key in tried for case in key.cases]
+    outcomes = {id(case): run.outcomes[index] for index, case in enumerate(cases)}
+    return lambda case, again=False: outcomes[id(case)][-1 if again else 0]
+
+
+def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
+    cases = [case for key in tried for case in key.cases]
+    if run.stopped is not None:
+        result, error = run.stopped.result or Result.CRASHED, run.stopped.error
+        if result is Result.REFUSED:
+            return Verdict(result, fault=error[1] if error else "it did what an answer may not do")
+        if run.at is None:
+            faults = {Result.TIMEOUT: "the code around it did not end in the time it has"}
+            raised = f"the code around it raised {error[0]}: {error[1]}" if error else "its process ended on the way"
+            return Verdict(result, "running the code that defines it", fault=faults.get(result, raised))
+        key = AnswerKey(tried[0].names, (cases[run.at],), lambda _: Outcome(), ())
+        stopped = replace(run.stopped, result=result)
+        return examine(key, lambda *_: stopped)
+    call = _recorded(tried, run)
+    for key in tried:
+        verdict = examine(key, call)
+        if verdict.result is not Result.RIGHT:
+            return verdict
+    return Verdict(Result.RIGHT)
+
+
+def _discreet(found: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> Verdict:
+    """What a student may know about hidden cases: the property, in the public ones' words, and the mistake."""
+    if found.result is Result.RIGHT:
+        return found
+    shows = ""
+    for key in tried:
+        if len(key.cases) == len(public.cases):
+            pairs = zip(key.cases, public.cases, strict=True)
+            shows = shows or next((known.shows for case, known in pairs if case.shows == found.shows), "")
+    return Verdict(found.result, shows, fault=_DISCREET[found.result], mistake=found.mistake)
+
+
+TO_MARK, MARKED = "to mark", "marked"
+"""How a written answer stands that is not missing."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A student's written answer. `given`: what a person gave it; None as long as nobody has."""
+
+    item: Written
+    text: str
+    given: Given | None = None
+
+    @property
+    def outcome(self) -> str:
+        """How it stands: without a text there is nothing to mark."""
+        return (MARKED if self.given else TO_MARK) if self.text else Result.MISSING.value
+
+    @property
+    def points(self) -> int:
+        """What it has earned so far."""
+        return self.given.points if self.given and self.text else 0
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One student's marks. `submission`: "read", or in a word why not; `fault`: in a sentence."""
+
+    handed: Handed
+    submission: str
+    fault: str | None
+    marks: tuple[Mark, ...]
+    texts: tuple[Text, ...] = ()
+
+    @property
+    def points(self) -> float:
+        """What the student has earned so far."""
+        return sum((mark.points for mark in self.marks), 0.0) + sum(text.points for text in self.texts)
+
+    @property
+    def most(self) -> int:
+        """What could be earned."""
+        return sum(mark.exercise.points for mark in self.marks) + sum(text.item.points for text in self.texts)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether nothing waits for a person."""
+        return all(text.outcome != TO_MARK for text in self.texts)

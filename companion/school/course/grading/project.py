@@ -1,0 +1,285 @@
+"""Marks for a project: each student's own transformer, stage by stage, a folder or a zip of it.
+
+A stage's part earns its points where it is right on the public and on the hidden cases, with the student's own earlier
+stages, or else with the references in their place: no stage's mark is lost by another's fault. The student's code runs
+confined, as any answer does (`sandbox`), a part in a process of its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import io
+import queue
+import threading
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from companion.ground.atomic import write_atomic
+from companion.ground.fields import plain
+from companion.school.build.parts import Part, parts, references
+from companion.school.build.sources import is_untouched
+from companion.school.build.stages import STAGES, Stage
+from companion.school.checking.examine import Result, Verdict
+from companion.school.checking.forbidden import forbidden_fault, forbidden_uses
+from companion.school.course.grading.mark import KeyRing, try_answer
+from companion.school.course.grading.sandbox.parent import Limits, Program, Worker
+
+LARGEST = 2**20
+"""Bytes of a student's file, and of all their files together four times as many."""
+_TAKEN = "# taken:"
+
+
+@dataclass(frozen=True)
+class Handed:
+    """One student's files, by module; `fault`: why there is nothing to read."""
+
+    student: str
+    sources: Mapping[str, str]
+    faults: Mapping[str, str]
+    fault: str | None = None
+
+
+@dataclass(frozen=True)
+class PartMark:
+    """What a part earned, and what is said of it."""
+
+    part: Part
+    points: int
+    outcome: str
+    told: str = ""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One student's marks, part by part."""
+
+    handed: Handed
+    marks: tuple[PartMark, ...]
+
+    def points(self, stage: Stage | None = None) -> int:
+        """What was earned: in a stage, or in all."""
+        return sum(mark.points for mark in self.marks if stage in (None, mark.part.stage))
+
+
+def hand_ins(folder: Path) -> list[Handed]:
+    """The students of a folder, by name: a folder or a zip for each. Raises `ValueError` if there is none."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: expected a folder of hand-ins, found {'a file' if folder.exists() else 'nothing'}")
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "__")):
+            continue
+        if path.is_symlink():
+            found[path.stem] = Handed(path.stem, {}, {}, "it is a link, not a folder or a zip")
+        elif path.is_dir() or path.suffix == ".zip":
+            found[path.stem] = _handed(path)
+    if not found:
+        raise ValueError(f"{folder}: expected a folder or a zip for each student, found neither")
+    return _with_copies(list(found.values()))
+
+
+def _handed(path: Path) -> Handed:
+    try:
+        texts = _in_zip(path) if path.suffix == ".zip" else _in_folder(path)
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
+        return Handed(path.stem, {}, {}, plain(f"it cannot be read: {error}")[:300])
+    known = {stage.file for stage in STAGES.values()}
+    sources, faults, total = {}, {}, 0
+    for name, (size, data) in sorted(texts.items()):
+        if size > LARGEST or total + size > 4 * LARGEST:
+            faults[name] = f"{name} has {size:,} bytes; expected at most {LARGEST:,}, and {4 * LARGEST:,} in all"
+            continue
+        total += size
+        try:
+            text = data.decode("utf-8-sig")
+            ast.parse(text)
+        except UnicodeDecodeError:
+            faults[name] = f"{name} is no text in UTF-8"
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            faults[name] = f"{name}{where}: it is no Python"
+        else:
+            sources[Path(name).stem] = text
+    if not known & {f"{module}.py" for module in sources} and not faults:
+        return Handed(path.stem, {}, {}, "it holds none of the project's files: attention.py and the others")
+    return Handed(path.stem, sources, faults)
+
+
+_Texts = dict[str, tuple[int, bytes]]
+
+
+def _in_folder(folder: Path) -> _Texts:
+    """The Python files where the project's lie: in the folder, or in one of its folders."""
+    known = {stage.file for stage in STAGES.values()}
+    places = [folder, *sorted(place for place in folder.rglob("*") if place.is_dir() and not place.is_symlink())[:50]]
+    home = next((place for place in places if any((place / name).is_file() for name in known)), folder)
+    files = [file for file in sorted(home.glob("*.py")) if file.is_file() and not file.is_symlink()]
+    sizes = {file: file.stat().st_size for file in files}
+    return {file.name: (size, file.read_bytes() if size <= LARGEST else b"") for file, size in sizes.items()}
+
+
+def _in_zip(path: Path) -> _Texts:
+    known = {stage.file for stage in STAGES.values()}
+    with zipfile.ZipFile(path) as archive:
+        entries = [entry for entry in archive.infolist()[:1000] if entry.filename.endswith(".py")]
+        homes = [str(Path(entry.filename).parent) for entry in entries if Path(entry.filename).name in known]
+        home = min(homes, key=len) if homes else "."
+        found: _Texts = {}
+        for entry in entries:
+            if str(Path(entry.filename).parent) == home:
+                small = entry.file_size <= LARGEST
+                data = archive.open(entry).read(LARGEST + 1) if small else b""  # what it says of its size may be wrong
+                found[Path(entry.filename).name] = max(entry.file_size, len(data)), data
+    return found
+
+
+def _with_copies(handed: list[Handed]) -> list[Handed]:
+    """Whoever handed in just the files of somebody else is told so, and both are named; their marks stay."""
+    digests: dict[str, list[str]] = {}
+    for one in handed:
+        own = {m: t for m, t in one.sources.items() if not t.startswith(_TAKEN) and _is_begun(m, t)}
+        if own:
+            whole = "\0".join(f"{module}\0{text}" for module, text in sorted(own.items()))
+            digests.setdefault(hashlib.sha256(whole.encode()).hexdigest(), []).append(one.student)
+    same = {student: names for names in digests.values() if len(names) > 1 for student in names}
+    return [
+        Handed(one.student, one.sources,
+               {**one.faults, "": f"the same files as {', '.join(n for n in same[one.student] if n != one.student)}"})
+        if one.student in same
+        else one
+        for one in handed
+    ]  # fmt: skip
+
+
+def _is_begun(module: str, text: str) -> bool:
+    stage = next((stage for stage in STAGES.values() if stage.module == module), None)
+    return stage is not None and not is_untouched(stage.number, text)
+
+
+def grade(
+    handed: Sequence[Handed],
+    stages: Sequence[Stage],
+    secret: bytes,
+    *,
+    jobs: int = 2,
+    limits: Limits | None = None,
+    done: Callable[[Graded], None] = lambda _: None,
+) -> list[Graded]:
+    """The hand-ins graded, each in processes of its own. What a student handed in can only cost that student."""
+    keys, waiting = KeyRing(secret), queue.SimpleQueue[int]()
+    for number in range(len(handed)):
+        waiting.put(number)
+    graded: dict[int, Graded] = {}
+    stop = threading.Event()
+
+    def work(place: int) -> None:
+        with Worker(limits or Limits(seconds=60.0), place) as worker:
+            while not stop.is_set():
+                try:
+                    number = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                marks = [_mark(worker, part, handed[number], keys) for stage in stages for part in parts(stage.number)]
+                graded[number] = Graded(handed[number], tuple(marks))
+                done(graded[number])
+
+    with ThreadPoolExecutor(min(jobs, len(handed)) or 1) as pool:
+        try:
+            for future in [pool.submit(work, place) for place in range(min(jobs, len(handed)))]:
+                future.result()
+        finally:
+            stop.set()
+    return [graded[number] for number in range(len(handed))]
+
+
+def _mark(worker: Worker, part: Part, handed: Handed, keys: KeyRing) -> PartMark:
+    """What a part of one student's earns."""
+    stage = part.stage
+
+    def nothing(result: Result, told: str) -> PartMark:
+        return PartMark(part, 0, result.value, told)
+
+    if handed.fault is not None:
+        return nothing(Result.MISSING, handed.fault)
+    if stage.file in handed.faults:
+        return nothing(Result.CRASHED, handed.faults[stage.file])
+    text = handed.sources.get(stage.module)
+    if text is None:
+        return nothing(Result.MISSING, f"there is no {stage.file}")
+    if text.startswith(_TAKEN):
+        return nothing(Result.MISSING, f"{stage.file} is the course's reference, taken")
+    if used := forbidden_uses(text, part.without):
+        return nothing(Result.REFUSED, forbidden_fault(used))
+    verdict = _tried(worker, part, handed.sources, keys, handed.student)
+    if verdict.result is Result.RIGHT:
+        return PartMark(part, part.points, verdict.result.value)
+    if stage.needs:
+        right = references(stage)
+        right.pop(stage.module)
+        again = _tried(worker, part, {**handed.sources, **right}, keys, handed.student)
+        if again.result is Result.RIGHT:
+            told = "right with the references of earlier stages in place of yours, which are at fault"
+            return PartMark(part, part.points, again.result.value, told)
+        if again.result is not Result.MISSING:
+            verdict = again
+    return nothing(verdict.result, str(verdict))
+
+
+def _tried(worker: Worker, part: Part, sources: Mapping[str, str], keys: KeyRing, student: str) -> Verdict:
+    """The public cases, and then the hidden ones, of which a property and a mistake are all that is told."""
+    exercise = part.exercise()
+    program = Program(part.program(sources), "answer", part.watched)
+    public, [passed] = try_answer(worker, program, [keys.public(exercise)], [False], keys, student, exercise.id, "1")
+    if not passed:
+        return public
+    hidden, _ = try_answer(worker, program, keys.hidden(exercise), [False], keys, student, exercise.id, "2")
+    if hidden.result is Result.RIGHT:
+        return hidden
+    return Verdict(hidden.result, hidden.shows, fault="fails on an input that is not shown", mistake=hidden.mistake)
+
+
+def table(graded: Sequence[Graded], stages: Sequence[Stage]) -> list[list[str]]:
+    """The marks: a row for each student, a column for each stage, and one for what is to be said."""
+    head = ["student", *(f"{stage.number} {stage.module} /{_worth(stage)}" for stage in stages)]
+    rows = [[*head, f"points /{sum(map(_worth, stages))}", "note"]]
+    for one in graded:
+        note = one.handed.fault or "; ".join(one.handed.faults.values())
+        rows.append([one.handed.student, *(str(one.points(stage)) for stage in stages), str(one.points()), note])
+    return rows
+
+
+def _worth(stage: Stage) -> int:
+    return sum(part.points for part in parts(stage.number))
+
+
+def write(graded: Sequence[Graded], stages: Sequence[Stage], out: Path) -> None:
+    """Write marks.csv and a page of feedback for each student."""
+    lines = io.StringIO()
+    csv.writer(lines).writerows([_harmless(cell) for cell in row] for row in table(graded, stages))
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / "marks.csv", lines.getvalue())
+    (out / "feedback").mkdir(exist_ok=True)
+    for one in graded:
+        write_atomic(out / "feedback" / f"{one.handed.student}.md", _page(one, stages))
+
+
+def _harmless(cell: str) -> str:
+    """A cell that no spreadsheet takes for a formula."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+
+
+def _page(one: Graded, stages: Sequence[Stage]) -> str:
+    most = sum(map(_worth, stages))
+    lines = [f"# Your own transformer: {one.handed.student}", "", f"{one.points()} of {most} points.", ""]
+    lines += [f"- {said}" for said in filter(None, [one.handed.fault, *one.handed.faults.values()])]
+    for stage in stages:
+        lines += ["", f"## Stage {stage.number}, {stage.file}: {one.points(stage)} of {_worth(stage)}", ""]
+        for mark in (mark for mark in one.marks if mark.part.stage is stage):
+            lines.append(f"- {mark.part.name.replace('_', ', ')}: {mark.outcome}, {mark.points} of {mark.part.points}")
+            lines += [f"      {line}" for line in mark.told.splitlines()]
+    return "\n".join(lines) + "\n"

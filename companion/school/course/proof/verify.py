@@ -1,0 +1,90 @@
+"""Whether every check does what it must: what is right passes, stubs do not, each known mistake is caught by name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from companion.school.checking.examine import AnswerKey, Call, Outcome, Result, examine, in_this_process, key_of
+from companion.school.checking.exercise import Answer, Exercise
+from companion.school.checking.forbidden import forbidden_uses
+from companion.school.checking.watch import unwatched
+
+SEEDS = (0, 1, 2, 3, 4)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One answer that was examined. `fault`: what should not have come out, or None."""
+
+    exercise: str
+    kind: str
+    name: str
+    seed: int
+    fault: str | None
+
+
+def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
+    """Examine everything that is known about an exercise, on each seed."""
+    for seed in seeds:
+        key = key_of(exercise, seed)
+        for kind, answers in (("reference", [exercise.reference]), ("variant", exercise.variants)):
+            for number, answer in enumerate(answers, 1):
+                used = forbidden_uses(as_answer(answer, exercise.name), unwatched(exercise.forbidden))
+                verdict = examine(key, in_this_process(answer, exercise.forbidden))
+                fault = None if verdict.result is Result.RIGHT else f"should pass, but:\n{verdict}"
+                fault = f"uses {', '.join(used)}, which the exercise forbids" if used else fault
+                yield Trial(exercise.id, kind, f"{kind} {number}", seed, fault)
+        blank = examine(key, in_this_process(stub(exercise)))
+        fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
+        yield Trial(exercise.id, "stub", "stub", seed, fault)
+        for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
+            verdict = examine(key, _known_answer(key, known.answer, gives))
+            if verdict.result is Result.RIGHT:
+                fault = "should be caught, but passes"
+            elif verdict.mistake != known.message:
+                named = verdict.mistake or "no mistake"
+                fault = f"should be named, but the check names {named!r}:\n{verdict}"
+            else:
+                fault = None
+            yield Trial(exercise.id, "mistake", known.message, seed, fault)
+
+
+def _known_answer(key: AnswerKey, answer: Answer, gives: Callable[[int], Outcome]) -> Call:
+    """A known mistake as an answer. What it gives at first the key knows; it is not called again for that."""
+    index = {id(case): at for at, case in enumerate(key.cases)}
+    call = in_this_process(answer)
+    return lambda case, again=False: call(case, again) if again else gives(index[id(case)])
+
+
+def as_answer(answer: Answer, name: str) -> str:
+    """A known answer as a student writes it: under the exercise's name, without its decorator."""
+    text = textwrap.dedent(inspect.getsource(answer))
+    return re.sub(r"\A.*?^def \w+", f"def {name}", text, count=1, flags=re.DOTALL | re.MULTILINE)
+
+
+def stub(exercise: Exercise) -> Any:
+    """The function as it is handed out."""
+    names: dict[str, Any] = {"torch": torch}
+    exec(compile(exercise.stub, f"exercise {exercise.id}", "exec"), names)  # our own text
+    return names[exercise.name]
+
+
+def counts(found: Iterable[Trial]) -> dict[str, dict[str, int]]:
+    """For each kind of answer: how many were tried (once each, on all seeds), and how many came out as they must."""
+    answers: dict[tuple[str, str, str], bool] = {}
+    for trial in found:
+        key = trial.exercise, trial.kind, trial.name
+        answers[key] = answers.get(key, True) and trial.fault is None
+    result: dict[str, dict[str, int]] = {}
+    for (_, kind, _), good in answers.items():
+        row = result.setdefault(kind, {"tried": 0, "as expected": 0})
+        row["tried"] += 1
+        row["as expected"] += good
+    return result

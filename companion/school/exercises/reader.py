@@ -1,0 +1,64 @@
+"""What a reader calls in a notebook: `check("2.3")`, `hint("2.3")`, `solution("2.3")`, `progress()`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from companion.school.build.check import check_stage
+from companion.school.build.folder import find_folder
+from companion.school.build.stages import find_stage
+from companion.school.checking.attempt import NotYet, attempt, readers
+from companion.school.checking.examine import examine, in_this_process, key_of
+from companion.school.exercises import progress as kept
+from companion.school.exercises.catalogue import find_exercise
+
+
+def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
+    """Try your answer to an exercise, and say at once how it stands.
+
+    id:      the exercise, as in "2.3"; or a stage of your own transformer, as in "build.5".
+    answer:  your function; by default the one of the exercise's name in your notebook.
+
+    Raises `NotYet` if the answer is not right: the message names the property that fails, the smallest input that shows
+    it, what was expected and what came, and the most likely mistake. Raises `ValueError` if there is no such exercise.
+    """
+    if str(id).startswith("build."):
+        check_stage(find_stage(id), find_folder())
+        return
+    exercise = find_exercise(id)
+    own = answer is None
+    if answer is None:
+        answer = readers(exercise.name, sys._getframe(1))
+    title = f"{exercise.id} {exercise.title}"
+    try:
+        key = key_of(exercise)
+        without = exercise.forbidden
+        attempt(title, exercise.name, answer, without, lambda tried: examine(key, in_this_process(tried, without)))
+    except NotYet as fault:
+        if own and fault.verdict is not None:
+            kept.note_check(exercise.id, passed=False)
+        raise
+    if own:
+        kept.note_check(exercise.id, passed=True)
+    print(f"{title}: right. {exercise.points} point{'s' if exercise.points > 1 else ''}.")
+
+
+def hint(id: str | float) -> None:
+    """One step of help; call it again for the next."""
+    exercise = find_exercise(id)
+    number = kept.note_hint(exercise.id)
+    print(f"{exercise.id}, hint {number} of {len(exercise.hints)}: {exercise.hints[number - 1]}")
+
+
+def solution(id: str | float) -> None:
+    """The reference solution. Yours may look quite different and be as right."""
+    exercise = find_exercise(id)
+    kept.note_solution(exercise.id)
+    print(exercise.solution)
+
+
+def progress() -> None:
+    """What you have done so far, in this course and on this machine."""
+    print(kept.table())

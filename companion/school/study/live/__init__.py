@@ -1,0 +1,51 @@
+"""Figures that move, by mouse and keyboard, in JupyterLab and on a static page, without kernel and network.
+
+    from companion.school.study import live
+
+    live.collapse([0.9, -0.4, 1.3], words=["The", "cat", "slept"], caption="Figure 2.1. Move the handle.")
+
+Each of them shows one output that holds everything it needs; `moving` is the mechanism.
+"""
+
+from companion.school.study.live.attention import collapse, hover
+from companion.school.study.live.decoder import mask_and_shift, writing
+from companion.school.study.live.depth import home
+from companion.school.study.live.encoder import filler, hearing
+from companion.school.study.live.experts import queues
+from companion.school.study.live.family import edits, memory
+from companion.school.study.live.generation import roofline, sampling, triangle
+from companion.school.study.live.heads import bricks, switchboard
+from companion.school.study.live.rotary import dials, together
+from companion.school.study.live.tiles import climb, sweep
+from companion.school.study.live.tokens import cut
+from companion.school.study.live.training import growing, lanes, valley
+from companion.school.study.live.walk import walk
+from companion.school.study.live.waves import clocks
+
+__all__ = [
+    "bricks",
+    "climb",
+    "clocks",
+    "collapse",
+    "cut",
+    "dials",
+    "edits",
+    "filler",
+    "growing",
+    "hearing",
+    "home",
+    "hover",
+    "lanes",
+    "mask_and_shift",
+    "memory",
+    "queues",
+    "roofline",
+    "sampling",
+    "sweep",
+    "switchboard",
+    "together",
+    "triangle",
+    "valley",
+    "walk",
+    "writing",
+]

@@ -1,0 +1,93 @@
+"""How to train, as numbers with their defaults and limits: the trainer's, and the flags of `companion train`."""
+
+# ruff: noqa: RUF009  (each default is a dataclasses.field, made by setting)
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Any
+
+from companion.ground.fields import require_types
+from companion.ground.quantities import Count, CountFromZero, Decay, NonNegative, Positive, Probability, require_fields
+from companion.training.schedule import Schedule
+
+TRAINING = "the training"
+"""The title of these flags."""
+LARGEST = 3.4028234663852886e38
+"""The largest number of fp32."""
+
+
+def setting(group: str, default: Any, help: str, *, flag: str | None = None) -> Any:
+    """A field that is a flag of `companion train`: its default, its help, and its name where that is none in Python."""
+    made = {"default_factory": lambda: list(default)} if isinstance(default, list) else {"default": default}
+    return field(**made, metadata={"group": group, "help": help, "flag": flag})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """What a trainer and `companion train` are told alike; the help of each field says what it is."""
+
+    accumulate: Count = setting(TRAINING, 1, "micro-batches per update: a larger batch in the same memory")
+    learning_rate: Positive = setting(TRAINING, 3e-3, "peak learning rate of AdamW")
+    warmup: CountFromZero = setting(TRAINING, 50, "updates until the peak learning rate")
+    schedule: Schedule = setting(TRAINING, "cosine", "how it falls from there; inverse_sqrt is the one of 2017")
+    beta2: Decay = setting(TRAINING, 0.95, "decay per update of AdamW's average of squared gradients")
+    weight_decay: NonNegative = setting(TRAINING, 0.1, "of the matrices")
+    clip: Positive = setting(TRAINING, 1.0, "largest norm of the gradient")
+    z_loss: NonNegative = setting(
+        TRAINING, 0.0, "weight of the loss that keeps the router's scores small; 0.001 is usual"
+    )
+    bias_rate: NonNegative = setting(TRAINING, 0.001, "step of the bias of --balanced after each update")
+    seed: CountFromZero = setting(TRAINING, 0, "of the initial weights, the batches and the dropout")
+
+    def learning(self) -> dict[str, Any]:
+        """These fields, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(Learning)}
+
+
+@dataclass(frozen=True)
+class TrainingConfig(Learning):
+    """How to train.
+
+    updates:        steps of the optimizer in the whole run; the schedule ends exactly there.
+    accumulate:     micro-batches per update. More of them make a larger batch in the same memory.
+    learning_rate:  its peak, reached after `warmup` updates.
+    schedule:       how it falls from there: along half a `"cosine"` or in a `"linear"` way to `last_share` of the peak
+                    at the last update, or with the `"inverse_sqrt"` of the update, to wherever that leads.
+    weight_decay:   of the matrices (see `optimizer.decayed`).
+    beta1, beta2:   decay of AdamW's two moving averages per update.
+    clip:           largest norm of the whole gradient.
+    seed:           of dropout, and of a router's noise.
+    balance_loss:   weight of the Switch loss of each mixture of experts, which asks for an even load.
+    z_loss:         weight of each router's z-loss, which keeps its logits small.
+    bias_rate:      step of the selection bias of experts with `balanced`, made after each update.
+
+    Raises `ValueError` naming the field, what it was and what it must be.
+    """
+
+    updates: Count
+    _: KW_ONLY
+    last_share: Probability = 0.05
+    beta1: Decay = 0.9
+    balance_loss: NonNegative = 0.0
+
+    def __post_init__(self) -> None:
+        require_types(self)
+        require_fields(self)
+        if self.learning_rate > (most := largest_rate(self.beta1)):
+            raise ValueError(f"learning_rate={self.learning_rate!r}: expected {at_most(most)}")
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        """Both, as optimizers take them."""
+        return float(self.beta1), float(self.beta2)  # it takes no whole numbers
+
+
+def largest_rate(beta1: float) -> float:
+    """The learning rate up to which the step that AdamW makes first is a number of fp32."""
+    return LARGEST * (1 - beta1)
+
+
+def at_most(most: float) -> str:
+    """What is expected of a learning rate, in words."""
+    return f"at most {most:.2g}, so that an update is a number of fp32"

@@ -1,0 +1,151 @@
+"""What the tests of every family do: compare with `transformers`, take a field away, say another."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the import: nothing here may look for a network
+import transformers
+
+from companion import KVCache, Transformer
+from companion.families.pretrained import load_pretrained
+from companion.generation.generate import complete
+from companion.generation.sampling import Sampling
+
+PUBLISHED = sorted((Path(__file__).parents[1] / "published").glob("*.json"))
+"""The fields of releases, as they were published: see `test_releases`."""
+VOCAB, TOKENS = 41, 24
+SIZES = {
+    "vocab_size": VOCAB, "decoder_vocab_size": VOCAB, "n_embd": 20, "n_head": 4, "n_layer": 3, "n_positions": 32,
+    "n_ctx": 32, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+    "head_dim": 8, "intermediate_size": 20, "max_position_embeddings": 32, "query_pre_attn_scalar": 7,
+    "moe_intermediate_size": 12, "num_experts": 5, "num_local_experts": 5, "num_experts_per_tok": 2, "d_model": 20,
+    "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 36, "decoder_ffn_dim": 36,
+}  # fmt: skip
+IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1}
+IDS |= {"forced_eos_token_id": 2, "unk_token_id": 3}
+
+
+def tiny(fields):
+    """The fields of a release with small sizes, ids that fit them, and lists as long as there are layers."""
+    sizes = SIZES | IDS
+    if "num_key_value_heads" in fields and fields["num_key_value_heads"] == fields["num_attention_heads"]:
+        sizes = sizes | {"num_key_value_heads": 6}
+    if "sliding_window_pattern" in fields or "_sliding_window_pattern" in fields:
+        sizes = sizes | {"num_hidden_layers": 8}  # each kind of layer, and the pattern begun anew
+    elif "no_rope_layers" in fields:
+        sizes = sizes | {"num_hidden_layers": 5}
+    small = fields | {name: value for name, value in sizes.items() if fields.get(name) is not None}
+    for name in ("layer_types", "no_rope_layers"):
+        if name in fields:
+            small[name] = fields[name][: small["num_hidden_layers"]]
+    if fields.get("sliding_window") is not None:
+        small["sliding_window"] = 7
+    if "bad_words_ids" in fields:
+        small["bad_words_ids"] = [[VOCAB - 1]]
+    return small
+
+
+@torch.no_grad()
+def release(path, seed, folder):
+    """What `transformers` makes of a release with tiny sizes, and what we load of the same folder."""
+    fields = tiny(json.loads(path.read_text()))
+    config = transformers.CONFIG_MAPPING[fields["model_type"]].from_dict(fields, attn_implementation="eager")
+    theirs = getattr(transformers, fields["architectures"][0])(config).float().eval()
+    torch.manual_seed(seed)
+    for name, parameter in theirs.named_parameters():
+        parameter.normal_(std=0.2)
+        if parameter.ndim == 1 and "norm" in name.lower() and "gemma" not in fields["model_type"]:
+            parameter += 1
+    if fields["model_type"] == "marian":
+        theirs.final_logits_bias.normal_()
+        for stack in (theirs.model.encoder, theirs.model.decoder):
+            stack.embed_positions.weight.copy_(stack.embed_positions.create_weight())
+    theirs.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(fields, indent=2))
+    return load_pretrained(folder), theirs
+
+
+def ids(rows, count, seed):
+    return torch.randint(3, VOCAB - 1, (rows, count), generator=torch.Generator().manual_seed(seed))
+
+
+def same_function(ours, theirs):
+    tokens = torch.arange(10)[None]
+    torch.testing.assert_close(ours(tokens).logits, theirs(tokens)[0], rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def same_logits_whole_cached_and_padded(theirs, folder):
+    """A decoder of `transformers`, saved and loaded, computes the same."""
+    theirs.save_pretrained(folder)
+    ours = load_pretrained(folder)
+    assert not ours.training
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+    tokens = torch.randint(0, theirs.config.vocab_size, (3, 17))
+    expected = theirs(tokens).logits
+    assert expected.std() > 0.5  # large enough that 1e-5 is a tight bound
+    torch.testing.assert_close(ours(tokens).logits, expected, rtol=1e-5, atol=1e-5)
+
+    cache = KVCache.create(ours.config, 3, 17)
+    for chunk in tokens.split([6, 1, 7, 3], dim=1):
+        out = ours(chunk, cache=cache)
+        cache = out.cache
+        there = slice(cache.filled - chunk.shape[1], cache.filled)
+        torch.testing.assert_close(out.logits, expected[:, there], rtol=1e-5, atol=1e-5)
+
+    lengths = torch.tensor([5, 17, 9])
+    padded = tokens.masked_fill(torch.arange(17) >= lengths[:, None], 0)
+    logits = ours(padded, real=torch.arange(17) < lengths[:, None]).logits
+    for row, length in enumerate(lengths.tolist()):
+        alone = theirs(tokens[row : row + 1, :length]).logits[0]
+        torch.testing.assert_close(logits[row, :length], alone, rtol=1e-5, atol=1e-5)
+
+
+def same_texts_from_a_ragged_batch(theirs, folder):
+    """What is written for several prompts together is what `transformers` writes for each alone."""
+    theirs.save_pretrained(folder)
+    prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5]]
+    ours = complete(load_pretrained(folder), prompts, max_new_tokens=12, sampling=Sampling(temperature=0))
+    for prompt, continuation in zip(prompts, ours, strict=True):
+        whole = theirs.generate(
+            torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0
+        )
+        assert continuation == whole[0, len(prompt) :].tolist()
+
+
+def refused_by_name(theirs, change, named, folder):
+    """A field that would change the function is refused, and the sentence has these words."""
+    theirs.save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=r"config\.json: ") as caught:
+        load_pretrained(folder)
+    assert named in str(caught.value)
+
+
+def as_without(theirs, names, folder):
+    """A file that leaves these fields out means the same: each has its published default."""
+    theirs.save_pretrained(folder)
+    said = load_pretrained(folder).config
+    path = folder / "config.json"
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps({name: fields[name] for name in fields if name not in names}))
+    assert load_pretrained(folder).config == said
+
+
+@torch.no_grad()
+def seen_in_the_logits(name, group, fields, folder):
+    """The equality with `transformers` would not hold without what a release adds, here taken away: what is compared
+    is not too small to show a difference."""
+    (path,) = [path for path in PUBLISHED if path.stem == name]
+    ours, _ = release(path, 0, folder)
+    other = Transformer(ours.config.with_(**{group: replace(getattr(ours.config, group), **fields)})).eval()
+    other.load_state_dict(ours.state_dict(), strict=False)
+    tokens = ids(1, TOKENS, 0)
+    assert (other(tokens).logits - ours(tokens).logits).abs().max() > 1e-3

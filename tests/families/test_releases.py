@@ -1,0 +1,117 @@
+"""Releases as they lie on the hub: their configurations, over random weights, give the logits of `transformers`.
+
+`tests/published` holds the fields of each release as they were published. A test puts small numbers where a size is,
+and leaves every other field alone. Where the fields are from:
+
+    every field compared with a public copy of the file: gemma-2-2b, llama-3.1-8b, llama-3.2-1b, mistral-7b-v0.1,
+    mixtral-8x7b, qwen2.5-0.5b, qwen3-30b-a3b, smollm2-135m, tinyllama-1.1b
+    so compared the sizes and most of the rest: distilgpt2, gemma-3-270m, gemma-3-1b, llama-2-7b, olmo-2-1b,
+    opus-mt-en-de, opus-mt-fr-en, smollm3-3b
+    from knowledge, beside their kin above: bert-base-uncased, bert-large-cased, gpt2, gpt2-xl, mistral-7b-v0.3,
+    opus-mt-de-en, opus-mt-tc-big-en-fi (its number of parameters is the published one), qwen3-0.6b
+
+What stands there by-5.1 and by-5.7 is how those versions of `transformers` write such a file.
+"""
+
+import json
+import random
+
+import pytest
+import torch
+import transformers
+from families.compared import PUBLISHED, TOKENS, ids, release
+
+from companion import KVCache
+from companion.costs.account import parameters
+from companion.families.registry import families, presets
+from companion.files.published.folder import Fields
+from companion.layers import rolling as caches
+
+SEEDS = range(4)
+
+
+def close(ours, theirs):
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def in_pieces(model, tokens, cache, draw, **extra):
+    """The logits of the tokens, given to the cache in pieces of random lengths."""
+    steps, at = [], 0
+    while at < tokens.shape[1]:
+        count = draw.choice([1, 1, 2, 5, 9])
+        out = model(tokens[:, at : at + count], cache=cache, **extra)
+        cache, at = out.cache, at + count
+        steps.append(out.logits)
+    return torch.cat(steps, 1)
+
+
+def go_on_ragged(model, texts, wanted, lengths, **extra):
+    """Prompts of unequal lengths in one padded batch, then a token a step: each row has the logits of its text."""
+    prompts = torch.zeros(len(texts), max(lengths), dtype=torch.long)
+    for row, (text, n) in enumerate(zip(texts, lengths, strict=True)):
+        prompts[row, :n] = text[:n]
+    out = model(prompts, cache=KVCache.create(model.config, len(texts), TOKENS), **extra)
+    for row, n in enumerate(lengths):
+        close(out.logits[row, :n], wanted[row, :n])
+    cache = out.cache.rewind(torch.tensor(lengths))
+    for step in range(TOKENS - max(lengths)):
+        new = torch.stack([text[n + step] for text, n in zip(texts, lengths, strict=True)])
+        out = model(new[:, None], cache=cache, **extra)
+        cache = out.cache
+        for row, n in enumerate(lengths):
+            close(out.logits[row, 0], wanted[row, n + step])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("path", PUBLISHED, ids=[path.stem for path in PUBLISHED])
+@torch.no_grad()
+def test_a_release_gives_the_logits_of_transformers(path, seed, tmp_path, monkeypatch):
+    monkeypatch.setattr(caches, "BACK", 2)  # so that local layers roll within a short text
+    ours, theirs = release(path, seed, tmp_path)
+    kind, draw, tokens = ours.config.stack, random.Random(seed), ids(3, TOKENS, seed)
+    lengths = [draw.randint(1, TOKENS - 4) for _ in range(3)]
+    real = torch.arange(TOKENS) < torch.tensor(lengths)[:, None]
+    if kind == "encoder":
+        segments = (torch.arange(TOKENS) > 9).long().expand(3, -1)
+        wanted = theirs(tokens, token_type_ids=segments).logits
+        close(ours(tokens, segments=segments).logits, wanted)
+        wanted = theirs(tokens, attention_mask=real.long()).logits
+        close(ours(tokens, real=real).logits[real], wanted[real])
+        return
+    extra, theirs_extra = {}, {}
+    if kind == "encoder_decoder":
+        source = ids(3, TOKENS, seed + 9)
+        extra, theirs_extra = {"source": ours.encode(source, real=real)}, {"attention_mask": real.long()}
+        wanted = theirs(source, decoder_input_ids=tokens, **theirs_extra).logits
+    else:
+        wanted = theirs(tokens).logits
+    close(ours(tokens, **extra).logits, wanted)
+    close(in_pieces(ours, tokens, KVCache.create(ours.config, 3, TOKENS), draw, **extra), wanted)
+    go_on_ragged(ours, tokens, wanted, lengths, **extra)
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=[path.stem for path in PUBLISHED])
+def test_the_number_of_parameters_is_that_of_transformers(path, tmp_path):
+    """At the sizes that were published, without making the numbers. Marian's sinusoids are no parameters of ours, and
+    the bias of its head is none of theirs, but a buffer."""
+    said = json.loads(path.read_text())
+    with torch.device("meta"):
+        config = transformers.CONFIG_MAPPING[said["model_type"]].from_dict(said)
+        theirs = getattr(transformers, said["architectures"][0])(config)
+    (tmp_path / "config.json").write_text(path.read_text())
+    family = families()[said["model_type"]]
+    fields = Fields(tmp_path, family.kind, family.table)
+    given = {family.rename(name): tensor for name, tensor in theirs.named_parameters()}
+    counted = {name: tensor.numel() for name, tensor in given.items() if "embed_positions" not in name}
+    bias = said["vocab_size"] if said["model_type"] == "marian" else 0
+    assert parameters(fields.finish(lambda: family.config(fields, given))).total == sum(counted.values()) + bias
+
+
+@pytest.mark.parametrize("name", [path.stem for path in PUBLISHED if path.stem in presets()])
+def test_the_presets_are_what_the_published_fields_say(name, tmp_path):
+    (tmp_path / "config.json").write_text((PUBLISHED[0].parent / f"{name}.json").read_text())
+    kind = json.loads((tmp_path / "config.json").read_text())["model_type"]
+    family = families()[kind]
+    fields = Fields(tmp_path, kind, family.table)
+    said = fields.finish(lambda: family.config(fields, {}))
+    assert said == presets()[name].config

@@ -1,0 +1,146 @@
+"""A learner's folder, from the stubs to a check that says what is right, what is wrong, and in which file."""
+
+import json
+
+import pytest
+
+from companion.commands.main import main
+from companion.school.build.check import examine_stage
+from companion.school.build.folder import RECORD, find_folder, lay_stubs, overview, read_sources, state, take
+from companion.school.build.sources import reference, stub
+from companion.school.build.stages import STAGES
+from companion.school.checking.attempt import NotYet
+from companion.school.exercises import check
+
+ATTENTION = STAGES[2]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPANION_BUILD", str(tmp_path / "mine"))
+    lay_stubs(tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def write(folder, *changes, stage=ATTENTION):
+    """The reference with changes, as a learner's file."""
+    text = reference(stage.number)
+    for old, new in changes:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    (folder / stage.file).write_text(text, "utf-8")
+
+
+def by_part(report):
+    return {one.part: one for one in report.found}
+
+
+def test_the_folder_is_found_from_inside_and_from_above(tmp_path, monkeypatch):
+    monkeypatch.delenv("COMPANION_BUILD", raising=False)
+    (tmp_path / "my" / "notes").mkdir(parents=True)
+    home = tmp_path / "my" / "transformer"
+    assert find_folder(start=tmp_path) == find_folder(start=tmp_path / "my" / "notes") == home
+    lay_stubs(home)
+    assert find_folder(start=home) == home and find_folder(tmp_path / "other") == tmp_path / "other"
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="expected a folder for your transformer, found a file"):
+        find_folder(tmp_path / "file")
+
+
+def test_nothing_that_was_written_is_overwritten(folder):
+    write(folder, ("scores.softmax(-1)", "scores.softmax(-2)"))
+    mine = (folder / "attention.py").read_text("utf-8")
+    assert lay_stubs(folder) == []
+    said = take(folder, [ATTENTION, STAGES[3]])
+    assert (folder / "attention.py").read_text("utf-8") == mine
+    assert (folder / "attention.taken.py").read_text("utf-8").endswith(reference(2)) and "beside it" in said[0]
+    assert state(folder, STAGES[3]) == "taken" and (folder / "positions.py").read_text("utf-8").startswith("# taken")
+
+
+def test_a_later_versions_stub_replaces_the_old_stub_and_stands_beside_what_is_written(folder):
+    record = json.loads((folder / RECORD).read_text("utf-8"))
+    import hashlib
+
+    for file in ("attention.py", "positions.py"):
+        old = f"# an earlier version\n{(folder / file).read_text('utf-8')}"
+        (folder / file).write_text(old, "utf-8")
+        record[file]["laid"] = hashlib.sha256(old.encode()).hexdigest()[:16]
+    (folder / RECORD).write_text(json.dumps(record), "utf-8")
+    write(folder)
+    said = lay_stubs(folder)
+    assert (folder / "positions.py").read_text("utf-8") == stub(3)
+    assert (folder / "attention.py").read_text("utf-8") == reference(2)
+    assert (folder / "attention.new.py").read_text("utf-8") == stub(2)
+    assert len(said) == 2 and "was left as it is" in said[0] and lay_stubs(folder) == []
+    assert "attention.new" not in read_sources(folder)
+
+
+def test_a_right_file_is_right_and_that_is_kept_until_it_changes(folder, capsys):
+    write(folder)
+    check("build.2")
+    assert "build.2 attention.py: right." in capsys.readouterr().out
+    assert state(folder, ATTENTION).startswith("right, on 20")
+    assert "Next: write" in overview(folder) and "tokenizer.py" in overview(folder)
+    write(folder, ("scores.softmax(-1)", "torch.softmax(scores, -1)"))
+    assert state(folder, ATTENTION) == "changed since it was right"
+
+
+def test_a_mistake_is_named_with_what_shows_it_and_the_rest_is_judged_by_itself(folder):
+    write(folder, ("tril(keys - queries)", "tril()"))
+    with pytest.raises(NotYet, match="most likely: with fewer queries than keys the last query is at the last key"):
+        check("build.2")
+    report = examine_stage(ATTENTION, folder)
+    assert {one.part for one in report.found if one.result != "right"} == {"causal"}
+    assert report.points == 10 and "queries = 2" in by_part(report)["causal"].told
+
+
+def test_stubs_are_missing_and_no_file_is_said(folder):
+    report = examine_stage(ATTENTION, folder)
+    assert {one.result for one in report.found} == {"missing"} and report.points == 0
+    (folder / "attention.py").unlink()
+    with pytest.raises(ValueError, match="expected your file of stage 2, found none"):
+        examine_stage(ATTENTION, folder)
+
+
+def test_files_that_cannot_be_examined_get_a_sentence(folder):
+    for text, said in (
+        ("def attend(q, k, v:\n", "attention.py, line 1: it is no Python"),
+        ("import companion\n", "it uses companion"),
+        ("from torch.nn.functional import scaled_dot_product_attention as f\n", "it uses scaled_dot_product_attention"),
+    ):
+        (folder / "attention.py").write_text(text, "utf-8")
+        assert said in str(examine_stage(ATTENTION, folder))
+    (folder / "attention.py").write_bytes(b"# " + b"x" * 2**21)
+    assert "expected Python of at most 1 MiB" in str(examine_stage(ATTENTION, folder))
+
+
+def test_code_that_ends_or_does_not_end_costs_its_own_part_alone(folder, monkeypatch):
+    from companion.school.build.parts import parts
+
+    for part in parts(2):
+        monkeypatch.setattr(part, "seconds", 6.0)
+    write(
+        folder,
+        (
+            "    return torch.ones(queries, keys",
+            "    import os\n    print('hello')\n    os._exit(0)\n    return torch.ones(queries, keys",
+        ),
+        ("    return x.transpose(1, 2).flatten(2)", "    while True:\n        pass"),
+    )
+    found = by_part(examine_stage(ATTENTION, folder))
+    assert found["causal"].result == "crashed" and "exit" in found["causal"].told
+    assert found["merge"].result == "timeout" and "did not end in 6 seconds" in found["merge"].told
+    assert found["attend"].result == found["split"].result == "right"
+
+
+def test_the_command_line_shows_takes_checks_and_refuses(folder, capsys):
+    assert main(["build"]) == 0 and "About 14 hours left" in capsys.readouterr().out
+    assert main(["build", "take", "2"]) == 0 and main(["build", "check", "2"]) == 0
+    assert "attention.py: right." in capsys.readouterr().out
+    assert main(["build", "show", "--folder", str(folder)]) == 0 and "taken, right, on" in capsys.readouterr().out
+    for wrong, said in (
+        (["check"], "expected one or several stages"),
+        (["check", "99"], "stage '99': expected one of 1 tokenizer"),
+        (["chek"], "did you mean check?"),
+    ):
+        assert main(["build", *wrong]) == 2 and said in capsys.readouterr().err

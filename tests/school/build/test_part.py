@@ -1,0 +1,181 @@
+"""Where a learner's code parts from the reference is told by tensor, file and line, whatever he calls his variables."""
+
+import time
+
+import pytest
+
+from companion.school.build.bugs import BUGS, is_named
+from companion.school.build.part import part, where
+from companion.school.build.parts import references
+from companion.school.build.placed import table, trainings
+from companion.school.build.sources import stub
+from companion.school.build.stages import STAGES
+
+FUSED = """
+import torch
+from torch import nn
+
+
+def causal(queries, keys):
+    return torch.arange(queries)[:, None] + keys - queries >= torch.arange(keys)
+
+
+def cut(x, heads):
+    return x.reshape(x.shape[0], x.shape[1], heads, -1).permute(0, 2, 1, 3)
+
+
+class Attention(nn.Module):
+    def __init__(self, d_model, heads, kv_heads):
+        super().__init__()
+        self.heads, self.kv_heads, d = heads, kv_heads, d_model // heads
+        self.query, self.output = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
+        self.key, self.value = (nn.Linear(d_model, kv_heads * d, bias=False) for _ in range(2))
+
+    def forward(self, x, source=None, mask=None, turn=None, cache=None):
+        s = x if source is None else source
+        kv = torch.cat([self.key.weight, self.value.weight]) @ s.mT
+        k, v = (cut(y.mT, self.kv_heads) for y in kv.chunk(2, dim=1))
+        q = cut(x @ self.query.weight.T, self.heads)
+        if turn:
+            q, k = turn(q), turn(k)
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        q = q.unflatten(1, (self.kv_heads, -1)) * q.shape[-1] ** -0.5
+        w = torch.einsum("bkgqd,bktd->bkgqt", q, k)
+        if mask is not None:
+            hidden = ~mask.expand(len(w), 1, *w.shape[-2:])[:, :, None]
+            w = w + torch.zeros(w.shape).masked_fill(hidden, -1e9)
+        e = torch.exp(w - w.amax(-1, keepdim=True))
+        e = e / e.sum(-1, keepdim=True)
+        y = torch.einsum("bkgqt,bktd->bkgqd", e, v)
+        return self.output(y.flatten(1, 2).permute(0, 2, 1, 3).flatten(2))
+"""
+
+
+def sources(stage, **changed):
+    return references(STAGES[stage]) | changed
+
+
+def folder(tmp_path, stage, **changed):
+    for module, text in sources(stage, **changed).items():
+        (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def attention_with(old, new):
+    text = references(STAGES[2])["attention"]
+    assert text.count(old) == 1
+    return text.replace(old, new)
+
+
+def named(name):
+    return next(bug for bug in BUGS if bug.name == name)
+
+
+@pytest.mark.parametrize("stage", range(2, 10))
+def test_the_reference_parts_nowhere(stage):
+    assert part(stage, sources(stage)) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "scale missing",
+        "queries turned, keys not",
+        "turned the other way",
+        "norm after instead of before",
+        "cache position stuck at 0",
+        "decay on the embedding",
+        "softmax before top-k not renormalised",
+        "cross-attention's mask forgotten",
+        "capacity counted by tokens",
+    ],
+)
+def test_a_bug_of_each_stage_is_placed_at_its_tensor_and_line(name):
+    bug = named(name)
+    found = part(bug.stage, bug.sources)
+    assert is_named(bug, found.node.key)
+    assert bug.is_placed(found.origin)
+
+
+def test_the_sentence_names_what_agrees_the_line_and_what_would_mend_it(tmp_path):
+    bug = named("queries turned, keys not")
+    said = where(5, folder(tmp_path, 5, **bug.sources))
+    assert said.startswith("block 0: the keys in heads, before turning, the positions of the tokens")
+    assert "the keys after turning do not" in said and "attention.py, between line" in said
+    assert said.endswith("They agree if keys are turned as queries are.")
+
+
+def test_a_later_stage_names_the_earlier_file(tmp_path):
+    said = where(5, folder(tmp_path, 5, **named("scale missing").sources))
+    assert "attention.py, line 12, attend" in said
+
+
+@pytest.mark.parametrize("stage", [5, 7, 8, 9])
+def test_right_code_that_is_written_otherwise_parts_nowhere(stage):
+    assert part(stage, sources(stage, attention=FUSED)) is None
+
+
+@pytest.mark.parametrize(
+    "old, new, tensor, line",
+    [
+        ("e.sum(-1", "e.sum(-2", "merged", None),  # rows that do not add up to 1 are not known as weights
+        (" * q.shape[-1] ** -0.5", "", "weights", None),  # no softmax, so no scores are seen
+        ("~mask", "mask", "weights", None),
+        ("[self.key.weight, self.value.weight]", "[self.value.weight, self.key.weight]", "", None),
+        (".flatten(1, 2).permute(0, 2, 1, 3).flatten(2)", ".flatten(1, 2).reshape(x.shape)", "merged",
+         "return self.output(y.flatten(1, 2).reshape(x.shape))"),
+    ],
+)  # fmt: skip
+def test_bugs_in_code_that_is_written_otherwise_are_not_blamed_on_what_agrees(old, new, tensor, line):
+    text = FUSED.replace(old, new)
+    found = part(5, sources(5, attention=text))
+    assert found.node.key.endswith(tensor) and found.origin.place.file == "attention.py"
+    assert not line or text.splitlines()[found.origin.place.line - 1].strip() == line
+
+
+@pytest.mark.parametrize(
+    "body, said",
+    [
+        ("return None", "None in place of a tensor"),
+        ("return q, k", "2 results in place of a tensor"),
+        ("return q[0]", "the shape is (4, 7, 6) in place of (2, 4, 7, 6)"),
+        ("raise KeyError('lost')", "KeyError: 'lost'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("return attend(q, k, v)", "RecursionError"),
+        ("return q.bfloat16()", "the heads' outputs do not"),
+    ],
+)
+def test_whatever_attend_gives_is_told(tmp_path, body, said):
+    text = attention_with("scores = q @ k.mT / math.sqrt(q.shape[-1])", body)
+    assert said in where(2, folder(tmp_path, 2, attention=text))
+
+
+def test_float32_on_the_way_is_no_parting():
+    new = "scores = (q.float() @ k.float().mT / math.sqrt(q.shape[-1])).double()"
+    assert part(5, sources(5, attention=attention_with("scores = q @ k.mT / math.sqrt(q.shape[-1])", new))) is None
+
+
+def test_a_loop_without_an_end_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr("companion.school.build.part.SECONDS", 0.5)
+    text = attention_with("scores = q @ k.mT / math.sqrt(q.shape[-1])", "while True:\n        pass")
+    start = time.monotonic()
+    assert "it did not end" in where(2, folder(tmp_path, 2, attention=text))
+    assert time.monotonic() - start < 60
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path):
+    assert "there is no file model.py" in where(5, tmp_path)
+    assert "SyntaxError" in where(2, folder(tmp_path, 2, attention="def attend(:"))
+    assert "not written yet" in where(2, folder(tmp_path, 2, attention=stub(2)))
+
+
+def test_every_bug_is_placed():
+    rows = table()
+    missed = [name for _, name, _, tensor, line in rows if not (tensor and line)]
+    assert len(rows) >= 40 and len(missed) <= len(rows) // 10, missed
+
+
+def test_bugs_show_in_whole_trainings():
+    rows = trainings()
+    assert len(rows) >= 5 and all(right for *_, right in rows), rows

@@ -1,0 +1,89 @@
+"""The race measures bits per byte of what it holds out, refuses what is no prediction, and keeps every run."""
+
+import math
+
+import pytest
+import torch
+
+from companion.data.corpora import Document
+from companion.data.yardsticks import Yardstick
+from companion.school.build import race
+from companion.school.build.world import World
+
+TOKENIZER = (
+    "def encode(text, merges): return list(text.encode())\ndef decode(ids, merges): return bytes(ids).decode()\n"
+)
+RACE = """
+import torch
+from types import SimpleNamespace
+class Bigram(torch.nn.Module):
+    def __init__(self, text):
+        super().__init__()
+        counts = torch.full((256, 256), 0.01)
+        for a, b in zip(text.encode(), text.encode()[1:]):
+            counts[a, b] += 1
+        self.register_buffer("logs", (counts / counts.sum(1, keepdim=True)).log())
+    def forward(self, ids):
+        return self.logs[ids]
+def race(text, seconds):
+    return SimpleNamespace(model=Bigram(text), merges=[], context=7)
+"""
+
+
+@pytest.fixture(autouse=True)
+def small_texts(monkeypatch):
+    known = (Document("a", "the cat sat on the mat. " * 40),), (Document("b", "the mat sat on the cat. " * 3),)
+    monkeypatch.setattr(race, "texts", lambda: known)
+
+
+def code(text=RACE):
+    return World({"tokenizer": TOKENIZER, "race": text}, "race")
+
+
+def test_every_byte_is_scored_once():
+    bits, _ = race.run(code(), 0.01)
+    train, [document] = race.texts()
+    runner = code().race(train[0].text, 0)
+    ids = torch.tensor(list(document.text.encode()))
+    logs = runner.model.logs[ids[:-1], ids[1:]].sum().item() / math.log(2)
+    assert bits == pytest.approx((8 - logs) / document.bytes, rel=1e-6) and 0.5 < bits < 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("self.logs[ids]", "self.logs[ids.roll(-1)]", "change with the tokens that come after"),
+        ("self.logs[ids]", "self.logs[ids] * float('nan')", "a number that is none"),
+        ("self.logs[ids]", "self.logs[ids][..., :9]", r"expected logits \(1, token, 256\)"),
+        ("context=7", "size=7", "it has no context"),
+    ],
+)
+def test_what_is_no_prediction_is_refused(old, new, said):
+    with pytest.raises(ValueError, match=said):
+        race.run(code(RACE.replace(old, new)), 0.01)
+
+
+def test_tokens_that_lose_text_and_races_that_take_too_long_are_refused(monkeypatch):
+    lossy = World(
+        {"tokenizer": TOKENIZER.replace("list(text.encode())", "list(text.encode()[1:])"), "race": RACE}, "race"
+    )
+    with pytest.raises(ValueError, match="do not give its text back"):
+        race.run(lossy, 0.01)
+    monkeypatch.setattr(race, "_SECONDS", 0.0)
+    late = RACE.replace("    return SimpleNamespace", "    import time; time.sleep(0.2)\n    return SimpleNamespace")
+    with pytest.raises(ValueError, match="expected it back after 0.06 seconds"):
+        race.run(code(late), 0.001)
+
+
+def test_runs_are_kept_and_stand_beside_what_there_is_to_beat(tmp_path, monkeypatch):
+    monkeypatch.setattr(race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 2.0)])
+    (tmp_path / "race.py").write_text(RACE, "utf-8")
+    (tmp_path / "tokenizer.py").write_text(TOKENIZER, "utf-8")
+    race.race(tmp_path, 0.01, "first")
+    told = race.race(tmp_path, 0.01, "second")
+    assert "byte 5-gram model" in told and "second" in told and "<- now" in told and "the companion" in told
+    assert [one.name for one in race.read_board(tmp_path / "race.json")] == ["first", "second"]
+    assert (tmp_path / "race.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "race.py").unlink()
+    with pytest.raises(ValueError, match="expected your race, found no file"):
+        race.race(tmp_path, 0.01)

@@ -1,0 +1,57 @@
+"""A sealed key examines as the reference does, holds results and no code, and keeps to itself what is the answer."""
+
+import pytest
+
+from companion.school.checking.codec import pack
+from companion.school.checking.examine import Result, examine, in_this_process
+from companion.school.checking.sealed import kept_key, kind_of, seal, unseal
+from companion.school.course.proof.verify import stub
+from companion.school.course.seeds import hidden_seed, is_constant
+from companion.school.exercises.catalogue import exercises
+
+BOOK = exercises()
+SECRET = b"a secret that only this test knows"
+
+
+@pytest.mark.parametrize("one", BOOK.values(), ids=BOOK)
+def test_it_gives_the_verdicts_of_the_reference(one):
+    seed = hidden_seed(SECRET, one.id)
+    key, sealed = kept_key(one, seed), unseal(seal(one, seed))
+    assert (sealed.id, sealed.title, sealed.name, sealed.forbidden) == (one.id, one.title, one.name, one.forbidden)
+    for answer in (one.reference, stub(one), *(known.answer for known in one.mistakes)):
+        assert str(sealed.examine(in_this_process(answer))) == str(examine(key, in_this_process(answer)))
+
+
+@pytest.mark.parametrize("one", BOOK.values(), ids=BOOK)
+def test_without_mistakes_it_tells_right_from_wrong_and_names_none(one):
+    sealed = unseal(seal(one, hidden_seed(SECRET, one.id), mistakes=False))  # the key above, to save its making
+    assert sealed.examine(in_this_process(one.reference)).result is Result.RIGHT
+    for known in one.mistakes:
+        verdict = sealed.examine(in_this_process(known.answer))
+        assert verdict.result in (Result.WRONG, Result.CRASHED) and verdict.mistake is None
+
+
+@pytest.mark.parametrize("one", [one for one in BOOK.values() if is_constant(one)], ids=lambda one: one.id)
+def test_a_fixed_result_is_not_told(one):
+    sealed = unseal(seal(one, 0, knows_answers=False))
+    assert sealed.key.expected(0).value == kind_of(one.reference())
+    assert sealed.examine(in_this_process(one.reference)).result is Result.RIGHT
+    assert sealed.examine(in_this_process(stub(one))).result is Result.MISSING
+    for known in one.mistakes:
+        verdict = sealed.examine(in_this_process(known.answer))
+        assert verdict.result is Result.WRONG
+    assert "kind of the result" in sealed.examine(in_this_process(lambda: object())).fault
+    assert sealed.examine(in_this_process(lambda: 1 / 0)).result is Result.CRASHED
+    wrong = sealed.examine(in_this_process(one.mistakes[0].answer))
+    assert "expected" not in str(wrong) and wrong.mistake == one.mistakes[0].message
+
+
+def test_the_same_exercise_and_seed_give_the_same_bytes():
+    one = BOOK["2.3"]
+    assert seal(one, 5) == seal(one, 5) != seal(one, 6)
+
+
+def test_other_bytes_are_refused():
+    for data in (b"", b"x" * 50, pack({"id": "2.3"}), pack([1, 2]), seal(BOOK["2.3"], 0)[:-1]):
+        with pytest.raises(ValueError, match="expected a"):
+            unseal(data)

@@ -1,0 +1,191 @@
+"""`companion grade`: who is found, what goes into the CSV and the pages, and what is said of bad flags."""
+
+import csv
+import json
+import os
+
+import pytest
+
+from companion.commands.main import main
+from companion.school.checking.examine import key_of
+from companion.school.course.grading.answers import Answer
+from companion.school.course.grading.gradebook import COLUMNS
+from companion.school.course.grading.mark import KeyRing, mark
+from companion.school.course.grading.sandbox.parent import Found, Limits, Worker
+from companion.school.course.grading.submissions import handed_in, left_out
+from companion.school.exercises.catalogue import find_exercise
+
+BOOK = ("2.1", "2.3", "2.5")
+
+
+def notebook(*cells):
+    parts = [
+        {"cell_type": "code", "source": cell, "metadata": {}, "outputs": [], "execution_count": None} for cell in cells
+    ]
+    return json.dumps({"cells": parts, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+def put(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def secret(tmp_path):
+    put(tmp_path / "mine" / "secret", "nobody can guess this secret")
+    return tmp_path / "mine" / "secret"
+
+
+@pytest.fixture(scope="module")
+def class_of_five(tmp_path_factory):
+    """Submissions, graded once: right, some wrong or missing, unreadable, nothing, right on the public cases alone."""
+    home = tmp_path_factory.mktemp("class")
+    right = [find_exercise(id).solution for id in BOOK]
+    put(home / "mine" / "secret", "nobody can guess this secret")
+    put(home / "in" / "ada" / "set.ipynb", notebook("import torch, math", *right))
+    put(
+        home / "in" / "bob.ipynb",
+        notebook(
+            "import torch\ndef causal_mask(queries, keys):\n    return torch.ones(queries, keys).tril(keys - queries)"
+        ),
+    )
+    put(home / "in" / "cy" / "set.ipynb", "my dog ate it")
+    put(home / "in" / "dee" / "answer.pdf", "%PDF")
+    public = [case.arguments for case in key_of(find_exercise("2.5")).cases]
+    listed = f"    if (queries, keys) not in {public!r}: raise RuntimeError(f'told {{queries}} {{keys}}')\n"
+    put(home / "in" / "eve.ipynb", notebook("import torch, math", right[2].replace(":\n", ":\n" + listed, 1)))
+    put(home / "in" / "roster.txt", "ada, bob")
+    flags = ["--seed-file", str(home / "mine" / "secret"), "--out", str(home / "marks"), "--exercises", *BOOK]
+    assert main(["grade", str(home / "in"), "--assignment", "week2", *flags]) == 0
+    with open(home / "marks" / "marks.csv", newline="") as file:
+        return home, {row["student_id"]: row for row in csv.DictReader(file)}
+
+
+def test_every_outcome_has_its_word_in_the_csv(class_of_five):
+    _, rows = class_of_five
+    assert [rows["ada"][id] for id in BOOK] == ["right"] * 3 and rows["ada"]["score"] == rows["ada"][
+        "max_score"
+    ] == "6.0"
+    assert [rows["bob"][id] for id in BOOK] == ["missing", "missing", "wrong"] and rows["bob"]["score"] == "0.0"
+    assert [rows["cy"][id] for id in BOOK] == ["unreadable"] * 3 and rows["cy"]["score"] == "", "no silent zero"
+    assert [rows[name]["submission"] for name in ("ada", "bob", "cy", "dee")] == [
+        "read",
+        "read",
+        "unreadable",
+        "nothing handed in",
+    ]
+    assert rows["ada"]["assignment"] == "week2" and rows["ada"]["timestamp"][:2] == "20"
+
+
+def test_the_columns_are_nbgraders(class_of_five):
+    _, rows = class_of_five
+    assert tuple(rows["ada"])[: len(COLUMNS)] == COLUMNS
+
+
+def test_the_pages_say_what_is_wrong_and_nothing_about_hidden_cases(class_of_five):
+    home, _ = class_of_five
+    pages = {file.stem: file.read_text() for file in (home / "marks" / "feedback").iterdir()}
+    assert set(pages) == {"ada", "bob", "cy", "dee", "eve"}
+    assert "Most likely: that is a mask of truth values as numbers" in pages["bob"] and "queries = " in pages["bob"]
+    assert "is not a notebook" in pages["cy"] and "answer.pdf" in pages["dee"] and "6 of 6 points" in pages["ada"]
+    keys = KeyRing(b"nobody can guess this secret")
+    for page in pages.values():
+        assert "http" not in page and "<script" not in page and "secret" not in page
+        for key in keys.hidden(find_exercise("2.3")):
+            assert f"{key.cases[0].arguments[0][0, 0]:.4g}" not in page
+
+
+def test_a_hidden_failure_names_the_property_and_no_more(class_of_five):
+    page = (class_of_five[0] / "marks" / "feedback" / "eve.html").read_text()
+    assert (
+        "1 of 6 points" in page
+        and "whole numbers as large as an axis" in page
+        and "told" not in page.replace('class="told"', "").replace(".told", "")
+    )
+
+
+def test_what_ends_its_process_on_a_case_of_one_group_keeps_the_points_of_the_others():
+    [merges] = [find_exercise("1.7")]
+    ends = merges.solution.replace(
+        "if most < 0:", "if most < 0:\n        import os\n        os._exit(0)\n    if most < 0:"
+    )
+    found = Found(True, Answer(ends), ())
+    with Worker(Limits()) as worker:
+        came_to = mark(worker, merges, found, KeyRing(b"nobody can guess this secret"), "ada")
+    assert came_to.outcome == "crashed" and [one.points for one in came_to.earned] == [2, 1, 1, 0]
+
+
+def test_the_same_secret_gives_the_same_marks_and_another_one_other_cases():
+    mine, same, other = KeyRing(b"one secret of many"), KeyRing(b"one secret of many"), KeyRing(b"another secret")
+    exercise = find_exercise("2.3")
+    first = [ring.hidden(exercise)[0].cases[0].arguments[0] for ring in (mine, same, other)]
+    assert first[0].equal(first[1]) and not first[0].equal(first[2])
+    assert mine.shuffled(9, "ada") == same.shuffled(9, "ada") != mine.shuffled(9, "bob")
+    assert sorted(mine.shuffled(9, "ada")) == list(range(9))
+
+
+def test_all_three_layouts_are_found(tmp_path):
+    put(tmp_path / "flat" / "ada.ipynb", "{}")
+    put(tmp_path / "flat" / "bob.py", "")
+    put(tmp_path / "folders" / "ada" / "a.ipynb", "{}")
+    put(tmp_path / "folders" / "ada" / "b.ipynb", "{}")
+    put(tmp_path / "folders" / "ada" / "checks.py", "")
+    put(tmp_path / "folders" / "ada" / ".ipynb_checkpoints" / "a.ipynb", "{}")
+    put(tmp_path / "course" / "submitted" / "ada" / "week1" / "week1.ipynb", "{}")
+    put(tmp_path / "course" / "submitted" / "ada" / "week2" / "week2.ipynb", "{}")
+    put(tmp_path / "course" / "submitted" / "ada" / "week2" / "timestamp.txt", "2026-02-03 10:11:12 UTC\n")
+    assert [one.student for one in handed_in(tmp_path / "flat")] == ["ada", "bob"]
+    [ada] = handed_in(tmp_path / "folders")
+    assert [file.name for file in ada.files] == ["a.ipynb", "b.ipynb"]
+    [ada] = handed_in(tmp_path / "course", "week2")
+    assert ada.files[0].name == "week2.ipynb" and ada.timestamp == "2026-02-03 10:11:12 UTC"
+    with pytest.raises(ValueError, match="--pset: expected which problem set.*week1, week2"):
+        handed_in(tmp_path / "course")
+    put(tmp_path / "flat" / "notes.txt", "")
+    assert left_out(tmp_path / "flat") == ["notes.txt"]
+
+
+def test_a_link_to_somewhere_is_not_read(tmp_path, secret):
+    (tmp_path / "in" / "mal").mkdir(parents=True)
+    os.symlink(secret, tmp_path / "in" / "mal" / "set.ipynb")
+    [mal] = handed_in(tmp_path / "in")
+    assert mal.files == () and "is a link" in mal.fault
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["{in}"], "--seed-file: expected the file"),
+        (["{in}", "--seed-file", "{in}/nothing", "--exercises", "2.1"], "cannot be read"),
+        (["{in}", "--seed-file", "{empty}", "--exercises", "2.1"], "at least"),
+        (["{in}", "--seed-file", "{in}/secret", "--exercises", "2.1"], "expected it outside"),
+        (["{in}", "--seed-file", "{secret}"], "--exercises: expected the exercises' numbers, or --pset"),
+        (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--pset", "x"], "one of them"),
+        (["{in}", "--seed-file", "{secret}", "--exercises", "2.99"], "2.99"),
+        (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "2.1"], "each exercise once"),
+        (["{in}", "--seed-file", "{secret}", "--pset", "week9"], "--pset week9: expected a problem set's notebook"),
+        (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--jobs", "0"], "--jobs 0"),
+        (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--time", "0"], "--time 0"),
+        (["{in}", "--seed-file", "{secret}", "--exercises", "2.1", "--memory", "0"], "--memory 0"),
+        (["{nobody}", "--seed-file", "{secret}", "--exercises", "2.1"], "expected STUDENT.ipynb"),
+        (
+            ["{in}/nowhere", "--seed-file", "{secret}", "--exercises", "2.1"],
+            "expected a folder of submissions, found nothing",
+        ),
+    ],
+)
+def test_bad_flags_get_a_message_and_nothing_is_written(flags, message, tmp_path, secret, capsys):
+    put(tmp_path / "in" / "ada.ipynb", notebook("x = 1"))
+    put(tmp_path / "in" / "secret", "nobody can guess this secret")
+    put(tmp_path / "empty", "  \n")
+    (tmp_path / "nobody").mkdir()
+    places = {"in": tmp_path / "in", "secret": secret, "empty": tmp_path / "empty", "nobody": tmp_path / "nobody"}
+    out = tmp_path / "marks"
+    assert main(["grade", *(flag.format(**places) for flag in flags), "--out", str(out)]) == 2
+    assert message in capsys.readouterr().err and not out.exists()
+
+
+def test_help_says_what_the_grader_is_not(capsys):
+    assert main(["grade", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "That is no sandbox" in shown and "--network none" in shown

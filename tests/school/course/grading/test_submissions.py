@@ -1,0 +1,219 @@
+"""What students put into a folder of submissions, by mistake or on purpose, costs nobody but themselves."""
+
+import csv
+import json
+import os
+import re
+
+import pytest
+
+from companion.commands.main import main
+from companion.school.course.grading.answers import Submission
+from companion.school.course.grading.grade import grade
+from companion.school.course.grading.gradebook import collect, quoted, to_csv, unquoted
+from companion.school.course.grading.marks_csv import page_name
+from companion.school.course.grading.sandbox.parent import Limits
+from companion.school.course.grading.submissions import handed_in, left_out, plain
+from companion.school.exercises.catalogue import find_exercise
+
+CHOSEN = find_exercise("2.5")
+LIMITS = Limits(seconds=8, memory_gib=0.5)
+
+
+def book(*cells):
+    parts = [{"cell_type": "code", "source": cell, "metadata": {}, "outputs": []} for cell in cells]
+    return json.dumps({"cells": parts, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+RIGHT = book("import torch, math", CHOSEN.solution)
+
+
+def put(path, text=RIGHT):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def outcomes(folder, assignment="week2"):
+    graded = grade(handed_in(folder, assignment), [CHOSEN], b"a secret of sixteen", jobs=1, limits=LIMITS)
+    return {student.handed.student: student for student in graded}
+
+
+def test_a_link_to_somebody_elses_folder_earns_nothing(tmp_path):
+    put(tmp_path / "in" / "alice" / "week2" / "week2.ipynb")
+    put(tmp_path / "course" / "source" / "week2" / "week2.ipynb")
+    (tmp_path / "in" / "mallory").mkdir()
+    (tmp_path / "in" / "mallory" / "week2").symlink_to("../alice/week2")
+    (tmp_path / "in" / "oscar").mkdir()
+    (tmp_path / "in" / "oscar" / "week2").symlink_to("../../course/source/week2")
+    (tmp_path / "in" / "trudy").symlink_to("alice")
+    (tmp_path / "in" / "ivan.ipynb").symlink_to("alice/week2/week2.ipynb")
+    found = {handed.student: handed for handed in handed_in(tmp_path / "in", "week2")}
+    assert found["alice"].fault is None and len(found["alice"].files) == 1
+    for thief in ("mallory", "oscar", "trudy", "ivan"):
+        assert found[thief].files == () and "link" in found[thief].fault
+
+
+def test_a_time_is_believed_where_nbgrader_wrote_it_and_nowhere_else(tmp_path):
+    stamp = "2020-01-01 00:00:00 UTC"
+    for folder in (
+        tmp_path / "submitted" / "ada" / "week2",
+        tmp_path / "plain" / "ada",
+        tmp_path / "plain" / "bob" / "week2",
+    ):
+        put(folder / "week2.ipynb")
+        put(folder / "timestamp.txt", stamp)
+    put(tmp_path / "submitted" / "eve" / "set.ipynb")
+    put(tmp_path / "submitted" / "eve" / "timestamp.txt", stamp)
+    times = {handed.student: handed.timestamp for handed in handed_in(tmp_path, "week2")}
+    assert times["ada"] == stamp and not times["eve"].startswith("2020")
+    assert not any(handed.timestamp.startswith("2020") for handed in handed_in(tmp_path / "plain", "week2"))
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a sparse file", "a folder", "a link"])
+def test_a_timestamp_that_is_no_small_file_holds_nobody_up(kind, tmp_path):
+    home = tmp_path / "submitted" / "ada" / "week2"
+    put(home / "week2.ipynb")
+    stamp = home / "timestamp.txt"
+    if kind == "a pipe":
+        os.mkfifo(stamp)
+    elif kind == "a sparse file":
+        stamp.touch()
+        os.truncate(stamp, 3 * 2**30)
+    elif kind == "a folder":
+        stamp.mkdir()
+    else:
+        stamp.symlink_to("/dev/zero")
+    [ada] = handed_in(tmp_path, "week2")
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", ada.timestamp)
+
+
+def test_one_students_folder_is_that_students_row_and_the_batch_goes_on(tmp_path):
+    inside = tmp_path / "in"
+    put(inside / "ada.ipynb")
+    put(inside / "two sets" / "a" / "a.ipynb")
+    put(inside / "two sets" / "b" / "b.ipynb")
+    put(inside / "twice.ipynb")
+    put(inside / "twice" / "set.ipynb")
+    (inside / "pipe").mkdir()
+    os.mkfifo(inside / "pipe" / "set.ipynb")
+    (inside / "locked" / "week2").mkdir(parents=True)
+    (inside / "folder" / "set.ipynb").mkdir(parents=True)
+    found = {handed.student: handed for handed in handed_in(inside, "week2")}
+    assert found["ada"].fault is None
+    assert "holds a, b" in found["two sets"].fault and "a folder and a file" in found["twice"].fault
+    assert all("link or a folder" in found[name].fault for name in ("pipe", "folder"))
+    assert "found nothing" in found["locked"].fault
+    with pytest.raises(ValueError, match=r"--pset: expected which problem set to grade; .* holds a, b"):
+        (lonely := tmp_path / "lonely").mkdir()
+        (inside / "two sets").rename(lonely / "two sets")
+        handed_in(lonely, "week2")
+
+
+def test_a_folder_that_cannot_be_listed_is_its_students_fault(tmp_path, monkeypatch):
+    put(tmp_path / "in" / "ada.ipynb")
+    (tmp_path / "in" / "shut").mkdir()
+    listed = type(tmp_path).iterdir
+
+    def iterdir(path):
+        if path.name == "shut":  # root may list every folder
+            raise PermissionError(13, "Permission denied")
+        return listed(path)
+
+    monkeypatch.setattr(type(tmp_path), "iterdir", iterdir)
+    found = {handed.student: handed.fault for handed in handed_in(tmp_path / "in")}
+    assert found == {"ada": None, "shut": "its folder cannot be read (Permission denied)"}
+
+
+NAMES = {
+    "n" * 249: "too long for a page",
+    "Jörg".encode("latin-1").decode("utf-8", "surrogateescape"): "in Latin-1",
+    "\x1b[2Jall graded\nada: right": "for the terminal",
+    '=HYPERLINK("http:..")': "a formula",
+    "\u202egpj": "right to left",
+}
+
+
+def test_names_of_students_do_no_harm_and_everybody_gets_a_row_and_a_page(tmp_path, capsys):
+    inside, out = tmp_path / "in", tmp_path / "marks"
+    for name in NAMES:
+        put(
+            inside / f"{name}.ipynb"[-255:] if len(name) < 200 else inside / f"{name}.py",
+            "x = 1" if len(name) > 200 else RIGHT,
+        )
+    put(inside / "ada.ipynb")
+    put(tmp_path / "mine" / "secret", "nobody can guess this secret")
+    flags = ["--seed-file", str(tmp_path / "mine" / "secret"), "--out", str(out), "--exercises", "2.5"]
+    assert main(["grade", str(inside), *flags]) == 0
+    said = capsys.readouterr()
+    assert "\x1b[2J" not in said.out + said.err and "\nada: right" not in said.out
+    text = (out / "marks.csv").read_text("utf-8")
+    rows = {row["student_id"]: row for row in csv.DictReader(text.splitlines())}
+    assert len(rows) == len(list((out / "feedback").iterdir())) == len(NAMES) + 1
+    assert rows["ada"]["score"] == rows["J\\xf6rg"]["score"] == "2.0"
+    assert not any(name.startswith("=") for name in rows)
+
+
+def test_a_quoted_name_is_the_same_name_after_export(tmp_path):
+    assert [unquoted(quoted(name)) for name in ("=1", "ada", "'x", "@a")] == ["=1", "ada", "'x", "@a"]
+    head = "assignment,student_id,score,max_score\n"
+    put(tmp_path / "marks.csv", f"{head}week2,'=1,2,6\n")
+    [row] = collect(tmp_path)
+    assert row["student_id"] == "=1" and ",'=1," in to_csv([row])
+
+
+def test_pages_of_long_names_are_told_apart():
+    first, second = page_name("n" * 254), page_name("n" * 253)
+    assert first != second and max(len(first), len(second)) < 200 and page_name("ada") == "ada.html"
+    assert len(page_name("ä" * 120).encode()) < 200
+
+
+def test_left_out_files_are_named_plainly(tmp_path):
+    put(tmp_path / "\x1b[2J.txt", "")
+    assert left_out(tmp_path) == ["\\x1b[2J.txt"] == [plain("\x1b[2J.txt")]
+
+
+BOMBS = {
+    "a hundred thousand lines": book("x = 1\n" * 100_000),
+    "a million spaces": book("x = (\n" + " " * 10**6 + "x"),
+    "a list of four million numbers": book("y = [" + "1," * 4_000_000 + "]"),
+    "deep brackets": "[" * 10**6,
+    "a JSON of lists": '{"cells": [' + "[]," * 10_000_000 + "[]]}",
+    "ten thousand magics": book("!ls\n" * 10_000 + "x = ("),
+}
+
+
+@pytest.fixture(scope="module")
+def bombed(tmp_path_factory):
+    """Each of these files, and after each a right answer, graded one after the other."""
+    folder = tmp_path_factory.mktemp("in")
+    for kind, text in BOMBS.items():
+        put(folder / f"{kind}, eve.ipynb", text)
+        put(folder / f"{kind}, zoe.ipynb")
+    return outcomes(folder)
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_file_that_takes_for_ever_or_all_memory_to_read_is_one_students_row(kind, bombed):
+    eve, zoe = bombed[f"{kind}, eve"], bombed[f"{kind}, zoe"]
+    assert zoe.marks[0].outcome == "right"
+    assert eve.points == 0 and eve.submission in ("unreadable", "other notebook")
+    assert eve.fault
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "import functools\n# two\u2028lines\n@functools.cache\ndef double(x):\n    return 2 * x",
+        "import functools\n# a form\ffeed\n@functools.cache\ndef double(x):\n    return 2 * x",
+        "here = !pwd\ndef double(x):\n    return 2 * x",
+        "took = %timeit -o 1 + 1\ndef double(x):\n    return 2 * x",
+        "%precision 4\ndef double(x):\n    return (2  # why 2?\n            * x)",
+        "def double(x):\n    return (8 * x\n            % 6 // 1)\n!ls",
+        "a = 'ä'; double = lambda x: 2 * x; b = 'é'",
+        "def double(x):\r\n    return 2 * x\r\n!ls\r\n",
+    ],
+)
+def test_what_jupyter_lets_people_write_is_read(cell):
+    names: dict = {}
+    exec(Submission([cell]).find("double").program, names)
+    assert names["double"](1) == 2

@@ -1,0 +1,56 @@
+"""The hostile class would notice a grader that believes what it should not."""
+
+from dataclasses import replace
+
+from companion.school.course.grading import mark
+from companion.school.course.grading.grade import grade
+from companion.school.course.grading.sandbox import parent
+from companion.school.course.grading.submissions import handed_in
+from companion.school.course.proof import hostile
+from companion.school.exercises.catalogue import find_exercise
+
+
+def test_the_class_is_large():
+    """`companion course verify` runs it whole; nobody in it gains a point there."""
+    assert len(hostile.hostile_class()) > 120
+
+
+def faults_of(names, tmp_path, target=None):
+    students = {name: hostile.hostile_class()[name] for name in names}
+    for name, student in students.items():
+        hostile._hand_in(student, tmp_path / name, tmp_path / "secret")
+    chosen = [target or find_exercise(hostile.TARGET)]
+    graded = grade(handed_in(tmp_path), chosen, b"a secret of the tests", jobs=1, limits=hostile.PATIENT)
+    return {one.handed.student: hostile._fault(one, students) for one in graded}
+
+
+def test_a_claim_to_be_right_is_refused_where_it_is_read_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(parent, "believable", lambda outcome, case: outcome)
+    faults = faults_of(["says that it is right", "right, over a blank one"], tmp_path)
+    assert faults["says that it is right"] is None and faults["right, over a blank one"] is None
+
+
+def test_the_class_notices_a_grader_without_its_list_of_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(mark, "Program", lambda source, name, forbidden: parent.Program(source, name, ()))
+    target = replace(find_exercise(hostile.TARGET), forbidden=())
+    faults = faults_of(["spells the banned operator"], tmp_path, target)
+    assert "should end as refused" in faults["spells the banned operator"]
+
+
+def test_a_slow_machine_makes_nobody_hostile(monkeypatch):
+    """Who runs out of time and should not is graded once more, with more of it; who loops for ever is not."""
+    some = {name: hostile.hostile_class()[name] for name in ("right", "loops for ever")}
+    monkeypatch.setattr(hostile, "hostile_class", lambda: some)
+    given, grade_ = [], hostile.grade
+
+    def slow(handed, *rest, limits, **more):
+        """The first time it is too slow to read what the first student has handed in."""
+        given.append(([one.student for one in handed], limits))
+        late = "right" if len(given) == 1 else ""
+        graded = grade_(handed, *rest, limits=limits, **more)
+        return [replace(one, submission="unreadable") if one.handed.student == late else one for one in graded]
+
+    monkeypatch.setattr(hostile, "grade", slow)
+    *students, _ = hostile.run_hostile_class(jobs=1)
+    assert [trial.fault for trial in students] == [None, None]
+    assert sorted(given[0][0]) == sorted(some) and given[1:] == [(["right"], hostile.PATIENT)]

@@ -1,0 +1,70 @@
+"""`companion course verify` counts what was tried, says what is wrong, and answers 0 only if nothing is."""
+
+import json
+
+import pytest
+
+from companion.commands.main import main
+from companion.school.course.proof import proof
+from companion.school.course.proof.proof import Proof, as_json, as_text, prove
+from companion.school.course.proof.verify import SEEDS, Trial
+from companion.school.exercises.catalogue import exercises
+
+GOOD = tuple(Trial("2.3", kind, "one", seed, None) for kind in proof.MUST for seed in SEEDS)
+BAD = (*GOOD, Trial("2.3", "mistake", "a mask", 3, "should be caught, but passes"))
+
+
+def test_everything_about_an_exercise_is_tried_on_every_seed():
+    found = prove(["2.5"], jobs=1, hostile=lambda jobs: 1 / 0)
+    one = exercises()["2.5"]
+    tried = 1 + len(one.variants) + 1 + len(one.mistakes)
+    assert len(found.trials) == tried * len(SEEDS) and found.holds and not found.whole
+    assert "hostile" not in as_text(found) and as_text(found).startswith("1 exercise, each on 5 seeds")
+    with pytest.raises(ValueError, match="2.99"):
+        prove(["2.5", "2.99"])
+
+
+def test_the_whole_proof_tries_every_exercise_and_the_hostile_class(monkeypatch):
+    monkeypatch.setattr(proof, "exercises", lambda: ["2.5"])
+    found = prove(jobs=1, hostile=lambda jobs: [Trial("", "hostile", f"in {jobs}", 0, None)])
+    assert found.whole and found.holds and found.trials[-1].name == "in 1"
+    assert "1 of 1  hostile students" in as_text(found)
+
+
+def test_the_counts_are_printed():
+    text = as_text(Proof(5, BAD))
+    assert "5 exercises, each on 5 seeds" in text and "1 of 1  references" in text and "1 of 2  known mistakes" in text
+    assert (
+        "2.3, mistake 'a mask', seed 3: should be caught, but passes" in text and "NOT as it must be: 1 fault" in text
+    )
+    assert as_text(Proof(5, GOOD)).endswith("everything is as it must be")
+
+
+def test_the_counts_are_there_as_json():
+    read = json.loads(as_json(Proof(5, BAD)))
+    assert read["counts"]["mistake"] == {"tried": 2, "as expected": 1} and read["as it must be"] is False
+    assert read["faults"][0]["fault"] == "should be caught, but passes"
+    assert json.loads(as_json(Proof(5, GOOD)))["as it must be"] is True
+
+
+@pytest.mark.parametrize("kind", proof.MUST)
+def test_nothing_tried_proves_nothing(kind):
+    assert not Proof(5, tuple(trial for trial in GOOD if trial.kind != kind)).holds
+
+
+@pytest.mark.parametrize("trials, code", [(GOOD, 0), (BAD, 1)])
+def test_the_exit_code_says_whether_it_holds(trials, code, monkeypatch, capsys):
+    monkeypatch.setattr(proof, "prove", lambda ids, jobs: Proof(5, trials))
+    assert main(["course", "verify", "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["as it must be"] is (code == 0)
+    assert main(["course", "verify", "--jobs", "0"]) == 2
+    assert "--jobs 0: expected a whole number" in capsys.readouterr().err
+
+
+def test_progress_is_shown(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
+    assert main(["progress"]) == 0
+    assert "2.3   A softmax that can hide" in capsys.readouterr().out
+    (tmp_path / "progress.json").write_text("{")
+    assert main(["progress"]) == 2
+    assert "expected the progress that the course wrote" in capsys.readouterr().err

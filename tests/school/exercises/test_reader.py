@@ -1,0 +1,183 @@
+"""What a reader calls: it raises with a message, never returns a verdict, and remembers until tomorrow."""
+
+import json
+import math
+import threading
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+from companion.ground.kept import kept_file
+from companion.school.checking.forbidden import forbidden_uses
+from companion.school.exercises import NotYet, check, hint, progress, solution
+from companion.school.exercises.progress import FILE, read_progress
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path / "new"))
+    return tmp_path / "new"
+
+
+def right(queries, keys):
+    if queries < 1 or queries > keys:
+        raise ValueError("no such mask")
+    return torch.full((queries, keys), -math.inf).triu(keys - queries + 1)
+
+
+def top_left(queries, keys):
+    return torch.full((queries, keys), -math.inf).triu(1)
+
+
+def test_a_right_answer_says_so_and_returns_nothing(capsys):
+    assert check("2.5", right) is None
+    assert capsys.readouterr().out == "2.5 The triangle in the right corner: right. 2 points.\n"
+
+
+def test_a_wrong_answer_raises_with_property_input_expected_and_got_and_mistake():
+    with pytest.raises(NotYet) as caught:
+        check("2.5", top_left)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "2.5 The triangle in the right corner: one query at the end sees every key"
+    assert lines[1].strip() == "with queries = 1, keys = 4"
+    assert lines[2].strip() == "expected [[0, 0, 0, 0]], got [[0, -inf, -inf, -inf]]"
+    assert lines[3].strip().startswith("most likely: your triangle sits in the top left corner")
+
+
+def test_dividing_by_d_k_is_called_by_its_name():
+    with pytest.raises(NotYet, match="divided by d_k, not by its square root"):
+        check("2.1", lambda: math.exp(1) / (2 * math.exp(1) + 1))
+
+
+def test_the_answer_is_found_by_its_name_where_check_is_called(capsys):
+    exec("def causal_mask(q, k): return right(q, k)\ncheck('2.5')", {"check": check, "right": right})
+    assert "right" in capsys.readouterr().out
+    with pytest.raises(NotYet, match="looks for a function causal_mask and finds none"):
+        exec("check('2.5')", {"check": check})
+    with pytest.raises(NotYet, match="is a float; expected a function"):
+        exec("causal_mask = 3.0\ncheck('2.5')", {"check": check})
+
+
+def test_jupyter_shows_the_message_without_a_traceback(capsys):
+    shell = InteractiveShell.instance()
+    shell.user_ns.update(check=check, top_left=top_left)
+    shell.run_cell("check('2.5', top_left)")
+    shown = capsys.readouterr().out
+    assert shown.startswith("2.5 The triangle") and "Traceback" not in shown
+
+
+def causal_softmax(scores, may_look):
+    return torch.softmax(scores, dim=-1)
+
+
+def test_what_an_exercise_forbids_is_refused_by_name():
+    with pytest.raises(NotYet, match="it uses softmax, which the exercise asks you to do without"):
+        check("2.3", causal_softmax)
+
+
+@pytest.mark.parametrize(
+    "code, found",
+    [
+        ("torch.softmax(x, -1)", ["softmax"]),
+        ("x.softmax(-1)", ["softmax"]),
+        ("getattr(torch, 'softmax')(x)", ["softmax"]),
+        ("from torch.nn.functional import softmax as s", ["softmax"]),
+        ("import companion.layers.attention as a", ["companion"]),
+        ("from companion import attend", ["companion"]),
+        ("# softmax\n'the softmax of x'", []),
+        ("softmax_of_rows = x.exp()", []),
+        ("softmax = x.exp()\nsoftmax / softmax.sum()", []),
+        ("softmax = torch.softmax", ["softmax"]),
+    ],
+)
+def test_forbidden_names_are_found_however_they_are_reached(code, found):
+    assert forbidden_uses(code, ("softmax", "log_softmax")) == found
+
+
+def test_hints_come_one_step_at_a_time_and_the_last_stays(capsys):
+    for number in (1, 2, 3, 3):
+        hint("2.5")
+        assert capsys.readouterr().out.startswith(f"2.5, hint {number} of 3: ")
+
+
+def test_the_solution_is_one_that_passes(capsys):
+    solution("2.5")
+    namespace = {"torch": torch, "math": math}
+    exec(capsys.readouterr().out, namespace)
+    check("2.5", namespace["causal_mask"])
+    assert read_progress()["2.5"].solution
+
+
+def test_progress_is_kept_from_day_to_day(capsys, home):
+    namespace = {"check": check, "causal_mask": top_left}
+    with pytest.raises(NotYet):
+        exec("check('2.5')", namespace)
+    hint("2.5")
+    namespace["causal_mask"] = right
+    exec("check('2.5')", namespace)
+    first = read_progress()["2.5"]
+    assert first.checks == 2 and first.hints == 1 and first.passed
+    namespace["causal_mask"] = top_left
+    with pytest.raises(NotYet):
+        exec("check('2.5')", namespace)
+    assert read_progress()["2.5"].passed == first.passed  # what is done stays done
+    capsys.readouterr()
+    progress()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  2.5")]
+    assert f"passed on {first.passed}" in line and "1 hint" in line
+    assert sorted(path.name for path in home.iterdir()) == ["progress.json"]  # nothing half-written lies about
+
+
+def test_trying_somebody_elses_answer_is_not_progress():
+    check("2.5", right)
+    assert read_progress() == {}
+
+
+def test_progress_that_cannot_be_understood_is_not_overwritten(home):
+    home.mkdir()
+    for text in ("{", "[1]", json.dumps({"2.5": {"colour": 1}})):
+        kept_file(FILE).write_text(text)
+        with pytest.raises(ValueError, match=r"progress\.json: expected the progress"):
+            hint("2.5")
+        assert kept_file(FILE).read_text() == text
+
+
+def test_an_exercise_that_is_none_is_told_with_those_there_are():
+    with pytest.raises(ValueError, match=r"exercise '2.9': expected one of 2.1, 2.2"):
+        check("2.9")
+    for id in ("99.1", "softmax", "2.3.1", ""):
+        with pytest.raises(
+            ValueError, match=rf"exercise '{id}': expected a lesson \(0 to 14\), a dot and a number, as in"
+        ):
+            hint(id)
+
+
+@pytest.mark.parametrize("id", ["2.5", 2.5, "02.5", "2-5", " 2.5 "])
+def test_a_number_is_understood_however_it_is_written(id, capsys):
+    check(id, right)
+    assert capsys.readouterr().out.startswith("2.5 ")
+
+
+def test_an_answer_that_does_not_end_says_how_to_stop_it(monkeypatch, capsys):
+    monkeypatch.setattr("companion.school.checking.attempt.PATIENCE", 0.05)
+    told = threading.Event()
+
+    def endless(queries, keys):
+        told.wait(60)  # as long as nobody has said how to stop
+        raise KeyboardInterrupt
+
+    said: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda *texts, **_: (said.extend(texts), told.set()))
+    with pytest.raises(KeyboardInterrupt):
+        check("2.5", endless)
+    assert "still running after 0.05 seconds" in said[0] and "Interrupt Kernel" in said[0]
+
+
+def test_an_answer_without_source_is_checked_by_what_it_does():
+    namespace = {"torch": torch, "math": math}
+    exec("def made(q, k):\n    return 1.0", namespace)
+    with pytest.raises(NotYet, match="expected a tensor of shape"):
+        check("2.5", namespace["made"])
+    with pytest.raises(NotYet, match="it uses softmax, which the exercise asks you to do without"):
+        check("2.3", eval("lambda scores, may_look: torch.softmax(scores, -1) * may_look", {"torch": torch}))

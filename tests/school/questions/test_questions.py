@@ -1,0 +1,250 @@
+"""The lessons' questions: each answered right and wrong, kept, and asked again when it is time."""
+
+import json
+from datetime import date, timedelta
+
+import pytest
+
+from companion.commands.main import main
+from companion.school.questions import answer, ask, kept, terminal
+from companion.school.questions import question as module
+from companion.school.questions.question import LETTERS, Answer, Question, find_question, questions, read_number
+from companion.school.questions.reader import review
+
+SIZE = Question(
+    "2.a", "size", "choice", "How does $q \\cdot k$ grow?",
+    (Answer("it stays", False, "No: squares add up."), Answer("16 times", True, "The root of 256."),
+     Answer("256 times", False, "Only with equal signs.")),
+    html="<section></section>",
+)  # fmt: skip
+ROOT = Question(
+    "2.b", "root", "number", "The root of 2?",
+    (Answer("1.414", True, "It is $\\sqrt{2}$.", 0.01), Answer("2", False, "That is the square.")),
+    otherwise="Take the root.",
+)  # fmt: skip
+GUESS = Question("5.a", "guess", "predict", "What will it do?", outcome="It collapses.")
+COURSE = {question.id: question for question in (SIZE, ROOT, GUESS)}
+DAY = date(2026, 1, 1)
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """Three questions, and a folder for the reader's answers."""
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
+    for place in (module.__name__, "companion.school.questions.reader"):
+        monkeypatch.setattr(f"{place}.questions", lambda: COURSE)
+    return tmp_path
+
+
+def test_every_question_of_the_course_is_answered_right_and_wrong():
+    for question in questions().values():
+        if question.kind == "predict":
+            assert question.judge("a guess").right is None and question.judge("a guess").why
+            continue
+        given = [LETTERS[at] for at in range(len(question.answers))]
+        given = given if question.kind == "choice" else [known.text for known in question.answers]
+        verdicts = [question.judge(one) for one in given]
+        assert [verdict.right for verdict in verdicts].count(True) == 1
+        assert all(verdict.why for verdict in verdicts)
+        if question.kind == "number":
+            assert question.judge("123456.789").right is False
+
+
+def test_every_question_is_html_that_answers_without_script():
+    for question in questions().values():
+        reasons = len(question.answers) + bool(question.otherwise) if question.kind != "predict" else 1
+        assert question.html.count("<details><summary>") == reasons
+        assert question.html.count('class="ext-why"') == reasons
+        assert question.html.count(" data-right") == (question.kind != "predict")
+        formulas = sum("$" in answer.text for answer in question.answers) if question.kind == "choice" else 0
+        assert question.html.count(' data-words="') == formulas  # a formula alone would leave the choice without a name
+        assert "{ref}" not in question.html and "{deeper}" not in question.html
+
+
+@pytest.mark.parametrize(
+    "question, given, right, why",
+    [
+        (SIZE, "b", True, "The root of 256."),
+        (SIZE, " B ", True, "The root of 256."),
+        (SIZE, "c", False, "Only with equal signs."),
+        (ROOT, "1.41", True, "It is $\\sqrt{2}$."),
+        (ROOT, "1,41", True, "It is $\\sqrt{2}$."),
+        (ROOT, "2.0", False, "That is the square."),
+        (ROOT, "4/2", False, "That is the square."),
+        (ROOT, "7", False, "Take the root."),
+        (GUESS, "it grows", None, "It collapses."),
+    ],
+)
+def test_an_answer_is_judged(question, given, right, why):
+    assert question.judge(given) == module.Verdict(right, why)
+
+
+@pytest.mark.parametrize(
+    "question, given, message",
+    [
+        (SIZE, "d", "question 2.a: expected one of a, b, c, got 'd'"),
+        (SIZE, "", "expected one of a, b, c"),
+        (ROOT, "two", "question 2.b: expected a number, such as 0.25 or 1/4, got 'two'"),
+        (GUESS, " ", "expected what you think will happen, got nothing"),
+    ],
+)
+def test_an_answer_of_another_kind_is_refused(question, given, message):
+    with pytest.raises(ValueError, match=message):
+        question.judge(given)
+
+
+@pytest.mark.parametrize(
+    "text, number",
+    [
+        ("1,024", 1024), ("1,024.5", 1024.5), ("0,5", 0.5), ("1/4", 0.25), ("50%", 0.5), ("-1e-3", -0.001),
+        ("\u22122", -2), ("1 000", 1000), (".5", 0.5), ("", None), ("x", None), ("1/0", None), ("1/2/3", None),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_as_people_write_them(text, number):
+    assert read_number(text) == number
+
+
+# --- kept, and asked again
+
+
+def days(*given):
+    return [(DAY + timedelta(days=day), right) for day, right in given]
+
+
+@pytest.mark.parametrize(
+    "given, due",
+    [
+        ((), None),
+        (((0, True),), 1),
+        (((0, False),), 1),
+        (((0, False), (0, True)), 1),  # once the reason is known, it is no answer any more
+        (((0, True), (1, True)), 4),
+        (((0, True), (1, True), (4, True)), 11),
+        (((0, True), (1, True), (4, True), (11, True)), 32),
+        (((0, True), (1, True), (4, False)), 5),
+        (((0, True), (1, True), (2, True)), 4),  # before its day nothing is won
+        (((0, True), (1, True), (2, False)), 3),
+        (((0, True), (9, True)), 12),
+    ],
+)
+def test_a_question_comes_again_after_1_3_7_and_21_days(given, due):
+    state = kept.state(days(*given))
+    assert state.due == (None if due is None else DAY + timedelta(days=due)) and not state.settled
+
+
+def test_a_question_answered_five_times_in_its_time_is_settled():
+    state = kept.state(days((0, True), (1, True), (4, True), (11, True), (32, True)))
+    assert state.settled and state.due is None
+
+
+def test_what_waits_longest_comes_first(course):
+    kept.note_answer(SIZE, True, DAY + timedelta(days=2))
+    kept.note_answer(ROOT, False, DAY)
+    assert kept.due(COURSE.values(), DAY) == []
+    assert kept.due(COURSE.values(), DAY + timedelta(days=1)) == [ROOT]
+    assert kept.due(COURSE.values(), DAY + timedelta(days=3)) == [ROOT, SIZE]
+
+
+def test_answers_in_a_notebook_are_kept(course, capsys):
+    answer("2.a", "c")
+    answer("2.b", 1.414)
+    answer("5.a", "it grows")
+    answer("5.a", "it grows", as_expected=False)
+    said = capsys.readouterr().out
+    assert "Question 2.a: not right. Only with equal signs." in said and "Question 2.b: right. It is √2." in said
+    assert "It collapses." in said
+    stored = json.loads((course / "questions.json").read_text(encoding="utf-8"))
+    assert {key: [right for _, right in given] for key, given in stored.items()} == {
+        "2/size": [False], "2/root": [True], "5/guess": [False],
+    }  # fmt: skip
+
+
+def test_what_cannot_be_understood_is_named_and_left(course):
+    (course / "questions.json").write_text("[1]", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"questions\.json: expected the answers that the course kept"):
+        answer("2.a", "b")
+    assert (course / "questions.json").read_text(encoding="utf-8") == "[1]"
+
+
+def test_a_question_shows_itself_with_its_script(course):
+    page = ask("2.a")._repr_html_()
+    assert "<section></section>" in page and '<script type="module">' in page and "http" not in page
+    assert repr(ask("2.a")).startswith("Question 2.a: How does")
+
+
+def test_what_is_reviewed_in_a_notebook_does_not_show_the_answer_of_before(course, monkeypatch):
+    shown = []
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    kept.note_answer(SIZE, True, DAY)
+    review()
+    assert [one.question for one in shown] == [SIZE] and "<section data-anew>" in shown[0]._repr_html_()
+    assert "data-anew" not in ask("2.a")._repr_html_().split("<script")[0]
+
+
+def test_an_unknown_question_is_refused_with_what_there_is(course):
+    with pytest.raises(ValueError, match=r"question '2.z': expected one of 2.a, 2.b"):
+        find_question("2.z")
+    with pytest.raises(ValueError, match=r"question '9': expected a question of lessons 2, 5, as in 2.a"):
+        find_question("9")
+
+
+# --- in the terminal
+
+
+def asked(*lines):
+    given = iter(lines)
+
+    def read(prompt):
+        try:
+            return next(given)
+        except StopIteration:
+            raise EOFError from None
+
+    return read
+
+
+def test_the_terminal_asks_says_why_and_keeps(course):
+    said = []
+    count = terminal.review([SIZE, ROOT, GUESS], asked("z", "c", "", "it grows", "y"), said.append)
+    text = "\n".join(said)
+    assert count == 2
+    assert "expected one of a, b, c, got 'z'" in text and "Not right. Only with equal signs." in text
+    assert "It is b: 16 times. The root of 256." in text and "asked again in 1 day" in text and "passed over" in text
+    assert set(kept.read_answers()) == {"2/size", "5/guess"}
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_the_end_of_the_input_ends_the_review_and_keeps_what_was_answered(course, monkeypatch):
+    said = []
+    assert terminal.review([SIZE, ROOT], asked("b"), said.append) == 1
+    assert said[-1] == "\nStopped. What you answered is kept."
+    assert set(kept.read_answers()) == {"2/size"}
+    monkeypatch.setattr("sys.stdin", None)  # as of a process that is started with it closed
+    assert terminal.review([ROOT], write=said.append) == 0
+
+
+def test_the_command_asks_what_waits(course, monkeypatch, capsys):
+    monkeypatch.setattr("builtins.input", asked("b"))
+    assert main(["review"]) == 0
+    assert "No question is waiting today." in capsys.readouterr().out
+    kept.note_answer(SIZE, True, DAY)
+    assert main(["review", "--list", "2"]) == 0
+    listed = capsys.readouterr().out
+    assert "2.a  size  again on 2026-01-02, answered 1 time" in listed and "5.a" not in listed
+    assert main(["review", "2"]) == 0
+    assert "Right. The root of 256." in capsys.readouterr().out
+    assert main(["review", "3"]) == 2
+    assert "LESSON 3: expected a lesson with questions: 02, 05" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "markdown, text",
+    [
+        ("$\\sqrt{512} / \\sqrt 2$", "√512 / √2"),
+        ("$\\sqrt{d_k}$ of $q \\cdot k$", "√d_k of q · k"),
+        ("See [the coins](02.ipynb#cell-id=1).", "See the coins."),
+        ("$\\operatorname{Var}(x) \\le \\frac{1}{2}$", "Var(x) ≤ (1)/(2)"),
+    ],
+)
+def test_formulas_are_readable_in_a_terminal(markdown, text):
+    assert terminal.readable(markdown) == text
