@@ -15,6 +15,8 @@ from authoring.lesson import NOTEBOOKS
 
 # The predicates of masks are called with index tensors of any shapes that broadcast together.
 ANY_SHAPE = {"layers/masks.causal"}
+# One page, which imports nothing but torch: its shapes stand in docstrings, and a class's says what its `forward` does.
+PAGE = "page"
 
 
 @cache
@@ -97,10 +99,11 @@ def test_lessons_and_the_package_use_modules_that_are_audited():
 def test_every_public_name_has_a_docstring(name):
     assert ast.get_docstring(module(name)), f"{name} has no docstring"
     missing = [one for one in undocumented(module(name)) if not says_above(name, one)]
+    missing = [one for one in missing if not (name == PAGE and one.endswith(".forward"))]
     assert not missing, f"{name}: no docstring: {', '.join(missing)}"
 
 
-@pytest.mark.parametrize("name", audited())
+@pytest.mark.parametrize("name", sorted({*audited()} - {PAGE}))
 def test_every_tensor_of_a_signature_has_a_shape(name):
     bare = [one for one in without_shape(module(name)) if f"{name}.{one.split('(')[0]}" not in ANY_SHAPE]
     assert not bare, f"{name}: a tensor without a shape: {', '.join(bare)}"
