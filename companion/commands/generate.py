@@ -14,7 +14,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
-from companion.commands.writer import from_checkpoint, from_run, read_ids, write
+from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
 from companion.generation.sampling import Sampling
 from companion.ground.quantities import NonNegativeInt, PositiveInt
 from companion.training.settings import TextSettings
@@ -49,12 +49,23 @@ def parser() -> Parser:
             "      always the most probable token\n"
             "  companion generate --checkpoint openai-community/gpt2 --download \\\n"
             '      --prompt "The "\n'
+            "  companion generate --checkpoint HuggingFaceTB/SmolLM2-135M-Instruct \\\n"
+            '      --download --chat --prompt "Who are you?"\n'
             '  companion generate --checkpoint opus-mt-de-en/ --prompt "Guten Tag" --beams 4'
         ),
     )
     parser.add_argument("--prompt", action="append", type=str, default=[], help="text to continue; may be repeated")
     parser.add_argument(
         "--prompt-ids", action="append", type=str, default=[], metavar="IDS", help='token ids instead, as "5 17 3"'
+    )
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="answer: write the prompts as the turns of a conversation in the form that the checkpoint's chat template "
+        "gives them, the user's first and last, and the model's between them",
+    )
+    parser.add_argument(
+        "--system", type=str | None, default=None, metavar="TEXT", help="chat: what the model is told before"
     )
     add_run(parser, best=True)
     parser.add_argument(
@@ -136,13 +147,19 @@ def run(flags: Namespace) -> int:
             flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop
         )
     writer = _told(writer, flags)
+    prompts = flags.prompt_ids or flags.prompt
+    if flags.chat:
+        writer, conversation = answering(writer, flags.prompt, flags.system)
+        prompts = [conversation]
+    elif writer.chat is not None:
+        print("This model answers conversations, and its folder has a template for them: --chat.", file=sys.stderr)
     search = _search(writer, flags)
     draft = _draft(writer, flags, device)
     if flags.compile:
         keep_programs()
     write(
         writer,
-        flags.prompt_ids or flags.prompt,
+        prompts,
         tokens=flags.tokens,
         sampling=writer.says.sampling if writer.says.draws else Sampling(temperature=0),
         search=search,
@@ -244,6 +261,14 @@ def _check(flags: Namespace) -> None:
         raise ValueError("--best: expected no --checkpoint beside it; only a run has a best one")
     if flags.download and flags.checkpoint is None:
         raise ValueError("--download: expected a --checkpoint to fetch, got none")
+    if flags.chat:
+        for name, given in (("--prompt-ids", flags.prompt_ids), ("--run", flags.run), ("--beams", flags.beams)):
+            if given:
+                raise ValueError(f"--chat: expected no {name} beside it")
+        if flags.checkpoint is None:
+            raise ValueError("--chat: expected a --checkpoint that answers, got none; a run continues texts")
+    elif flags.system is not None:
+        raise ValueError("--system: expected --chat with it, got none")
     if "" in flags.stop:
         raise ValueError("--stop '': expected at least one character, got an empty text")
     if flags.draft is not None:
