@@ -20,6 +20,7 @@ from companion.ground.heap import keep_memory
 from companion.ground.quantities import flag_type
 from companion.training import report
 from companion.training.plan import Learning
+from companion.training.schedule import cut_warmup
 from companion.training.settings import (
     GROUPS,
     TASKS,
@@ -267,6 +268,12 @@ def _train_into(
         length = plan(task, device, precision, parallel)
         if length.why:
             print(f"{length.why}\n")
+        warmup = cut_warmup(settings.warmup, length.updates)
+        asked = settings.warmup != type(settings).warmup and settings.schedule != "inverse_sqrt"
+        if asked and warmup < settings.warmup:
+            print(
+                f"Of {length.updates:,} updates {warmup:,} warm up, a fifth, not the {settings.warmup:,} asked for.\n"
+            )
         trainer = task.trainer(length.updates, device, precision, parallel)
         record = parallel.on_main(lambda: new_record(task, trainer, length))
         parallel.on_main(lambda: held.enter_context(folder.lock()))

@@ -262,6 +262,11 @@ def shortened(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
+def printable(text: str) -> str:
+    """A text without what would command a terminal: control characters, but for tabs and line ends, as \\x1b."""
+    return "".join(c if c.isprintable() or c in "\t\n\r" or not c.isascii() else f"\\x{ord(c):02x}" for c in text)
+
+
 def write(
     writer: Writer,
     prompts: Sequence[str],
@@ -290,7 +295,7 @@ def write(
     rows = [writer.read(prompt, context if translates or search is None else context - 1) for prompt in prompts]
     before: list[Sequence[int]] = [() if translates else ids for ids in rows]
     parts = [writer.parts(ids) for ids in before]
-    texts = ["" if translates or writer.answers else prompt for prompt in prompts]
+    texts = ["" if translates or writer.answers else printable(prompt) for prompt in prompts]
     most = writer.most(rows, tokens)
     if search is None:
         options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
