@@ -146,13 +146,7 @@ def run(flags: Namespace) -> int:
         writer = from_checkpoint(
             flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop
         )
-    writer = _told(writer, flags)
-    prompts = flags.prompt_ids or flags.prompt
-    if flags.chat:
-        writer, conversation = answering(writer, flags.prompt, flags.system)
-        prompts = [conversation]
-    elif writer.chat is not None:
-        print("This model answers conversations, and its folder has a template for them: --chat.", file=sys.stderr)
+    writer, prompts = _prompted(_told(writer, flags), flags)
     search = _search(writer, flags)
     draft = _draft(writer, flags, device)
     if flags.compile:
@@ -171,6 +165,16 @@ def run(flags: Namespace) -> int:
     if draft is not None:
         print(draft.report(), file=sys.stderr)
     return 0
+
+
+def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
+    """The writer, and what it reads: the prompts, or with `--chat` the one conversation that they make."""
+    if flags.chat:
+        writer, text = answering(writer, flags.prompt, flags.system)
+        return writer, [text]
+    if writer.chat is not None:
+        print("This model answers conversations, and its folder has a template for them: --chat.", file=sys.stderr)
+    return writer, flags.prompt_ids or flags.prompt
 
 
 def _told(writer: Writer, flags: Namespace) -> Writer:
