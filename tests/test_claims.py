@@ -11,6 +11,7 @@ import nbformat
 import pytest
 
 from authoring.lesson import assertion_lines, claimed, lessons, with_deeper
+from authoring.pages.claims import VERDICTS, render, sentence
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -93,6 +94,16 @@ def test_every_claim_is_mapped_once_and_those_nobody_can_decide_are_listed_as_su
     assert not missing, f"{len(missing)} claims are nowhere executed: {', '.join(missing)}"
     undecidable = {key for key, row in rows.items() if row["verdict"] == "N"}
     assert {key for key, entry in entries.items() if "not_decidable" in entry} == undecidable
+
+
+def test_every_claim_is_a_sentence_that_a_reader_can_judge():
+    for key, row in ledger().items():
+        said = sentence(key)
+        assert len(said.split()) >= 5, f"{key}: {said!r} is no sentence"
+        assert not re.search(r"\bas S\d-\d\d", said), f"{key}: {said!r} refers to another row"
+        assert row["verdict"] in VERDICTS
+    page = render(lessons())
+    assert [key for key in ledger() if page.count(f"| {key} |") != 1] == []
 
 
 def test_what_is_mapped_exists_is_executed_and_asserts():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from authoring.lesson import NOTEBOOKS, Lesson, LessonError, built_lessons
-from authoring.pages import differ, front, glossary, map, notation, readme, sizing, start
+from authoring.pages import claims, differ, front, glossary, map, notation, readme, sizing, start
 from authoring.pages.drawing import digest_in
 from companion.ground.atomic import write_atomic
 
@@ -45,6 +45,7 @@ PAGES = (
     Page(map.HOUSE, map.draw_package, map.package_inputs),
     Page(map.FILE, map.render),
     Page(differ.FILE, differ.render),
+    Page(claims.FILE, claims.render),
     Page(notation.FILE, notation.render),
     Page(glossary.FILE, glossary.render),
     Page(readme.FILE, readme.render),

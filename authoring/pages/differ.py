@@ -111,7 +111,8 @@ def _at_home(corrections: Iterable[Correction], lessons: Sequence[Lesson]) -> It
             yield lesson, correction
 
 
-def _cell(text: str) -> str:
+def escaped(text: str) -> str:
+    """As it stands in a cell of a Markdown table."""
     return text.replace("|", "\\|")
 
 
@@ -133,7 +134,9 @@ def render(lessons: Sequence[Lesson]) -> str:
         if rows:
             parts.append(f"## {lesson.label} {lesson.title}")
             table = ["| often written | what is true | where it runs |", "|---|---|---|"]
-            table += [f"| {_cell(c.often)} | {_cell(c.true)} | {_cell(where(c, lesson, lessons))} |" for c in rows]
+            table += [
+                f"| {escaped(c.often)} | {escaped(c.true)} | {escaped(where(c, lesson, lessons))} |" for c in rows
+            ]
             parts.append("\n".join(table))
     undecided = [Correction.of(entry, mapped()) for entry in entries("undecided") if entry["claims"][0] in mapped()]
     parts += [
@@ -141,6 +144,6 @@ def render(lessons: Sequence[Lesson]) -> str:
         "These are often written, too. Nothing that can be run here shows them to be right or wrong, and the course "
         "does not teach them.",
         "\n".join(["| often written | why it is left out |", "|---|---|"]
-                  + [f"| {_cell(c.often)} | {_cell(c.true)} |" for c in undecided]),
+                  + [f"| {escaped(c.often)} | {escaped(c.true)} |" for c in undecided]),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"

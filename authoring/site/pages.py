@@ -20,6 +20,7 @@ BESIDE = (
     ("glossary.md", "Glossary"),
     ("notation.md", "Notation"),
     ("where_texts_differ.md", "Where texts differ"),
+    ("claims.md", "What is claimed"),
     ("map.md", "The map"),
     ("sizing.md", "Sizing"),
 )

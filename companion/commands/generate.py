@@ -14,7 +14,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
-from companion.commands.writer import from_checkpoint, from_run, read_ids, write
+from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
 from companion.generation.sampling import Sampling
 from companion.ground.quantities import NonNegativeInt, PositiveInt
 from companion.training.settings import TextSettings
@@ -49,12 +49,23 @@ def parser() -> Parser:
             "      always the most probable token\n"
             "  companion generate --checkpoint openai-community/gpt2 --download \\\n"
             '      --prompt "The "\n'
+            "  companion generate --checkpoint HuggingFaceTB/SmolLM2-135M-Instruct \\\n"
+            '      --download --chat --prompt "Who are you?"\n'
             '  companion generate --checkpoint opus-mt-de-en/ --prompt "Guten Tag" --beams 4'
         ),
     )
     parser.add_argument("--prompt", action="append", type=str, default=[], help="text to continue; may be repeated")
     parser.add_argument(
         "--prompt-ids", action="append", type=str, default=[], metavar="IDS", help='token ids instead, as "5 17 3"'
+    )
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="answer: write the prompts as the turns of a conversation in the form that the checkpoint's chat template "
+        "gives them, the user's first and last, and the model's between them",
+    )
+    parser.add_argument(
+        "--system", type=str | None, default=None, metavar="TEXT", help="chat: what the model is told before"
     )
     add_run(parser, best=True)
     parser.add_argument(
@@ -135,14 +146,14 @@ def run(flags: Namespace) -> int:
         writer = from_checkpoint(
             flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop
         )
-    writer = _told(writer, flags)
+    writer, prompts = _prompted(_told(writer, flags), flags)
     search = _search(writer, flags)
     draft = _draft(writer, flags, device)
     if flags.compile:
         keep_programs()
     write(
         writer,
-        flags.prompt_ids or flags.prompt,
+        prompts,
         tokens=flags.tokens,
         sampling=writer.says.sampling if writer.says.draws else Sampling(temperature=0),
         search=search,
@@ -154,6 +165,16 @@ def run(flags: Namespace) -> int:
     if draft is not None:
         print(draft.report(), file=sys.stderr)
     return 0
+
+
+def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
+    """The writer, and what it reads: the prompts, or with `--chat` the one conversation that they make."""
+    if flags.chat:
+        writer, text = answering(writer, flags.prompt, flags.system)
+        return writer, [text]
+    if writer.chat is not None:
+        print("This model answers conversations, and its folder has a template for them: --chat.", file=sys.stderr)
+    return writer, flags.prompt_ids or flags.prompt
 
 
 def _told(writer: Writer, flags: Namespace) -> Writer:
@@ -244,6 +265,14 @@ def _check(flags: Namespace) -> None:
         raise ValueError("--best: expected no --checkpoint beside it; only a run has a best one")
     if flags.download and flags.checkpoint is None:
         raise ValueError("--download: expected a --checkpoint to fetch, got none")
+    if flags.chat:
+        for name, given in (("--prompt-ids", flags.prompt_ids), ("--run", flags.run), ("--beams", flags.beams)):
+            if given:
+                raise ValueError(f"--chat: expected no {name} beside it")
+        if flags.checkpoint is None:
+            raise ValueError("--chat: expected a --checkpoint that answers, got none; a run continues texts")
+    elif flags.system is not None:
+        raise ValueError("--system: expected --chat with it, got none")
     if "" in flags.stop:
         raise ValueError("--stop '': expected at least one character, got an empty text")
     if flags.draft is not None:

@@ -177,6 +177,7 @@ def writes(says: Writing, config: ModelConfig | None) -> str:
 
 def files(folder: Path, found: Inspection) -> Iterable[str]:
     """What is there and what is not; of tensors that are missing a refusal says which."""
+    from companion.data.chat import compiled, load_chat_template
     from companion.data.published_tokenizers import load_tokenizer
     from companion.ground.readable import count
 
@@ -194,3 +195,10 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
             yield f"The tokenizer has {tokenizer.vocab:,} ids, the model {found.config.vocab:,}: some have no vector."
     except ValueError as error:
         yield f"Tokenizer: missing; --prompt-ids takes token ids instead. ({error})"
+    try:
+        template = load_chat_template(folder)
+        if template is not None:
+            compiled(template.source, str(template.origin))
+            yield f"Chat template: there, in {template.origin.name}; generate --chat writes conversations with it."
+    except ValueError as error:
+        yield f"Chat template: it cannot be used. ({error})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from companion.commands import (
@@ -96,23 +96,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     parser = command_parser(task, arguments[:1])
     if not arguments:
-        parser.print_help()
-        return 2
+        return _said(parser.print_help) or 2
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without the character shows "?" and goes on
     try:
         chosen = parser.parse_args(arguments)
     except SystemExit as exit:  # --help, --version, or a refused flag, already answered
-        return int(exit.code or 0)
+        return int(exit.code or 0) or _said(lambda: None)
+    except OSError as error:
+        return _unsaid(error)
     command: str = chosen.command
     flags = chosen[command]
     try:
         refuse_nameless(parser.typed(chosen))
         return train.run(flags, arguments) if command == "train" else COMMANDS[command][0].run(flags)
-    except BrokenPipeError:  # the reader of our output (`| head`) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError as error:
+        return _unsaid(error)
     except Exception as error:
         sentence, code = _answer(error, parser.typed(chosen))
         if sentence is None:
@@ -122,6 +122,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\ncompanion {command}: stopped", file=sys.stderr)
         return train.INTERRUPTED
+
+
+def _said(say: Callable[[], None]) -> int:
+    """The exit code of what `say` prints: 0 if it arrived."""
+    try:
+        say()
+        sys.stdout.flush()
+    except OSError as error:
+        return _unsaid(error)
+    return 0
+
+
+def _unsaid(error: OSError) -> int:
+    """The exit code where standard output takes nothing more: 0 where its reader has seen enough (`| head`)."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 0
+    print(f"companion: error: standard output: {error.strerror}", file=sys.stderr)
+    return 1
 
 
 def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int]:

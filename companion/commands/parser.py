@@ -60,6 +60,12 @@ class Parser(ArgumentParser):
         if self.rare:
             self.add_argument("--help-all", action=_HelpAll, nargs=0, help="explain all flags, and exit")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Where the base class would lose what cannot be written, whoever called hears of it."""
+        if message:
+            (file or sys.stderr).write(message)
+            (file or sys.stderr).flush()
+
     def add_fields(self, kind: Any) -> None:
         """A flag for each field of a dataclass, of its type, with the help in its metadata; `None` if not given."""
         hints = get_type_hints(kind, include_extras=True)

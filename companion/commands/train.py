@@ -20,6 +20,7 @@ from companion.ground.heap import keep_memory
 from companion.ground.quantities import flag_type
 from companion.training import report
 from companion.training.plan import Learning
+from companion.training.schedule import cut_warmup
 from companion.training.settings import (
     GROUPS,
     TASKS,
@@ -265,8 +266,8 @@ def _train_into(
         if settings.minutes is not None and parallel.main:
             print("measuring how fast this machine trains the model", file=sys.stderr)
         length = plan(task, device, precision, parallel)
-        if length.why:
-            print(f"{length.why}\n")
+        for line in filter(None, (length.why, _cut(settings, length.updates))):
+            print(f"{line}\n")
         trainer = task.trainer(length.updates, device, precision, parallel)
         record = parallel.on_main(lambda: new_record(task, trainer, length))
         parallel.on_main(lambda: held.enter_context(folder.lock()))
@@ -295,6 +296,15 @@ def _train_into(
         return INTERRUPTED
     _finish(task, trainer, folder, record)
     return 0
+
+
+def _cut(settings: Settings, updates: int) -> str:
+    """That a run is too short for the warm-up somebody asked for, and what becomes of it; empty where it is not."""
+    warmup = cut_warmup(settings.warmup, updates)
+    asked = settings.warmup != type(settings).warmup and settings.schedule != "inverse_sqrt"
+    if not asked or warmup == settings.warmup:
+        return ""
+    return f"Of {updates:,} updates {warmup:,} warm up, a fifth, not the {settings.warmup:,} asked for."
 
 
 def _standing(folder: RunFolder) -> str:

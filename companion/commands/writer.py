@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
 
+    from companion.data.chat import ChatTemplate
     from companion.files.published.writing import Writing
     from companion.generation.beam import Search
     from companion.generation.constraints import Until
@@ -60,6 +62,8 @@ class Writer:
     parts:   given the ids that a text goes on from: what turns new ones into text.
     spell:   the text of ids with special tokens in it, where it can be told.
     flag:    where prompts come from, for messages.
+    chat:    how its model expects a conversation to be written, where its folder says so.
+    answers: what is printed is what the model writes alone, without the prompt before it.
     """
 
     model: Transformer
@@ -68,6 +72,8 @@ class Writer:
     parts: Callable[[Sequence[int]], Parts]
     spell: Callable[[Sequence[int]], str] | None = None
     flag: str = "--prompt"
+    chat: ChatTemplate | None = None
+    answers: bool = False
 
     @property
     def translates(self) -> bool:
@@ -182,6 +188,7 @@ def from_checkpoint(
     Raises `ValueError` for a folder that is missing, damaged or without a tokenizer, settings of generation that
     nothing here follows, and a model that writes no text.
     """
+    from companion.data.chat import load_chat_template
     from companion.data.published_tokenizers import TextStream, load_tokenizer
     from companion.families.pretrained import family_of, load_pretrained, pretrained_folder
     from companion.files.published.writing import GENERATION, read_writing
@@ -216,7 +223,26 @@ def from_checkpoint(
         return _by_ids(Writer(model, says, read_ids, _Numbers))
     known = tokenizer
     writer = Writer(model, says, known.encode, lambda before: TextStream(known, before), known.spell)
-    return _by_ids(writer) if ids else writer
+    return _by_ids(writer) if ids else replace(writer, chat=load_chat_template(folder))
+
+
+def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -> tuple[Writer, str]:
+    """The writer that answers, and the conversation as its model reads it: what the user and the model said in turn.
+
+    Raises `ValueError` for an even number of turns, a folder without a chat template, and one that refuses them.
+    """
+    from companion.data.chat import conversation
+    from companion.data.published_tokenizers import JsonTokenizer
+
+    if writer.chat is None:
+        raise ValueError("--chat: expected a model whose folder has a chat template, found none; leave it away")
+    tokenizer = getattr(writer.encode, "__self__", None)
+    if not isinstance(tokenizer, JsonTokenizer):
+        raise ValueError("--chat: expected a model that continues texts, got one that translates them")
+    if len(turns) % 2 == 0:
+        raise ValueError(f"--chat: expected an odd number of --prompt, the user's first and last, got {len(turns)}")
+    text = writer.chat.write(conversation(turns, system))
+    return replace(writer, encode=partial(tokenizer.encode, special=False), answers=True), text
 
 
 def _by_ids(writer: Writer) -> Writer:
@@ -234,6 +260,11 @@ def read_ids(text: str) -> list[int]:
 def shortened(text: str) -> str:
     """A text in quotes, for a message: at most 40 of its characters."""
     return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+def printable(text: str) -> str:
+    """A text without what would command a terminal: control characters, but for tabs and line ends, as \\x1b."""
+    return "".join(c if c.isprintable() or c in "\t\n\r" or not c.isascii() else f"\\x{ord(c):02x}" for c in text)
 
 
 def write(
@@ -264,7 +295,7 @@ def write(
     rows = [writer.read(prompt, context if translates or search is None else context - 1) for prompt in prompts]
     before: list[Sequence[int]] = [() if translates else ids for ids in rows]
     parts = [writer.parts(ids) for ids in before]
-    texts = ["" if translates else prompt for prompt in prompts]
+    texts = ["" if translates or writer.answers else printable(prompt) for prompt in prompts]
     most = writer.most(rows, tokens)
     if search is None:
         options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}

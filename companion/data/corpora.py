@@ -361,7 +361,8 @@ def files_of(path: str) -> Iterable[tuple[Path, str, bool]]:
         for file in files:
             yield file, _plain(file.relative_to(base).as_posix()), False
     else:
-        raise ValueError(f"data: expected a file, folder or glob, but {path!r} does not exist")
+        what = "is none of them" if given.exists() else "does not exist"  # a device, a pipe, a socket
+        raise ValueError(f"data: expected a file, folder or glob, but {path!r} {what}")
 
 
 def _plain(name: str) -> str:

@@ -65,9 +65,10 @@ class JsonTokenizer:
         self._tokenizer = tokenizer
         self.vocab: int = tokenizer.get_vocab_size()
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """As above; `special=False`: without those around it, as for a text that a chat template has written."""
         with library_faults("tokenizer: cannot encode this text"):
-            return list(self._tokenizer.encode(text).ids)
+            return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: Iterable[int]) -> str:
         known = _checked(ids, self.vocab)

@@ -22,7 +22,8 @@ from companion.transformer import Transformer
 ADAPTER, INDEX = "adapter_config.json", f"{WEIGHTS}.index.json"
 FETCHED = (
     CONFIG, "generation_config.json", WEIGHTS, INDEX, "model-*.safetensors",
-    "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "source.spm", "target.spm",
+    "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json", "merges.txt",
+    "source.spm", "target.spm",
 )  # fmt: skip
 """The files of a published model that are read here; nothing else is downloaded, a pickle least of all."""
 

@@ -197,7 +197,9 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
     if not os.path.isdir(folder):  # a name that is too long for a path is none
         raise ValueError(f"{folder}: expected a folder with {CONFIG} and {WEIGHTS}, found none")
     if not path.is_file():
-        raise ValueError(f"{path}: expected the model's configuration, found no such file")
+        run = (folder / "run.json").is_file() and name == CONFIG
+        aside = f"; this is a run: --run {folder} takes it, its models are in {folder / 'checkpoints'}" if run else ""
+        raise ValueError(f"{path}: expected the model's configuration, found no such file{aside}")
     try:
         data = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -79,11 +79,16 @@ def paper_peak(d_model: int, warmup: int) -> float:
     return (d_model * warmup) ** -0.5
 
 
+def cut_warmup(warmup: int, updates: int) -> int:
+    """How many of `updates` warm up where `warmup` are asked for: at most a fifth of them."""
+    return min(warmup, updates // 5)
+
+
 def _progress(update: int, updates: int, warmup: int) -> tuple[float, float]:
     """How far the climb has come and how far the fall, both from 0 to 1."""
     if not 1 <= update <= updates:
         raise ValueError(f"update={update!r}: expected a whole number from 1 to updates={updates}")
-    warmup = min(warmup, updates // 5)
+    warmup = cut_warmup(warmup, updates)
     if update <= warmup:
         return update / warmup, 0.0
     return 1.0, (update - warmup) / (updates - warmup)

@@ -67,6 +67,7 @@ def course(tmp_path):
         "glossary",
         "notation",
         "where_texts_differ",
+        "claims",
         "map",
         "sizing",
         "exercises/INSTRUCTORS",

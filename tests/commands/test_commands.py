@@ -275,6 +275,7 @@ def test_a_model_and_settings_can_come_from_files(books: Path, capsys) -> None:
     [
         (["--data", "nowhere.txt"], "'nowhere.txt' does not exist"),
         (["--data", "*.rst"], "expected files for '*.rst', found none"),
+        (["--data", os.devnull], f"expected a file, folder or glob, but {os.devnull!r} is none of them"),
         (["--data", "books/picture.txt"], "picture.txt: expected a text file in UTF-8"),
         (["--data", "books/empty.txt"], "expected text in books/empty.txt, found none"),
         (["--data", "books/Ada.txt", "--context", "100000"], "context=100000: expected at most the"),
@@ -345,6 +346,28 @@ def test_a_prompt_is_continued_the_same_way_for_the_same_seed(at_home: Path, cap
     assert f"run: {Path('runs/books')}" in said[0].err
 
 
+def test_a_prompt_cannot_command_the_terminal(at_home: Path, capsys) -> None:
+    assert main(["generate", "--prompt", "The\x1b[31m wälk\tof\x07", "--tokens", "1"]) == 0
+    assert capsys.readouterr().out.startswith("The\\x1b[31m wälk\tof\\x07")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], []])
+@pytest.mark.parametrize("error, code", [(OSError(28, "No space left on device"), 1), (BrokenPipeError(32, "pipe"), 0)])
+def test_help_that_does_not_arrive_is_said(arguments, error, code, monkeypatch, capfd) -> None:
+    def full(text):
+        raise error
+
+    with open(os.devnull, "w") as nowhere:
+        monkeypatch.setattr(sys, "stdout", types.SimpleNamespace(write=full, flush=lambda: None, fileno=nowhere.fileno))
+        assert main(arguments) == (code or (0 if arguments else 2))
+    assert ("standard output: No space left on device" in capfd.readouterr().err) is (code == 1)
+
+
+def test_a_warm_up_that_is_cut_is_said(books: Path, capsys) -> None:
+    assert main(["train", "--data", "books", *SMALL, "--warmup", "100"]) == 0
+    assert "Of 12 updates 2 warm up, a fifth, not the 100 asked for." in capsys.readouterr().out
+
+
 def test_greedy_text_goes_on_past_the_context_and_unequal_prompts_do_not_disturb_each_other(at_home, capsys) -> None:
     prompts, alone = ["The ", "Ada walked 3 miles"], []
     command = ["generate", "--run", "runs/books", "--tokens", "20", "--temperature", "0"]
@@ -369,6 +392,7 @@ def test_greedy_text_goes_on_past_the_context_and_unequal_prompts_do_not_disturb
         (["--prompt", "a", "--top-k", "-1"], "--top-k -1: expected a whole number >= 0"),
         (["--prompt", "a", "--top-p", "2"], "--top-p 2: expected a share above 0"),
         (["--prompt", "a", "--seed", "-1"], "--seed -1: expected a whole number >= 0"),
+        (["--prompt", "a", "--checkpoint", "runs/books"], "this is a run: --run runs/books takes it"),
         (["--prompt", "a", "--run", "nowhere"], "found no run.json there; train one first"),
     ],
 )

@@ -341,3 +341,60 @@ def test_a_draft_that_cannot_propose_is_refused(flags, message, home: Path, caps
 def test_a_draft_by_ids_must_have_as_many(home: Path, capsys) -> None:
     said = refused(capsys, "--checkpoint", "llama", "--prompt-ids", "5 6", "--draft", "gpt2")
     assert "draft has vocab=" in said and "the model's own vocabulary" in said
+
+
+CHAT = (
+    "{% for m in messages %}{{ '<s>' + m['role'] + ' ' + m['content'] + '</s>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<s>assistant ' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("system", [None, "dog"])
+@pytest.mark.parametrize("turns", [["sea shells"], ["sea", "by", "fox"]])
+def test_a_conversation_is_answered_as_transformers_answers_it(turns, system, home, capsys):
+    folder = home / "llama"
+    (folder / "chat_template.jinja").write_text(CHAT)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    tokenizer.chat_template = CHAT
+    messages = [{"role": ("user", "assistant")[n % 2], "content": turn} for n, turn in enumerate(turns)]
+    messages = messages if system is None else [{"role": "system", "content": system}, *messages]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert ids.count(1) == len(messages) + 1, "no other <s> than the template's"
+    expected = load_tokenizer(folder).decode(new_ids(folder, ids, max_new_tokens=TOKENS))
+    flags = [flag for turn in turns for flag in ("--prompt", turn)] + (["--system", system] if system else [])
+    assert main(["generate", "--checkpoint", "llama", "--chat", *flags, "--tokens", str(TOKENS)]) == 0
+    assert capsys.readouterr().out.strip() == expected.strip()
+
+
+def test_a_template_that_is_not_used_is_named(home, capsys):
+    (home / "llama" / "chat_template.jinja").write_text(CHAT)
+    assert main(["generate", "--checkpoint", "llama", "--prompt", "sea", "--tokens", "2"]) == 0
+    assert "has a template for them: --chat." in capsys.readouterr().err
+    assert main(["inspect", "llama"]) == 0
+    assert "Chat template: there, in chat_template.jinja" in capsys.readouterr().out
+    (home / "llama" / "chat_template.jinja").write_text("{% for %}")
+    assert main(["inspect", "llama"]) == 0
+    assert "Chat template: it cannot be used. (llama/chat_template.jinja: expected" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--prompt", "a"], "--chat: expected a model whose folder has a chat template, found none"),
+        (["--prompt-ids", "5"], "--chat: expected no --prompt-ids beside it"),
+        (["--prompt", "a", "--beams", "2"], "--chat: expected no --beams beside it"),
+    ],
+)
+def test_a_conversation_that_cannot_be_is_refused(flags, said, home, capsys):
+    assert main(["generate", "--checkpoint", "gpt2", "--chat", *flags]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_conversation_needs_a_checkpoint_and_the_users_turn_last(home, capsys):
+    assert main(["generate", "--chat", "--prompt", "a"]) == 2
+    assert "--chat: expected a --checkpoint that answers, got none" in capsys.readouterr().err
+    assert main(["generate", "--checkpoint", "gpt2", "--prompt", "a", "--system", "b"]) == 2
+    assert "--system: expected --chat with it, got none" in capsys.readouterr().err
+    (home / "llama" / "chat_template.jinja").write_text(CHAT)
+    assert main(["generate", "--checkpoint", "llama", "--chat", "--prompt", "a", "--prompt", "b"]) == 2
+    assert "expected an odd number of --prompt, the user's first and last, got 2" in capsys.readouterr().err
