@@ -35,6 +35,15 @@ class Found:
     told: str = ""
     lies_in: int | None = None
 
+    @property
+    def briefly(self) -> str:
+        """The line that says most of what is wrong: the likely mistake, or else what came."""
+        lines = [line.strip() for line in self.told.splitlines()]
+        if self.lies_in is not None or len(lines) == 1:
+            return lines[0]
+        likely = [line for line in lines if line.startswith("most likely")]
+        return next((line for line in likely or lines[1:] if not line.startswith("with ")), "")
+
 
 @dataclass(frozen=True)
 class Report:
@@ -59,13 +68,12 @@ class Report:
             return f"{title}: {self.fault}"
         lines, told = [f"{title}: {'right' if self.is_right else 'not yet'}."], False
         for one in self.found:
-            shows = next(part.shows for part in parts(self.stage.number) if part.name == one.part)
-            lines.append(
-                f"  {one.part.replace('_', ', ')}: {one.result if one.result != _RIGHT else f'right. {shows}'}"
-            )
-            if one.told and not told:  # what comes after the first fault often follows from it
-                lines += [f"    {line}" for line in one.told.splitlines()]
-                told = one.result != Result.MISSING.value
+            part = next(part for part in parts(self.stage.number) if part.name == one.part)
+            shows = f"right. {' '.join(part.shows.split())}" if one.result == _RIGHT else one.result
+            lines.append(f"  {part.title}: {shows}")
+            if one.told:  # what comes after the first fault often follows from it: there a line is enough
+                lines += [f"    {line}" for line in ([one.briefly] if told else one.told.splitlines()) if line]
+                told = told or one.result != Result.MISSING.value
         return "\n".join(lines)
 
 

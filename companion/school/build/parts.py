@@ -41,7 +41,7 @@ from functools import cache, wraps
 from typing import Any
 
 from companion.school.build import world
-from companion.school.build.sources import reference
+from companion.school.build.sources import names, reference
 from companion.school.build.stages import STAGES, Stage
 from companion.school.checking.exercise import Answer, Case, Draw, Exercise, Limit, Mistake
 
@@ -159,6 +159,12 @@ class Part:
             variants=[self.answer(right | {self.stage.module: patched(number, text)}) for text in self.variants],
             _cases=self._cases,
         )
+
+    @property
+    def title(self) -> str:
+        """Its name as a reader sees it: that of the definition, and behind a comma what of it is tried."""
+        own = max((name for name in names(self.stage.number) if self.name.startswith(name)), key=len, default=self.name)
+        return own + self.name[len(own) :].replace("_", ", ", 1).replace("_", " ")
 
     @property
     def without(self) -> tuple[str, ...]:

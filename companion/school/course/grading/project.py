@@ -280,6 +280,6 @@ def _page(one: Graded, stages: Sequence[Stage]) -> str:
     for stage in stages:
         lines += ["", f"## Stage {stage.number}, {stage.file}: {one.points(stage)} of {_worth(stage)}", ""]
         for mark in (mark for mark in one.marks if mark.part.stage is stage):
-            lines.append(f"- {mark.part.name.replace('_', ', ')}: {mark.outcome}, {mark.points} of {mark.part.points}")
+            lines.append(f"- {mark.part.title}: {mark.outcome}, {mark.points} of {mark.part.points}")
             lines += [f"      {line}" for line in mark.told.splitlines()]
     return "\n".join(lines) + "\n"

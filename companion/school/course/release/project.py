@@ -108,7 +108,7 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int]) -> str:
         lines += [f"## Stage {stage.number}, {stage.file}: {stage.title}", ""]
         if ready := given(stage.number):
             lines += [f"Given: {', '.join(ready)}.", ""]
-        lines += [f"- {part.name.replace('_', ', ')}, {count(part.points, 'point')}. {part.shows} Known mistakes: "
+        lines += [f"- {part.title}, {count(part.points, 'point')}. {part.shows} Known mistakes: "
                   f"{len(part.mistakes)}." for part in parts(stage.number)]  # fmt: skip
         lines.append("")
     return "\n".join(lines)
