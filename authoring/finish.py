@@ -5,6 +5,7 @@ prose is a link. So are the roles; head and counted minutes are put in as well.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place of the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
+    {page}`attend causal`                               these definitions of companion/page.py, folded; a line of its own
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from authoring.markdown import headings, in_prose
 from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.source import Source, read_source
+from companion.school.build.sources import on_the_page
 from companion.school.course.release import way
 from companion.school.course.release.cells import IN_ANOTHER_KERNEL
 from companion.school.questions.question import Question
@@ -221,7 +223,9 @@ def _resolver(source: Source) -> Callable[[str, int], str]:
                 return _ref(source, words, target, where)
             if role == "deeper":
                 return _deeper(source, words, target, where)
-            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}} or {{deeper}}")
+            if role == "page":
+                return _on_the_page(source, target, where)
+            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}}, {{deeper}} or {{page}}")
 
         return _ROLE.sub(link, text)
 
@@ -276,3 +280,15 @@ def _sections_of(deeper: Path, text: str) -> dict[str, tuple[str, Part]]:
         if here:
             found[name] = (source.cells[index].id, here[0])
     return found
+
+
+def _on_the_page(source: Source, target: str, line: int) -> str:
+    """Definitions of the page of the whole model, by their names: folded, for whoever wants to write them first."""
+    try:
+        code = "\n\n".join(on_the_page(name) for name in target.split())
+    except ValueError as error:
+        raise SourceError(source.path, line, f"{{page}}`{target}`: {error}") from None
+    way_there = f"{'../' * (1 + (is_deeper(source.path) or is_stage(source.path)))}companion/page.py"
+    named = ", ".join(f"<code>{name}</code>" for name in target.split())
+    opening = f'<details><summary>On <a href="{way_there}">the page of the whole model</a>: {named}. '
+    return f"{opening}Open it once you have written yours.</summary>\n\n```python\n{code}\n```\n\n</details>"

@@ -136,7 +136,7 @@ class Stack(nn.Module):
         return self.norm(x)
 
 class Transformer(nn.Module):
-    """A decoder: ids to the logits of the next. `embedding` is its head, too, `decoder` its stack; `initialise` draws."""
+    """A decoder: ids to logits of the next. `embedding` is its head, too, `decoder` its stack; `initialise` draws."""
     def __init__(self, config: Config):
         super().__init__()
         self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)
