@@ -23,7 +23,8 @@ from authoring.markdown import headings, in_prose
 from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.source import Source, read_source
-from companion.school.build.sources import on_the_page
+from companion.school.build.sources import names, on_the_page
+from companion.school.build.stages import STAGES
 from companion.school.course.release import way
 from companion.school.course.release.cells import IN_ANOTHER_KERNEL
 from companion.school.questions.question import Question
@@ -196,9 +197,22 @@ def _head(source: Source, counted: list[Part]) -> str:
     rest = f", and {_rest(counted)} for the rest" if _rest(counted) else ""
     split = f": {count} sittings of {', '.join(sittings[:-1])} and {sittings[-1]}{rest}" if len(sittings) > 1 else ""
     return (
-        f"**You will be able to** {able}\n\n"
+        f"**You will be able to** {able}\n\n{_written_after(source.path)}"
         f"**Reading time:** {lesson_minutes(counted)} minutes{split}. **You need:** {needs}"
     )
+
+
+def _written_after(lesson: Path) -> str:
+    """What a reader writes after a lesson, in which stage of *Your own transformer*, in Markdown."""
+    number, notebooks = int(lesson.name[:2]), titles(lesson.parent.parent / "stages")
+    said = []
+    for stage in STAGES.values():
+        if number in stage.lessons and stage.number in notebooks:
+            others = [f"{lesson:02d}" for lesson in stage.lessons if lesson > number]
+            later = f" (lesson {' and '.join(others)} belongs to it as well)" if others else ""
+            written = ", ".join(f"`{name}`" for name in names(stage.number))
+            said.append(f"[`{stage.file}`](build/{notebooks[stage.number][0]}.ipynb) with {written}{later}")
+    return f"**You will write**, in *Your own transformer*: {'; '.join(said)}.\n\n" if said else ""
 
 
 def _with_minutes(text: str, here: list[Part], source: Source) -> str:

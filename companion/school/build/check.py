@@ -178,4 +178,6 @@ def check_stage(stage: Stage, folder: Path) -> None:
     print(report)
     after = STAGES.get(stage.number + 1)
     if after is not None:
-        print(f"Next: stage {after.number}, {after.file}: {after.title}, after lesson {max(after.lessons):02d}.")
+        needs = ", ".join(f"{lesson:02d}" for lesson in after.lessons)
+        several = "s" if len(after.lessons) > 1 else ""
+        print(f"Next: stage {after.number}, {after.file}: {after.title}, with lesson{several} {needs}.")

@@ -91,7 +91,9 @@ def test_a_race_that_comes_back_late_is_kept_and_said_to_be_late(tmp_path, monke
     late = RACE.replace("    return SimpleNamespace", "    import time; time.sleep(0.2)\n    return SimpleNamespace")
     (tmp_path / "race.py").write_text(late, "utf-8")
     (tmp_path / "tokenizer.py").write_text(TOKENIZER, "utf-8")
-    assert "0.001 min, but took 0 s" in race.race(tmp_path, 0.001) and "1 min, but" not in race.race(tmp_path, 1)
+    assert "0.001 min, but took 0 s" in race.race(tmp_path, 0.001, "slow")
+    race.race(tmp_path, 1, "in time")
+    assert [one.is_late for one in race.read_board(tmp_path / "race.json")] == [True, False]
 
 
 def test_without_a_race_of_its_own_a_folder_races_with_the_stages_1_to_6(tmp_path, monkeypatch):

@@ -89,7 +89,7 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int]) -> str:
     lines = [
         f"# {name}: a page for whoever teaches",
         "",
-        f"{count(len(stages), 'stage')} of *Your own transformer*, {points} points, about {minutes / 60:.0f} hours.",
+        f"{count(len(stages), 'stage')} of *Your own transformer*, {points} points, about {count(round(minutes / 60), 'hour')}.",
         "",
         "Collect the folders, or zips of them, in one folder, each under its student's name, and grade them:",
         "",
