@@ -69,7 +69,6 @@ class Part:
     probe:      the function that asks the learner's file.
     forbidden:  names that the file must not use, besides `FORBIDDEN`.
     seconds:    that its cases may take together, on a slow machine.
-    whole:      it is a model: where its numbers differ, it can be said where they part.
     """
 
     stage: Stage
@@ -82,7 +81,6 @@ class Part:
     forbidden: tuple[str, ...]
     exact_zero: bool
     seconds: float
-    whole: bool
     mistakes: list[tuple[str, Patch]] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
     _cases: Callable[[Draw], Iterable[Case]] | None = None
@@ -186,7 +184,6 @@ def part(
     forbidden: Sequence[str] = (),
     exact_zero: bool = False,
     seconds: float = SECONDS,
-    whole: bool = False,
 ) -> Callable[[Callable[..., Any]], Part]:
     """Decorator: makes a part of its probe. The arguments are those of `Part` and of `checking.exercise.exercise`."""
 
@@ -197,7 +194,6 @@ def part(
         without, zero = tuple(forbidden), exact_zero
         return Part(
             STAGES[stage], probe.__name__, shows, points, probe, excused or {}, limits or {}, without, zero, seconds,
-            whole,
         )  # fmt: skip
 
     return make

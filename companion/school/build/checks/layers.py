@@ -130,7 +130,7 @@ FeedForward.variant(
 )
 
 
-@part(4, points=4, excused=_STRICT, whole=True)
+@part(4, points=4, excused=_STRICT)
 def Block(code, x, mask, norm, query, key, value, output, second, gate, inner, outer, heads):
     """The block: two sub-layers, each normed before and added to the stream."""
     kv_heads = key.shape[0] * heads // query.shape[0]
@@ -221,7 +221,7 @@ def initialise(code, d_model, d_ff, writes, seed):
     with default_dtype(torch.float64):
         torch.manual_seed(seed)
         model = Model()
-        gains = {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.ndim == 1}
+        gains = {name: weight.detach().clone() for name, weight in model.named_parameters() if "norm" in name}
         code.initialise(model, d_model, writes)
     named = dict(model.named_parameters())
     spread = {name: 100 * weight.std().item() for name, weight in named.items() if weight.ndim > 1}
