@@ -5,6 +5,7 @@ prose is a link. So are the roles; head and counted minutes are put in as well.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place of the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
+    {page}`attend causal`                               these definitions of companion/page.py, folded; a line of its own
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from authoring.markdown import headings, in_prose
 from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.source import Source, read_source
+from companion.school.build.sources import names, on_the_page
+from companion.school.build.stages import STAGES
 from companion.school.course.release import way
 from companion.school.course.release.cells import IN_ANOTHER_KERNEL
 from companion.school.questions.question import Question
@@ -194,9 +197,22 @@ def _head(source: Source, counted: list[Part]) -> str:
     rest = f", and {_rest(counted)} for the rest" if _rest(counted) else ""
     split = f": {count} sittings of {', '.join(sittings[:-1])} and {sittings[-1]}{rest}" if len(sittings) > 1 else ""
     return (
-        f"**You will be able to** {able}\n\n"
+        f"**You will be able to** {able}\n\n{_written_after(source.path)}"
         f"**Reading time:** {lesson_minutes(counted)} minutes{split}. **You need:** {needs}"
     )
+
+
+def _written_after(lesson: Path) -> str:
+    """What a reader writes after a lesson, in which stage of *Your own transformer*, in Markdown."""
+    number, notebooks = int(lesson.name[:2]), titles(lesson.parent.parent / "stages")
+    said = []
+    for stage in STAGES.values():
+        if number in stage.lessons and stage.number in notebooks:
+            others = [f"{lesson:02d}" for lesson in stage.lessons if lesson > number]
+            later = f" (lesson {' and '.join(others)} belongs to it as well)" if others else ""
+            written = ", ".join(f"`{name}`" for name in names(stage.number))
+            said.append(f"[`{stage.file}`](build/{notebooks[stage.number][0]}.ipynb) with {written}{later}")
+    return f"**You will write**, in *Your own transformer*: {'; '.join(said)}.\n\n" if said else ""
 
 
 def _with_minutes(text: str, here: list[Part], source: Source) -> str:
@@ -221,7 +237,9 @@ def _resolver(source: Source) -> Callable[[str, int], str]:
                 return _ref(source, words, target, where)
             if role == "deeper":
                 return _deeper(source, words, target, where)
-            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}} or {{deeper}}")
+            if role == "page":
+                return _on_the_page(source, target, where)
+            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}}, {{deeper}} or {{page}}")
 
         return _ROLE.sub(link, text)
 
@@ -276,3 +294,15 @@ def _sections_of(deeper: Path, text: str) -> dict[str, tuple[str, Part]]:
         if here:
             found[name] = (source.cells[index].id, here[0])
     return found
+
+
+def _on_the_page(source: Source, target: str, line: int) -> str:
+    """Definitions of the page of the whole model, by their names: folded, for whoever wants to write them first."""
+    try:
+        code = "\n\n".join(on_the_page(name) for name in target.split())
+    except ValueError as error:
+        raise SourceError(source.path, line, f"{{page}}`{target}`: {error}") from None
+    way_there = f"{'../' * (1 + (is_deeper(source.path) or is_stage(source.path)))}companion/page.py"
+    named = ", ".join(f"<code>{name}</code>" for name in target.split())
+    opening = f'<details><summary>On <a href="{way_there}">the page of the whole model</a>: {named}. '
+    return f"{opening}Open it once you have written yours.</summary>\n\n```python\n{code}\n```\n\n</details>"

@@ -57,7 +57,7 @@ class Attention(nn.Module):
 
 # --- stage 3, positions.py: lessons 04 and 05 ------------------------------------------------------------------------
 def frequencies(width: int, base: float = 10000.0) -> Tensor:
-    """base^(-2 i / width) for i = 0 ... width / 2 - 1, in float64: by how many radians each step turns."""
+    """base^(-2 i / width) for i = 0 ... width / 2 - 1, in float64: by how much each step turns. `width` is even."""
     return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
 
 def waves(places: Tensor, d_model: int, base: float = 10000.0) -> Tensor:
@@ -102,8 +102,8 @@ class Block(nn.Module):
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 def initialise(model: nn.Module, d_model: int, writes: int):
-    """Draw every matrix: the embedding with variance 1 / d_model, others with 2 / (5 d_model); but those that write to
-    the stream, `output` and `outer`, with a `writes`th of that: as often does the model write to it."""
+    """Draw what has two axes or more: the embedding with variance 1 / d_model, all else with 2 / (5 d_model); but what
+    writes to the stream, `output` and `outer`, with a `writes`th of that: as often does the model write to it."""
     for name, weight in model.named_parameters():
         if weight.ndim > 1:
             variance = 1 / d_model if "embedding" in name else 2 / (5 * d_model)
@@ -135,7 +135,7 @@ class Stack(nn.Module):
         return self.norm(x)
 
 class Transformer(nn.Module):
-    """A decoder: for each of the ids the logits of the next. Its `embedding` is its head; its stack is `decoder`."""
+    """A decoder: ids to logits of the next. `embedding` is its head, too, `decoder` its stack; `initialise` draws."""
     def __init__(self, config: Config):
         super().__init__()
         self.config, self.embedding, self.decoder = config, nn.Embedding(config.vocab, config.d_model), Stack(config)
@@ -194,7 +194,7 @@ def clip(model: nn.Module, most: float) -> float:
     return length
 
 def rate_at(update: int, updates: int, peak: float, warmup: int) -> float:
-    """The rate of update 1, 2, ...: in a line up to `peak` at `warmup`, along half a cosine down to a twentieth."""
+    """The rate of update 1, 2, ...: a line to `peak` at `warmup`, a fifth of all at most, half a cosine to peak/20."""
     warmup = min(warmup, updates // 5)
     fall = max(0.0, (update - warmup) / (updates - warmup))
     return peak * min(1, update / max(1, warmup)) * (0.525 + 0.475 * math.cos(math.pi * fall))

@@ -97,7 +97,8 @@ def _take_parser() -> Parser:
 def _race_parser() -> Parser:
     parser = Parser(
         description=(
-            "Train for some minutes with your race.py, and measure in bits per byte on text that it has not seen. "
+            "Train for some minutes with your race.py, and measure in bits per byte on text that it has not seen. As "
+            "long as you have not written one, your stages 1 to 6 train as they are. "
             "Beside it: the course's own recipes, what compressors and n-grams reach, and your earlier runs, in a "
             "table and a plot, race.png in your folder."
         ),

@@ -48,6 +48,13 @@ def parser() -> Parser:
         help="or a project: these stages of Your own transformer, as in 2-7; a folder or a zip for each student",
     )
     parser.add_argument(
+        "--race",
+        type=PositiveNumber,
+        default=None,
+        metavar="MINUTES",
+        help="of a project: let every race.py train for so long, one after the other, and make the table board.csv",
+    )
+    parser.add_argument(
         "--assignment", type=str, default=None, metavar="NAME", help="its name in the marks. Default: --pset's"
     )
     parser.add_argument("--jobs", type=PositiveInt, default=2, help="submissions at once")
@@ -88,6 +95,8 @@ def run(flags: Namespace) -> int:
             "--seed-file: expected the file with your secret, got none; `companion course release` makes one"
         )
     folder, seed_file, out = Path(flags.folder), Path(flags.seed_file), Path(flags.out)
+    if flags.race is not None and flags.build is None:
+        raise ValueError(f"--race {flags.race:g}: expected --build beside it, as in --build 2-7,11")
     if flags.build is not None:
         return _project(flags, folder, seed_file, out)
     limits = Limits(flags.time, flags.memory)
@@ -179,4 +188,11 @@ def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
     rows = project.table(graded, stages)
     print(table([tuple(row) for row in rows], left=(0, len(rows[0]) - 1), width=None))
     print(f"\n{out / 'marks.csv'}: the marks; {out / 'feedback'}: a page for each student")
+    if flags.race is not None:
+        with tqdm(desc="races", unit=" students", file=sys.stderr) as bar:
+            raced = project.run_races(handed, flags.race, flags.memory, done=lambda _: bar.update())
+        rows = project.board(raced)
+        project.write_board(rows, out)
+        print(f"\n{table([tuple(row) for row in rows], left=(0, 1, 3), width=None)}")
+        print(f"\n{out / 'board.csv'}: the races of {flags.race:g} minutes, the fewest bits per byte first")
     return 0

@@ -160,9 +160,10 @@ LISTS = (
         ("```{question} far", "```{note} far", "{note}: expected a {code-cell} or a {question}"),
         ("(coins)=", "(coins)=\n\n(coins)=", "a second target (coins)="),
         ("{ref}`coins`", "{ref}`dice`", "{ref}`dice`: there is no target (dice)=; there are: coins"),
+        ("{ref}`coins`", "{page}`attend dice`", "{page}`attend dice`: dice: expected a definition of companion/page.py"),
         ("<02#cross>", "<02#gone>", "there is no deeper section 02#gone; there are: 02#cross"),
         ("<02#cross>", "<07#cross>", "there is no deeper section 07#cross; there are: none"),
-        ("{deeper}`", "{depper}`", "{depper}: expected {ref} or {deeper}"),
+        ("{deeper}`", "{depper}`", "{depper}: expected {ref}, {deeper} or {page}"),
         ("able: say how a sum of coin flips grows.\n", "", "`able:` is missing in the front matter"),
     ],
 )

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,16 +24,31 @@ from companion.school.checking.examine import Result
 
 _START_SECONDS = 90.0  # to import PyTorch on a slow machine
 _RIGHT = Result.RIGHT.value
+_LONGEST = 200  # characters of what is said in a line
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is to be said of a part: its result, in a word; what is wrong; where the fault lies if not in this file."""
+    """What is to be said of a part: its result, in a word; what is wrong; where the fault lies if not in this file.
+
+    place:  where the learner's numbers leave the right ones, if that was looked for and found.
+    """
 
     part: str
     result: str
     told: str = ""
     lies_in: int | None = None
+    place: str | None = None
+
+    @property
+    def briefly(self) -> str:
+        """The line that says most of what is wrong: the likely mistake, or else what came."""
+        lines = [line.strip() for line in self.told.splitlines()]
+        if self.lies_in is not None or len(lines) == 1:
+            return lines[0]
+        likely = [line for line in lines if line.startswith("most likely")]
+        line = next((line for line in likely or lines[1:] if not line.startswith("with ")), "")
+        return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
 @dataclass(frozen=True)
@@ -59,13 +74,13 @@ class Report:
             return f"{title}: {self.fault}"
         lines, told = [f"{title}: {'right' if self.is_right else 'not yet'}."], False
         for one in self.found:
-            shows = next(part.shows for part in parts(self.stage.number) if part.name == one.part)
-            lines.append(
-                f"  {one.part.replace('_', ', ')}: {one.result if one.result != _RIGHT else f'right. {shows}'}"
-            )
-            if one.told and not told:  # what comes after the first fault often follows from it
-                lines += [f"    {line}" for line in one.told.splitlines()]
-                told = one.result != Result.MISSING.value
+            part = next(part for part in parts(self.stage.number) if part.name == one.part)
+            shows = f"right. {' '.join(part.shows.split())}" if one.result == _RIGHT else one.result
+            lines.append(f"  {part.title}: {shows}")
+            if one.told:  # what comes after the first fault often follows from it: there a line is enough
+                lines += [f"    {line}" for line in ([one.briefly] if told else one.told.splitlines()) if line]
+                lines += [f"    {one.place}"] * bool(one.place)
+                told = told or one.result != Result.MISSING.value
         return "\n".join(lines)
 
 
@@ -115,7 +130,7 @@ def _run(
                 stderr=errors,
             )
             try:
-                fault, begun = _follow(process, reader, left, note)
+                fault, begun = _follow(process, reader, left, note, found)
             finally:
                 process.kill()
                 process.wait()
@@ -131,13 +146,18 @@ def _run(
 
 
 def _follow(
-    process: subprocess.Popen[bytes], reader: TextIO, left: Sequence[Part], note: Callable[[Found], None]
+    process: subprocess.Popen[bytes],
+    reader: TextIO,
+    left: Sequence[Part],
+    note: Callable[[Found], None],
+    found: list[Found],
 ) -> tuple[str | None, Part | None]:
     """Read what the process writes until it ends, or a part takes too long.
 
     Gives why the file cannot be examined, if so; and the part in which the process ended by itself.
     """
     begun: Part | None = None
+    already = len(found)
     end, rest = time.monotonic() + _START_SECONDS, ""
     while True:
         ended = process.poll() is not None
@@ -146,7 +166,9 @@ def _follow(
             message: dict[str, Any] = json.loads(line)
             if "fault" in message:
                 return str(message["fault"]), None
-            if "begin" in message:
+            if "place" in message:
+                found[-1] = replace(found[-1], place=message["place"])
+            elif "begin" in message:
                 begun = next(part for part in left if part.name == message["begin"])
                 end = time.monotonic() + begun.seconds
             else:
@@ -155,6 +177,8 @@ def _follow(
         if ended:
             return None, begun
         if time.monotonic() > end:
+            if begun is None and len(found) > already:  # it looks for a place, and that is worth no longer
+                return None, None
             took = f"it did not end in {begun.seconds:g} seconds" if begun else "it did not begin"
             note(Found((begun or left[0]).name, Result.TIMEOUT.value, took))
             return None, None
@@ -170,4 +194,6 @@ def check_stage(stage: Stage, folder: Path) -> None:
     print(report)
     after = STAGES.get(stage.number + 1)
     if after is not None:
-        print(f"Next: stage {after.number}, {after.file}: {after.title}, after lesson {max(after.lessons):02d}.")
+        needs = ", ".join(f"{lesson:02d}" for lesson in after.lessons)
+        several = "s" if len(after.lessons) > 1 else ""
+        print(f"Next: stage {after.number}, {after.file}: {after.title}, with lesson{several} {needs}.")

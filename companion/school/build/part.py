@@ -142,7 +142,7 @@ def sentence(number: int, found: Parting, sources: Mapping[str, str]) -> str:
     verb = f"do{_es(differ)} not" if before else f"differ{_s(differ)}"
     text = f"{_place([found.node])}{before}{unseen}{differ} {verb}{when}: {found.gap}"
     text += f". Look at {found.origin}, {found.origin.place.function}." if found.origin else "."
-    text += f" Then the run ends: {found.raised}." if found.raised else ""
+    text += f" Then the run ends: {found.raised.rstrip('.')}." if found.raised else ""
     return text + "".join(f" {guess}" for guess in [_guess(number, found, sources)] if guess)
 
 

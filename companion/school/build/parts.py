@@ -41,7 +41,7 @@ from functools import cache, wraps
 from typing import Any
 
 from companion.school.build import world
-from companion.school.build.sources import reference
+from companion.school.build.sources import names, reference
 from companion.school.build.stages import STAGES, Stage
 from companion.school.checking.exercise import Answer, Case, Draw, Exercise, Limit, Mistake
 
@@ -69,7 +69,6 @@ class Part:
     probe:      the function that asks the learner's file.
     forbidden:  names that the file must not use, besides `FORBIDDEN`.
     seconds:    that its cases may take together, on a slow machine.
-    whole:      it is a model: where its numbers differ, it can be said where they part.
     """
 
     stage: Stage
@@ -82,7 +81,6 @@ class Part:
     forbidden: tuple[str, ...]
     exact_zero: bool
     seconds: float
-    whole: bool
     mistakes: list[tuple[str, Patch]] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
     _cases: Callable[[Draw], Iterable[Case]] | None = None
@@ -161,6 +159,12 @@ class Part:
         )
 
     @property
+    def title(self) -> str:
+        """Its name as a reader sees it: that of the definition, and behind a comma what of it is tried."""
+        own = max((name for name in names(self.stage.number) if self.name.startswith(name)), key=len, default=self.name)
+        return own + self.name[len(own) :].replace("_", ", ", 1).replace("_", " ")
+
+    @property
     def without(self) -> tuple[str, ...]:
         """Names that the learner's file must not use, wherever they stand in its text."""
         return (*FORBIDDEN, *self.forbidden) if self.stage.number < OPEN else ()
@@ -180,7 +184,6 @@ def part(
     forbidden: Sequence[str] = (),
     exact_zero: bool = False,
     seconds: float = SECONDS,
-    whole: bool = False,
 ) -> Callable[[Callable[..., Any]], Part]:
     """Decorator: makes a part of its probe. The arguments are those of `Part` and of `checking.exercise.exercise`."""
 
@@ -191,7 +194,6 @@ def part(
         without, zero = tuple(forbidden), exact_zero
         return Part(
             STAGES[stage], probe.__name__, shows, points, probe, excused or {}, limits or {}, without, zero, seconds,
-            whole,
         )  # fmt: skip
 
     return make

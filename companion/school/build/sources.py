@@ -74,6 +74,23 @@ def stub(number: int) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+@cache
+def plain_race() -> str:
+    """A race.py that trains what the stages 1 to 6 made, for whoever has not written one."""
+    return files("companion.school.build.references").joinpath("plain_race.py").read_text("utf-8")
+
+
+@cache
+def on_the_page(name: str) -> str:
+    """The text of a definition on the page. Raises `ValueError` that lists what stands there if there is none."""
+    there = {node.name: node for node in _definitions(_page())}
+    if name not in there:
+        raise ValueError(f"{name}: expected a definition of companion/page.py, one of {', '.join(there)}")
+    node = there[name]
+    start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return "\n".join(_page().splitlines()[start - 1 : node.end_lineno])
+
+
 def is_untouched(number: int, source: str) -> bool:
     """Whether nothing has been written yet in a file: its code is that of the stub."""
     try:

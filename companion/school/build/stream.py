@@ -228,7 +228,7 @@ def gap(mine: Any, theirs: Any) -> str:
     if mine.shape != theirs.shape:
         return f"the shape is {tuple(mine.shape)} in place of {tuple(theirs.shape)}"
     if theirs.numel() == 1:
-        return f"{mine.item():.4g} in place of {theirs.item():.4g}"
+        return _beside(mine.item(), theirs.item())
     a, b = _numbers(mine), _numbers(theirs)
     wrong = ~torch.isclose(a, b, rtol=1e-6, atol=1e-6 * float(b[b.isfinite()].abs().max() if b.numel() else 1))
     wrong = wrong if wrong.any() else (a != b)
@@ -236,7 +236,15 @@ def gap(mine: Any, theirs: Any) -> str:
     share = f"{int(wrong.sum())} of {wrong.numel()} numbers"
     if theirs.dtype == torch.bool:
         return f"{share}, first at {list(first)}: {bool(mine[first])} in place of {bool(theirs[first])}"
-    return f"{share}, first at {list(first)}: {mine[first].item():.4g} in place of {theirs[first].item():.4g}"
+    return f"{share}, first at {list(first)}: {_beside(mine[first].item(), theirs[first].item())}"
+
+
+def _beside(mine: float, theirs: float) -> str:
+    """Two numbers with as many digits as it takes to see that they differ, four at least."""
+    for digits in range(4, 17):
+        if (a := f"{mine:.{digits}g}") != (b := f"{theirs:.{digits}g}"):
+            break
+    return f"{a} in place of {b}"
 
 
 def operation(log: Log, value: Value | None) -> Operation | None:

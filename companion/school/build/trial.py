@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from companion.school.build.parts import OPEN, Part, parts, references
 from companion.school.build.stages import STAGES, Stage
 from companion.school.checking.examine import AnswerKey, Result, Verdict, examine, in_this_process, key_of
 from companion.school.checking.forbidden import forbidden_fault, forbidden_uses
+from companion.school.checking.memory import copied
 
 
 def main(arguments: list[str]) -> int:
@@ -40,9 +42,15 @@ def main(arguments: list[str]) -> int:
         if (fault := unreadable(stage, sources, wanted)) is not None:
             tell(fault=fault)
             return 0
+        looked = False
         for part in wanted:
             tell(begin=part.name)
-            tell(**examined(part, sources, files, seed, folder))
+            found = examined(part, sources, files, seed)
+            tell(**found)
+            # Of several parts that are wrong, the first is looked into: the others often follow from it.
+            if not looked and found["lies_in"] is None and found["result"] in ("wrong", "crashed"):
+                looked = True
+                tell(place=where(stage, folder))
     return 0
 
 
@@ -63,13 +71,11 @@ def unreadable(stage: Stage, sources: Mapping[str, str], wanted: list[Part]) -> 
     return None
 
 
-def examined(
-    part: Part, sources: Mapping[str, str], files: Mapping[str, str], seed: int, folder: Path
-) -> dict[str, Any]:
+def examined(part: Part, sources: Mapping[str, str], files: Mapping[str, str], seed: int = 0) -> dict[str, Any]:
     """What is to be said of a part: its result, what is wrong, and in which stage the fault lies."""
     key = key_of(part.exercise(), seed)
     verdict = _tried(part, key, sources, files)
-    found: dict[str, Any] = {"part": part.name, "result": verdict.result.value, "told": ""}
+    found: dict[str, Any] = {"part": part.name, "result": verdict.result.value, "told": "", "lies_in": None}
     if verdict.result is Result.RIGHT:
         return found
     earlier = lies_in(part, key, sources, files)
@@ -83,8 +89,8 @@ def examined(
     if verdict.result is Result.MISSING:
         return found | {"told": "it is still as it was handed out"}
     told = str(verdict)
-    if part.whole and (at := where(part.stage, folder)) is not None:
-        told += f"\n{at}"
+    if verdict.result is Result.CRASHED and (line := raised_at(part, key, sources, files)) is not None:
+        told += f"\n  in {line}"
     return found | {"told": told}
 
 
@@ -106,6 +112,21 @@ def lies_in(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mappi
     return needs[0]
 
 
+def raised_at(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mapping[str, str]) -> str | None:
+    """The line of the learner's files in which the first case that raises does so, with its text."""
+    answer, names = part.answer(sources, files), {file: f"{module}.py" for module, file in files.items()}
+    for case in key.cases:
+        try:
+            answer(*(copied(value, case.gradients) for value in case.arguments))
+        except Exception as error:
+            frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in names]
+            if not frames:
+                return None
+            last = frames[-1]
+            return f"{names[last.filename]}, line {last.lineno}: {(last.line or '').strip()[:120]}"
+    return None
+
+
 def _of(right: Mapping[str, str], numbers: tuple[int, ...]) -> dict[str, str]:
     return {STAGES[number].module: right[STAGES[number].module] for number in numbers}
 
@@ -120,7 +141,7 @@ def where(stage: Stage, folder: Path) -> str | None:
 
     try:
         return part.where(stage.number, folder)
-    except Exception:  # a word more, and no reason to say nothing at all
+    except BaseException:  # a word more, and no reason to end, whatever the learner's code raises
         return None
 
 

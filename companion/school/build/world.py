@@ -70,6 +70,11 @@ class World:
         return builtins.__import__(name, globals, locals, fromlist, level)
 
 
+def _listed(names: list[str]) -> str:
+    """The first of many, and how many more there are."""
+    return ", ".join(names[:3]) + (f", and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """What PyTorch makes without a word on its type has this one."""
@@ -95,7 +100,7 @@ def run_with(make: Callable[[], Any], weights: Mapping[str, Any], *inputs: Any, 
             further = [f"{name} {shape}" for name, shape in there.items() if name not in wanted]
             other = [f"{name} is {there[name]}, not {shape}" for name, shape in wanted.items()
                      if there.get(name, shape) != shape]  # fmt: skip
-            said = [f"it has no weight {', '.join(missing)}"] * bool(missing)
-            said += [f"it has a weight too many: {', '.join(further)}"] * bool(further)
+            said = [f"it has no weight {_listed(missing)}"] * bool(missing)
+            said += [f"it has a weight too many: {_listed(further)}"] * bool(further)
             raise TypeError(f"{type(layer).__name__}: {'; '.join([*said, *other])}")
         return torch.func.functional_call(layer, dict(weights), inputs, named)

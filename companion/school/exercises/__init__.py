@@ -1,14 +1,15 @@
 """Exercises, their checks and a reader's progress.
 
-from companion.school.exercises import check, hint, progress, solution
+from companion.school.exercises import check, hint, progress, solution, take_over
 
 check("2.3")       try your answer
 hint("2.3")        one step of help
 solution("2.3")    the reference
 progress()         what you have done so far
+take_over("2.3")   your answer into the file of your own transformer of which it is a part
 """
 
 from companion.school.checking.attempt import NotYet
-from companion.school.exercises.reader import check, hint, progress, solution
+from companion.school.exercises.reader import check, hint, progress, solution, take_over
 
-__all__ = ["NotYet", "check", "hint", "progress", "solution"]
+__all__ = ["NotYet", "check", "hint", "progress", "solution", "take_over"]

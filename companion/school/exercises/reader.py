@@ -1,11 +1,15 @@
-"""What a reader calls in a notebook: `check("2.3")`, `hint("2.3")`, `solution("2.3")`, `progress()`."""
+"""What a reader calls in a notebook: `check("2.3")`, `hint("2.3")`, `solution("2.3")`, `progress()`; and
+`take_over("2.3")`, where an answer is a part of the reader's own transformer."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from companion.school.build.bridge import BRIDGES
+from companion.school.build.bridge import take_over as lay_over
 from companion.school.build.check import check_stage
 from companion.school.build.folder import find_folder
 from companion.school.build.stages import find_stage
@@ -43,6 +47,31 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
     if own:
         kept.note_check(exercise.id, passed=True)
     print(f"{title}: right. {exercise.points} point{'s' if exercise.points > 1 else ''}.")
+    if own and (bridge := BRIDGES.get(exercise.id)) is not None:
+        where = f"`{bridge.definition}` of {bridge.stage.file}, stage {bridge.stage.number} of your own transformer"
+        print(f'It is also {where}. take_over("{exercise.id}") lays it in there.')
+
+
+def take_over(id: str | float) -> None:
+    """Lay your answer to an exercise into the file of your own transformer of which it is a part.
+
+    It is checked first, and nothing that you have written is overwritten. `from companion.school.exercises import
+    take_over`. Raises `NotYet` if the answer is not right, and `ValueError` if it belongs nowhere, if the part has been
+    begun, or if it does not work there.
+    """
+    exercise = find_exercise(id)
+    bridge = BRIDGES.get(exercise.id)
+    if bridge is None:
+        raise ValueError(f"exercise {exercise.id}: it is no part of a stage; those that are: {', '.join(BRIDGES)}")
+    answer = readers(exercise.name, sys._getframe(1))
+    check(exercise.id, answer)
+    try:
+        text = inspect.getsource(answer)
+    except (OSError, TypeError):
+        raise ValueError(
+            f"exercise {exercise.id}: the text of {exercise.name} cannot be read; copy it by hand"
+        ) from None
+    print(lay_over(bridge, text, find_folder()))
 
 
 def hint(id: str | float) -> None:

@@ -94,6 +94,16 @@ def test_a_mistake_is_named_with_what_shows_it_and_the_rest_is_judged_by_itself(
     assert report.points == 10 and "queries = 2" in by_part(report)["causal"].told
 
 
+def test_what_raises_is_said_with_its_line_the_first_fault_with_its_place_and_the_others_in_a_line(folder):
+    write(folder, ("q @ k.mT / math", "q @ k / math"))
+    report = examine_stage(ATTENTION, folder)
+    attend, layer = by_part(report)["attend"], by_part(report)["Attention"]
+    assert attend.told.endswith("in attention.py, line 12: scores = q @ k / math.sqrt(q.shape[-1])")
+    assert attend.place is not None and "(attention.py, line 12, attend)" in attend.place
+    assert layer.place is None and f"  Attention: crashed\n    {layer.briefly}\n  Attention, grouped" in str(report)
+    assert layer.briefly.startswith("it raised RuntimeError") and len(layer.told.splitlines()) > 2
+
+
 def test_stubs_are_missing_and_no_file_is_said(folder):
     report = examine_stage(ATTENTION, folder)
     assert {one.result for one in report.found} == {"missing"} and report.points == 0

@@ -52,6 +52,10 @@ attend.mistake(
     "the softmax runs over the queries; each query's weights add up to one, so it runs over the keys, the last axis",
     "scores.softmax(-1)", "scores.softmax(-2)",
 )  # fmt: skip
+attend.mistake(
+    "the softmax runs over the heads, axis 1; it runs over the keys, the last axis", "scores.softmax(-1)",
+    "scores.softmax(1)",
+)  # fmt: skip
 attend.mistake("the weights are no softmax: apply it to the scores before they weigh the values", ".softmax(-1)", "")
 attend.mistake(
     "the mask is turned round: True means that a query may look, so what is hidden is ~mask",

@@ -130,7 +130,7 @@ FeedForward.variant(
 )
 
 
-@part(4, points=4, excused=_STRICT, whole=True)
+@part(4, points=4, excused=_STRICT)
 def Block(code, x, mask, norm, query, key, value, output, second, gate, inner, outer, heads):
     """The block: two sub-layers, each normed before and added to the stream."""
     kv_heads = key.shape[0] * heads // query.shape[0]
@@ -207,7 +207,7 @@ Block.variant(
 
 
 @part(4, points=2)
-def initialise(code, d_model, d_ff, writes, sum_of):
+def initialise(code, d_model, d_ff, writes, seed):
     """The initial weights: each matrix with the variance that its place asks for."""
     from torch import nn
 
@@ -219,13 +219,13 @@ def initialise(code, d_model, d_ff, writes, sum_of):
             self.cube = nn.Parameter(torch.zeros(3, d_model, d_ff))
 
     with default_dtype(torch.float64):
-        torch.manual_seed(sum_of)
+        torch.manual_seed(seed)
         model = Model()
-        gains = {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.ndim == 1}
+        gains = {name: weight.detach().clone() for name, weight in model.named_parameters() if "norm" in name}
         code.initialise(model, d_model, writes)
     named = dict(model.named_parameters())
     spread = {name: 100 * weight.std().item() for name, weight in named.items() if weight.ndim > 1}
-    middle = {name: weight.mean().item() / weight.std().item() for name, weight in named.items() if weight.ndim > 1}
+    middle = {name: 100 * named[name].mean().item() / (std or 1.0) for name, std in spread.items()}
     ones = all(bool(gain.eq(1).all()) for gain in gains.values())
     kept = all(named[name].equal(gain) for name, gain in gains.items())
     return {
@@ -260,7 +260,7 @@ initialise.mistake("gains are drawn, too; they begin at one", "if weight.ndim > 
 initialise.mistake("the gains of your norms do not begin at one", "torch.ones(d_model)", "torch.zeros(d_model)")
 initialise.mistake("everything is divided by `writes`; only what writes to the stream is",
                    'variance / writes if "out" in name else variance', "variance / writes")  # fmt: skip
-initialise.mistake("matrices alone are drawn, and the experts' tables, of three axes, are left out",
+initialise.mistake("matrices alone are drawn; the experts' tables of stage 9 have three axes, and are drawn as well",
                    "if weight.ndim > 1:", "if weight.ndim == 2:")  # fmt: skip
 initialise.variant(
     """

@@ -78,6 +78,11 @@ Stack.mistake("the blocks get no cache", "cache=caches[number] if caches else No
 Stack.mistake(
     "the blocks do not get the other inputs: the mask and `turn` among them", " else None, **inputs)", " else None)"
 )
+Stack.mistake(
+    "the blocks stand in a plain list, where PyTorch finds no weights: it is an nn.ModuleList",
+    "nn.ModuleList(block(*sizes) for _ in range(config.layers))",
+    "[block(*sizes) for _ in range(config.layers)]",
+)
 Stack.mistake("the blocks run in reverse order", "enumerate(self.blocks)", "reversed(list(enumerate(self.blocks)))")
 Stack.mistake(
     "the class that is given for the blocks is not used", "nn.ModuleList(block(*sizes)", "nn.ModuleList(Block(*sizes)"
@@ -100,7 +105,7 @@ Stack.variant(
 )
 
 
-@part(5, points=4, excused=_EXCUSED, whole=True)
+@part(5, points=4, excused=_EXCUSED)
 def Transformer(code, sizes, weights, ids):
     """The decoder: with the companion's weights it gives the companion's logits, and their gradients."""
     leaves = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}

@@ -9,7 +9,10 @@ _PLACES = {"tie": "the tensor holds places, and these are whole numbers", "level
            "offset": "a place of ten thousand and a half is none", "nan": "and NaN is none"}  # fmt: skip
 
 
-@part(3, points=2)
+_EVEN = {"edge": "a width is even: two components turn together"}
+
+
+@part(3, points=2, excused=_EVEN)
 def frequencies(code, width, base):
     """The frequencies: from one radian a step down to almost 1 / base."""
     return code.frequencies(width, base)
@@ -45,19 +48,19 @@ frequencies.mistake("the base is always 10000", "return base **", "return 10000.
 frequencies.variant(
     """
     def frequencies(width, base=10000.0):
-        return torch.tensor([base ** (-2 * i / width) for i in range((width + 1) // 2)], dtype=torch.float64)
+        return torch.tensor([base ** (-2 * i / width) for i in range(width // 2)], dtype=torch.float64)
     """
 )
 frequencies.variant(
     """
     def frequencies(width, base=10000.0):
-        steps = torch.arange((width + 1) // 2, dtype=torch.float64)
+        steps = torch.arange(width // 2, dtype=torch.float64)
         return torch.exp(-torch.log(torch.tensor(base, dtype=torch.float64)) * 2 * steps / width)
     """
 )
 
 
-@part(3, points=2, excused=_PLACES)
+@part(3, points=2, excused=_PLACES | _EVEN)
 def waves(code, places, d_model, base):
     """Sinusoidal positions: sines in even components, their cosines in odd ones."""
     return code.waves(places, d_model, base)
@@ -102,11 +105,8 @@ waves.variant(
     def waves(places, d_model, base=10000.0):
         table = torch.empty(len(places), d_model, dtype=torch.float64)
         angles = torch.outer(places.double(), frequencies(d_model, base))
-        table[:, 0::2] = torch.sin(angles)
-        table[:, 1::2] = torch.cos(angles)[:, : d_model // 2]
-        return table.to(torch.get_default_dtype()) if d_model % 2 == 0 else torch.cat(
-            [table[:, :-1], torch.sin(angles[:, -1:]), torch.cos(angles[:, -1:])], dim=1
-        ).to(torch.get_default_dtype())
+        table[:, 0::2], table[:, 1::2] = torch.sin(angles), torch.cos(angles)
+        return table.to(torch.get_default_dtype())
     """
 )
 

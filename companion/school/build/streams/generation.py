@@ -9,21 +9,19 @@ import torch
 
 from companion.school.build.record import Log, Recorder, Value
 from companion.school.build.stream import Find, Node
-from companion.school.build.streams.model import LAYERS, decoder
+from companion.school.build.streams.model import decoder, passes
 from companion.school.build.streams.parts import (
     BATCH,
     D_HEAD,
     KV_HEADS,
     VOCAB,
-    decoder_nodes,
     draw,
-    ids,
     mark,
 )
 from companion.school.build.streams.scene import Scene, scene
 from companion.school.build.world import World
 
-PREFIX, NEW, STEPS = 4, 2, 5
+STEPS = 5
 
 
 def _cache_nodes() -> list[Node]:
@@ -47,18 +45,6 @@ def cache(world: World, log: Recorder) -> None:
         log.mark(f"keys {n}", keys)
         log.mark(f"values {n}", values)
         log.mark(f"length {n}", len(kept))
-
-
-@scene(
-    "with caches",
-    decoder_nodes(LAYERS, tag="first pass, ", cached=True, queries=PREFIX, new_keys=PREFIX, keys=PREFIX),
-    decoder_nodes(LAYERS, tag="next pass, ", turn=1, cached=True, queries=NEW, new_keys=NEW, keys=PREFIX + NEW),
-)
-def passes(world: World, log: Recorder) -> None:
-    model, text = decoder(world, log), ids("text", BATCH, PREFIX + NEW)
-    caches = [world["generation"].Cache() for _ in range(LAYERS)]
-    model(text[:, :PREFIX], caches)
-    model(text[:, PREFIX:], caches)
 
 
 def _choice(name: str, **chosen: float | int) -> Scene:
@@ -125,4 +111,4 @@ def _write(cached: bool) -> Callable[[World, Recorder], None]:
 plain = scene("for greedy text without a cache", _writing(False))(_write(False))
 fast = scene("for greedy text with a cache", _writing(True))(_write(True))
 
-SCENES = (cache, passes, *_CHOICES, plain, fast)
+SCENES = (cache, passes(lambda world: world["generation"].Cache()), *_CHOICES, plain, fast)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from companion.school.build.record import Recorder
 from companion.school.build.stream import Node
@@ -19,10 +22,10 @@ from companion.school.build.streams.parts import (
     mark,
     same_weights,
 )
-from companion.school.build.streams.scene import scene
+from companion.school.build.streams.scene import Scene, scene
 from companion.school.build.world import World
 
-LAYERS = 2
+LAYERS, PREFIX, NEW = 2, 4, 2
 
 
 def config(world: World, **changed: Any) -> Any:
@@ -47,6 +50,38 @@ def logits(world: World, log: Recorder) -> None:
     decoder(world, log)(some_ids())
 
 
+def passes(make: Callable[[World], Any]) -> Scene:
+    """A text in two pieces, with caches that `make` makes."""
+
+    @scene(
+        "with caches",
+        decoder_nodes(LAYERS, tag="first pass, ", cached=True, queries=PREFIX, new_keys=PREFIX, keys=PREFIX),
+        decoder_nodes(LAYERS, tag="next pass, ", turn=1, cached=True, queries=NEW, new_keys=NEW, keys=PREFIX + NEW),
+    )
+    def read(world: World, log: Recorder) -> None:
+        model, text = decoder(world, log), ids("text", BATCH, PREFIX + NEW)
+        caches = [make(world) for _ in range(LAYERS)]
+        model(text[:, :PREFIX], caches)
+        model(text[:, PREFIX:], caches)
+
+    return read
+
+
+class _Cache:
+    """The simplest one: before stage 7 the learner has none."""
+
+    def __init__(self) -> None:
+        self._held: tuple[torch.Tensor, ...] = ()
+
+    def __len__(self) -> int:
+        return self._held[0].shape[2] if self._held else 0
+
+    def extend(self, *new: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        both = zip(self._held, new, strict=True) if self._held else ()
+        self._held = tuple(torch.cat(pair, dim=2) for pair in both) or new
+        return self._held
+
+
 @scene(
     "for the count of a model's numbers",
     [Node("count", "what count gives", mark("count"), (), ("count",))],
@@ -55,4 +90,4 @@ def counted(world: World, log: Recorder) -> None:
     log.mark("count", world["model"].count(config(world)))
 
 
-SCENES = (logits, counted)
+SCENES = (logits, passes(lambda _: _Cache()), counted)

@@ -10,21 +10,24 @@ from __future__ import annotations
 import ast
 import csv
 import hashlib
+import inspect
 import io
 import queue
 import threading
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import plain
+from companion.school.build import race, score, world
 from companion.school.build.parts import Part, parts, references
 from companion.school.build.sources import is_untouched
 from companion.school.build.stages import STAGES, Stage
 from companion.school.checking.examine import Result, Verdict
+from companion.school.checking.exercise import Case
 from companion.school.checking.forbidden import forbidden_fault, forbidden_uses
 from companion.school.course.grading.mark import KeyRing, try_answer
 from companion.school.course.grading.sandbox.parent import Limits, Program, Worker
@@ -70,24 +73,29 @@ def hand_ins(folder: Path) -> list[Handed]:
     """The students of a folder, by name: a folder or a zip for each. Raises `ValueError` if there is none."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder of hand-ins, found {'a file' if folder.exists() else 'nothing'}")
-    found = {}
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith((".", "__")):
+    found: dict[str, Handed] = {}
+    for path in sorted(folder.iterdir(), key=lambda path: (not path.is_dir(), path.name)):
+        is_zip = path.suffix.lower() == ".zip" and not path.is_dir()
+        if path.name.startswith((".", "__")) or not (path.is_dir() or path.is_symlink() or is_zip):
             continue
-        if path.is_symlink():
-            found[path.stem] = Handed(path.stem, {}, {}, "it is a link, not a folder or a zip")
-        elif path.is_dir() or path.suffix == ".zip":
-            found[path.stem] = _handed(path)
+        student = path.stem if is_zip else path.name
+        if student in found:
+            other = Handed(path.name, {}, {}, f"{student} has handed in a folder already, and that is graded")
+            found[path.name] = other
+        elif path.is_symlink() or not (path.is_dir() or path.is_file()):
+            found[student] = Handed(student, {}, {}, "it is a link or a device, not a folder or a zip")
+        else:
+            found[student] = _handed(path, student)
     if not found:
         raise ValueError(f"{folder}: expected a folder or a zip for each student, found neither")
     return _with_copies(list(found.values()))
 
 
-def _handed(path: Path) -> Handed:
+def _handed(path: Path, student: str) -> Handed:
     try:
-        texts = _in_zip(path) if path.suffix == ".zip" else _in_folder(path)
+        texts = _in_folder(path) if path.is_dir() else _in_zip(path)
     except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError) as error:
-        return Handed(path.stem, {}, {}, plain(f"it cannot be read: {error}")[:300])
+        return Handed(student, {}, {}, plain(f"it cannot be read: {error}")[:300])
     known = {stage.file for stage in STAGES.values()}
     sources, faults, total = {}, {}, 0
     for name, (size, data) in sorted(texts.items()):
@@ -106,8 +114,8 @@ def _handed(path: Path) -> Handed:
         else:
             sources[Path(name).stem] = text
     if not known & {f"{module}.py" for module in sources} and not faults:
-        return Handed(path.stem, {}, {}, "it holds none of the project's files: attention.py and the others")
-    return Handed(path.stem, sources, faults)
+        return Handed(student, {}, {}, "it holds none of the project's files: attention.py and the others")
+    return Handed(student, sources, faults)
 
 
 _Texts = dict[str, tuple[int, bytes]]
@@ -178,7 +186,7 @@ def grade(
     stop = threading.Event()
 
     def work(place: int) -> None:
-        with Worker(limits or Limits(seconds=60.0), place) as worker:
+        with Worker(limits or Limits(), place) as worker:
             while not stop.is_set():
                 try:
                     number = waiting.get_nowait()
@@ -233,6 +241,7 @@ def _mark(worker: Worker, part: Part, handed: Handed, keys: KeyRing) -> PartMark
 def _tried(worker: Worker, part: Part, sources: Mapping[str, str], keys: KeyRing, student: str) -> Verdict:
     """The public cases, and then the hidden ones, of which a property and a mistake are all that is told."""
     exercise = part.exercise()
+    worker.limits = replace(worker.limits, seconds=max(worker.limits.seconds, part.seconds))
     program = Program(part.program(sources), "answer", part.watched)
     public, [passed] = try_answer(worker, program, [keys.public(exercise)], [False], keys, student, exercise.id, "1")
     if not passed:
@@ -241,6 +250,92 @@ def _tried(worker: Worker, part: Part, sources: Mapping[str, str], keys: KeyRing
     if hidden.result is Result.RIGHT:
         return hidden
     return Verdict(hidden.result, hidden.shows, fault="fails on an input that is not shown", mistake=hidden.mistake)
+
+
+# The race
+
+
+@dataclass(frozen=True)
+class Raced:
+    """One student's race: bits per byte, and the seconds that the training took; or why there is no figure."""
+
+    student: str
+    bits_per_byte: float | None
+    seconds: float
+    told: str = ""
+
+
+def run_races(
+    handed: Sequence[Handed], minutes: float, memory_gib: float = 2.0, done: Callable[[Raced], None] = lambda _: None
+) -> list[Raced]:
+    """The race of each student who has written one, confined, one after the other: the best first.
+
+    A race has one thread and trains on the course's text; it is measured beside its files, and never sees the figure.
+    """
+    train, held_out = race.texts()
+    texts = "\n\n".join(document.text for document in train), [document.text for document in held_out]
+    limits = Limits(min(3600.0, 2 * 60 * minutes + 120), memory_gib)
+    found = []
+    with Worker(limits) as worker:
+        for one in handed:
+            text = one.sources.get(race.STAGE.module)
+            if text is None or text.startswith(_TAKEN) or is_untouched(race.STAGE.number, text):
+                continue
+            found.append(_raced(worker, one, Case("a race", (*texts, 60.0 * minutes))))
+            done(found[-1])
+    return sorted(found, key=lambda one: (one.bits_per_byte is None, one.told != "", one.bits_per_byte or 0.0))
+
+
+def _raced(worker: Worker, handed: Handed, case: Case) -> Raced:
+    """One race; a figure that came late is kept, and said to be late."""
+    run = worker.run(Program(_race_program(handed.sources), "answer"), [case], [0])
+    seconds = case.arguments[2]
+    if run.stopped is not None or not run.outcomes.get(0):
+        stopped = run.stopped
+        why = ": ".join(stopped.error) if stopped and stopped.error else "it did not come back, or ended its process"
+        return Raced(handed.student, None, 0.0, plain(why)[:200])
+    outcome = run.outcomes[0][0]
+    match outcome.value:
+        case (float(bits), float(took)) if outcome.error is None and 0 < bits < 100:
+            late = race.Result(handed.student, seconds / 60, bits, took, "", "").is_late
+            return Raced(handed.student, bits, took, f"late: {took:.0f} seconds in place of {seconds:g}" * late)
+    return Raced(handed.student, None, 0.0, plain(": ".join(outcome.error or ("it", "gave no figure")))[:200])
+
+
+def _race_program(sources: Mapping[str, str]) -> str:
+    """A student's race and its measure as the text of a function `answer`, which needs PyTorch and nothing else."""
+    future = "from __future__ import annotations\n"
+    measure = inspect.getsource(score).replace(future, "")
+    return (
+        f"{inspect.getsource(world)}\n\n{measure}\n\nimport time\n\n"
+        f"CODE = World({dict(sources)!r}, {race.STAGE.module!r})\n\n\n"
+        "def answer(text, unseen, seconds):\n"
+        "    start = time.monotonic()\n"
+        "    runner = CODE.race(text, seconds)\n"
+        "    took = time.monotonic() - start\n"
+        "    return bits_per_byte(CODE, runner, unseen), took\n"
+    )
+
+
+def board(raced: Sequence[Raced]) -> list[list[str]]:
+    """The races as a table, the fewest bits first; yardsticks stand between them."""
+    rows = [(one.bits_per_byte, one.told != "", one.student, one.told) for one in raced]
+    rows += [(mark.bits_per_byte, False, mark.name, "a yardstick") for mark in race.yardsticks(*race.texts())]
+    rows.sort(key=lambda row: (row[0] is None, row[0] or 0.0))
+    lines, place = [["place", "who", "bits per byte", "note"]], 0
+    for bits, out, who, note in rows:
+        placed = bits is not None and not out and note != "a yardstick"
+        place += placed
+        lines.append([str(place) if placed else "", who, "" if bits is None else f"{bits:.3f}", note])
+    return lines
+
+
+def write_board(rows: Sequence[Sequence[str]], out: Path) -> None:
+    """Write the table of the race to board.csv."""
+    lines = io.StringIO()
+    csv.writer(lines).writerows([_harmless(cell) for cell in row] for row in rows)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / "board.csv", lines.getvalue())
 
 
 def table(graded: Sequence[Graded], stages: Sequence[Stage]) -> list[list[str]]:
@@ -280,6 +375,6 @@ def _page(one: Graded, stages: Sequence[Stage]) -> str:
     for stage in stages:
         lines += ["", f"## Stage {stage.number}, {stage.file}: {one.points(stage)} of {_worth(stage)}", ""]
         for mark in (mark for mark in one.marks if mark.part.stage is stage):
-            lines.append(f"- {mark.part.name.replace('_', ', ')}: {mark.outcome}, {mark.points} of {mark.part.points}")
+            lines.append(f"- {mark.part.title}: {mark.outcome}, {mark.points} of {mark.part.points}")
             lines += [f"      {line}" for line in mark.told.splitlines()]
     return "\n".join(lines) + "\n"

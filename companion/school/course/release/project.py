@@ -13,7 +13,7 @@ from pathlib import Path
 
 from companion.ground.atomic import write_atomic
 from companion.ground.readable import count
-from companion.school.build.parts import parts
+from companion.school.build.parts import OPEN, parts
 from companion.school.build.sources import given, names, reference, stub
 from companion.school.build.stages import STAGES, Stage
 
@@ -84,12 +84,12 @@ def _for_students(name: str, stages: Sequence[Stage]) -> str:
 
 
 def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int]) -> str:
-    minutes, points = sum(stage.minutes for stage in stages), sum(map(_worth, stages))
+    hours, points = round(sum(stage.minutes for stage in stages) / 60), sum(map(_worth, stages))
     spec = ",".join(str(stage.number) for stage in stages)
     lines = [
         f"# {name}: a page for whoever teaches",
         "",
-        f"{count(len(stages), 'stage')} of *Your own transformer*, {points} points, about {minutes / 60:.0f} hours.",
+        f"{count(len(stages), 'stage')} of *Your own transformer*, {points} points, about {count(hours, 'hour')}.",
         "",
         "Collect the folders, or zips of them, in one folder, each under its student's name, and grade them:",
         "",
@@ -101,6 +101,9 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int]) -> str:
         "named.",
         "",
     ]
+    if any(stage.number >= OPEN for stage in stages):
+        race = "With `--race 1` every race.py trains for a minute, one after the other, and `board.csv` is the table."
+        lines += [race, ""]
     if needed:
         files = ", ".join(f"`{STAGES[number].file}`" for number in sorted(needed))
         lines += [f"The stages rest on {files}: handed out as the course's references.", ""]
@@ -108,7 +111,7 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int]) -> str:
         lines += [f"## Stage {stage.number}, {stage.file}: {stage.title}", ""]
         if ready := given(stage.number):
             lines += [f"Given: {', '.join(ready)}.", ""]
-        lines += [f"- {part.name.replace('_', ', ')}, {count(part.points, 'point')}. {part.shows} Known mistakes: "
+        lines += [f"- {part.title}, {count(part.points, 'point')}. {part.shows} Known mistakes: "
                   f"{len(part.mistakes)}." for part in parts(stage.number)]  # fmt: skip
         lines.append("")
     return "\n".join(lines)

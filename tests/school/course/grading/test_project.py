@@ -5,9 +5,12 @@ import zipfile
 import pytest
 
 from companion.commands.main import main
+from companion.data.corpora import Document
+from companion.data.yardsticks import Yardstick
 from companion.school.build.sources import is_untouched, reference
 from companion.school.build.stages import STAGES
-from companion.school.course.grading.project import LARGEST, hand_ins
+from companion.school.course.grading import project
+from companion.school.course.grading.project import LARGEST, board, hand_ins, run_races, write_board
 
 
 @pytest.fixture
@@ -76,6 +79,56 @@ def test_bad_hand_ins_get_a_sentence_each(course):
     assert found["same"].faults[""] == "the same files as again" and found["same"].sources
     with pytest.raises(ValueError, match="expected a folder of hand-ins, found nothing"):
         hand_ins(course / "nothing")
+
+
+def test_names_with_dots_are_whole_names_and_nobody_hands_in_twice(course):
+    for student in ("anna.meier", "anna.ode"):
+        hand_in(course, student, attention=f"# {student}\n{reference(2)}")
+    zipped(course, "anna.ode", {"attention.py": "x = 1\n"})
+    (course / "handed" / "pipe.zip").symlink_to(course / "nowhere")
+    found = {one.student: one for one in hand_ins(course / "handed")}
+    assert found["anna.meier"].sources["attention"].startswith("# anna.meier")
+    assert found["anna.ode"].sources["attention"].startswith("# anna.ode") and found["anna.ode"].fault is None
+    assert found["anna.ode.zip"].fault == "anna.ode has handed in a folder already, and that is graded"
+    assert "not a folder or a zip" in found["pipe"].fault
+
+
+TOKENIZER = """
+def encode(text, merges): return list(text.encode())
+def decode(ids, merges): return bytes(ids).decode()
+"""
+RACE = """
+import torch
+from types import SimpleNamespace
+def race(text, seconds):
+    table = torch.full((256, 256), 0.01)
+    ids = torch.tensor(list(text.encode()))
+    table.index_put_((ids[:-1], ids[1:]), torch.ones(()), accumulate=True)
+    return SimpleNamespace(model=lambda ids: table[ids].log(), merges=[], context=9)
+"""
+
+
+def test_the_races_of_a_class_become_a_table_and_a_bad_one_costs_its_owner_alone(course, monkeypatch):
+    texts = (Document("a", "the cat sat on the mat. " * 40),), (Document("b", "the mat sat on the cat. " * 3),)
+    monkeypatch.setattr(project.race, "texts", lambda: texts)
+    monkeypatch.setattr(project.race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 3.0)])
+    monkeypatch.setattr(project.race, "_SECONDS", 0.0)
+    hand_in(course, "ada", tokenizer=TOKENIZER, race=RACE)
+    hand_in(course, "bob", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "table[ids] ** 0"))
+    hand_in(course, "cyd", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "table[ids.roll(-1)]"))
+    hand_in(course, "dan", tokenizer=TOKENIZER, race="import os\ndef race(text, seconds): os._exit(0)\n")
+    late = RACE.replace("    return", "    import time; time.sleep(1.5)\n    return")
+    hand_in(course, "eve", tokenizer=TOKENIZER, race=late)
+    hand_in(course, "fay", attention=reference(2))
+    rows = board(run_races(hand_ins(course / "handed"), minutes=0.015))
+    told = {row[1]: row for row in rows}
+    assert [row[1] for row in rows[1:3]] in (["ada", "eve"], ["eve", "ada"]) and "fay" not in told
+    assert told["ada"][0] == "1" and told["bob"][0] == "2" and 0.5 < float(told["ada"][2]) < 2
+    assert told["bob"][2] == "8.000" and told["byte 5-gram model"][0] == "" and rows.index(told["bob"]) == 4
+    assert told["eve"][0] == "" and told["eve"][3].startswith("late: ")
+    assert "change with the tokens that come after" in told["cyd"][3] and "ended its process" in told["dan"][3]
+    write_board(rows, course / "marks")
+    assert (course / "marks" / "board.csv").read_text().splitlines()[0] == "place,who,bits per byte,note"
 
 
 def test_a_project_stands_by_itself(course, capsys):

@@ -1,0 +1,64 @@
+"""What a race is measured by: bits for each byte of texts that were held out.
+
+PyTorch and the standard library alone: this text travels with a learner's files to the grader's sandbox, as `world`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def bits_per_byte(code: Any, runner: Any, texts: Sequence[str]) -> float:
+    """What a race's model needs for each byte of these texts.
+
+    Raises `ValueError` for what is no result: tokens that do not give a text back, logits of another shape or that are
+    no numbers, and logits that depend on what comes after.
+    """
+    for name in ("model", "merges", "context"):
+        if not hasattr(runner, name):
+            raise ValueError(f"race: expected a Runner with model, merges and context; it has no {name}")
+    tokenizer, model, context = code["tokenizer"], runner.model, int(runner.context)
+    if context < 1:
+        raise ValueError(f"race: expected a context of one token at least, got {context}")
+    bits = 0.0
+    for text in texts:
+        ids = list(tokenizer.encode(text, runner.merges))
+        if tokenizer.decode(ids, runner.merges) != text:
+            raise ValueError(f"race: the tokens of the text {text[:30]!r} do not give its text back")
+        vocab = 256 + len(runner.merges)
+        bits += math.log2(vocab)
+        bits += _nats(model, torch.tensor(ids), context, vocab) / math.log(2)
+    return bits / sum(len(text.encode()) for text in texts)
+
+
+@torch.no_grad()
+def _nats(model: Any, ids: torch.Tensor, context: int, vocab: int) -> float:
+    """The sum of -ln p of all tokens but the first, in windows."""
+    nats = 0.0
+    for start in range(0, len(ids) - 1, context):
+        window = ids[None, start : start + context + 1]
+        logits = model(window[:, :-1])
+        if not isinstance(logits, torch.Tensor) or logits.shape[:2] != window[:, 1:].shape or logits.shape[2] < vocab:
+            told = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+            raise ValueError(f"race: expected logits (1, token, {vocab}) of {window.shape[1] - 1} tokens, got {told}")
+        # Each logit sees what is before it alone: a model that looks ahead would score for nothing.
+        logs = logits.double().log_softmax(-1).gather(-1, window[:, 1:, None])
+        nats -= logs.sum().item()
+    if not math.isfinite(nats):
+        raise ValueError("race: the model gives some of the text no probability, or a number that is none")
+    _refuse_looking_ahead(model, ids[None, : min(len(ids), context)], vocab)
+    return nats
+
+
+def _refuse_looking_ahead(model: Any, window: torch.Tensor, vocab: int) -> None:
+    """Raises `ValueError` for a model whose logits change with the tokens that come after."""
+    middle = window.shape[1] // 2
+    other = window.clone()
+    other[:, middle:] = (other[:, middle:] + 1) % vocab
+    before, after = model(window)[:, :middle], model(other)[:, :middle]
+    if middle and not torch.allclose(before.float(), after.float(), rtol=1e-2, atol=1e-2):
+        raise ValueError("race: the logits of a token change with the tokens that come after it; that is no prediction")
