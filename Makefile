@@ -62,7 +62,7 @@ help:
 	@echo '                         FUZZ="--minutes 60 --only flags run" passes flags on'
 	@echo '  make bench             speed beside other libraries; BENCH="--quick --only decode" passes flags on'
 	@echo '  make gpu               everything that needs a GPU, proved and measured in under 8 minutes, with nothing but PyTorch,'
-	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decoding"'
+	@echo '                         numpy, safetensors, jaxtyping and pytest; without a GPU a rehearsal; GPU="--only decode"'
 	@echo '  make package           build what goes to the package index into dist/, and try it in an empty environment (minutes)'
 	@echo '  make workflows         look for mistakes in .github/workflows with actionlint (fetched by Go; or ACTIONLINT=COMMAND)'
 	@echo '  make clean             remove the environment and all caches'
@@ -131,7 +131,7 @@ bench: $(VENV)/.bench
 # Makes no environment: where a GPU is lent there may be no network. The Python you name, else the environment's if it
 # is there, else python3.
 gpu:
-	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m companion.bench.gpu $(GPU)
+	@$(if $(filter command line environment,$(origin PYTHON)),$(PYTHON),$(if $(wildcard $(PY)),$(PY),$(PYTHON))) -m companion.bench $(GPU)
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 notebooks: $(VENV)/.test

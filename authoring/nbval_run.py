@@ -1,6 +1,6 @@
 """For a run of nbval over the notebooks: a progress file that is nobody's, the help topics of Python emptied (they
 differ between versions, and no cell may depend on them), what takes long to import left out, numbers behind `≈` left
-out of what is compared, kernels that are there at once, and how long each lesson took."""
+out of what is compared, and how long each lesson took."""
 
 import os
 import sys
@@ -18,10 +18,6 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_left_out, os.environ.g
 def pytest_configure(config):
     if config.getoption("nbval_sanitize_with", None) is None:
         config.option.nbval_sanitize_with = str(Path(__file__).with_name("nbval.cfg"))
-    if config.getoption("nbval", False):
-        from authoring import kernels
-
-        kernels.use()
 
 
 def pytest_terminal_summary(terminalreporter):

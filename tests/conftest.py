@@ -45,7 +45,7 @@ SLOW = (
     "training/test_distributed.py",
     "bench/test_bench.py",
     "school/checking/test_sealed.py",
-    "school/course/release/test_leaks.py",
+    "school/course/proof/test_leaks.py",
     "commands/test_translate.py",
     "families/test_releases.py",
     "commands/test_commands.py",

@@ -2,12 +2,12 @@
 
 timing.py      interleaved rounds, medians, quartiles, ratios
 sizes.py       the models and lengths that are measured
-peers.py       our weights in transformers, x-transformers and litgpt
+peers.py       our weights in transformers and x-transformers
 compare.py     contenders are checked to compute one function, then timed
-models.py      training step, prefill and generation
+models.py      training step, prefill, generation, and what the cache gains
 weights.py     generation with the weights in each of their forms
 layers.py      mixture of experts, attention backends
-report.py      the table, the JSON and the picture
+report.py      the table and the JSON
 run.py         all of it, as `companion bench` runs it
-gpu            everything that needs a GPU, as `make gpu` runs it
+gpu.py         the same on a GPU, and what else needs one, as `make gpu` runs it: each part in a process (`child.py`)
 """

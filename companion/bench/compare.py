@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -36,8 +36,13 @@ class Setting:
     patience: float = math.inf
 
     @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """Those in which contenders are compared with each other; the last is timed."""
+        return (torch.float32,) if self.precision == "fp32" else (torch.float32, torch.bfloat16)
+
+    @property
     def dtype(self) -> torch.dtype:
-        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+        return self.dtypes[-1]
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Row:
 class Comparison:
     """One piece of work and everybody who does it.
 
-    part:       train, decode, moe or attention.
+    part:       train, decode, cache, moe or attention.
     items:      tokens that one run deals with.
     flops:      of the model (its matrix products), in one run.
     least:      seconds that the measured ceiling allows at best.
@@ -93,6 +98,31 @@ class Comparison:
     rows: list[Row] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Self:
+        """The comparison that `asdict` was told of, by way of JSON."""
+        rows = [
+            Row(
+                **row
+                | {"samples": tuple(row["samples"])}
+                | {part: Spread(**row[part]) for part in ("seconds", "ratio")}
+            )
+            for row in told["rows"]
+        ]
+        return cls(**{**told, "rows": rows, "left_out": [LeftOut(**out) for out in told["left_out"]]})
+
+    def admits(self, name: str, check: Callable[[], str | None]) -> bool:
+        """Whether a contender may be timed: `check` says why not, by what it gives or by what it raises."""
+        try:
+            if (why := check()) is None:
+                return True
+            self.omit(name, "differs", why)
+        except ValueError as error:
+            self.omit(name, "refused", error)
+        except Exception as error:  # whatever somebody else's code raises must not end the comparison
+            self.omit(name, "failed", f"{type(error).__name__}: {error}")
+        return False
 
     def omit(self, name: str, kind: Literal["missing", "refused", "failed", "differs"], why: object) -> None:
         """Leave a contender out, and say why in one line."""
@@ -161,8 +191,10 @@ def difference(expected: Tensor, got: Tensor) -> float:
     return error if error == error else float("inf")
 
 
-def differs(expected: Tensor, got: Tensor, what: str, *, precision: str) -> str | None:
-    """A line about how far `got` is from `expected`, or `None` if rounding explains it."""
-    most = 1e-4 if precision == "fp32" else 5e-2
-    error = difference(expected, got)
-    return None if error <= most else f"its {what} differs from ours by {error:.1e} of its size; {most:.0e} is allowed"
+def differs(expected: Sequence[Tensor], got: Sequence[Tensor], whats: Sequence[str], dtype: torch.dtype) -> str | None:
+    """A line about what of `got` is too far from `expected`, or `None` if rounding explains all of it."""
+    most = 1e-4 if dtype == torch.float32 else 5e-2
+    for a, b, what in zip(expected, got, whats, strict=False):
+        if not (error := difference(a, b)) <= most:
+            return f"its {what} differs from ours by {error:.1e} of its size; {most:.0e} is allowed"
+    return None

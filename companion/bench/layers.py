@@ -55,55 +55,34 @@ def moe_of(size: Size, setting: Setting, tokens: int, backward: bool) -> Compari
     )
     torch.manual_seed(2)
     ours = MoE(d_model, network, config)
-    x = torch.randn(1, tokens, d_model)
-    out_gradient = torch.randn_like(x)
-    modules: dict[str, nn.Module] = {OURS: ours}
-    layers: dict[str, Layer] = {OURS: partial(_ours, ours, "auto")}
+    x, out_gradient = torch.randn(2, 1, tokens, d_model)
+    contenders: dict[str, tuple[Layer, nn.Module]] = {OURS: (partial(_ours, ours, "auto"), ours)}
     for way in get_args(Way):
         if way == "gather" and setting.device.type == "cpu":
             comparison.omit("ours, gather", "refused", "it copies matrices lest a GPU wait; a CPU reads them in place")
         elif way != "auto":
-            layers[f"ours, {way}"] = partial(_ours, ours, way)
-            modules[f"ours, {way}"] = ours
-    _add_mixtral(ours, size, comparison, modules, layers)
-    for module in modules.values():
-        module.to(setting.device)
-    x, out_gradient = x.to(setting.device), out_gradient.to(setting.device)
-    precisions = ("fp32",) if setting.precision == "fp32" else ("fp32", setting.precision)
-    for precision in precisions:
-        dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-        for module in modules.values():
-            module.to(dtype)
-        x, out_gradient = x.to(dtype), out_gradient.to(dtype)
-        expected = _outcome(layers[OURS], ours, x, out_gradient)
-        for name in [name for name in layers if name != OURS]:
-            heavy = _gathered(name, size, tokens, dtype)
-            if heavy > MOST_BYTES:
-                comparison.omit(name, "refused", f"it would copy {heavy / 1e9:.1f} GB of experts' matrices")
-                del layers[name]
-                continue
-            try:
-                got = _outcome(layers[name], modules[name], x, out_gradient)
-            except ValueError as error:
-                comparison.omit(name, "refused", error)
-                del layers[name]
-                continue
-            except Exception as error:
-                comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
-                del layers[name]
-                continue
-            pairs = zip(expected, got, ("output", "input's gradient", "router's gradient"), strict=True)
-            why = [line for a, b, what in pairs if (line := differs(a, b, what, precision=precision))]
-            if why:
-                comparison.omit(name, "differs", why[0])
-                del layers[name]
+            contenders[f"ours, {way}"] = partial(_ours, ours, way), ours
+    _add_mixtral(ours, size, comparison, contenders)
+
+    def check(name: str) -> str | None:
+        if (heavy := _gathered(name, size, tokens, dtype)) > MOST_BYTES:
+            raise ValueError(f"it would copy {heavy / 1e9:.1f} GB of experts' matrices")
+        got = _outcome(*contenders[name], x, out_gradient)
+        return differs(expected, got, ("output", "input's gradient", "router's gradient"), dtype)
+
+    for dtype in setting.dtypes:
+        for _, module in contenders.values():
+            module.to(setting.device, dtype)
+        x, out_gradient = x.to(setting.device, dtype), out_gradient.to(setting.device, dtype)
+        expected = _outcome(*contenders[OURS], x, out_gradient)
+        for name in [*contenders][1:]:
+            if not comparison.admits(name, partial(check, name)):
+                del contenders[name]
     torch.manual_seed(3)
     dense = FeedForward(d_model, FeedForwardConfig(config.top_k * network.d_ff, network.activation))
-    modules[DENSE] = layers[DENSE] = dense.to(setting.device, setting.dtype)
-    runs: dict[str, Callable[[], Any]] = {}
-    for name, layer in layers.items():
-        runs[name] = _both_passes(layer, modules[name], x, out_gradient) if backward else _forward_pass(layer, x)
-    return comparison.time(runs, setting)
+    contenders[DENSE] = (dense.to(setting.device, setting.dtype),) * 2
+    pass_of = _both_passes if backward else _forward_pass
+    return comparison.time({name: pass_of(*each, x, out_gradient) for name, each in contenders.items()}, setting)
 
 
 def _ours(ours: MoE, way: Way, x: Tensor) -> Tensor:
@@ -121,7 +100,7 @@ def _outcome(layer: Layer, module: nn.Module, x: Tensor, out_gradient: Tensor) -
     return out.detach(), leaf.grad, router.weight.grad.clone()  # type: ignore[union-attr, operator]
 
 
-def _forward_pass(layer: Layer, x: Tensor) -> Callable[[], Any]:
+def _forward_pass(layer: Layer, module: nn.Module, x: Tensor, out_gradient: Tensor) -> Callable[[], Any]:
     def run() -> None:
         with torch.no_grad():
             layer(x)
@@ -148,9 +127,7 @@ def _gathered(name: str, size: Size, tokens: int, dtype: torch.dtype) -> int:
     return tokens * size.experts.top_k * 3 * size.config.d_model * size.config.feed_forward.d_ff * dtype.itemsize
 
 
-def _add_mixtral(
-    ours: MoE, size: Size, comparison: Comparison, modules: dict[str, nn.Module], layers: dict[str, Layer]
-) -> None:
+def _add_mixtral(ours: MoE, size: Size, comparison: Comparison, contenders: dict[str, tuple[Layer, nn.Module]]) -> None:
     """transformers' block with our weights, once for each way in which it computes its experts."""
     if importlib.util.find_spec("transformers") is None:
         comparison.omit("transformers", "missing", "not installed (pip install transformers)")
@@ -165,8 +142,7 @@ def _add_mixtral(
     except Exception as error:  # its interface has changed
         comparison.omit("transformers", "failed", f"{type(error).__name__}: {error}")
         return
-    for name, block in blocks.items():
-        modules[name] = layers[name] = block
+    contenders |= {name: (block, block) for name, block in blocks.items()}
 
 
 def mixtral_block(ours: MoE, config: MoEConfig, network: FeedForwardConfig, way: str) -> nn.Module:
@@ -245,37 +221,20 @@ def attention_at(size: Size, setting: Setting, length: int, backward: bool) -> C
     out_gradient = torch.randn(1, sizes.heads, length, sizes.d_v, device=setting.device)
     backends = _backends(setting, backward)
     kept: dict[str, int] = {}
-    precisions = ("fp32",) if setting.precision == "fp32" else ("fp32", setting.precision)
-    for precision in precisions:
-        dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+
+    def check(name: str) -> str | None:
+        square = sizes.heads * length**2 * dtype.itemsize
+        if name == "reference" and square > MOST_BYTES:
+            raise ValueError(f"its weights would take {square / 1e9:.1f} GB")
+        got, kept[name] = _attended(backends[name], leaves, gradient, backward)
+        whats = ("output", "queries' gradient", "keys' gradient", "values' gradient")
+        return differs(expected, got, whats, dtype)
+
+    for dtype in setting.dtypes:
         leaves = [t.detach().to(dtype).requires_grad_(backward) for t in (q, k, v)]
         gradient = out_gradient.to(dtype)
         expected = _attended(backends[OURS], leaves, gradient, backward)[0]
-        for name in list(backends):
-            square = sizes.heads * length**2 * dtype.itemsize
-            if name == "reference" and square > MOST_BYTES:
-                comparison.omit(name, "refused", f"its weights would take {square / 1e9:.1f} GB")
-                del backends[name]
-                continue
-            try:
-                got, kept[name] = _attended(backends[name], leaves, gradient, backward)
-            except ValueError as error:
-                comparison.omit(name, "refused", error)
-                del backends[name]
-                continue
-            except Exception as error:
-                comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
-                del backends[name]
-                continue
-            whats = ("output", "queries' gradient", "keys' gradient", "values' gradient")
-            why = [
-                line
-                for a, b, what in zip(expected, got, whats, strict=False)
-                if (line := differs(a, b, what, precision=precision))
-            ]
-            if why:
-                comparison.omit(name, "differs", why[0])
-                del backends[name]
+        backends = {name: run for name, run in backends.items() if comparison.admits(name, partial(check, name))}
     runs: dict[str, Callable[[], Any]] = {
         name: partial(_attend_once, run, leaves, gradient, backward) for name, run in backends.items()
     }

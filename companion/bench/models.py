@@ -15,17 +15,22 @@ from torch import Tensor, nn
 
 from companion.bench import peers
 from companion.bench.compare import OURS, Comparison, Setting, differs
+from companion.bench.graphs import RecordedDecode, RecordedWriter
 from companion.bench.sizes import Size
 from companion.config.model import ModelConfig
 from companion.costs import account
 from companion.generation.generate import complete
+from companion.generation.passes import BUCKET, evaluating
+from companion.generation.passes import decode as decode_step
 from companion.generation.sampling import Sampling
+from companion.layers.cache import KVCache
 from companion.training.precision import autocast
 from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer
 
 TRIAL_UPDATES = 3
 """Updates that every contender makes before it is timed, and whose losses must agree."""
+AGAIN = "all computed again"
 LONGEST = 10.0
 """Seconds that ours may write, where the processor is slow for the size."""
 
@@ -66,7 +71,7 @@ def steps_alone(title: str, size: Size, setting: Setting, items: int, cached: Se
     )
 
 
-def training(size: Size, setting: Setting) -> Comparison:
+def training(size: Size, setting: Setting, beside: Sequence[str] = peers.PEERS) -> Comparison:
     """One update: forward pass, loss, backward pass, clipping, AdamW. Ours is `Trainer.update`, all of it; the others'
     is the shortest loop that does the same, with the same optimizer."""
     config, device = size.config, setting.device
@@ -82,23 +87,12 @@ def training(size: Size, setting: Setting) -> Comparison:
     ours = drawn(config).to(device)
     tokens = torch.randint(config.vocab, (size.batch, config.context + 1), device=device)
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    others = dict(built_peers(ours, comparison, names=beside))
     with torch.no_grad():
-        expected = ours(inputs).logits
-    steps: dict[str, Callable[[], tuple[float, float]]] = {}
+        expected = ours(inputs).logits if others else inputs
     settings = TrainingConfig(updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0)
     trainer = Trainer(ours, lambda _: (inputs, targets), settings, precision=setting.precision, compile=setting.compile)
     fused = bool(trainer.optimizer.defaults["fused"])
-    for name, peer in built_peers(ours, comparison):
-        try:
-            peer.model.to(device).eval()
-            with torch.no_grad():
-                why = differs(expected, peer.logits(inputs), "logits", precision="fp32")
-            if why is None:
-                steps[name] = _plain_step(peer, inputs, targets, settings, setting, fused=fused)
-            else:
-                comparison.omit(name, "differs", why)
-        except Exception as error:  # whatever somebody else's code raises must not end the comparison
-            comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
 
     def update() -> tuple[float, float]:
         done = trainer.update()
@@ -106,19 +100,23 @@ def training(size: Size, setting: Setting) -> Comparison:
 
     course = torch.tensor([update() for _ in range(TRIAL_UPDATES)])
     runs: dict[str, Callable[[], Any]] = {OURS: update}
-    for name, step in steps.items():
-        try:
-            theirs = torch.tensor([step() for _ in range(TRIAL_UPDATES)])
-        except Exception as error:
-            comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
-            continue
+
+    def check(name: str) -> str | None:
+        peer = others[name]
+        peer.model.to(device).eval()
+        with torch.no_grad():
+            if why := differs([expected], [peer.logits(inputs)], ["logits"], torch.float32):
+                return why
+        runs[name] = _plain_step(peer, inputs, targets, settings, setting, fused=fused)
+        theirs = torch.tensor([runs[name]() for _ in range(TRIAL_UPDATES)])
         # The loss to four digits; the norm of the gradient, which rounding moves more, to two.
         parts = ((0, "loss", 1e-4 if setting.precision == "fp32" else 1e-2), (1, "gradient", 1e-2))
         far = [what for i, what, most in parts if not torch.allclose(course[:, i], theirs[:, i], rtol=most, atol=0)]
-        if far:
-            comparison.omit(name, "differs", f"its {' and '.join(far)} in the first {TRIAL_UPDATES} updates differ")
-        else:
-            runs[name] = step
+        return f"its {' and '.join(far)} in the first {TRIAL_UPDATES} updates differ" if far else None
+
+    for name in others:
+        if not comparison.admits(name, partial(check, name)):
+            runs.pop(name, None)
     return comparison.time(runs, setting)
 
 
@@ -152,7 +150,7 @@ def _plain_step(
     return step
 
 
-def decode(size: Size, setting: Setting) -> list[Comparison]:
+def decode(size: Size, setting: Setting, beside: Sequence[str] = peers.PEERS) -> list[Comparison]:
     """Prefill (a prompt, and the first new token), and generation (a short prompt, and many new tokens), one row,
     always the most probable token, each library through its own `generate`."""
     config, device, dtype, chip = size.config, setting.device, setting.dtype, setting.chip
@@ -182,10 +180,8 @@ def decode(size: Size, setting: Setting) -> list[Comparison]:
         )
         comparisons.append(comparison)
         every.append((comparison, prompt, new))
-    writers: dict[str, tuple[nn.Module, Writer]] = {OURS: (ours, _writer(ours))}
-    if setting.compile:
-        writers["ours, compiled"] = (ours, _writer(ours, compile=True))
-    for name, peer in built_peers(ours, *comparisons):
+    writers: dict[str, tuple[nn.Module, Writer]] = {name: (ours, write) for name, write in _own_ways(ours, setting)}
+    for name, peer in built_peers(ours, *comparisons, names=beside):
         writers[name] = (peer.model.to(device).eval(), peer.generate)
         if setting.compile:
             writers |= {f"{name}, {variant}": (peer.model, write) for variant, write in peer.variants.items()}
@@ -196,13 +192,48 @@ def decode(size: Size, setting: Setting) -> list[Comparison]:
         model.to(dtype)
     if dtype != torch.float32:
         for (comparison, _, _), run in zip(every, runs, strict=True):
-            for name in [name for name in run if name != OURS]:
-                try:
-                    run[name]()
-                except Exception as error:
-                    comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
+            for name in [*run][1:]:
+                if not comparison.admits(name, lambda again=run[name]: again() and None):
                     del run[name]
     return [comparison.time(run, setting) for (comparison, _, _), run in zip(every, runs, strict=True)]
+
+
+# The cache
+
+
+def cache_gain(size: Size, setting: Setting) -> list[Comparison]:
+    """A step beside a cache of so many tokens, against computing all of them again."""
+    config = size.config.with_(context=max(size.cached) + 2 * BUCKET)
+    model = drawn(config).to(setting.device, setting.dtype)
+    with torch.inference_mode(), evaluating(list(model.modules())):
+        return [_gain(model, size, setting, cached) for cached in size.cached]
+
+
+def _gain(model: Transformer, size: Size, setting: Setting, cached: int) -> Comparison:
+    config = model.config
+    comparison = steps_alone("a step beside the cache, and all computed again", size, setting, 1, [cached])
+    comparison.part, comparison.length = "cache", cached
+    comparison.least = account.decode_bytes(config, cached, dtype=setting.dtype) / setting.chip.bandwidth
+    tokens = torch.randint(config.vocab, (1, cached), device=setting.device)
+    slots = -(-(cached + 1) // BUCKET) * BUCKET
+    room = KVCache.create(config, 1, slots, dtype=setting.dtype, device=setting.device, bucket=BUCKET)
+    cache = model.features(tokens, cache=room).cache
+    assert cache is not None
+    last, plain = tokens[:, -1], replace(cache, bucket=1)
+    runs: dict[str, Callable[[], Any]] = {
+        OURS: lambda: decode_step(model, last, plain, None),
+        AGAIN: lambda: model.head(model.features(tokens).stream[:, -1]),
+    }
+    if setting.device.type == "cuda":
+        recorded = RecordedDecode(model, last, cache)
+
+        def replayed() -> None:
+            recorded.start(last, cache)
+            recorded.advance()
+
+        if comparison.admits("ours, CUDA graph", replayed):
+            runs["ours, CUDA graph"] = replayed
+    return comparison.time(runs, setting)
 
 
 Writer = Callable[[Tensor, int], list[int]]
@@ -215,19 +246,25 @@ def right(
     """What is timed: ours, and everybody who writes the same. The others are left out with the reason."""
     wanted = writers[OURS](prompt, new)
     runs: dict[str, Callable[[], Any]] = {OURS: partial(writers[OURS], prompt, new)}
-    for name, write in writers.items():
-        if name == OURS:
-            continue
-        try:
-            got = write(prompt, new)
-        except Exception as error:
-            comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
-            continue
-        if got == wanted:
-            runs[name] = partial(write, prompt, new)
-        else:
-            comparison.omit(name, "differs", "it does not write the tokens that ours writes")
+    for name in [*writers][1:]:
+
+        def check(write: Writer = writers[name]) -> str | None:
+            return None if write(prompt, new) == wanted else "it does not write the tokens that ours writes"
+
+        if comparison.admits(name, check):
+            runs[name] = partial(writers[name], prompt, new)
     return runs
+
+
+def _own_ways(ours: Transformer, setting: Setting) -> Iterator[tuple[str, Writer]]:
+    """Our ways of writing, the plain one first."""
+    yield OURS, _writer(ours)
+    if setting.compile:
+        yield "ours, compiled", _writer(ours, compile=True)
+    if setting.device.type == "cuda":
+        yield "ours, CUDA graphs", RecordedWriter(ours, decode_step)
+        if setting.compile:  # every shape of a recorded step stays what it is
+            yield "ours, compiled, CUDA graphs", RecordedWriter(ours, torch.compile(decode_step, dynamic=False))
 
 
 def _writer(model: Transformer, *, compile: bool = False) -> Writer:
@@ -238,10 +275,12 @@ def _writer(model: Transformer, *, compile: bool = False) -> Writer:
     return write
 
 
-def built_peers(ours: Transformer, *comparisons: Comparison) -> Iterator[tuple[str, peers.Peer]]:
+def built_peers(
+    ours: Transformer, *comparisons: Comparison, names: Sequence[str] = peers.PEERS
+) -> Iterator[tuple[str, peers.Peer]]:
     """Every peer that can be built; whoever cannot is left out of all the comparisons, with the reason."""
     original = copy.deepcopy(ours).cpu()
-    for name in peers.PEERS:
+    for name in names:
         try:
             yield name, peers.build(name, original)
         except peers.Missing as error:

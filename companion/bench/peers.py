@@ -1,4 +1,4 @@
-"""Our weights in other people's models: the same decoder, as transformers, x-transformers and litgpt write it."""
+"""Our weights in other people's models: the same decoder, as transformers and x-transformers write it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,8 @@ from companion.config.model import ModelConfig
 from companion.layers.positions import half_from_interleaved
 from companion.transformer import Transformer
 
-PEERS = ("transformers", "x-transformers", "litgpt")
+PEERS = ("transformers", "x-transformers")
 """Packages by the names that pip knows."""
-INSTALL = {
-    "transformers": "pip install transformers",
-    "x-transformers": "pip install x-transformers",
-    # What it asks for excludes today's transformers, with which it nevertheless works.
-    "litgpt": "pip install --no-deps litgpt lightning lightning-utilities pytorch-lightning torchmetrics",
-}
-"""How to get them."""
 
 
 class Missing(Exception):
@@ -55,15 +48,9 @@ def build(name: str, ours: Transformer) -> Peer:
     if name not in PEERS:
         raise ValueError(f"peer={name!r}: expected one of {', '.join(PEERS)}")
     if importlib.util.find_spec(name.replace("-", "_")) is None:
-        raise Missing(f"not installed ({INSTALL[name]})")
+        raise Missing(f"not installed (pip install {name})")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here needs a network, so nothing may look for one
-    match name:
-        case "transformers":
-            return _transformers(ours)
-        case "x-transformers":
-            return _x_transformers(ours)
-        case _:
-            return _litgpt(ours)
+    return _transformers(ours) if name == "transformers" else _x_transformers(ours)
 
 
 def _transformers(ours: Transformer) -> Peer:
@@ -191,67 +178,6 @@ def _x_transformers(ours: Transformer) -> Peer:
 def _fill_gain(norm: Any, gain: Tensor) -> None:
     """Its gains may be stored as their difference from one."""
     norm.g.copy_(gain - float(norm.unit_offset))
-
-
-def _litgpt(ours: Transformer) -> Peer:
-    from litgpt import GPT, Config
-    from litgpt.generate.base import generate as write
-
-    config, sizes = ours.config, ours.config.sizes
-    model: Any = GPT(
-        Config(
-            name="",
-            block_size=config.context,
-            vocab_size=config.vocab,
-            padded_vocab_size=config.vocab,
-            n_layer=config.layers,
-            n_embd=config.d_model,
-            n_head=sizes.heads,
-            n_query_groups=sizes.kv_heads,
-            head_size=sizes.d_head,
-            rotary_percentage=1.0,
-            rope_base=int(config.positions.base),
-            parallel_residual=False,
-            bias=False,
-            norm_class_name="RMSNorm",
-            norm_eps=config.norm.eps,
-            mlp_class_name="LLaMAMLP",
-            intermediate_size=config.feed_forward.d_ff,
-        )
-    )
-    model.lm_head.weight = model.transformer.wte.weight
-    given = _weights(ours)
-    table = given.pop("embedding")
-    tensors = {"transformer.wte.weight": table, "lm_head.weight": table, "transformer.ln_f.weight": given.pop("norm")}
-    names = {
-        "attention_norm": "norm_1",
-        "output": "attn.proj",
-        "feed_forward_norm": "norm_2",
-        "gate": "mlp.fc_1",
-        "inner": "mlp.fc_2",
-        "outer": "mlp.proj",
-    }
-    for layer in range(config.layers):
-        own = {part: given[f"{layer}.{part}"] for part in PARTS}
-        joint = torch.cat((own["query"], own["key"], own["value"]))
-        tensors[f"transformer.h.{layer}.attn.qkv.weight"] = joint
-        for part, name in names.items():
-            tensors[f"transformer.h.{layer}.{name}.weight"] = own[part]
-    model.load_state_dict(tensors)
-
-    def generate(prompt: Tensor, new: int) -> list[int]:
-        weight = model.lm_head.weight
-        length = prompt.shape[1] + new
-        model.max_seq_length = length
-        model.set_kv_cache(1, device=weight.device, dtype=weight.dtype)
-        try:
-            with torch.no_grad():
-                return write(model, prompt[0], length, temperature=0.0, include_prompt=False).tolist()
-        finally:
-            model.clear_kv_cache()
-            model.max_seq_length = config.context
-
-    return Peer("litgpt", model, model, generate)
 
 
 PARTS = (

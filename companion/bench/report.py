@@ -1,8 +1,7 @@
-"""What was measured: as a table, as JSON, as a picture."""
+"""What was measured: as a table and as JSON."""
 
 from __future__ import annotations
 
-import io
 import json
 import textwrap
 from collections.abc import Sequence
@@ -59,8 +58,8 @@ def table(comparison: Comparison) -> str:
     return "\n".join(lines + _left_out(comparison.left_out))
 
 
-def attention_table(comparisons: Sequence[Comparison]) -> str:
-    """One pass of attention: backends by lengths."""
+def table_of_lengths(comparisons: Sequence[Comparison]) -> str:
+    """One comparison at several lengths: contenders by lengths."""
     names = list(dict.fromkeys(row.name for c in comparisons for row in c.rows))
     found = [{row.name: row for row in comparison.rows} for comparison in comparisons]
     head = ("tokens", *(f"{comparison.length:,}" for comparison in comparisons))
@@ -88,14 +87,14 @@ def attention_table(comparisons: Sequence[Comparison]) -> str:
 
 
 def tables(comparisons: Sequence[Comparison]) -> str:
-    """All comparisons, those of attention drawn together."""
+    """All comparisons, those of one thing at several lengths drawn together."""
     blocks, done = [], set()
     for comparison in comparisons:
-        if comparison.part != "attention":
+        if comparison.length is None:
             blocks.append(table(comparison))
         elif (key := (comparison.title, comparison.size)) not in done:
             done.add(key)
-            blocks.append(attention_table([c for c in comparisons if (c.title, c.size) == key]))
+            blocks.append(table_of_lengths([c for c in comparisons if (c.title, c.size) == key]))
     return "\n\n".join(blocks)
 
 
@@ -103,72 +102,6 @@ def write_json(path: Path, record: dict[str, Any], comparisons: Sequence[Compari
     """The same figures, and every single sample, in one file."""
     data = record | {"comparisons": [asdict(comparison) for comparison in comparisons]}
     write_atomic(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
-
-
-def write_plot(path: Path, record: dict[str, Any], comparisons: Sequence[Comparison]) -> bool:
-    """Bars of time relative to ours, with quartiles, and attention's times against length. False without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    bars = [c for c in comparisons if c.part != "attention"]
-    lines: dict[tuple[str, str], list[Comparison]] = {}
-    for comparison in comparisons:
-        if comparison.part == "attention":
-            lines.setdefault((comparison.title, comparison.size), []).append(comparison)
-    heights = [0.6 + 0.24 * len(c.rows) for c in bars] + [2.6] * len(lines)
-    figure = Figure(figsize=(8, 0.8 + sum(heights)), dpi=100, layout="constrained")
-    grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, comparison in zip(grid, bars, strict=False):
-        rows = sorted(comparison.rows, key=lambda row: -row.ratio.median)
-        middle = [row.ratio.median for row in rows]
-        whiskers = [
-            [row.ratio.median - row.ratio.lower for row in rows],
-            [row.ratio.upper - row.ratio.median for row in rows],
-        ]
-        colors = ["#0072B2" if row.name == OURS else "#BBBBBB" for row in rows]
-        axes.barh([row.name for row in rows], middle, xerr=whiskers, color=colors, ecolor="#444444", capsize=2)
-        for place, row in enumerate(rows):
-            axes.annotate(
-                f"{row.ratio.median:.2f}",
-                (row.ratio.upper, place),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=7,
-            )
-        axes.axvline(1, color="#0072B2", linewidth=0.8)
-        axes.set_xlim(0, 1.12 * max(row.ratio.upper for row in rows))
-        axes.set_title(f"{comparison.title}; {comparison.size}", fontsize=8, loc="left")
-        axes.tick_params(labelsize=7)
-        axes.spines[["top", "right"]].set_visible(False)
-    if bars:
-        grid[len(bars) - 1].set_xlabel("time, ours = 1 (lower is better; whiskers: quartiles)", fontsize=8)
-    palette = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-    for axes, ((title, size), group) in zip(grid[len(bars) :], lines.items(), strict=True):
-        names = list(dict.fromkeys(row.name for c in group for row in c.rows))
-        for name, color in zip(names, palette * len(names), strict=False):
-            points = [(c.length, row.seconds) for c in group for row in c.rows if row.name == name]
-            lengths = [length for length, _ in points]
-            axes.plot(lengths, [1e3 * s.median for _, s in points], marker="o", markersize=3, color=color, label=name)
-            axes.fill_between(
-                lengths, [1e3 * s.lower for _, s in points], [1e3 * s.upper for _, s in points], color=color, alpha=0.2
-            )
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks([c.length for c in group], [f"{c.length:,}" for c in group])
-        axes.set_title(f"{title}; {size}", fontsize=8, loc="left")
-        axes.set_xlabel("tokens", fontsize=8)
-        axes.set_ylabel("milliseconds", fontsize=8)
-        axes.tick_params(labelsize=7)
-        axes.legend(fontsize=7)
-    machine = record["machine"]
-    threads = readable.count(machine["threads"], "thread")
-    figure.suptitle(f"{machine['device']}, {threads}, {machine['precision']}", fontsize=9)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_atomic(path, picture.getvalue())
-    return True
 
 
 def _left_out(entries: Sequence[LeftOut]) -> list[str]:

@@ -47,7 +47,7 @@ def measure(
     if rounds is not None:
         require_whole("rounds", rounds)
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    chip, copying = _ceiling(dtype, device)
+    chip, copying = ceiling(dtype, device)
     patience = PATIENCE if rounds is None else math.inf
     setting = Setting(device, precision, compile, rounds or ROUNDS, chip, progress, patience)
     record = _record(setting, copying, sizes, parts)
@@ -55,14 +55,14 @@ def measure(
     comparisons: list[Comparison] = []
     for size in sizes:
         for part in parts:
-            with _quiet():
+            with quiet():
                 new = _measure(part, size, setting)
             comparisons += new
             show("\n" + report.tables(new))
     return record, comparisons
 
 
-def _ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
+def ceiling(dtype: torch.dtype, device: torch.device) -> tuple[Chip, float]:
     """What this machine reaches, with the memory's speed in reading, all that a decode step does with its weights; and
     that speed in a copy. The best of two measurements: a moment in which something else runs would lower it."""
     chips = [measure_chip(dtype, device) for _ in range(2)]
@@ -116,7 +116,7 @@ def _record(setting: Setting, copying: float, sizes: Sequence[Size], parts: Sequ
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Other libraries' advice to their users stays out of the table."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -128,18 +128,16 @@ def bench(
     parts: Sequence[str],
     *,
     data: Path,
-    picture: Path,
     show: Callable[[str], Any] = print,
     **options: Any,
 ) -> bool:
-    """`measure`, printed, and written to `data` (JSON) and `picture` (PNG).
+    """`measure`, printed, and written to `data` (JSON).
 
     False if a contender computed another function than ours: it was not timed then, and the last lines name it.
     """
     record, comparisons = measure(sizes, parts, show=show, **options)
     report.write_json(data, record, comparisons)
-    drawn = report.write_plot(picture, record, comparisons)
-    show(f"\nfigures   {data}" + (f"\npicture   {picture}" if drawn else "\nno picture: matplotlib is not installed"))
+    show(f"\nfigures   {data}")
     wrong = [f"{out.name} ({c.title}): {out.why}" for c in comparisons for out in c.left_out if out.kind == "differs"]
     if wrong:
         show("\nnot the same function, which should never happen:\n  " + "\n  ".join(wrong))

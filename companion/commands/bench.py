@@ -17,9 +17,9 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Measure ours and other libraries side by side, at the same sizes, with the same weights: training step, "
-            "prefill and generation beside transformers (LLaMA's layout), and x-transformers and litgpt where they "
-            "are installed, generation with a draft and of many sequences over one cache; a mixture of experts beside "
-            "Mixtral's and a dense layer; attention against length.\n\n"
+            "prefill and generation beside transformers and x-transformers (LLaMA's layout), generation with a draft "
+            "and of many sequences over one cache; a mixture of experts beside Mixtral's and a dense layer; attention "
+            "against length.\n\n"
             "Everybody's outputs are compared before anything is timed, then all run once in each round. The table "
             "gives medians, quartiles, ratios to ours, and the share of what this machine can reach at best. Nothing "
             "else should run meanwhile; OMP_NUM_THREADS sets the number of threads."
@@ -53,10 +53,8 @@ def parser() -> Parser:
         default=None,
         help="how often. Default: 11, or as often as five minutes a table allow, but three times; with --quick 5",
     )
-    parser.add_argument("--out", type=str, default="runs/bench", metavar="FOLDER", help="gets bench.json and bench.png")
-    parser.add_argument(
-        "--json", type=str, default=None, metavar="FILE", help="the figures go here, the picture beside it"
-    )
+    parser.add_argument("--out", type=str, default="runs/bench", metavar="FOLDER", help="gets bench.json, the figures")
+    parser.add_argument("--json", type=str, default=None, metavar="FILE", help="the figures go here")
     return parser
 
 
@@ -64,12 +62,8 @@ def run(flags: Namespace) -> int:
     sizes, parts = find_sizes(flags.sizes), find_parts(flags.only)
     flag, wanted = ("--out", flags.out) if flags.json is None else ("--json", flags.json)
     data = Path(wanted) / "bench.json" if flags.json is None else Path(wanted)
-    picture = data.with_suffix(".png")
-    if picture == data:
-        raise ValueError(f"{flag} {wanted}: expected a name that does not end in .png, which the picture's does")
-    for path in (data, picture):
-        if path.is_dir():
-            raise ValueError(f"{flag} {wanted}: expected a place for a file, but {path} is a folder")
+    if data.is_dir():
+        raise ValueError(f"{flag} {wanted}: expected a place for a file, but {data} is a folder")
     must_be_writable(data.parent, flag, wanted)
     from companion.bench.run import QUICK_ROUNDS, bench
     from companion.ground.device import find_device, find_precision
@@ -79,7 +73,6 @@ def run(flags: Namespace) -> int:
         [size.quick() for size in sizes] if flags.quick else sizes,
         parts,
         data=data,
-        picture=picture,
         device=device,
         precision=find_precision(flags.precision, device),
         compile=flags.compile,

@@ -129,8 +129,6 @@ def hardware() -> list[str]:
     """The machine, its kernels, threads and GPUs."""
     import torch
 
-    from companion.training import products
-
     built = torch.__config__.show()
     kernels = [f"{torch.backends.cpu.get_cpu_capability()} (ATen)"]
     for name, pattern in (("MKL", r"Math Kernel Library Version (\S+?)(?:-Product)? "), ("oneDNN", r"MKL-DNN v(\S+)")):
@@ -139,8 +137,6 @@ def hardware() -> list[str]:
     blas = re.search(r"BLAS_INFO=(\w+)", built)
     if blas and blas[1] != "mkl":
         kernels.append(f"BLAS: {blas[1]}")
-    if products.onednn_pays():
-        kernels.append("oneDNN multiplies in training")
     if not torch.backends.mkldnn.enabled:
         kernels.append("oneDNN switched off")
     if (precision := torch.get_float32_matmul_precision()) != "highest":

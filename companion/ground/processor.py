@@ -65,12 +65,6 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def maker() -> str:
-    """Whose it is, in its own words (`AuthenticAMD`, `GenuineIntel`); empty where the system does not tell."""
-    # Windows has it at the end of the name: AMD64 Family 25 Model 17 Stepping 1, AuthenticAMD.
-    return _told("vendor_id") or platform.processor().rpartition(", ")[2]
-
-
 def processor_flags() -> set[str] | None:
     """What the processor can do, in Linux's words; `None` where the system does not tell."""
     return set(_told("flags").split()) or None

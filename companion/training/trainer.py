@@ -26,10 +26,13 @@ from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_lo
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
 from companion.training.plan import TrainingConfig
 from companion.training.precision import PRECISIONS, autocast, derived_seed, tf32
-from companion.training.products import is_large, products
 from companion.training.recompute import recompute as run_blocks_again
 from companion.training.schedule import learning_rate
 from companion.transformer import Transformer
+
+LARGE = 2**20
+"""Parameters of a model from which on the optimizer is the quicker, fused one on a CPU too. Smaller ones, as the
+lessons train, take the plain one everywhere: what is printed of them has the same digits."""
 
 
 class Diverged(RuntimeError):
@@ -106,7 +109,6 @@ class Trainer:
         self._objective = self.parallel.prepare(model, lambda *batch: self.loss(*batch), compile)
         self.device = next(model.parameters()).device
         alone = self.parallel.world == 1
-        self._products = products(self.parameters, self.device, precision, plain=alone and not compile)
         on_gpu = self.device.type == "cuda"
         self._batches: Callable[[int], Batch] = lambda number: self.batches(number)
         if on_gpu:
@@ -115,7 +117,7 @@ class Trainer:
         self._steered = bool(self._experts) and (
             config.balance_loss > 0 or config.z_loss > 0 or any(moe.bias is not None for moe in self._experts)
         )
-        fused = on_gpu or (alone and self.device.type == "cpu" and is_large(self.parameters))
+        fused = on_gpu or (alone and self.device.type == "cpu" and self.parameters >= LARGE)
         self.optimizer = adamw(model, weight_decay=config.weight_decay, betas=config.betas, fused=fused)
 
     def update(self) -> Update:
@@ -261,7 +263,7 @@ class Trainer:
         belong to it."""
         seed = derived_seed(self.config.seed, self.done * self.config.accumulate + i)
         own = [tensor.to(self.device, non_blocking=True) for tensor in self.parallel.share(batch)]
-        with self.parallel.drawing(seed, len(batch[-1])), autocast(self.device, self.precision), self._products:
+        with self.parallel.drawing(seed, len(batch[-1])), autocast(self.device, self.precision):
             scored = self._objective(*own)
         if self._steered and len(scored.routing) != len(self._experts):
             raise ValueError(

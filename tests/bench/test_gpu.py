@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +16,14 @@ import torch
 from models import drawn
 
 from companion import KVCache, ModelConfig
-from companion.bench.gpu import graphs, needs, page, pieces, run, sizes
-from companion.bench.gpu.__main__ import main
-from companion.bench.gpu.figures import Figure, Record, read
+from companion.bench import child, gpu, graphs, needs, sizes
+from companion.bench.__main__ import main
+from companion.bench.compare import OURS, Comparison, Row
+from companion.bench.layers import DENSE
+from companion.bench.models import AGAIN
+from companion.bench.timing import Spread
 from companion.config.model import AttentionConfig, FeedForwardConfig
+from companion.costs import account
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 
@@ -32,46 +37,50 @@ def told(*command: str) -> subprocess.CompletedProcess:
 
 def test_the_command_rehearses_and_writes_the_page_that_it_prints(tmp_path):
     parts = ["attention", "processes", "tests"]
-    done = told("-m", "companion.bench.gpu", "--rehearsal", "--only", *parts, "--out", str(tmp_path))
+    done = told("-m", "companion.bench", "--rehearsal", "--only", *parts, "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "gpu.json").read_text())
     text = (tmp_path / "gpu.txt").read_text()
-    assert report["rehearsal"] and "a rehearsal on the CPU" in text
+    assert report["rehearsal"] and "a rehearsal on the CPU" in text and "goal" not in text
     assert [part["name"] for part in report["parts"]] == ["tests", "processes", "attention"]
     assert {part["status"] for part in report["parts"]} == {"done"}
     assert set(text.splitlines()) - {""} <= set(done.stdout.splitlines())
-    found = {part["name"]: {f["name"]: f for f in part["figures"]} for part in report["parts"]}
-    [(collected, share)] = found["tests"]["passed"]["shares"].items()
-    assert int(collected.split()[0]) >= 53 and share == 0.0
-    losses = [found["processes"][f"loss after 3 updates, {how}"]["value"] for how in ("plain", "sharded")]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-    assert {"attend, forward", "tiled, with backward"} <= set(found["attention"])
+    collected, processes, attention = report["parts"]
+    found = re.fullmatch(r"0 of (\d+) tests passed, (\d+) skipped", collected["remarks"][0])
+    assert found and int(found[1]) == int(found[2]) >= 53
+    losses = [float(said.split(": ")[1]) for said in processes["remarks"] if said.startswith("loss")]
+    assert len(losses) == 3 and losses[0] == pytest.approx(losses[2], abs=1e-4)
+    assert [c["length"] for c in attention["comparisons"]] == [16, 48, 16, 48]
+    assert all({OURS, "tiled"} <= {row["name"] for row in c["rows"]} for c in attention["comparisons"])
 
 
 def test_every_other_part_is_rehearsed_too(tmp_path):
     """In one process, to save its start, they compute what they do in their own."""
     script = """
 import sys
-from companion.bench.gpu.child import main
+from companion.bench.child import main
 sys.exit(max(main(part, f"{sys.argv[1]}/{part}", sys.argv[2]) for part in sys.argv[3:]))
 """
-    parts = {"training": "tokens/s", "decoding": "tokens/s", "cache": "times", "experts": "times", "ceiling": "B/s"}
-    done = told("-c", script, str(tmp_path), json.dumps(OPTIONS), *parts)
+    names = ["train", "decode", "cache", "moe", "ceiling"]
+    done = told("-c", script, str(tmp_path), json.dumps(OPTIONS), *names)
     assert done.returncode == 0, done.stderr
-    for part, unit in parts.items():
-        figures, remarks, error = read(tmp_path / part)
-        assert error == "" and any(figure.unit == unit for figure in figures)
-        assert all(figure.value > 0 for figure in figures)
-        ours = [remark for remark in remarks if not remark.startswith("transformers")]  # theirs may want more
-        assert not [remark for remark in ours if "Error" in remark], ours
-    names = [figure.name for figure in read(tmp_path / "training")[0]]
-    assert [name.split(",")[1] for name in names] == [" eager", " compiled"]
-    decoding, remarks, _ = read(tmp_path / "decoding")
-    assert [figure.name for figure in decoding] == ["decoding, eager", "decoding, compiled"]
-    assert not [remark for remark in remarks if "near ties" in remark], "compiled steps write another text"
-    step = 1 / decoding[0].value  # the share is of the bandwidth that was handed over, 1e10 bytes a second
-    moved = float(re.search(r"([\d.]+) MB to read", remarks[0])[1]) * 1e6
-    assert decoding[0].shares["measured bandwidth"] == pytest.approx(moved / step / 1e10, rel=0.01)
+    parts = {name: gpu.Part(name) for name in names}
+    assert all(part.read(tmp_path / name) == "" for name, part in parts.items())
+    assert parts["ceiling"].chip and min(parts["ceiling"].chip) > 0
+    for name in names[:4]:
+        for one in parts[name].comparisons:
+            assert {out.kind for out in one.left_out if out.name.startswith("ours")} <= {"refused"}
+            assert one.rows[0].name == OURS and len(one.rows[0].samples) == 1
+    assert [one.title.endswith(", compiled") for one in parts["train"].comparisons] == [False, True]
+    assert all([row.name for row in one.rows] == [OURS, "ours, compiled"] for one in parts["decode"].comparisons)
+    steps = parts["cache"].comparisons
+    assert [one.length for one in steps] == [32, 128] and all(
+        [row.name for row in one.rows][1] == AGAIN for one in steps
+    )
+    for one in steps:  # the share is of the bandwidth that was handed over, 1e10 bytes a second
+        moved = account.decode_bytes(sizes.REHEARSED.config, one.length)
+        assert one.rows[0].share == pytest.approx(moved / one.rows[0].seconds.median / 1e10)
+    assert "32" in gpu.block(parts["cache"], False) and AGAIN in gpu.block(parts["cache"], False)
 
 
 def test_all_of_it_works_with_nothing_but_torch_numpy_safetensors_jaxtyping_and_pytest():
@@ -81,11 +90,11 @@ def test_all_of_it_works_with_nothing_but_torch_numpy_safetensors_jaxtyping_and_
 import sys
 sys.modules.update(dict.fromkeys({hidden.split()!r}))
 sys.path[:0] = [".", "tests"]
-import companion, companion.bench.gpu.child, companion.bench.gpu.run
+import companion, companion.bench.child, companion.bench.gpu
 for name in companion.__all__:
     getattr(companion, name)
 import pytest
-from companion.bench.gpu.pieces import gpu_tests
+from companion.bench.child import gpu_tests
 options = ["-q", "--collect-only", "-m", "gpu", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider"]
 sys.exit(pytest.main([*options, *map(str, gpu_tests())]))
 """
@@ -96,15 +105,15 @@ sys.exit(pytest.main([*options, *map(str, gpu_tests())]))
 
 
 def test_a_part_that_fails_hangs_or_dies_says_why(monkeypatch):
-    failed = run.Part("no such part")
-    run._run(failed, OPTIONS, 60)
+    failed = gpu.Part("no such part")
+    gpu._run(failed, OPTIONS, 60)
     assert (failed.status, failed.why) == ("failed", "KeyError: 'no such part'")
-    late = run.Part("training")
-    run._run(late, OPTIONS, 0.05)
+    late = gpu.Part("train")
+    gpu._run(late, OPTIONS, 0.05)
     assert late.status == "out of time" and late.seconds < 30
-    monkeypatch.setattr(run.sys, "executable", "/bin/false")
-    dead = run.Part("training")
-    run._run(dead, OPTIONS, 60)
+    monkeypatch.setattr(gpu.sys, "executable", "/bin/false")
+    dead = gpu.Part("train")
+    gpu._run(dead, OPTIONS, 60)
     assert dead.status == "failed" and dead.why == "ended with 1: nothing was said"
 
 
@@ -113,53 +122,64 @@ def test_the_others_go_on_within_the_time_of_all(monkeypatch, tmp_path):
 
     def fake(part, options, limit):
         limits[part.name] = limit
-        part.status, part.why = ("failed", "it broke") if part.name == "training" else ("done", "")
+        part.status, part.why = ("failed", "it broke") if part.name == "train" else ("done", "")
         if part.name == "ceiling":
-            part.figures = [Figure("peak", 3e12, "FLOP/s"), Figure("bandwidth", 4e9, "B/s")]
+            part.chip = (3e12, 4e9)
         else:
             assert options["chip"] == (3e12, 4e9)
 
-    monkeypatch.setattr(run, "_run", fake)
+    monkeypatch.setattr(gpu, "_run", fake)
     shown = []
-    done = run.measure(list(run.LIMITS), rehearsal=True, out=tmp_path, minutes=1.6, show=shown.append)
-    assert not done and "training (training, 0 s): failed: it broke" in "\n".join(shown)
-    assert list(limits) == list(run.LIMITS) == list(page.TITLES)
+    done = gpu.measure(list(gpu.LIMITS), rehearsal=True, out=tmp_path, minutes=1.6, show=shown.append)
+    assert not done and "training (train, 0 s): failed: it broke" in "\n".join(shown)
+    assert list(limits) == list(gpu.LIMITS) == list(child.PARTS)
     assert limits["ceiling"] == 30 and limits["tests"] == pytest.approx(96 - 6 * 6, abs=2)
     assert [part["status"] for part in json.loads((tmp_path / "gpu.json").read_text())["parts"]].count("done") == 7
 
 
 def test_the_limits_leave_every_part_some_of_the_eight_minutes():
-    slow = run.MINUTES * 60
-    for name in run.LIMITS:
-        left = slow - run.RESERVE * (len(run.LIMITS) - 1 - list(run.LIMITS).index(name))
-        assert min(run.LIMITS[name], left) > 0
-        slow -= min(run.LIMITS[name], max(left, 0))
-    assert run.MINUTES < 8
+    slow = gpu.MINUTES * 60
+    for name in gpu.LIMITS:
+        left = slow - gpu.RESERVE * (len(gpu.LIMITS) - 1 - list(gpu.LIMITS).index(name))
+        assert min(gpu.LIMITS[name], left) > 0
+        slow -= min(gpu.LIMITS[name], max(left, 0))
+    assert gpu.MINUTES < 8
+
+
+def compared(title, times, **sizes):
+    """A comparison in which each took so many seconds, and used half of what the machine has."""
+    made = Comparison("", title, "tiny", 5000, 1.0, 1.0, **sizes)
+    for name, (seconds, share) in times.items():
+        spread = Spread(seconds, seconds, seconds)
+        ratio = seconds / times[OURS][0]
+        made.rows.append(Row(name, (seconds,), spread, Spread(ratio, ratio, ratio), 5000 / seconds, share))
+    return made
 
 
 def test_what_was_found_before_the_end_is_kept(tmp_path):
-    record = Record(tmp_path / "found")
-    record.figure(Figure("speed", 2.5, "tokens/s", shares={"peak": 0.5}))
-    record.remark("a  remark")
-    record.remark("a remark")
-    with (tmp_path / "found").open("a") as file:
-        file.write('{"figure": {"name": "cut o')
-    assert read(tmp_path / "found") == ([Figure("speed", 2.5, "tokens/s", shares={"peak": 0.5})], ["a remark"], None)
+    one = compared("a step", {OURS: (2.0, 0.5)})
+    lines = [{"comparison": asdict(one)}, {"remark": "so it is"}, {"remark": "so it is"}, {"chip": [3e12, 4e9]}]
+    (tmp_path / "found").write_text("\n".join(map(json.dumps, lines)) + '\n{"remark": "cut o')
+    part = gpu.Part("train")
+    assert part.read(tmp_path / "found") is None
+    assert part.comparisons == [one] and part.remarks == ["so it is"] and part.chip == (3e12, 4e9)
 
 
-def test_the_page_names_units_shares_and_goals():
-    figures = [
-        Figure("training", 123456.0, "tokens/s", shares={"measured peak": 0.553}, goal="55 %", met=True),
-        Figure("memory", 2.5e9, "B"),
-    ]
-    text = page.block(run.Part("training", "failed", "it broke", 61.2, figures, ["so it is"]))
-    assert text.splitlines()[0] == "training (training, 61 s): failed: it broke"
-    assert "123,456 tokens/s  55.3% of measured peak  goal 55 %: met" in text
-    assert "2.5 GB" in text and "  . so it is" in text
-    lengths = [Figure("gain", 3.0, "times", at="512"), Figure("gain", 12.0, "times", at="8,192", goal="10", met=True)]
-    lines = page.block(run.Part("cache", "done", "", 1.0, lengths)).splitlines()
-    assert lines[1].split() == ["512", "8,192"] and lines[2].split() == ["gain", "3", "times", "12", "times"]
-    assert lines[3] == "  gain at 8,192: goal 10: met"
+def test_the_goals_by_hand():
+    found = {
+        "train": compared("a step", {OURS: (1.0, 0.56)}),
+        "decode": compared("a text", {OURS: (2.0, 0.3), "ours, CUDA graphs": (1.0, 0.84)}, bound="memory"),
+        "cache": compared("a gain", {OURS: (1.0, 0.1), "ours, CUDA graph": (0.2, 0.5), AGAIN: (2.2, 0.5)}, length=8192),
+        "moe": compared("experts", {OURS: (1.4, 0.5), DENSE: (1.0, 0.7)}),
+    }
+    goals = {name: gpu.goals_of(gpu.Part(name, comparisons=[one])) for name, one in found.items()}
+    assert {name: met for name, [(_, met)] in goals.items()} == {
+        "train": True, "decode": False, "cache": True, "moe": False
+    }  # fmt: skip
+    page = gpu.block(gpu.Part("decode", "done", seconds=61.2, comparisons=[found["decode"]], remarks=["so"]), True)
+    assert page.startswith("decoding (decode, 61 s): done\na text; tiny") and "  . so\n" in page
+    assert page.endswith("goal: a text: 85 % of the measured bandwidth, 84%: missed")
+    assert "goal" not in gpu.block(gpu.Part("decode", "done", comparisons=[found["decode"]]), False)
 
 
 def test_recorded_steps_write_the_text_of_plain_ones(monkeypatch):
@@ -179,6 +199,9 @@ def test_recorded_steps_write_the_text_of_plain_ones(monkeypatch):
             assert text == expected and len(recorded._graphs) == 4
             again = model(prompt, cache=KVCache.create(config, 1, 40, bucket=8))
             recorded.start(again.logits[:, -1].argmax(-1), again.cache)
+    write = graphs.RecordedWriter(model, graphs.decode)
+    for _ in range(2):  # with the graph that there is
+        assert write(prompt, 30) == expected
 
 
 @pytest.mark.parametrize(
@@ -193,7 +216,7 @@ def test_recorded_steps_write_the_text_of_plain_ones(monkeypatch):
 def test_bad_arguments_exit_2_before_anything_runs(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    monkeypatch.setattr(run, "measure", lambda *_, **__: pytest.fail("it was begun"))
+    monkeypatch.setattr(gpu, "measure", lambda *_, **__: pytest.fail("it was begun"))
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -209,15 +232,10 @@ def test_what_nothing_can_do_without_is_named_before_anything_starts(monkeypatch
 
 
 def test_the_tests_of_a_gpu_are_found_by_their_mark():
-    names = {path.name for path in pieces.gpu_tests()}
+    names = {path.name for path in child.gpu_tests()}
     assert {"test_flex_attention.py", "test_on_a_gpu.py", "test_loop.py"} <= names
     assert Path(__file__).name not in names
 
 
-def test_on_a_gpu_the_model_that_is_measured_is_gpt2s(monkeypatch):
-    from companion.costs import account
-
-    measured = sizes.setting(rehearsal=False)
-    assert account.parameters(measured.model).total == pytest.approx(124e6, rel=0.01)
-    assert (measured.precision, measured.rehearsal) == ("bf16", False)
-    assert max(measured.lengths) + 64 <= measured.long.context
+def test_on_a_gpu_the_model_that_is_measured_has_gpt2s_size():
+    assert account.parameters(sizes.ON_A_GPU.config).total == pytest.approx(124e6, rel=0.01)

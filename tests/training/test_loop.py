@@ -56,6 +56,17 @@ def test_accumulated_micro_batches_with_unequal_tokens_have_the_gradient_of_one_
     assert abs(sum(float((s / n).detach()) for s, n, _ in means) / 3 - losses[1].loss) > 1e-3
 
 
+def test_the_quicker_optimizer_of_a_large_model_goes_on_bit_for_bit_too(make_trainer, monkeypatch) -> None:
+    monkeypatch.setattr("companion.training.trainer.LARGE", 1)
+    whole, first, second = make_trainer(), make_trainer(), make_trainer()
+    updates = [whole.update() for _ in range(8)]
+    found = [first.update() for _ in range(3)]
+    second.load(*({k: v.clone() for k, v in kept.items()} for kept in (first.weights(), first.state())), first.done)
+    found += [second.update() for _ in range(5)]
+    assert second.optimizer.defaults["fused"] and found == updates
+    assert all(torch.equal(ours, second.weights()[name]) for name, ours in whole.weights().items())
+
+
 def test_the_gradient_is_clipped_to_its_norm_over_all_parameters(make_trainer) -> None:
     trainer = make_trainer(clip=0.01)
     update = trainer.update()

@@ -24,8 +24,8 @@ from companion.school.course.grading.marks_csv import write
 from companion.school.course.grading.sandbox.parent import Limits
 from companion.school.course.grading.submissions import handed_in
 from companion.school.course.proof.attacks import ATTACKS
+from companion.school.course.proof.leaks import leaks
 from companion.school.course.proof.verify import Trial, as_answer
-from companion.school.course.release.leaks import Guarded, search
 from companion.school.course.seeds import shares
 from companion.school.exercises import lesson_02
 from companion.school.exercises.catalogue import find_exercise
@@ -117,15 +117,13 @@ def _fault(graded: Graded, students: dict[str, Student]) -> str | None:
 
 def _leaks_in(out: Path, chosen: Sequence[Exercise], graded: Sequence[Graded]) -> str | None:
     """Whether a page says what it must not, and whether the outcomes can be told apart."""
-    guarded = Guarded.of(
-        chosen, _SECRET.encode(), public=[known.message for exercise in chosen for known in exercise.mistakes]
-    )
-    leaks = [str(leak) for leak in search(out / "feedback", guarded)]
+    told = [known.message for exercise in chosen for known in exercise.mistakes]
+    found = leaks(out / "feedback", chosen, _SECRET.encode(), public=told)
     for file in sorted((out / "feedback").iterdir()):
         text = file.read_text("utf-8")
-        leaks += [f"{file.name}: {what}" for what in ("<script", _SECRET, "HIDDEN INPUT") if what in text]
-    if leaks:
-        return f"{len(leaks)} leaks: {leaks[0]}"
+        found += [f"{file.name}: {what}" for what in ("<script", _SECRET, "HIDDEN INPUT") if what in text]
+    if found:
+        return f"{len(found)} leaks: {found[0]}"
     outcomes = {mark.outcome for student in graded for mark in student.marks}
     return None if outcomes == set(OUTCOMES) else f"expected every outcome, found {sorted(outcomes)}"
 

@@ -1,1 +1,1 @@
-"""Making a problem set: notebooks without answers, sealed keys, and the proof that nothing leaks."""
+"""Making a problem set: notebooks without answers, and sealed keys."""

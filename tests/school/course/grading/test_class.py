@@ -16,7 +16,7 @@ from companion.commands.main import main
 from companion.school.course.grading.lateness import Lateness, as_toml, read_rule
 from companion.school.course.grading.lms import filled
 from companion.school.course.grading.regrade import merged
-from companion.school.course.release.leaks import Guarded, search
+from companion.school.course.proof.leaks import leaks
 from companion.school.exercises.catalogue import exercises
 
 NAMES = ("ada", "ben", "cem", "dora", "emmy", "fritz", "jo")
@@ -162,7 +162,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     public = [test for test in elsewhere["tests"] if test["visibility"] == "visible" and "score" in test]
     assert "dgain is averaged over the tokens" in public[2]["output"] and elsewhere["stdout_visibility"] == "hidden"
     secret, chosen = (tmp_path / "course" / "secret.seed").read_bytes(), [exercises()[id] for id in ("2.5", "6.3")]
-    assert search(tmp_path / "template", Guarded.of(chosen, secret.strip())) == []
+    assert leaks(tmp_path / "template", chosen, secret.strip()) == []
     points, most = classroom(tmp_path / "template", PARTLY)
     assert (points, most) == tuple(2 * sum(test[key] for test in public) for key in ("score", "max_score")) == (3, 6)
 

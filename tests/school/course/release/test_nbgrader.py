@@ -15,7 +15,7 @@ import pytest
 from companion.school.course.grading.choose import choose
 from companion.school.course.grading.grade import grade
 from companion.school.course.grading.submissions import handed_in
-from companion.school.course.release.leaks import Guarded, search
+from companion.school.course.proof.leaks import leaks
 from companion.school.course.release.problem_set import ProblemSet
 from companion.school.course.release.release import release
 from companion.school.exercises.catalogue import exercises
@@ -125,8 +125,7 @@ def test_feedback_names_the_mistake(graded):
 def test_feedback_shows_no_hidden_test_and_no_reference(graded, secret, right):
     own = [*right.values(), *WRONG.values()]  # a student's own answers are shown to that student
     lessons = [exercise for exercise in exercises().values() if exercise.id.startswith(("2.", "6."))]
-    guarded = Guarded.of(lessons, secret, public=own)
-    assert search(graded[0] / "feedback", guarded) == []
+    assert leaks(graded[0] / "feedback", lessons, secret, public=own) == []
     assert all("check_hidden" not in page(graded, student) for student in ("ada", "blank", "carl"))
 
 

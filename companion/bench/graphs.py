@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from companion.generation.passes import decode
+from companion.generation.passes import BUCKET, decode, evaluating, prefill
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
@@ -79,3 +79,24 @@ class RecordedDecode:
     def _restore(self, tokens: Tensor, lengths: Tensor) -> None:
         self.tokens.copy_(tokens)
         self.lengths.copy_(lengths)
+
+
+class RecordedWriter:
+    """Greedy text from recorded steps: (a prompt (1, token), how many) -> the new tokens. All steps of a text see all
+    slots, so that one graph serves them; it is kept for the next text that needs as many."""
+
+    def __init__(self, model: Transformer, step: Step) -> None:
+        self.model, self.step = model, step
+        self._recorded: dict[tuple[int, torch.dtype], RecordedDecode] = {}
+
+    def __call__(self, prompt: Int[Tensor, "1 token"], new: int) -> list[int]:
+        slots = -(-(prompt.shape[1] + new) // BUCKET) * BUCKET
+        with torch.inference_mode(), evaluating(list(self.model.modules())):
+            logits, cache, _ = prefill(self.model, prompt.tolist(), None, slots, bucket=slots)
+            first = logits.argmax(-1)
+            key = slots, logits.dtype
+            if key not in self._recorded:
+                self._recorded[key] = RecordedDecode(self.model, first, cache, self.step)
+            recorded = self._recorded[key]
+            recorded.start(first, cache)
+            return torch.cat([first.clone()] + [recorded.advance().clone() for _ in range(new - 1)]).tolist()

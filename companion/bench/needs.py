@@ -1,4 +1,4 @@
-"""What this machine has and has not, found out before anything starts. Only Python itself is needed to look."""
+"""The parts of `make gpu`, and what this machine has and has not for them. Only Python itself is needed to look."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ OPTIONAL = {
     "beartype": "the tests run without checking shapes",
 }
 """What is used where it is there, and what its absence means."""
+TITLES = {
+    "ceiling": "what the chip reaches",
+    "tests": "tests that need a GPU",
+    "train": "training",
+    "decode": "decoding",
+    "cache": "what the cache gains, after so many tokens",
+    "moe": "mixture of experts",
+    "processes": "several processes, of which there is one",
+    "attention": "attention, by length",
+}
+"""The parts of `make gpu`, in the order in which they run."""
 
 
 def required() -> None:

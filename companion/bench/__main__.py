@@ -1,4 +1,4 @@
-"""`python -m companion.bench.gpu`, which `make gpu` runs. Its flags are read by Python's own argparse: what reads those
+"""`python -m companion.bench`, which `make gpu` runs. Its flags are read by Python's own argparse: what reads those
 of `companion` need not be installed where this runs."""
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from companion.bench.gpu.needs import required
-from companion.bench.gpu.page import TITLES
+from companion.bench.needs import TITLES, required
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
     described = argparse.ArgumentParser(
-        prog="python -m companion.bench.gpu",
+        prog="python -m companion.bench",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         description=(
@@ -60,11 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"--out {flags.out}: expected a folder that can be written to ({error.strerror})"
             ) from None
     except ValueError as error:
-        print(f"companion.bench.gpu: error: {error}", file=sys.stderr)
+        print(f"companion.bench: error: {error}", file=sys.stderr)
         return 2
     import torch
 
-    from companion.bench.gpu.run import measure
+    from companion.bench.gpu import measure
 
     try:
         done = measure(
@@ -75,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             show=lambda text: print(text, flush=True),
         )
     except KeyboardInterrupt:
-        print("\ncompanion.bench.gpu: stopped", file=sys.stderr)
+        print("\ncompanion.bench: stopped", file=sys.stderr)
         return 130
     print(f"figures   {out / 'gpu.json'}\npage      {out / 'gpu.txt'}")
     return 0 if done else 1

@@ -1,0 +1,114 @@
+"""Search what a student receives for what a student must not have: code of the references and of known mistakes,
+results that exercises ask for, an instructor's secret, the hidden seeds and cases.
+
+All that is handed out is made from stubs and sealed keys, so that nothing need be hidden in it; this looks whether that
+is so, in the files as they are. It is no defence against whoever would hide something.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import inspect
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from companion.school.checking.exercise import Exercise
+from companion.school.checking.sealed import kept_key
+from companion.school.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant
+
+LONG = 24
+"""Characters, spaces left out, in a line of code that says something."""
+_MARKERS = ("BEGINHIDDENTESTS", "BEGINSOLUTION")
+
+
+def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iterable[str] = ()) -> list[str]:
+    """Everything of the exercises' lessons, and of the secret, that stands in a folder's files or their names.
+
+    public:  texts that are no leak, such as a student's own answer.
+    """
+    known = bare("\n".join([*public, *_known_to_all(book)]))
+    guarded = {text: what for text, what in _texts(book, secret) if text not in known}
+    cases = dict(_hidden_cases(book, secret))
+    found = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        data, name = path.read_bytes(), path.relative_to(folder).as_posix()
+        text = f"{name} {data.decode('utf-8', 'ignore')}"
+        text = bare(text + html.unescape(re.sub(r"<[^<>]*>", "", text)))  # a page colours code word by word
+        found += [f"{name}: {what}" for piece, what in guarded.items() if piece in text]
+        found += [f"{name}: {what}" for piece, what in cases.items() if piece in data]
+        if path.suffix != ".py":  # the checks that travel along name the markers
+            found += [f"{name}: {marker}" for marker in _MARKERS if marker in text]
+    return found
+
+
+def bare(text: str) -> str:
+    """A text without spaces, line breaks (also written out, as in a string), quotes and backslashes."""
+    return re.sub(r"""\\[nt]|[\s\\'"`]+""", "", text)
+
+
+def _texts(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[str, str]]:
+    """Every guarded text, bare, and what it is."""
+    yield bare(secret.decode("utf-8", "ignore")), "the instructor's secret"
+    for module in sorted({exercise.reference.__module__ for exercise in book}):
+        source = inspect.getsource(sys.modules[module])
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) else node.body
+                for line in source.splitlines()[body[0].lineno - 1 : node.end_lineno]:
+                    if len(bare(line)) >= LONG:
+                        yield bare(line), f"code of {module.rpartition('.')[2]}.py, line {node.lineno}"
+    for exercise in book:
+        yield from ((str(seed), f"a hidden seed of {exercise.id}") for seed in hidden_seeds(secret, exercise.id))
+        if is_constant(exercise):
+            for number in _numbers(exercise.reference()):
+                if not math.isclose(60 * number, round(60 * number)):  # a half or two thirds stands in many an input
+                    yield from ((f"{number:{form}}", f"the result of {exercise.id}") for form in (".4f", ".6g"))
+
+
+def _hidden_cases(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[bytes, str]]:
+    """The bytes of the hidden cases' tensors and results, but for those that public cases have too."""
+    for exercise in book:
+        shown = {*_tensors(_cases(exercise, PUBLIC_SEED))}
+        for seed in hidden_seeds(secret, exercise.id):
+            yield from ((data, f"a hidden case of {exercise.id}") for data in _tensors(_cases(exercise, seed)) - shown)
+
+
+def _cases(exercise: Exercise, seed: int) -> list[Any]:
+    key = kept_key(exercise, seed)
+    return [*(case.arguments for case in key.cases), *(key.expected(at).value for at in range(len(key.cases)))]
+
+
+def _tensors(value: Any) -> set[bytes]:
+    """The bytes of those that no other computation would hit upon: several different numbers, none of them whole."""
+    if isinstance(value, torch.Tensor):
+        numbers = value.detach().flatten().tolist() if value.is_floating_point() else []
+        drawn = len({*numbers}) >= 3 and not any(number.is_integer() or number != number for number in numbers)
+        return {value.detach().flatten().view(torch.uint8).numpy().tobytes()} if drawn else set()
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return set().union(*map(_tensors, parts))
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    value = value.tolist() if isinstance(value, torch.Tensor) else value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
+    if parts is not None:
+        yield from (number for part in parts for number in _numbers(part))
+    elif isinstance(value, float):
+        yield value
+
+
+def _known_to_all(book: Sequence[Exercise]) -> Iterator[str]:
+    """What is in every student's hands: statements, first lines, and the modules that check."""
+    for exercise in book:
+        yield from (exercise.statement, exercise.stub, exercise.title)
+    for file in files("companion.school.checking").iterdir():
+        if file.name.endswith(".py"):
+            yield file.read_text(encoding="utf-8")
