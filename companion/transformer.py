@@ -210,8 +210,10 @@ class Transformer(nn.Module):
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits of states of the stream: stream @ E^T when tied, plus what `config.embedding.head` adds, capped where
         it says so."""
-        table = self.embedding.weight if self.unembedding is None else self.unembedding.weight
-        return self.capped(nn.functional.linear(stream, table, self.head_bias))
+        if self.unembedding is None:
+            return self.capped(nn.functional.linear(stream, self.embedding.weight, self.head_bias))
+        logits = self.unembedding(stream)
+        return self.capped(logits if self.head_bias is None else logits + self.head_bias)
 
     def capped(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
         """c tanh(logits / c) for the cap c of `config.embedding.logit_cap`; without one the logits themselves."""

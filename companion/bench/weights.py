@@ -15,8 +15,9 @@ from companion.bench.models import Writer, built_peers, drawn, right, steps_alon
 from companion.bench.sizes import Size
 from companion.costs import account
 from companion.generation.generate import complete
+from companion.generation.products import possible
 from companion.generation.sampling import Sampling
-from companion.generation.weights import FORMS, Prepared, largest_change, possible, prepared
+from companion.generation.weights import FORMS, largest_change, prepared, step_bytes
 
 
 def decode_forms(size: Size, setting: Setting) -> Comparison:
@@ -50,9 +51,8 @@ def decode_forms(size: Size, setting: Setting) -> Comparison:
             comparison.omit(name, "refused", f"PyTorch has no such product for this processor ({device.type})")
             continue
         copy = prepared(model, form)
-        assert isinstance(copy, Prepared)
         runs[name] = partial(write, form)
-        moved[name] = copy.step_bytes * steps + kept
+        moved[name] = step_bytes(copy) * steps + kept
         changes.append(f"{form} {largest_change(model, form, tokens) / spread:.1g}")
         with torch.inference_mode():
             costs.append(f"{form} {own_text_cost(logits, copy(tokens).logits):+.2g} %")

@@ -114,7 +114,7 @@ def parser() -> Parser:
         help="compile the decode step: pays for long texts, or from the second start on, because programs are kept in "
         ".companion/compiled",
     )
-    parser.add_weights()
+    parser.add_weights(writes=True)
     parser.add_argument(
         "--draft",
         type=str,
@@ -159,7 +159,7 @@ def run(flags: Namespace) -> int:
         search=search,
         seed=flags.seed,
         compile=flags.compile,
-        weights=flags.weights,
+        weights={None: "fast", "none": None}.get(flags.weights, flags.weights),
         draft=draft,
     )
     if draft is not None:
@@ -221,7 +221,6 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
     Raises `ValueError` for a folder with neither a run nor a checkpoint, and for a model whose ids mean other texts.
     """
     from companion.generation.draft import Draft
-    from companion.generation.weights import prepared
 
     name, by_ids = flags.draft, bool(flags.prompt_ids)
     if name is None or name == "ngram":
@@ -235,7 +234,7 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
     ours, theirs = (_vocabulary(one) for one in (writer, small))
     if None not in (ours, theirs) and ours != theirs:
         raise ValueError(f"--draft {name}: expected a model with the same tokenizer, got one whose ids are other texts")
-    return Draft(small.model if flags.weights is None else prepared(small.model, flags.weights))
+    return Draft(small.model)
 
 
 def _vocabulary(writer: Writer) -> list[str | None] | None:

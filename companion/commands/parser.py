@@ -76,14 +76,17 @@ class Parser(ArgumentParser):
     def add_device(self) -> None:
         self.add_argument("--device", type=str, default="auto", help=DEVICE)
 
-    def add_weights(self) -> None:
-        self.add_argument(
-            "--weights",
-            type=Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"] | None,
-            default=None,
-            help="read the weights in this form, from a copy that is made first; auto: the fastest here of those that "
-            "cost less than 0.2 % in bits per byte. Default: as they are",
-        )
+    def add_weights(self, *, writes: bool = False) -> None:
+        """`--weights`; of what writes a text also those that are no form of their own."""
+        help = "read the weights in this form, from a copy that is made first; auto: the fastest here of those that cost "
+        help += "less than 0.2 % in bits per byte"
+        if writes:
+            kind: Any = Literal["fast", "none", "fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
+            help += "; none: as they are. Default: fast, the form of their own dtype where that pays"
+        else:
+            kind = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
+            help += ". Default: as they are"
+        self.add_argument("--weights", type=kind, default=None, help=help)
 
     def format_help(self, formatter: Any = None) -> str:
         self.usage = " ".join([self.prog, *map(_positional, self._positionals._group_actions), "[flags]"])

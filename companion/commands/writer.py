@@ -6,6 +6,7 @@ encoder-decoder translates it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -298,6 +299,8 @@ def write(
     texts = ["" if translates or writer.answers else printable(prompt) for prompt in prompts]
     most = writer.most(rows, tokens)
     if search is None:
+        if weights == "fast":
+            _say_form(writer.model, most, len(rows) * (1 if draft is None else 1 + draft.ahead), compile=compile)
         options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
         steps = _steps(writer, rows, most, sampling, options)
         if len(rows) == 1:
@@ -316,6 +319,17 @@ def write(
     for row, text in enumerate(texts):
         mark = f"{'' if row == 0 else chr(10)}[{row + 1}] " if len(rows) > 1 else ""
         print(f"{mark}{text}{parts[row].finish()}")
+
+
+def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> None:
+    """A line where steps read a copy of the weights, of whose bytes the machine's owner may want to know."""
+    from companion.generation.weights import fast_form, form_bytes
+    from companion.ground.readable import readable_bytes
+
+    form = fast_form(model, most - 1, tokens, compile=compile)
+    if form is not None:
+        size = readable_bytes(form_bytes(model))
+        print(f"weights: a copy in {form}, laid out for decoding, {size}; --weights none goes without", file=sys.stderr)
 
 
 def _steps(

@@ -30,7 +30,7 @@ from companion.generation.next_token import NOTHING, draw_tokens
 from companion.generation.passes import NotFinite, decode, evaluating
 from companion.generation.request import Request, Stream, Text, check_model, check_prompts, checked
 from companion.generation.sampling import Sampling
-from companion.generation.weights import Weights, prepared
+from companion.generation.weights import Weights, check_weights, writer_of
 from companion.ground.boundary import described
 from companion.layers.cache import KVCache
 from companion.layers.rolling import Local
@@ -67,7 +67,8 @@ class _Sequence:
 class Batch:
     """At most `rows` sequences of a decoder, each of at most `slots` tokens, prompt and new ones.
 
-    weights:  the form in which steps read the weights, as in `generate`.
+    weights:  the form in which steps read the weights, as in `generate`: of those that the model has when a first
+              sequence comes, for as long as any is there.
 
     The cache is made once, for `rows` x `slots` tokens; layers that look through a window have a slot for each of them
     too. A step costs a pass of one token for each sequence that is there; those that come at the same step have their
@@ -88,7 +89,9 @@ class Batch:
         if slots > config.context:
             raise ValueError(f"slots={slots}: expected at most context={config.context}, as the model has")
         self.model, self.rows, self.slots = model, rows, slots
-        self._writer = model if weights is None else prepared(model, weights)
+        check_weights(model, weights)
+        self._weights = weights
+        self._writer: Transformer | None = None
         self._modules = list(model.modules())
         self._cache = _whole_cache(model, rows, slots)
         self._there: list[_Sequence] = []  # in the cache's rows, from the first on
@@ -198,7 +201,11 @@ class Batch:
         if self._there:
             last = torch.tensor([sequence.text.ids[-1] for sequence in self._there], device=device)
             held = [sequence.held for sequence in self._there]
+            if self._writer is None:
+                self._writer = writer_of(self.model, self._weights, self.slots, self.rows)
             found.append(decode(self._writer, last, self._rows(0, held), None)[0])
+        else:
+            self._writer = None
         if self._waiting:
             texts = [sequence.text.ids for sequence in self._waiting]
             longest = max(map(len, texts))

@@ -11,11 +11,12 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import count
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary, ref
 
 import numpy as np
@@ -34,19 +35,17 @@ products stay below 2^15, where processors without whole-number dot products wou
 
 
 class Product(nn.Module):
-    """x W^T + b with W (out, in) in one of the forms; x and the result have the stream's dtype.
+    """x W^T with W (out, in) in one of the forms; x and the result have the stream's dtype. Of several W of one width it
+    makes their products side by side.
 
     packed: whether to take the kernel that packs W, for fp32 NumPy's, where there is one. `None`: where it computes
     rightly here, and for fp32 is the quicker one.
     """
 
-    bias: Tensor | None
-
-    def __init__(
-        self, weight: Float[Tensor, "out d_in"], bias: Tensor | None, form: str, packed: bool | None = None
-    ) -> None:
+    def __init__(self, weights: Tensor | list[Tensor], form: str, packed: bool | None = None) -> None:
         super().__init__()
-        weight = weight.detach().float()
+        weights = [weights] if isinstance(weights, Tensor) else weights
+        weight = _whole(weights)
         if form not in ("fp32", *HALF) and weight.shape[1] % GROUP:  # fits no block of the kernels
             form = "bf16"
         if form == "fp16" and float(weight.abs().max()) > LARGEST_FP16:
@@ -56,32 +55,64 @@ class Product(nn.Module):
             packed = weight.device.type == "cpu" and _packs(form)
         self.packed = packed
         make = PACKED[form] if packed else PLAIN[form]
-        self.function, stored, self.bytes = make(weight)
+        self.function, stored, self.bytes, self.numbers = make(weight)
         self.compute: Compute = partial(self.function, *stored)
+        self.mark = None if self.numbers is not None else _mark(weights)
         # What a compiler reads it reads as buffers, which a program that is kept does not hold.
         self.places = [f"stored_{place}" for place in range(len(stored))]
         for place, tensor in zip(self.places, stored, strict=True):
             self.register_buffer(place, tensor, persistent=False)
-        self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
-        self.bytes += 0 if bias is None else 4 * len(bias)
         number = next(_numbers)
         self.register_buffer("number", torch.tensor(number), persistent=False)
         _products[number] = self
 
     def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
         """The product, in the form of the weights."""
-        if x.ndim == 2 and x.dtype == torch.float32 and not torch.compiler.is_compiling():
-            return self.compute(x) if self.bias is None else self.compute(x).add_(self.bias)
-        flat = x.reshape(-1, x.shape[-1]).float()
+        return self.part(x)
+
+    def part(self, x: Float[Tensor, "*axes d_in"], place: int = 0) -> Float[Tensor, "*axes out"]:
+        """The same for a layer that is all there is."""
         if not torch.compiler.is_compiling():
-            out = self.compute(flat)
-        elif self.packed:  # a compiler cannot look into a packed matrix: it is given the product as one operation
+            if x.dtype == torch.float32 and len(x) == 1 == x.shape[-2]:
+                return self.compute(x.view(1, -1)).view(*x.shape[:-1], -1)
+            out = self.compute(x.reshape(-1, x.shape[-1]).float())
+            return out.view(*x.shape[:-1], self.out).to(x.dtype)
+        flat = x.reshape(-1, x.shape[-1]).float()
+        if self.packed:  # a compiler cannot look into a packed matrix: it is given the product as one operation
             out = packed_product(flat, self.number, self.out)
         else:
             out = self.function(*(getattr(self, place) for place in self.places), flat)
-        if self.bias is not None:
-            out = out + self.bias
-        return out.reshape(*x.shape[:-1], -1).to(x.dtype)
+        return out.view(*x.shape[:-1], self.out).to(x.dtype)
+
+    def is_of(self, weights: Sequence[Tensor]) -> bool:
+        """Whether it was made of weights with these very numbers. All of them are read, because nothing else tells: not
+        every way of changing a parameter leaves a trace, fused optimisers for one."""
+        if self.numbers is None:
+            return self.mark == _mark(weights)
+        rows = self.numbers.split([len(weight) for weight in weights]) if self.out == sum(map(len, weights)) else ()
+        return len(rows) == len(weights) and all(map(_same_bits, rows, weights))
+
+
+def _same_bits(numbers: Tensor, weight: Tensor) -> bool:
+    """Whether fp32 numbers on the CPU are what a weight is in fp32."""
+    if weight.device.type != "cpu" or weight.shape != numbers.shape:
+        return False
+    return np.array_equal(*(x.detach().float().contiguous().view(torch.int32).numpy() for x in (numbers, weight)))
+
+
+def _whole(weights: Sequence[Tensor]) -> Float[Tensor, "out d_in"]:
+    """One below the other, in fp32."""
+    return (weights[0] if len(weights) == 1 else torch.cat([*weights])).detach().float()
+
+
+def _mark(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, torch.device, int]]:
+    """What tells weights from others: a check sum of their bytes beside what they are. Two that differ have the same
+    once in 2^32; the parameters of a model change together, and each has its own."""
+    marks = []
+    for weight in weights:
+        bytes = weight.detach().cpu().contiguous().view(torch.uint8).numpy()
+        marks.append((weight.dtype, weight.shape, weight.device, zlib.crc32(bytes)))
+    return marks
 
 
 _numbers = count()
@@ -102,8 +133,21 @@ def _(x: Tensor, number: Tensor, out: int) -> Tensor:
 
 
 Compute = Callable[[Float[Tensor, "row d_in"]], Float[Tensor, "row out"]]
-Made = tuple[Callable[..., Float[Tensor, "row out"]], tuple[Tensor, ...], int]
-"""A function of some tensors and x that multiplies, those tensors, and the bytes of the matrix with its scales."""
+
+
+class Made(NamedTuple):
+    """One weight in one form.
+
+    function:  multiplies, given the stored tensors and x.
+    stored:    tensors.
+    bytes:     of the matrix with its scales.
+    numbers:   the matrix itself, (out, d_in), where it is kept bit by bit.
+    """
+
+    function: Callable[..., Float[Tensor, "row out"]]
+    stored: tuple[Tensor, ...]
+    bytes: int
+    numbers: Tensor | None = None
 
 
 def _whole_blocks(weight: Tensor) -> Tensor:
@@ -113,13 +157,13 @@ def _whole_blocks(weight: Tensor) -> Tensor:
 
 def _fp32(weight: Tensor) -> Made:
     stored = weight.t().contiguous()
-    return lambda stored, x: x @ stored, (stored,), stored.nbytes
+    return Made(lambda stored, x: x @ stored, (stored,), stored.nbytes)
 
 
 def _half(dtype: torch.dtype) -> Callable[[Tensor], Made]:
     def make(weight: Tensor) -> Made:
         stored = weight.to(dtype)
-        return lambda stored, x: F.linear(x.to(dtype), stored).float(), (stored,), stored.nbytes
+        return Made(lambda stored, x: F.linear(x.to(dtype), stored).float(), (stored,), stored.nbytes)
 
     return make
 
@@ -134,7 +178,7 @@ def _int8(weight: Tensor) -> Made:
     def compute(levels: Tensor, ones: Tensor, scale: Tensor, x: Tensor) -> Tensor:
         return (torch._weight_int8pack_mm(x.to(torch.bfloat16), levels, ones) * scale)[:, :out]
 
-    return compute, (levels, ones, scale), levels.nbytes + scale.nbytes
+    return Made(compute, (levels, ones, scale), levels.nbytes + scale.nbytes)
 
 
 def _int4(weight: Tensor) -> Made:
@@ -146,20 +190,24 @@ def _int4(weight: Tensor) -> Made:
         product = torch._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), levels, GROUP, scales)
         return product[:, :out].float()
 
-    return compute, (levels, scales), levels.nbytes + scales.nbytes
+    return Made(compute, (levels, scales), levels.nbytes + scales.nbytes)
 
 
 def _packed_fp16(weight: Tensor) -> Made:
     """The kernel widens the weights as it reads them, and takes x in fp32."""
     matrix = torch.ops.quantized.linear_prepack_fp16(weight, None)
     product = torch.ops.quantized.linear_dynamic_fp16
-    return lambda x: product(x, matrix), (), 2 * weight.numel()
+    return Made(lambda x: product(x, matrix), (), 2 * weight.numel())
 
 
 def _packed_bf16(weight: Tensor) -> Made:
     matrix = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16), 1)
     product = torch.ops.mkldnn._linear_pointwise
-    return lambda x: product(x.to(torch.bfloat16), matrix, None, "none", [], "").float(), (), 2 * weight.numel()
+
+    def compute(x: Tensor) -> Tensor:
+        return product(x.to(torch.bfloat16), matrix, None, "none", [], "").float()
+
+    return Made(compute, (), 2 * weight.numel())
 
 
 def _numpy_fp32(weight: Tensor) -> Made:
@@ -172,7 +220,7 @@ def _numpy_fp32(weight: Tensor) -> Made:
             return F.linear(x, stored)
         return torch.from_numpy(np.vecdot(shared, x.numpy()[:, None]))
 
-    return compute, (), stored.nbytes
+    return Made(compute, (), stored.nbytes, stored)
 
 
 FEW = 6
@@ -242,7 +290,7 @@ def _packed_int8(weight: Tensor) -> Made:
         sums = product(whole.view(2 * rows, width), 1.0, LEVELS + 1, matrix).view(2, rows, -1)
         return torch.bmm(level.permute(1, 2, 0), sums.transpose(0, 1)).squeeze(1)
 
-    return compute, (), weight.numel() + scale.nbytes
+    return Made(compute, (), weight.numel() + scale.nbytes)
 
 
 PLAIN: dict[str, Callable[[Tensor], Made]] = {
@@ -289,36 +337,54 @@ def _packs(form: str) -> bool:
     """Whether the other kernel computes rightly on this CPU, and for fp32 whether it is the quicker one."""
     if form not in PACKED or not _right(form, "cpu", True):
         return False
-    return form != "fp32" or _numpy_is_quicker()
+    return form != "fp32" or (_numpy_has_our_threads() and _is_quicker(PACKED[form], PLAIN[form]))
 
 
-def _numpy_is_quicker() -> bool:
-    """By a tenth at least, over 16 MB: the best of five times for both. Never where NumPy would take more threads than
-    PyTorch was given: its library reads how many from the environment, once."""
+def _numpy_has_our_threads() -> bool:
+    """Whether NumPy takes no more threads than PyTorch was given: its library reads how many from the environment,
+    once."""
     named = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-    threads = int(named) if named.isdigit() else os.cpu_count() or 1
-    if threads > torch.get_num_threads():
-        return False
+    return (int(named) if named.isdigit() else os.cpu_count() or 1) <= torch.get_num_threads()
+
+
+@lru_cache
+def quicker(form: str) -> bool:
+    """Whether one row is multiplied more quickly by weights in this form than by `nn.Linear` with weights of the form's
+    own dtype, on this CPU."""
+    dtype = HALF.get(form, torch.float32)
+    return possible(form, "cpu") and _is_quicker(PACKED[form] if _packs(form) else PLAIN[form], _as_it_is(dtype))
+
+
+def _as_it_is(dtype: torch.dtype) -> Callable[[Tensor], Made]:
+    def make(weight: Tensor) -> Made:
+        stored = weight.to(dtype)
+        return Made(lambda stored, x: F.linear(x.to(dtype), stored), (stored,), stored.nbytes)
+
+    return make
+
+
+def _is_quicker(one: Callable[[Tensor], Made], other: Callable[[Tensor], Made]) -> bool:
+    """By a tenth at least, over 16 MB: the best of five times for both."""
     weights = [torch.ones(1024, 512) for _ in range(8)]
     row = torch.ones(1, 512)
-    seconds = {}
-    for make in (_fp32, _numpy_fp32):
-        products = [partial(function, *stored) for function, stored, _ in map(make, weights)]
+    seconds = []
+    for make in (one, other):
+        products = [partial(made.function, *made.stored) for made in map(make, weights)]
         times = []
         for _ in range(6):
             start = time.perf_counter()
             for product in products:
                 product(row)
             times.append(time.perf_counter() - start)
-        seconds[make] = min(times[1:])
-    return seconds[_numpy_fp32] < 0.9 * seconds[_fp32]
+        seconds.append(min(times[1:]))
+    return seconds[0] < 0.9 * seconds[1]
 
 
 def _right(form: str, device: str, packed: bool | None) -> bool:
     weight = torch.linspace(-1, 1, 32 * 64, device=device).sin().view(32, 64)
     x = torch.linspace(-2, 1, 2 * 64, device=device).cos().view(2, 64)
     try:
-        found = Product(weight, None, form, packed)(x)
+        found = Product(weight, form, packed)(x)
     except (RuntimeError, NotImplementedError, AttributeError):
         return False
     return bool((found - x @ weight.t()).abs().max() < 0.05 * (x.abs() @ weight.abs().t()).max())

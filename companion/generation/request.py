@@ -13,6 +13,7 @@ from companion.config.model import ModelConfig
 from companion.generation.constraints import Rules, Until, check_ids
 from companion.generation.draft import Draft, Propose, draft_of
 from companion.generation.sampling import Sampling
+from companion.generation.weights import Weights, check_weights
 from companion.ground.boundary import check_kind, described
 from companion.ground.fields import require_whole
 from companion.transformer import Transformer
@@ -46,14 +47,13 @@ class Ends:
 class Request:
     """What every way of generating goes by: the arguments of `generate`, checked, with their defaults filled in.
 
-    writer:   the model whose steps write, in the form of weights that was asked for; `model` reads the prompts.
     steps:    how many tokens at most.
     ends:     what ends a row.
     streams:  of random numbers, one for each prompt.
+    weights:  the form in which steps read the weights; the prompts are read by the model as it is.
     """
 
     model: Transformer
-    writer: Transformer
     prompts: Sequence[Sequence[int]]
     source: Sequence[Sequence[int]] | None
     steps: int
@@ -62,6 +62,7 @@ class Request:
     ends: Ends
     streams: Sequence[np.random.Generator]
     compile: bool = False
+    weights: Weights | None = None
     draft: Draft | None = None
 
     def texts(self) -> list[Text]:
@@ -83,15 +84,17 @@ def checked(
     seed: int = 0,
     streams: Sequence[Stream] | None = None,
     compile: bool = False,
+    weights: Weights | None = None,
     draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
 ) -> Request:
-    """A request for `steps` tokens after prompts that `check_prompts` has seen, to be written by the model as it is.
+    """A request for `steps` tokens after prompts that `check_prompts` has seen, with their defaults filled in.
 
     reach:  tokens of the longest text that a cache has to hold.
 
     Raises `ValueError` naming the argument, what it was and what was expected.
     """
     check_kind("compile", compile, bool, "True or False")
+    check_weights(model, weights)
     chosen = _chosen("rules", rules, Rules, "Rules, such as Rules(never=[0])")
     chosen.check(model.config.vocab, stop)
     helper = draft_of(draft)
@@ -101,7 +104,6 @@ def checked(
         helper.check(model, reach)
     return Request(
         model,
-        model,
         prompts,
         source,
         steps,
@@ -110,6 +112,7 @@ def checked(
         Ends(frozenset(stop), until),
         streams_of(seed, streams, len(prompts)),
         compile,
+        weights,
         helper,
     )
 

@@ -27,6 +27,7 @@ from companion.generation.draft import Draft, Propose
 from companion.generation.next_token import NOTHING, exactly, most_probable, pick, raise_nothing
 from companion.generation.passes import NotFinite, evaluating, prefill
 from companion.generation.request import Request, Text
+from companion.generation.weights import writer_of
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
@@ -88,18 +89,21 @@ def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator
     if all(row.done for row in rows):
         return
     small = draft.proposer if isinstance(draft.proposer, Transformer) else None
-    reader, drafter = _Reader(request.writer, cache, memory), None
+    writer = writer_of(model, request.weights, steps - 1, len(prompts) * (1 + draft.ahead))
+    reader, drafter = _Reader(writer, cache, memory), None
     if small is not None:
-        with torch.inference_mode(), evaluating(list(small.modules())):
+        small_modules = list(small.modules())
+        with torch.inference_mode(), evaluating(small_modules):
             _, cache, memory = prefill(small, prompts, source, slots)
-        drafter = _Drafter(_Reader(small, cache, memory), request)
+        writer = writer_of(small, request.weights, steps - 1, len(prompts))
+        drafter = _Drafter(_Reader(writer, cache, memory), request)
     functions = [draft.function() for _ in rows]
     while not all(row.done for row in rows):
         # No further than the last token but one: the pass itself gives one more.
         counts = [0 if row.done else min(draft.ahead, steps - row.written - 1) for row in rows]
         chances = None
         if drafter is not None:
-            with torch.inference_mode(), evaluating(list(drafter.reader.model.modules())):
+            with torch.inference_mode(), evaluating(small_modules):
                 proposals, chances = drafter.propose(rows, counts)
         else:
             proposals = [

@@ -1,334 +1,276 @@
 """Weights in the form that decoding wants (lesson 10): a step of one row reads every weight once, so bytes are time.
 
-`prepared` makes a copy of a decoder for its steps, once: queries, keys and values in one product, gate and inner in
-one, stored transposed, in half precision, or as whole numbers of 8 or 4 bits with scales
-(`companion.generation.products`). The model itself, its parameters and their names stay as they are; the stream
-between the products and the cache keep their precision.
+A form of weights is a form of a linear layer: a module with the interface of `nn.Linear` whose product runs otherwise
+(`companion.generation.products`). `prepared` puts one in the place of each linear layer of a decoder and leaves all else
+as it is: the same attention, network and blocks run, with whatever has been wrapped around a layer or hooked to it.
 
-    fp32    transposed: the same numbers, summed in another order
+    fp32    the same numbers, laid out for one row, summed in another order
     fp16    half the bytes
     bf16    half the bytes, and an eighth of fp16's precision
     int8    a quarter: each row of a matrix divided by its largest number / 127 (Dettmers et al. 2022, section 2.1)
     int4    an eighth: groups of 32 numbers from the least to the largest in 16 levels; the head in int8
     auto    whichever of these, int4 excepted, takes the least time for a step here, measured once
+    fast    that of the weights' own dtype where it pays, see `fast_form`; else as they are
 
-Experts are not copied: a step reads those that it visits alone, as they are.
+The stream between the products and the cache keep their precision. Experts stay as they are: a step reads those that it
+visits alone.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
-from functools import cached_property, partial
-from typing import Any, Literal, Unpack, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from companion.generation.products import Product, possible
-from companion.ground.boundary import check_ids
+from companion.generation.products import FEW, Product, possible, quicker
+from companion.ground.room import memory
 from companion.layers.attention import Attention
 from companion.layers.block import Block
-from companion.layers.cache import KVCache, LayerCache
+from companion.layers.cache import KVCache
 from companion.layers.feedforward import FeedForward
-from companion.layers.norms import RMSNorm
-from companion.layers.positions import Rotary, Rotation
-from companion.transformer import Inputs, Output, Transformer
+from companion.layers.moe import MoE
+from companion.transformer import Transformer
 
-Weights = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"]
+Weights = Literal["fast", "fp32", "fp16", "bf16", "int8", "int4", "auto"]
 """The forms, see above."""
-FORMS = tuple(form for form in get_args(Weights) if form != "auto")
+FORMS = tuple(form for form in get_args(Weights) if form not in ("auto", "fast"))
 AUTO = ("fp32", "fp16", "bf16", "int8")
 """What `"auto"` chooses from: forms that change the bits per byte of a text by less than 0.2 %."""
+OWN = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""The form of each dtype that computes the same, up to rounding."""
+PAYS_FROM_STEPS = 16
+"""To make the copy takes as long as two to four steps."""
+PAYS_FROM_WEIGHTS = 2**20
+"""In smaller models a product takes less time than what stands around it."""
 
 
-def _product(layers: list[nn.Linear], form: str) -> Product:
-    """Several products of the same x as one."""
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    return Product(torch.cat([layer.weight for layer in layers]), torch.cat(biases) if biases else None, form)
+class Formed(nn.Module):
+    """A linear layer whose product has another form. Its weight, its bias and its hooks are those of the layer that it
+    stands for.
 
-
-class _RMSNorm(nn.Module):
-    """The same norm in four operations: x / hypot(|x|, sqrt(n eps)) * (sqrt(n) gain), because the root of
-    mean(x^2) + eps is hypot(|x|, sqrt(n eps)) / sqrt(n)."""
-
-    gain: Tensor
-    least: Tensor
-
-    def __init__(self, layer: RMSNorm) -> None:
-        super().__init__()
-        gain = layer.weight.detach().float() + layer.unit_offset
-        self.register_buffer("gain", gain * len(gain) ** 0.5, persistent=False)
-        self.register_buffer("least", gain.new_tensor(len(gain) * layer.eps).sqrt(), persistent=False)
-
-    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        w = x.float()
-        length = torch.linalg.vector_norm(w, dim=-1, keepdim=True)
-        return (w / length.hypot_(self.least)).mul_(self.gain).to(x.dtype)
-
-
-def _norm(layer: nn.Module | None) -> nn.Module | None:
-    return _RMSNorm(layer) if isinstance(layer, RMSNorm) else layer
-
-
-class _Attention(Attention):
-    """Self-attention whose queries, keys and values come from one product, and for one token a row turn together."""
-
-    def __init__(self, layer: Attention, form: str) -> None:
-        nn.Module.__init__(self)
-        self.sizes, self.causal, self.dropout, self.rotary = layer.sizes, layer.causal, layer.dropout, layer.rotary
-        self.window, self.score_width, self.score_cap = layer.window, layer.score_width, layer.score_cap
-        self.query_norm = _norm(layer.query_norm)  # type: ignore[assignment]
-        self.key_norm, self.by_width = _norm(layer.key_norm), layer.by_width  # type: ignore[assignment]
-        self.together = _product([layer.query, layer.key, layer.value], form)
-        self.widths = [layer.query.out_features, layer.key.out_features, layer.value.out_features]
-        self.output = _product([layer.output], form)  # type: ignore[assignment]
-        alike = self.sizes.d_head == self.sizes.d_v and self.query_norm is None
-        self.quick = alike and self.rotary is not None and self.score_cap is None
-
-    def _projected(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self.together(x).split(self.widths, dim=-1)
-        return q, k, v
-
-    def forward(self, x: Float[Tensor, "batch token d_model"], **inputs: Any) -> Float[Tensor, "batch token d_model"]:
-        cache, by = inputs.get("cache"), inputs.get("positions")
-        masked = inputs.get("mask") is not None or (isinstance(cache, LayerCache) and cache.mask is not None)
-        if not self.quick or x.shape[1] > 1 or masked or not isinstance(cache, LayerCache) or len(inputs) > 3:
-            return super().forward(x, **inputs)
-        assert self.rotary is not None
-        sizes, batch = self.sizes, x.shape[0]
-        turned = sizes.heads + sizes.kv_heads
-        heads = self.together(x).view(batch, -1, 1, sizes.d_head)
-        rotation = by if isinstance(by, Rotation) else self.rotary.at(cache.slots if by is None else by, x.dtype)
-        both = self.rotary.turn(heads[:, :turned], rotation)
-        k, v = cache.write(both[:, sizes.heads :], heads[:, turned:])
-        out = F.scaled_dot_product_attention(
-            both[:, : sizes.heads],
-            k.to(x.dtype),
-            v.to(x.dtype),
-            enable_gqa=sizes.heads != sizes.kv_heads,
-            scale=None if self.score_width is None else self.score_width**-0.5,
-        )
-        return self.output(out.reshape(batch, 1, -1))
-
-    def step(
-        self,
-        x: Float[Tensor, "batch d_model"],
-        turn: Turn,
-        keys: Float[Tensor, "batch kv_head slot d_head"],
-        values: Float[Tensor, "batch kv_head slot d_v"],
-        filled: int,
-    ) -> Float[Tensor, "batch d_model"]:
-        """A token a row after `filled` others, whose keys and values are in the stores, and its own from now on."""
-        sizes, batch = self.sizes, len(x)
-        heads = self.together(x).view(batch, -1, 1, sizes.d_head)
-        turned, value = heads.tensor_split([sizes.heads + sizes.kv_heads], dim=1)
-        query, key = turn(turned).tensor_split([sizes.heads], dim=1)
-        keys.narrow(2, filled, 1).copy_(key)
-        values.narrow(2, filled, 1).copy_(value)
-        out = F.scaled_dot_product_attention(
-            query,
-            keys.narrow(2, 0, filled + 1),
-            values.narrow(2, 0, filled + 1),
-            enable_gqa=sizes.heads != sizes.kv_heads,
-            scale=None if self.score_width is None else self.score_width**-0.5,
-        )
-        return self.output(out.view(batch, -1))
-
-
-Turn = Callable[[Float[Tensor, "batch head 1 d_head"]], Float[Tensor, "batch head 1 d_head"]]
-"""How the queries and keys of one token turn to its place."""
-
-
-class _Turns:
-    """The turns of the steps to come, kept for 64 places at a time: a step takes its row of cosines and sines."""
-
-    def __init__(self, rotary: Rotary) -> None:
-        self.rotary = rotary
-        self.alike = rotary.scaling is None and rotary.layout == "half" and rotary.turned == rotary.d_head
-        self.kept = 0, *torch.empty(2, 0, rotary.d_head)  # the first place, cosines, sines: (place, d_head)
-
-    def at(self, place: int, like: Tensor) -> Turn:
-        """For rows that all stand at `place`, in the dtype and on the device of `like`."""
-        if not self.alike:
-            return partial(self.rotary.turn, by=self.rotary.at(torch.tensor([place], device=like.device), like.dtype))
-        first, cos, sin = self.kept
-        if not first <= place < first + len(cos) or cos.dtype != like.dtype or cos.device != like.device:
-            first = place
-            cos, sin = self.rotary.at(torch.arange(place, place + 64, device=like.device), like.dtype)
-            # (a, b) -> (a cos - b sin, b cos + a sin) is all of it times cos, and its swapped halves times (-sin, sin).
-            cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
-            self.kept = first, cos, sin
-        row = place - first
-        cos, sin, half = cos[row], sin[row], self.rotary.d_head // 2
-        return lambda heads: torch.addcmul(heads * cos, heads.roll(half, -1), sin)
-
-
-class _FeedForward(FeedForward):
-    """A feed-forward network whose gate and inner matrices stand side by side."""
-
-    def __init__(self, layer: FeedForward, form: str) -> None:
-        nn.Module.__init__(self)
-        self.activation, self.gated = layer.activation, layer.gate is not None
-        self.together = _product([layer.inner] if layer.gate is None else [layer.gate, layer.inner], form)
-        self.outer = _product([layer.outer], form)  # type: ignore[assignment]
-
-    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        hidden = self.together(x)
-        if not self.gated:
-            return self.outer(self.activation(hidden))
-        gate, inner = hidden.chunk(2, dim=-1)
-        return self.outer(self.activation(gate).mul_(inner))
-
-
-class Prepared(Transformer):
-    """What `prepared` makes: a decoder for inference whose products have another form. Its head is a product too.
-
-    A step of one token a row goes through the layers in `step`, where the layout is one that it knows: a small model's
-    step is as much Python and small operations as it is products.
+    product:  of this layer alone, or of several that read the same x.
+    place:    the layer's among these.
     """
 
-    output: Product
+    bias: Tensor | None
 
-    def forward(self, tokens: Int[Tensor, "batch token"], **inputs: Unpack[Inputs]) -> Output:
-        """As `Transformer.forward`."""
-        cache = inputs.get("cache")
-        others = len(inputs) - ("cache" in inputs) - ("source" in inputs and inputs["source"] is None)
-        if isinstance(cache, KVCache) and tokens.shape[1:] == (1,) and not others and self._steps_through(cache):
-            return self.step(tokens, cache)
-        return super().forward(tokens, **inputs)
-
-    def _steps_through(self, cache: KVCache) -> bool:
-        whole = cache.uniform and cache.bucket == 1 and cache.filled < cache.slots
-        ours = self.plain and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
-        return whole and ours and cache.keys[0].dtype == self.embedding.weight.dtype == torch.float32
-
-    @cached_property
-    def plain(self) -> bool:
-        """Whether every layer is one of those that `step` knows."""
-        decoder = self.decoder
-        assert decoder is not None
-        return self.encoder is None and all(
-            block.placement == "pre"
-            and isinstance(block.attention, _Attention)
-            and block.attention.quick
-            and block.attention.window is None
-            and isinstance(block.feed_forward, _FeedForward)
-            for block in decoder.blocks
-        )
-
-    @cached_property
-    def turns(self) -> list[_Turns]:
-        """Of each of the decoder's ways to turn."""
-        assert self.decoder is not None
-        return [_Turns(rotary) for rotary in self.decoder.rotaries]
-
-    def step(self, tokens: Int[Tensor, "batch 1"], cache: KVCache) -> Output:
-        """One more token a row, for rows of one length: the same operations as in `forward`, and no others."""
-        check_ids("tokens", tokens)
-        self._check_belongs(tokens, None, None, cache)
-        decoder, n = self.decoder, cache.filled
-        assert decoder is not None
-        self._check_reach("tokens", n + 1)
-        x = self._embed(tokens, cache.lengths[:, None])[:, 0]
-        turns = [turns.at(n, x) for turns in self.turns]
-        stores = zip(decoder.blocks, decoder.turns, cache.keys, cache.values, strict=True)
-        for block, turn, keys, values in stores:
-            assert isinstance(block, Block) and isinstance(block.attention, _Attention) and turn is not None
-            x = x + block.attention.step(block.attention_norm(x), turns[turn], keys, values, n)
-            x = x + block.feed_forward(block.feed_forward_norm(x))
-        return Output(self.head(decoder.norm(x))[:, None], (), cache.advance(1, self._number))
-
-    def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Logits of states of the stream."""
-        transform = getattr(self, "transform", None)  # of a model with BERT's head
-        return self.capped(self.output(stream if transform is None else transform(stream)))
+    def __init__(self, weight: Tensor, product: Product | Together, place: int = 0, layer: nn.Linear | None = None):
+        super().__init__()
+        if layer is not None:
+            _share_hooks(layer, self)
+        self.out_features, self.in_features = weight.shape
+        self.of = (weight,)  # in a tuple it is no parameter of this module: programs would ask for what they do not read
+        self.bias = None if layer is None else layer.bias
+        self.product, self.place = product, place
 
     @property
-    def step_bytes(self) -> int:
-        """Bytes of weights that a step reads at least, experts left out: all products, with their scales."""
-        return sum(module.bytes for module in self.modules() if isinstance(module, Product))
+    def weight(self) -> Float[Tensor, "out d_in"]:
+        """That of the layer, as it is."""
+        return self.of[0]
+
+    def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
+        """As `nn.Linear.forward`."""
+        out = self.product.part(x, self.place)
+        return out if self.bias is None else out + self.bias
 
 
-def prepared(model: Transformer, weights: Weights) -> Transformer:
-    """A copy of the model for decoding with its weights in that form, made once: asked for again it is the same, until
-    a weight has changed.
+class Together:
+    """One product for several layers that read the same x: the first to be asked for its part has it computed. A part is
+    given once; asked for it again, all is computed anew."""
 
-    It stands beside the model, and takes its form's share of the model's bytes.
+    def __init__(self, product: Product, widths: Sequence[int]) -> None:
+        self.product, self.widths = product, list(widths)
+        self.kept: tuple[Tensor | None, list[Tensor | None]] = None, []
+
+    def part(self, x: Float[Tensor, "*axes d_in"], place: int) -> Float[Tensor, "*axes out"]:
+        """What the layer in that place makes of x."""
+        of, parts = self.kept
+        if of is not x or parts[place] is None:
+            parts = [*self.product.part(x).split_with_sizes(self.widths, -1)]
+            self.kept = x, parts
+        part, parts[place] = parts[place], None
+        assert part is not None
+        return part
+
+
+def prepared(model: Transformer, weights: Weights, *, together: bool = True) -> Transformer:
+    """The model with its linear layers in that form, for inference: of the weights that it has now, and of the modules
+    that it is made of now. What is in another form stands beside the model and is made once, until the numbers of a
+    weight change; everything else is the model's own.
+
+    together:  whether layers that read the same x may be one product.
 
     Raises `ValueError` for an unknown form, one that this processor cannot do, and a model that writes no text.
     """
     check_weights(model, weights)
-    kept = _copies.setdefault(model, {})
-    stamp = tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
-    if weights not in kept or kept[weights][0] != stamp:
-        kept[weights] = stamp, _fastest(model) if weights == "auto" else _prepare(model, weights)
-    return kept[weights][1]
+    if weights == "auto":
+        weights = _fastest(model)
+    if weights == "fast":
+        weights = OWN[model.embedding.weight.dtype]  # type: ignore[assignment]
+    forms = _forms(model, weights, together)
+    table = forms.pop(model.embedding, None)
+    made: Transformer = _with(model, forms, quick=together)  # type: ignore[assignment]
+    if table is not None:
+        made.unembedding = table  # type: ignore[assignment]
+    return made
 
 
-_copies: WeakKeyDictionary[Transformer, dict[str, tuple[object, Transformer]]] = WeakKeyDictionary()
-
-
-def check_weights(model: Transformer, weights: str) -> None:
+def check_weights(model: Transformer, weights: str | None) -> None:
     """Raises `ValueError` as `prepared` does, without making anything."""
+    if weights is None:
+        return
     if weights not in get_args(Weights):
-        raise ValueError(f"weights={weights!r}: expected one of {', '.join(get_args(Weights))}")
+        raise ValueError(f"weights={weights!r}: expected one of {', '.join(get_args(Weights))}, or None")
     if model.config.stack == "encoder":
         raise ValueError(f"weights={weights!r}: expected a model that writes text, got stack='encoder'")
     device = model.embedding.weight.device.type
-    if weights != "auto" and not possible(weights, device):
+    if weights in FORMS and not possible(weights, device):
         others = ", ".join(form for form in FORMS if possible(form, device))
         raise ValueError(
             f"weights={weights!r}: PyTorch has no such product for this processor ({device}); it has {others}"
         )
 
 
-def _prepare(model: Transformer, form: str) -> Prepared:
+def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool = False) -> Weights | None:
+    """What `"fast"` is for that many steps, each with so many tokens: the form of the weights' own dtype, which computes
+    the same up to rounding, where it pays; `None` where they stay as they are.
+
+    It pays on a processor whose kernel for one row is the quicker one (measured once), from `PAYS_FROM_WEIGHTS` and
+    `PAYS_FROM_STEPS` on, for a few tokens at a time, not compiled, and where the copy takes no more than a quarter of
+    the machine's memory.
+    """
+    weight = model.embedding.weight
+    form, there = OWN.get(weight.dtype), memory()
+    if compile or form is None or weight.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return None
+    if steps < PAYS_FROM_STEPS or tokens > FEW:
+        return None
+    size = form_bytes(model)
+    if size < PAYS_FROM_WEIGHTS * weight.element_size() or (there is not None and size > there / 4):
+        return None
+    return form if quicker(form) else None  # type: ignore[return-value]
+
+
+def form_bytes(model: Transformer) -> int:
+    """Bytes of the weights that `prepared` puts into another form, as the model has them."""
+    return sum(layer.weight.nbytes for layers in _alike(model) for layer in layers)
+
+
+def writer_of(
+    model: Transformer, weights: Weights | None, steps: int, tokens: int = 1, *, compile: bool = False
+) -> Transformer:
+    """What writes that many steps of so many tokens each: the model as it is, or `prepared` in the form asked for."""
+    if weights == "fast":
+        weights = fast_form(model, steps, tokens, compile=compile)
+    return model if weights is None else prepared(model, weights, together=not compile)
+
+
+_kept: WeakKeyDictionary[Transformer, dict[tuple[str, bool], dict[tuple[int, ...], Product]]] = WeakKeyDictionary()
+"""The products of each model by form, and by the layers whose weights they hold."""
+_chosen: WeakKeyDictionary[Transformer, Weights] = WeakKeyDictionary()
+
+
+def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, Formed]:
+    """What stands in the place of each linear layer, and of the table of a tied head."""
+    kept = _kept.setdefault(model, {})
+    before, now = kept.get((form, together), {}), {}
+    found: dict[nn.Module, Formed] = {}
     with torch.no_grad(), torch.inference_mode(False):
-        # The structure is copied, and no tensor: what stays as it is, is shared.
-        shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        made = object.__new__(Prepared)
-        made.__dict__ = copy.deepcopy(model, shared).__dict__
-        assert made.decoder is not None
-        _replace(made.decoder, form)
-        table = made.embedding.weight if made.unembedding is None else made.unembedding.weight
-        made.unembedding = None
-        made.output = Product(table, made.head_bias, "int8" if form == "int4" else form)
-    return made.eval()
+        for group in _alike(model):
+            for layers in [group] if together else [[layer] for layer in group]:
+                key = tuple(map(id, layers))
+                weights = [layer.weight for layer in layers]
+                product = before.get(key)
+                if product is None or not product.is_of(weights):
+                    head = form == "int4" and layers[0] in (model.embedding, model.unembedding)
+                    product = Product(weights, "int8" if head else form)
+                now[key] = product
+                parts = product if len(layers) == 1 else Together(product, [len(weight) for weight in weights])
+                for place, (layer, weight) in enumerate(zip(layers, weights, strict=True)):
+                    found[layer] = Formed(weight, parts, place, layer if isinstance(layer, nn.Linear) else None)
+    kept[form, together] = now
+    return found
 
 
-def _replace(module: nn.Module, form: str) -> None:
-    """The products in `module` in their new form."""
-    for name, child in module.named_children():
-        if isinstance(child, Attention) and name != "cross":
-            setattr(module, name, _Attention(child, form))
-        elif isinstance(child, FeedForward):
-            setattr(module, name, _FeedForward(child, form))
-        elif isinstance(child, RMSNorm):
-            setattr(module, name, _RMSNorm(child))
-        elif isinstance(child, nn.Linear) and name != "router":
-            setattr(module, name, _product([child], form))
-        else:
-            _replace(child, form)
+def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
+    """The layers that take a form, those together that read the same x."""
+    assert model.decoder is not None
+    parts = [*model.decoder.modules(), *(() if model.unembedding is None else model.unembedding.modules())]
+    there = {part for part in parts if _is_plain(part, nn.Linear)}
+    for part in parts:
+        if isinstance(part, MoE):
+            there.discard(part.router)
+        if isinstance(part, Block) and isinstance(part.cross, Attention):
+            there -= {part.cross.key, part.cross.value}  # of the source alone, which is read once
+    for part in parts:
+        names = ("query", "key", "value") if isinstance(part, Attention) else ()
+        names = ("gate", "inner") if isinstance(part, FeedForward) else names
+        group = [getattr(part, name) for name in names]
+        if group and all(layer in there and not layer._forward_hooks for layer in group):
+            there.difference_update(group)
+            yield group
+    yield from ([part] for part in parts if part in there)  # type: ignore[misc]
+    if model.unembedding is None and _is_plain(model.embedding, nn.Embedding):
+        yield [model.embedding]
 
 
-def _fastest(model: Transformer) -> Transformer:
-    """The copy whose steps take the least time: the best of five, after one to warm up."""
-    device = model.embedding.weight.device
-    best: tuple[float, Transformer] | None = None
-    for form in AUTO:
-        if not possible(form, device.type):
-            continue
-        made = _prepare(model, form)
-        seconds = min(_step_seconds(made) for _ in range(6))
-        if best is None or seconds < best[0]:
-            best = seconds, made
-    assert best is not None
-    return best[1]
+def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a layer is what its kind says and nothing else: no subclass, no parameter that is made of others, nothing
+    that may change its weight or its x before."""
+    return (
+        type(layer) is kind
+        and type(layer._parameters.get("weight")) is nn.Parameter
+        and not layer._forward_pre_hooks
+        and "forward" not in vars(layer)
+    )
+
+
+def _share_hooks(part: nn.Module, other: nn.Module) -> None:
+    """What is hooked to a module, now or later, is hooked to the other too."""
+    vars(other).update((name, value) for name, value in vars(part).items() if "_hooks" in name)
+
+
+def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: bool) -> nn.Module:
+    """The module with others in the place of some of its parts, in evaluation mode. It shares its parameters, buffers
+    and hooks, also those that come later; what is one part in two places is one here, too."""
+    made = dict(forms)
+
+    def of(part: nn.Module) -> nn.Module:
+        if part not in made:
+            other = made[part] = copy.copy(part)
+            other._modules = {name: None if one is None else of(one) for name, one in part._modules.items()}
+            other.training = False
+            if quick and type(part) is nn.Dropout:  # in evaluation mode it does nothing
+                _share_hooks(part, other := nn.Identity())
+                made[part] = other
+        return made[part]
+
+    of(module)
+    for part in made.values() if quick else ():
+        # A module is asked for its parts at every step, and finds what is a plain attribute in a tenth of the time.
+        vars(part).update(part._parameters | part._modules)
+    return made[module]
+
+
+def _fastest(model: Transformer) -> Weights:
+    """The form whose steps take the least time: the best of five, after one to warm up."""
+    if model not in _chosen:
+        device, seconds = model.embedding.weight.device.type, {}
+        for form in AUTO:
+            if possible(form, device):
+                made = prepared(model, form)  # type: ignore[arg-type]
+                seconds[form] = min(_step_seconds(made) for _ in range(6))
+        _chosen[model] = min(seconds, key=seconds.__getitem__)  # type: ignore[assignment]
+        for form in seconds:
+            if form != _chosen[model]:
+                del _kept[model][form, True]
+    return _chosen[model]
 
 
 def _step_seconds(model: Transformer) -> float:
@@ -341,6 +283,12 @@ def _step_seconds(model: Transformer) -> float:
         start = time.perf_counter()
         model(token, source=memory, cache=cache).logits.argmax().item()
         return time.perf_counter() - start
+
+
+def step_bytes(model: Transformer) -> int:
+    """Bytes that a step of a model reads at least of the products that `prepared` has put into it."""
+    products = {module.product for module in model.modules() if isinstance(module, Formed)}
+    return sum((product if isinstance(product, Product) else product.product).bytes for product in products)
 
 
 def largest_change(model: Transformer, weights: Weights, tokens: Tensor) -> float:

@@ -17,8 +17,8 @@ def rms_norm(
 ) -> Float[Tensor, "... d_model"]:
     """x / sqrt(mean(x^2) + eps) * gain, over the last axis (Zhang and Sennrich 2019, eq. 4).
 
-    Half precision is squared in fp32, where it cannot overflow. Written out to be read: `F.rms_norm` takes as long on a
-    CPU, and a compiler fuses both alike.
+    Half precision is squared in fp32, where it cannot overflow. Written out to be read: `RMSNorm` takes PyTorch's
+    operator where that is the same.
     """
     w = wide(x)
     return (w * torch.rsqrt(w.square().mean(-1, keepdim=True) + eps)).to(x.dtype) * gain
@@ -41,6 +41,8 @@ class RMSNorm(nn.Module):
         """Each token normalised alone, over its last axis."""
         if self.unit_offset:
             return rms_norm(wide(x), 1 + wide(self.weight), self.eps).to(x.dtype)
+        if x.dtype == torch.float32 == self.weight.dtype:  # in half precision PyTorch rounds after the gain, once
+            return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
         return rms_norm(x, self.weight, self.eps)
 
 

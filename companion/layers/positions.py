@@ -137,7 +137,8 @@ def rotate(
     Raises `ValueError` for any other layout, and unless there is an angle for each token and pair.
     """
     cos, sin = angles if isinstance(angles, Rotation) else rotation(angles, x.dtype)
-    cos, sin = cos.to(x.dtype), sin.to(x.dtype)  # under autocast the stream is wider than its projections
+    if cos.dtype != x.dtype:  # under autocast the stream is wider than its projections
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     if layout == "half":
         a, b = x.chunk(2, dim=-1)
         return torch.cat(_turned(a, b, cos, sin), dim=-1)

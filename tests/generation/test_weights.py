@@ -1,4 +1,4 @@
-"""Weights in the form that decoding wants: the same function as closely as their bits allow, from a copy made once."""
+"""Weights in the form that decoding wants: the same function as closely as their bits allow, of the weights as they are."""
 
 import gc
 import weakref
@@ -21,9 +21,9 @@ from companion.generation import products
 from companion.generation import weights as forms
 from companion.generation.generate import complete, generate, generate_long
 from companion.generation.passes import decode, prefill
-from companion.generation.products import Product, in_eight_bits, possible
+from companion.generation.products import Made, Product, in_eight_bits, possible
 from companion.generation.sampling import Sampling
-from companion.generation.weights import FORMS, largest_change, prepared
+from companion.generation.weights import FORMS, prepared, step_bytes
 
 PLAIN = ModelConfig(
     80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)
@@ -94,7 +94,7 @@ def test_in_fp32_the_text_is_the_same(layout):
     prompts = [[1, 2, 3], [4], [5, 6]]
     for sampling in (Sampling(0.0), Sampling(0.9, top_k=20)):
         options = {"max_new_tokens": 9, "sampling": sampling, "stop": [7], **others}
-        assert complete(model, prompts, weights="fp32", **options) == complete(model, prompts, **options)
+        assert complete(model, prompts, weights="fp32", **options) == complete(model, prompts, weights=None, **options)
     if not others:
         plain, copied = (
             list(generate_long(model, prompts, max_new_tokens=43, sampling=Sampling(0.0), weights=form))
@@ -103,101 +103,13 @@ def test_in_fp32_the_text_is_the_same(layout):
         assert plain == copied
 
 
-@pytest.mark.parametrize("form", HERE)
-def test_steps_read_the_copy_and_prompts_the_model(form):
-    model = model_of(PLAIN)
-    copied = prepared(model, form)
-    seen = []
-    for name, read in (("model", model), ("copy", copied)):
-        read.embedding.register_forward_hook(lambda *_, name=name: seen.append(name))
-    complete(model, [[1, 2, 3]], max_new_tokens=4, weights=form)
-    assert seen == ["model", "copy", "copy", "copy"]
-
-
-@pytest.mark.parametrize("form", HERE)
-def test_a_step_alone_has_the_bits_of_a_pass_through_the_layers(form, monkeypatch):
-    rotary = {"positions": PositionConfig(share=0.5, layout="interleaved"), "vocab": 77}
-    for layout, known in ((PLAIN, True), (PLAIN.with_(**rotary), True), (LAYOUTS["experts"], False)):
-        model = model_of(layout)
-        copied = prepared(model, form)
-        assert copied.plain == known
-        steps = Counter(copied, monkeypatch)
-        for prompts in ([[1, 2, 3], [4, 5, 6]], [[7, 8]], [[1, 2, 3], [4]]):
-            with torch.inference_mode():
-                logits, cache, _ = prefill(model, prompts, None, 8)
-                other, tokens = cache.clone(), logits.argmax(-1)
-                for _ in range(3):
-                    copied.__dict__["plain"] = known
-                    logits, cache = decode(copied, tokens, cache, None)
-                    copied.__dict__["plain"] = False
-                    expected, other = decode(copied, tokens, other, None)
-                    assert torch.equal(logits, expected) and torch.equal(cache.lengths, other.lengths)
-                    assert all(torch.equal(a, b) for a, b in zip(cache.keys, other.keys, strict=True))
-                    tokens = logits.argmax(-1)
-        assert steps.count == 6 * known  # not of rows that stand at different places
-
-
-class Counter:
-    """Counts the steps of a copy."""
-
-    def __init__(self, copied, monkeypatch):
-        self.count, step = 0, copied.step
-
-        def counted(*args):
-            self.count += 1
-            return step(*args)
-
-        monkeypatch.setitem(copied.__dict__, "step", counted)
-
-
-def test_a_step_refuses_what_a_pass_through_the_layers_does():
-    model = model_of(PLAIN)
-    copied, other = prepared(model, "fp32"), model_of(PLAIN, seed=3)
-    with torch.inference_mode():
-        _, full, _ = prefill(model, [[1, 2]], None, 2)
-        with pytest.raises(ValueError, match="2 of 2 slots are filled"):
-            decode(copied, torch.tensor([1]), full, None)
-        _, cache, _ = prefill(model, [[1, 2]], None, 4)
-        with pytest.raises(ValueError, match=r"tokens.*80"):
-            decode(copied, torch.tensor([80]), cache, None)
-        with pytest.raises(ValueError, match="tokens has batch=2"):
-            decode(copied, torch.tensor([1, 2]), cache, None)
-        _, theirs, _ = prefill(other, [[1, 2]], None, 4)
-        with pytest.raises(ValueError, match="another model"):
-            decode(copied, torch.tensor([1]), theirs, None)
-
-
 def test_the_form_takes_its_share_of_the_bytes():
     model = model_of(PLAIN)
-    whole = prepared(model, "fp32").step_bytes
+    whole = step_bytes(prepared(model, "fp32"))
     for form, share in (("fp16", 1 / 2), ("bf16", 1 / 2), ("int8", 1 / 4), ("int4", 1 / 8)):
         if form in HERE:
-            found = prepared(model, form).step_bytes / whole
+            found = step_bytes(prepared(model, form)) / whole
             assert share <= found < share * 1.7  # scales, and the head of int4 in int8
-
-
-def test_a_copy_is_made_once_and_anew_when_a_weight_changes(monkeypatch):
-    model = model_of(PLAIN)
-    first = prepared(model, "fp16")
-    assert prepared(model, "fp16") is first and prepared(model, "bf16") is not first
-    with torch.no_grad():
-        model.decoder.blocks[1].feed_forward.outer.weight.mul_(1.5)
-    again = prepared(model, "fp16")
-    assert again is not first
-    tokens, _ = inputs_of(PLAIN)
-    assert largest_change(model, "fp16", tokens) < 0.05
-    gone = weakref.ref(again)
-    del first, again, model
-    gc.collect()
-    assert gone() is None, "the copy outlives its model"
-
-
-def test_a_copy_shares_what_it_does_not_change():
-    model = model_of(LAYOUTS["experts"])
-    copied = prepared(model, "fp16")
-    assert copied.embedding.weight is model.embedding.weight
-    assert copied.decoder.blocks[0].feed_forward.inner is model.decoder.blocks[0].feed_forward.inner
-    assert not copied.training and model.decoder.blocks[0].attention.query.weight.requires_grad
 
 
 def test_a_model_in_training_mode_is_left_in_it():
@@ -212,7 +124,7 @@ def test_whole_numbers_are_as_close_as_their_levels(form):
     torch.manual_seed(3)
     weight = torch.randn(48, 64) * torch.logspace(-3, 1, 48)[:, None]
     weight[5] = 0
-    found = Product(weight, None, form)(torch.eye(64)).t()
+    found = Product(weight, form)(torch.eye(64)).t()
     if form == "int8":
         level = weight.abs().amax(1, keepdim=True) / 127
     else:
@@ -226,21 +138,21 @@ def test_whole_numbers_are_as_close_as_their_levels(form):
 def test_auto_takes_the_form_with_the_quickest_step(monkeypatch):
     model = model_of(PLAIN)
     slow = {"fp32": 4.0, "fp16": 3.0, "bf16": 1.0, "int8": 2.0}
-    monkeypatch.setattr(forms, "_step_seconds", lambda made: slow[made.output.form])
-    assert prepared(model, "auto").output.form == "bf16"
+    monkeypatch.setattr(forms, "_step_seconds", lambda made: slow[made.unembedding.product.form])
+    assert prepared(model, "auto").unembedding.product.form == "bf16"
     monkeypatch.setattr(forms, "possible", lambda form, device: form != "bf16")
     other = model_of(PLAIN, seed=1)
-    assert prepared(other, "auto").output.form == "int8"
+    assert prepared(other, "auto").unembedding.product.form == "int8"
 
 
 def test_auto_measures_a_step_of_every_stack():
     for layout in ("experts", "encoder-decoder"):
-        assert prepared(model_of(LAYOUTS[layout]), "auto").output.form in forms.AUTO
+        assert prepared(model_of(LAYOUTS[layout]), "auto").unembedding.product.form in forms.AUTO
 
 
 def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unchecked):
     model = model_of(PLAIN)
-    with pytest.raises(ValueError, match="weights='int3': expected one of fp32, fp16, bf16, int8, int4, auto"):
+    with pytest.raises(ValueError, match="weights='int3': expected one of fast, fp32, fp16, bf16, int8, int4, auto, or None"):
         generate(model, [[1]], weights="int3")
     monkeypatch.setattr(forms, "possible", lambda form, device: form == "fp32")
     with pytest.raises(
@@ -254,11 +166,11 @@ def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unc
 
 def test_a_product_that_comes_out_wrong_is_none_that_this_processor_has(monkeypatch):
     possible.cache_clear()
-    monkeypatch.setitem(products.PACKED, "int8", lambda weight: (lambda x: torch.zeros(len(x), len(weight)), (), 0))
+    monkeypatch.setitem(products.PACKED, "int8", lambda weight: Made(lambda x: torch.zeros(len(x), len(weight)), (), 0))
     products._packs.cache_clear()
-    assert not Product(torch.randn(32, 64), None, "int8").packed and possible("int8", "cpu")
+    assert not Product(torch.randn(32, 64), "int8").packed and possible("int8", "cpu")
     possible.cache_clear()
-    monkeypatch.setitem(products.PLAIN, "int8", lambda weight: (lambda x: torch.zeros(len(x), len(weight)), (), 0))
+    monkeypatch.setitem(products.PLAIN, "int8", lambda weight: Made(lambda x: torch.zeros(len(x), len(weight)), (), 0))
     assert not possible("int8", "cpu") and possible("fp32", "cpu")
     possible.cache_clear()
     products._packs.cache_clear()
@@ -269,17 +181,17 @@ def test_packed_and_plain_kernels_compute_the_same(form):
     """Up to what the plain one rounds of its input and its result; and what a row gives does not depend on the others,
     up to the order of sums: a row alone, two and ten may each have a kernel of its own."""
     torch.manual_seed(4)
-    weight, bias = torch.randn(48, 96) * 0.3, torch.randn(48)
+    weight = torch.randn(48, 96) * 0.3
     x = torch.randn(5, 2, 96) * torch.logspace(-3, 3, 10).view(5, 2, 1)
     x[3] = 0
-    packed, plain = (Product(weight, bias, form, packed) for packed in (True, False))
+    packed, plain = (Product(weight, form, packed) for packed in (True, False))
     assert packed.packed and packed.bytes == plain.bytes
     found = packed(x)
     assert found.shape == (5, 2, 48)
-    size = x.norm(dim=-1, keepdim=True) * weight.norm(dim=-1) + bias.abs()
+    size = x.norm(dim=-1, keepdim=True) * weight.norm(dim=-1)
     assert ((found - plain(x)).abs() <= 2**-7 * size).all()
-    # Two orders of 96 products and a bias in fp32 differ by 2 * 97 roundings at most (Higham 2002, section 3.1).
-    order = 2 * 97 * 2**-24 * size
+    # Two orders of 96 products in fp32 differ by 2 * 96 roundings at most (Higham 2002, section 3.1).
+    order = 2 * 96 * 2**-24 * size
     if form == "bf16":  # the kernel rounds its result, on either side of where the sums part
         order += 2**-7 * found.abs()
     if form == "int8":  # a level that differs in its last bit may move an input by a unit of its second digit
@@ -287,7 +199,7 @@ def test_packed_and_plain_kernels_compute_the_same(form):
     assert ((packed(x[2:3]) - found[2:3]).abs() <= order[2:3]).all()
     for row in (0, 4):
         assert ((packed(x[row, :1]) - found[row, :1]).abs() <= order[row, :1]).all()
-    assert torch.equal(found[3], bias.expand(2, -1)) and torch.equal(packed(x[3, :1]), bias[None])
+    assert not found[3].any() and not packed(x[3, :1]).any()
     inputs = torch.full((1, 96), torch.nan)
     assert packed(inputs).isnan().all()
     inputs = torch.ones(1, 96).index_fill_(1, torch.tensor([7]), torch.inf)
@@ -295,15 +207,18 @@ def test_packed_and_plain_kernels_compute_the_same(form):
 
 
 def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pytorch(monkeypatch):
-    monkeypatch.setattr(products, "_numpy_fp32", lambda weight: (lambda x: x, (), 0))
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    assert products._numpy_is_quicker()
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", str(torch.get_num_threads() + 1))
-    assert not products._numpy_is_quicker()
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     slow = torch.randn(1024, 1024)
-    monkeypatch.setattr(products, "_numpy_fp32", lambda weight: (lambda x: slow @ slow, (), 0))
-    assert not products._numpy_is_quicker()
+    monkeypatch.setattr(products, "_right", lambda *_: True)
+    for made, threads, taken in (
+        (lambda x: x, 0, True),
+        (lambda x: x, 1, False),
+        (lambda x: slow @ slow, 0, False),
+    ):
+        monkeypatch.setitem(products.PACKED, "fp32", lambda weight, made=made: Made(made, (), 0))
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", str(torch.get_num_threads() + threads))
+        products._packs.cache_clear()
+        assert products._packs("fp32") == taken
+    products._packs.cache_clear()
 
 
 def test_small_matrices_lie_in_one_block_and_do_not_touch(monkeypatch):
@@ -330,7 +245,7 @@ def test_whole_numbers_in_place_of_inputs_lose_next_to_nothing():
     x[0, 17] = 80.0
     levels, scale = in_eight_bits(weight)
     expected = x.double() @ (levels.double() * scale.double()[:, None]).t()
-    product = Product(weight, None, "int8")
+    product = Product(weight, "int8")
     error = (product(x) - expected).norm(dim=-1) / expected.norm(dim=-1)
     assert (error < (1e-3 if product.packed else 1e-2)).all()
 
@@ -338,5 +253,5 @@ def test_whole_numbers_in_place_of_inputs_lose_next_to_nothing():
 def test_a_matrix_beyond_half_precision_is_kept_in_bf16():
     weight = torch.randn(16, 32)
     weight[3, 4] = 1e5
-    product = Product(weight, None, "fp16")
+    product = Product(weight, "fp16")
     assert product.form == "bf16" and product(torch.ones(1, 32)).isfinite().all()

@@ -80,6 +80,7 @@ def translate(
                     sampling=greedy,
                     stop={EOS},
                     rules=never,
+                    weights=None,  # what training writes down is the same on every start
                     draft=draft,
                 )
             else:

@@ -194,7 +194,7 @@ class TextTask(Task):
         if steps < 1:
             return ""
         stop = {self.tokenizer.separator}
-        (ids,) = complete(model, [prompt], max_new_tokens=steps, sampling=Sampling(0.8), stop=stop)
+        (ids,) = complete(model, [prompt], max_new_tokens=steps, sampling=Sampling(0.8), stop=stop, weights=None)
         return "The" + " ".join(self.tokenizer.decode(ids).split(" ")).replace("\n", " ")[:70].rstrip()
 
     def before(self, record: Mapping[str, Any]) -> str:
