@@ -268,9 +268,9 @@ class Transformer(nn.Module):
         if isinstance(source, Tensor):
             check_ids("source", source, "(batch, key)")
             self._check_reach("source", source.shape[1])
-            if len(source) != len(tokens):
+            if source.shape[0] != tokens.shape[0]:
                 raise ValueError(
-                    f"source has batch={len(source)}: expected {len(tokens)}, a row for each row of tokens"
+                    f"source has batch={source.shape[0]}: expected {tokens.shape[0]}, a row for each row of tokens"
                 )
         elif isinstance(source, Memory):
             self._check_memory(source, tokens.shape[0])

@@ -32,12 +32,27 @@ _telling: set[type] = {bool, int, float, type(None)}
 """Types of whose values annotations ask no more than the type."""
 
 
+def _but_not_compiled(checked: Any, plain: Any) -> Any:
+    """The class with its checks, which are left out where a call is compiled: no compiler follows them."""
+    if not inspect.isclass(checked) or plain is None or vars(checked)["__init__"] is plain:
+        return checked
+    with_checks = checked.__init__
+
+    @wraps(with_checks)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        (plain if torch.compiler.is_compiling() else with_checks)(self, *args, **kwargs)
+
+    checked.__init__ = init
+    return checked
+
+
 def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
     """The library's decorator for functions, but one call is checked of those that are alike; classes as they were."""
     if function is None:
         return partial(like_calls_once, typechecker=typechecker)
     if not inspect.isfunction(function):
-        return every_call(function, typechecker=typechecker)
+        plain = vars(function).get("__init__")
+        return _but_not_compiled(every_call(function, typechecker=typechecker), plain)
     right = _right.setdefault(function.__code__, {})
     here = threading.local()
 

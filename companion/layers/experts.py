@@ -3,14 +3,14 @@
 # No "from __future__ import annotations": the operators' schemas are read from the annotations.
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Way = Literal["auto", "loop", "grouped", "gather"]
+Way = Literal["auto", "loop", "grouped", "gather", "every"]
 """The ways; see `answers_of`. All give the same numbers."""
 
 
@@ -66,15 +66,20 @@ def answers_of(
                  are multiples of 16 bytes. Nothing waits.
     `"gather"`   every token gets copies of its experts' matrices: for a few tokens on a GPU, which then need not wait.
                  At most as many visits as there are experts, so that the copies are never larger than these.
+    `"every"`    every expert answers every token, and what was not asked for is left: expert / top_k times the work.
+                 For what follows no data: `torch.func`, the device "meta".
     `"auto"`     what is fastest among those that can.
 
     Raises `ValueError` for a way that cannot serve the call.
     """
     way = _way(networks, tokens, chosen, way)
+    if way == "every":
+        answers = outputs(networks, tokens.expand(networks.inner.shape[0], *tokens.shape)).transpose(0, 1)
+        return answers.gather(1, chosen[..., None].expand(*chosen.shape, tokens.shape[1]))
     if way == "gather":
         rows = tokens[:, None].expand(*chosen.shape, -1).reshape(chosen.numel(), 1, -1)
         return outputs(network_of(networks, chosen.flatten()), rows).view(*chosen.shape, -1)
-    if way == "loop" and len(tokens) == 1:  # nothing to sort
+    if way == "loop" and tokens.shape[0] == 1:  # nothing to sort
         return torch.stack([outputs(network_of(networks, e), tokens) for e in chosen.flatten().tolist()], dim=1)
     key, order, inverse = by_expert(chosen, kept, len(networks.inner))
     rows = Reordered.apply(tokens, order, inverse, chosen.shape[1])
@@ -111,8 +116,8 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
 
 def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way:
     """The way to compute these answers; the tokens' dtype is that of the products."""
-    if wanted not in ("auto", "loop", "grouped", "gather"):
-        raise ValueError(f"experts={wanted!r}: expected 'auto', 'loop', 'grouped' or 'gather'")
+    if wanted not in get_args(Way):
+        raise ValueError(f"experts={wanted!r}: expected 'auto', 'loop', 'grouped', 'gather' or 'every'")
     (number, d_model, d_ff), visits, top_k = networks.inner.shape, chosen.numel(), chosen.shape[1]
     size = tokens.element_size()
     if wanted == "gather" and visits > number:
@@ -129,6 +134,8 @@ def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way
             f"experts='grouped': expected d_model and d_ff to be multiples of {16 // size} numbers (16 bytes), got "
             f"{d_model} and {d_ff}; take 'loop'"
         )
+    if wanted == "auto" and (tokens.is_meta or _transformed(tokens)):
+        return "every"
     if wanted != "auto":
         return wanted if visits else "loop"  # nothing to do is done the plain way
     if tokens.is_cuda and visits <= top_k:
@@ -139,6 +146,11 @@ def _way(networks: Networks, tokens: Tensor, chosen: Tensor, wanted: Way) -> Way
         return "grouped"  # a loop is another program for every routing
     # On a CPU nothing waits for a device, and one expert's matrices or hidden numbers fit its cache; all do not.
     return "loop" if tokens.device.type == "cpu" and not top_k < visits < 8192 else "grouped"
+
+
+def _transformed(tokens: Tensor) -> bool:
+    """Whether this is a tensor inside a transform of `torch.func`, whose numbers no program can follow."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(tokens)
 
 
 def by_expert(
@@ -152,7 +164,7 @@ def by_expert(
     if kept is not None:
         key = key.masked_fill(~kept.flatten(), experts)
     order = key.argsort(stable=True)
-    inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    inverse = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
     return key[order], order, inverse
 
 
