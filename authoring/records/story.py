@@ -1,0 +1,161 @@
+"""The story model of lesson 14: its training, what it writes on the way, and how often that keeps who did what.
+
+A run is kept in `build/records` after every hundred updates, and goes on from there when it was stopped. What ships is
+one JSON of all runs, `companion/school/records/story.json`, and the weights of the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from companion import (
+    AttentionConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    MoEConfig,
+    NormConfig,
+    PositionConfig,
+    Sampling,
+    Transformer,
+    complete,
+)
+from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents
+from companion.data.corpora import fingerprint
+from companion.data.stories import Story, read, stories
+from companion.data.tokenizer import BytePairTokenizer
+from companion.training.evaluation import evaluate
+from companion.training.folder import RunFolder
+from companion.training.trainer import Trainer, TrainingConfig
+
+TRAIN, HELD_OUT, VOCAB, CONTEXT, BATCH = 10_000, 500, 1024, 192, 8
+DENSE = ModelConfig(
+    vocab=VOCAB,
+    d_model=128,
+    layers=4,
+    context=CONTEXT,
+    attention=AttentionConfig(heads=4, kv_heads=2),
+    positions=PositionConfig("rotary"),
+    norm=NormConfig("rms", "pre"),
+    feed_forward=FeedForwardConfig(320, "swiglu"),
+)
+EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(160, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
+"""Its twin: as many active numbers, up to the router."""
+SCORED = 100
+"""Held-out stories that are scored, and beginnings that are continued, at each look."""
+RULE = Sampling(temperature=0.5, top_p=0.95)
+
+
+class Text:
+    """The stories, as text and as tokens."""
+
+    def __init__(self) -> None:
+        told = list(stories(TRAIN + HELD_OUT))
+        self.train: list[Story] = told[:TRAIN]
+        self.held_out: list[Story] = told[TRAIN:]
+
+    @cached_property
+    def tokenizer(self) -> BytePairTokenizer:
+        """Learned from the training stories alone."""
+        return BytePairTokenizer.train((story.text for story in self.train), VOCAB)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the training stories and of the tokenizer."""
+        digest = hashlib.sha256(fingerprint(story.document for story in self.train).encode())
+        digest.update(self.tokenizer.to_json().encode())
+        return digest.hexdigest()[:16]
+
+
+def run(text: Text, config: ModelConfig, updates: int, start: int, looks: tuple[int, ...], folder: Path) -> dict[str, Any]:
+    """Train one model, look at it after so many updates, and give the record. Goes on with what `folder` has."""
+    plan = TrainingConfig(
+        updates=updates, learning_rate=4e-3, warmup=100, seed=start, balance_loss=0.01 if config.moe else 0.0
+    )
+    torch.manual_seed(start)
+    model = Transformer(config)
+    ids = encode_documents(text.tokenizer, [story.document for story in text.train])
+    batches = TrainingBatches(ids, context=CONTEXT, batch=BATCH, seed=start)
+    trainer, files = Trainer(model, batches, plan), RunFolder(folder)
+    kept: dict[str, Any] = {"seconds": 0.0, "losses": [], "looks": []}
+    if (folder / "kept.json").exists():
+        files.restore(trainer)
+        kept = json.loads((folder / "kept.json").read_text("utf-8"))
+        kept["losses"] = kept["losses"][: trainer.done]
+        kept["looks"] = [look for look in kept["looks"] if look["update"] <= trainer.done]
+    while True:
+        if trainer.done in looks and trainer.done not in [look["update"] for look in kept["looks"]]:
+            kept["looks"].append({"update": trainer.done, "seconds": round(kept["seconds"], 1), **look(model, text)})
+            print(f"{folder.name}: {kept['looks'][-1] | {'samples': None}}", flush=True)
+        if trainer.done % 100 == 0 or trainer.done == updates:
+            folder.mkdir(parents=True, exist_ok=True)
+            files.save(trainer)
+            (folder / "kept.json").write_text(json.dumps(kept), encoding="utf-8")
+        if trainer.done == updates:
+            break
+        began = time.process_time()
+        kept["losses"].append(trainer.update().loss)
+        kept["seconds"] += time.process_time() - began
+    record = {
+        "start": start,
+        "weights": trainer.parameters,
+        "tokens_read": updates * BATCH * CONTEXT,
+        "epochs": round(batches.epochs(updates), 2),
+        "config": json.loads(config.to_json()),
+        "plan": asdict(plan),
+        "loss": [round(sum(part) / len(part), 4) for part in _parts(kept["losses"], 20)],
+        "looks": kept["looks"],
+    }
+    return {"made_of": made_of(text, record), **record}
+
+
+def made_of(text: Text, record: dict[str, Any]) -> str:
+    """A hash of all that decides what a run gives, on one machine: text, tokenizer, model, plan, start."""
+    parts = [text.fingerprint, record["config"], record["plan"], record["start"], BATCH, CONTEXT]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def look(model: Transformer, text: Text) -> dict[str, Any]:
+    """Held-out bits per byte, and what becomes of the first sentences of held-out stories that it goes on with."""
+    model.eval()
+    scored = text.held_out[:SCORED]
+    ids = encode_documents(text.tokenizer, [story.document for story in scored])
+    batches = EvaluationBatches(ids, context=CONTEXT)
+    bits = evaluate(model, batches, sum(story.document.bytes for story in scored)).bits_per_byte
+    wrote = list(write(model, text.tokenizer, [beginning(story) for story in scored]))
+    readings = [read(story) for story in wrote]
+    return {
+        "bits_per_byte": round(bits, 4),
+        "stories": len(wrote),
+        "whole": sum(reading.whole for reading in readings),
+        "kept": sum(reading.keeps for reading in readings),
+        "plots": len({reading.plot for reading in readings if reading.keeps}),
+        "samples": wrote[:8],
+    }
+
+
+def beginning(story: Story) -> str:
+    """The first sentence of a story, which ends at its first full stop."""
+    return story.text[: story.text.index(".") + 1]
+
+
+def write(model: Transformer, tokenizer: BytePairTokenizer, begun: list[str]) -> Iterator[str]:
+    """Each beginning with what the model writes after it, up to the end of its story or of its context."""
+    for at in range(0, len(begun), 50):
+        part = begun[at : at + 50]
+        prompts = [[tokenizer.separator, *tokenizer.encode(one)] for one in part]
+        room = CONTEXT - max(map(len, prompts))
+        new = complete(model, prompts, max_new_tokens=room, sampling=RULE, stop={tokenizer.separator}, seed=at)
+        yield from (one + tokenizer.decode(tokens) for one, tokens in zip(part, new, strict=True))
+
+
+def _parts(values: list[float], size: int) -> list[list[float]]:
+    return [values[at : at + size] for at in range(0, len(values), size)]
