@@ -75,8 +75,10 @@ class Text:
         return digest.hexdigest()[:16]
 
 
-def run(text: Text, config: ModelConfig, updates: int, start: int, looks: tuple[int, ...], folder: Path) -> dict[str, Any]:
-    """Train one model, look at it after so many updates, and give the record. Goes on with what `folder` has."""
+def run(
+    text: Text, config: ModelConfig, updates: int, start: int, looks: tuple[int, ...], folder: Path
+) -> tuple[dict[str, Any], Transformer]:
+    """Train one model, look at it after so many updates, and give record and model. Goes on with what `folder` has."""
     plan = TrainingConfig(
         updates=updates, learning_rate=4e-3, warmup=100, seed=start, balance_loss=0.01 if config.moe else 0.0
     )
@@ -114,7 +116,7 @@ def run(text: Text, config: ModelConfig, updates: int, start: int, looks: tuple[
         "loss": [round(sum(part) / len(part), 4) for part in _parts(kept["losses"], 20)],
         "looks": kept["looks"],
     }
-    return {"made_of": made_of(text, record), **record}
+    return {"made_of": made_of(text, record), **record}, model
 
 
 def made_of(text: Text, record: dict[str, Any]) -> str:
@@ -149,8 +151,8 @@ def beginning(story: Story) -> str:
 
 def write(model: Transformer, tokenizer: BytePairTokenizer, begun: list[str]) -> Iterator[str]:
     """Each beginning with what the model writes after it, up to the end of its story or of its context."""
-    for at in range(0, len(begun), 50):
-        part = begun[at : at + 50]
+    for at in range(0, len(begun), 100):
+        part = begun[at : at + 100]
         prompts = [[tokenizer.separator, *tokenizer.encode(one)] for one in part]
         room = CONTEXT - max(map(len, prompts))
         new = complete(model, prompts, max_new_tokens=room, sampling=RULE, stop={tokenizer.separator}, seed=at)

@@ -15,7 +15,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from companion.data.corpora import Document
 from companion.ground.fields import require_whole
@@ -440,7 +440,11 @@ PLOTS: Mapping[str, Plot] = {
     ),
     "gift": Plot(
         {
-            "hero": "person", "friend": "person", "third": "person", "thing": "thing", "other": "thing",
+            "hero": "person",
+            "friend": "person",
+            "third": "person",
+            "thing": "thing",
+            "other": "thing",
             "place": "place",
         },
         (
@@ -632,9 +636,9 @@ def swapped(story: Story) -> Iterator[tuple[str, str]]:
     """
     plot = PLOTS[story.plot]
     said = [_said(beat, plot.roles, story.roles) for beat in story.beats]
-    for number, beat in enumerate(story.beats):
+    for number, here in enumerate(said):
         elsewhere = {fact for other, facts in enumerate(said) if other != number for fact in facts}
-        for role, key in sorted(said[number] & elsewhere):
+        for role, key in sorted(here & elsewhere):
             wrong = dict(story.roles) | {role: {**story.roles[role], **_another(story, role, key)}}
             beats = [_filled(b, plot.roles, wrong if n == number else story.roles) for n, b in enumerate(story.beats)]
             yield f"another {key} of {role} in sentence {number + 1}", " ".join(beats)
@@ -678,11 +682,13 @@ def _filled(beat: str, sorts: Mapping[str, str], roles: Mapping[str, Facts]) -> 
     return _SLOT.sub(lambda slot: _text_of(sorts[slot[1]], slot[2] or "", tuple(roles[slot[1]].items())), beat)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _text_of(sort: str, form: str, facts: tuple[tuple[str, str], ...]) -> str:
     known = dict(facts)
-    wanted = {text: {k: v for k, v in says.items() if k != "she" or len(says) == 1} for text, says in FORMS[sort][form].items()}
-    return next(text for text, says in wanted.items() if says.items() <= known.items())
+    for text, says in FORMS[sort][form].items():
+        if all(known[key] == value for key, value in says.items() if key != "she" or "name" not in says):
+            return text
+    raise ValueError(f"facts={known}: expected those of a {sort}")
 
 
 def _said(beat: str, sorts: Mapping[str, str], roles: Mapping[str, Facts]) -> set[tuple[str, str]]:
@@ -714,7 +720,7 @@ def _held(plot: Plot, roles: Mapping[str, Facts]) -> dict[str, str]:
     }
 
 
-@lru_cache(maxsize=None)
+@cache
 def _pattern(plot: str, beat: str) -> tuple[re.Pattern[str], tuple[tuple[str, str], ...]]:
     """What finds a beat whatever its roles are, and (role, form) of each of its groups."""
     sorts, slots, parts, end = PLOTS[plot].roles, [], [], 0
