@@ -1,7 +1,8 @@
 """What the scaling law of lesson 14 says, held against runs that are too long for the lesson.
 
-The lesson's own cells are run: its `trial`. The lesson does not wait for the size that its law advises for the
-compute of its largest run, nor for a model of eight times the weights. Each trial is kept in `build/records/law` when it is done, and is not made again.
+The lesson's own cells are run: its `trial`. The lesson does not wait for the size that its law advises for the compute
+of its largest run, nor for a model of eight times the weights. Each trial is kept in `build/records/law` when it is
+done, and is not made again.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 
 from companion.data.corpora import Document
 from companion.ground.fields import require_whole
@@ -630,18 +631,29 @@ def keeps(text: str) -> bool:
 
 
 def swapped(story: Story) -> Iterator[tuple[str, str]]:
-    """(what was done, text): the story with one fact wrong, in every way that another beat of it contradicts.
+    """(what was done, text): the story with one sentence wrong, in every way that another sentence contradicts.
 
-    In one beat a person is the other one, a thing another thing, a place another place, or "he" is "she".
+    Two persons in it are exchanged; or a person is another one, a thing another thing, a place another place, "he" is
+    "she".
     """
     plot = PLOTS[story.plot]
     said = [_said(beat, plot.roles, story.roles) for beat in story.beats]
     for number, here in enumerate(said):
         elsewhere = {fact for other, facts in enumerate(said) if other != number for fact in facts}
+        persons = [role for role in plot.roles if (role, "name") in here]
+        for one, two in combinations(persons, 2):
+            exchanged = {one: story.roles[two], two: story.roles[one]}
+            yield f"{one} and {two} exchanged in sentence {number + 1}", _told_with(story, number, exchanged)
         for role, key in sorted(here & elsewhere):
-            wrong = dict(story.roles) | {role: {**story.roles[role], **_another(story, role, key)}}
-            beats = [_filled(b, plot.roles, wrong if n == number else story.roles) for n, b in enumerate(story.beats)]
-            yield f"another {key} of {role} in sentence {number + 1}", " ".join(beats)
+            wrong = {role: {**story.roles[role], **_another(story, role, key)}}
+            yield f"another {key} of {role} in sentence {number + 1}", _told_with(story, number, wrong)
+
+
+def _told_with(story: Story, number: int, wrong: Mapping[str, Facts]) -> str:
+    """The story's text, where in the sentence of that number some roles are what they are not."""
+    sorts = PLOTS[story.plot].roles
+    roles = [{**story.roles, **wrong} if n == number else story.roles for n in range(len(story.beats))]
+    return " ".join(_filled(beat, sorts, here) for beat, here in zip(story.beats, roles, strict=True))
 
 
 _SLOT = re.compile(r"\{(\w+)(?::(\w+))?\}")
@@ -774,7 +786,7 @@ def _bound(
         says = FORMS[plot.roles[role]][form][text]
         wrong = [key for key, value in says.items() if facts.get(key, value) != value]
         if wrong:
-            was = facts.get("name") or facts[wrong[0]]
+            was = facts.get("name") or {"yes": "she", "no": "he"}.get(facts[wrong[0]], facts[wrong[0]])
             faults.append(f"{found[0].strip()!r}: the {role} was {was}, and here is {text}")
         new[role] = {**says, **facts}
     return new, faults

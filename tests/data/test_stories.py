@@ -6,7 +6,7 @@ import pytest
 
 from companion.data.stories import PLOTS, keeps, read, stories, swapped
 
-TOLD = list(stories(300, seed=7))
+TOLD = list(stories(150, seed=7))
 
 
 def test_the_same_seed_tells_the_same_stories_on_every_python() -> None:
@@ -38,7 +38,7 @@ def test_no_story_with_a_swapped_fact_keeps_who_did_what() -> None:
             assert text != story.text and not reading.keeps and reading.faults, done
             assert reading.holds() == {}
             kinds.add(done.split(" ")[1])
-    assert kinds == {"name", "kind", "she", "look", "noun", "word"}
+    assert kinds == {"name", "kind", "she", "look", "noun", "word", "and"}  # and: two persons exchanged
 
 
 def test_in_most_sentences_of_a_story_a_fact_can_be_swapped() -> None:
