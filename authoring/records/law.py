@@ -58,13 +58,10 @@ class Trials:
 
 
 def law(folder: Path) -> dict[str, Any]:
-    """The record: lists of trials, by what they are for. The rate does not fall, but where it says so."""
+    """The record: lists of trials, by what they are for. Their rate does not fall."""
     trial = Trials(folder)
-    large = [(start, rate) for start in STARTS for rate in (0.003, 0.01)]
+    steady = {"last_share": 1.0}
     return {
-        "advised": [
-            trial(ADVISED, ADVISED_UPDATES, 0.01, at=ON_THE_WAY, start=start, last_share=1.0) for start in STARTS
-        ],
-        "large": [trial(LARGE, 240, rate, at=LOOKS, start=start, last_share=1.0) for start, rate in large],
-        "advised, falling rate": [trial(ADVISED, ADVISED_UPDATES, 0.01, start=start) for start in STARTS],
+        "advised": [trial(ADVISED, ADVISED_UPDATES, 0.01, at=ON_THE_WAY, start=start, **steady) for start in STARTS],
+        "large": [trial(LARGE, 240, rate, at=LOOKS, start=0, **steady) for rate in (0.003, 0.01)],
     }

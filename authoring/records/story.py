@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -49,8 +49,13 @@ DENSE = ModelConfig(
 )
 EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(160, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
 """Its twin: as many active numbers, up to the router."""
+UPDATES, LOOKS = 1200, (0, 120, 360, 720, 1080, 1200)
+RUNS = (("dense", DENSE, 0),)
+"""What it is called, what it is, and its start."""
 SCORED = 100
 """Held-out stories that are scored, and beginnings that are continued, at each look."""
+FALL = 0.3
+"""The share of a run in which the rate falls."""
 RULE = Sampling(temperature=0.5, top_p=0.95)
 
 
@@ -79,14 +84,16 @@ def run(
     text: Text, config: ModelConfig, updates: int, start: int, looks: tuple[int, ...], folder: Path
 ) -> tuple[dict[str, Any], Transformer]:
     """Train one model, look at it after so many updates, and give record and model. Goes on with what `folder` has."""
-    plan = TrainingConfig(
-        updates=updates, learning_rate=4e-3, warmup=100, seed=start, balance_loss=0.01 if config.moe else 0.0
+    balance = 0.01 if config.moe else 0.0
+    plan = TrainingConfig(  # a last share of 1: it does not fall, until `_fall` lets it
+        updates=updates, learning_rate=4e-3, warmup=100, last_share=1.0, seed=start, balance_loss=balance
     )
     torch.manual_seed(start)
     model = Transformer(config)
     ids = encode_documents(text.tokenizer, [story.document for story in text.train])
     batches = TrainingBatches(ids, context=CONTEXT, batch=BATCH, seed=start)
     trainer, files = Trainer(model, batches, plan), RunFolder(folder)
+    trainer.learning_rate = falling(trainer.learning_rate, updates)  # type: ignore[method-assign]
     kept: dict[str, Any] = {"seconds": 0.0, "losses": [], "looks": []}
     if (folder / "kept.json").exists():
         files.restore(trainer)
@@ -97,7 +104,7 @@ def run(
         if trainer.done in looks and trainer.done not in [look["update"] for look in kept["looks"]]:
             kept["looks"].append({"update": trainer.done, "seconds": round(kept["seconds"], 1), **look(model, text)})
             print(f"{folder.name}: {kept['looks'][-1] | {'samples': None}}", flush=True)
-        if trainer.done % 100 == 0 or trainer.done == updates:
+        if trainer.done % 50 == 0 or trainer.done == updates:
             folder.mkdir(parents=True, exist_ok=True)
             files.save(trainer)
             (folder / "kept.json").write_text(json.dumps(kept), encoding="utf-8")
@@ -119,9 +126,17 @@ def run(
     return {"made_of": made_of(text, record), **record}, model
 
 
+def falling(steady: Callable[[int], float], updates: int) -> Callable[[int], float]:
+    """Warm-up, stable, decay: the rate as it is, and over the last `FALL` of the run in a line to a twentieth.
+
+    Until it falls it does not depend on the length of the run: one that is stopped can be ended early, or go on.
+    """
+    return lambda number: steady(number) * min(1.0, 0.05 + 0.95 * (updates - number) / (FALL * updates))
+
+
 def made_of(text: Text, record: dict[str, Any]) -> str:
     """A hash of all that decides what a run gives, on one machine: text, tokenizer, model, plan, start."""
-    parts = [text.fingerprint, record["config"], record["plan"], record["start"], BATCH, CONTEXT]
+    parts = [text.fingerprint, record["config"], record["plan"], record["start"], BATCH, CONTEXT, FALL]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -161,3 +176,11 @@ def write(model: Transformer, tokenizer: BytePairTokenizer, begun: list[str]) ->
 
 def _parts(values: list[float], size: int) -> list[list[float]]:
     return [values[at : at + size] for at in range(0, len(values), size)]
+
+
+def story(folder: Path) -> tuple[dict[str, Any], Transformer, BytePairTokenizer]:
+    """The record of all `RUNS`, and the model of the first with its tokenizer."""
+    text = Text()
+    done = [run(text, config, UPDATES, start, LOOKS, folder / f"{name}_{start}") for name, config, start in RUNS]
+    found = {"text": text.fingerprint, "train": TRAIN, "held_out": HELD_OUT, "runs": [record for record, _ in done]}
+    return found, done[0][1], text.tokenizer
