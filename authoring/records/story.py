@@ -140,17 +140,19 @@ def made_of(text: Text, record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def bits_of(model: Transformer, text: Text) -> float:
+    """Bits per byte of the held-out stories that are scored."""
+    scored = [story.document for story in text.held_out[:SCORED]]
+    batches = EvaluationBatches(encode_documents(text.tokenizer, scored), context=CONTEXT)
+    return evaluate(model, batches, sum(document.bytes for document in scored)).bits_per_byte
+
+
 def look(model: Transformer, text: Text) -> dict[str, Any]:
     """Held-out bits per byte, and what becomes of the first sentences of held-out stories that it goes on with."""
-    model.eval()
-    scored = text.held_out[:SCORED]
-    ids = encode_documents(text.tokenizer, [story.document for story in scored])
-    batches = EvaluationBatches(ids, context=CONTEXT)
-    bits = evaluate(model, batches, sum(story.document.bytes for story in scored)).bits_per_byte
-    wrote = list(write(model, text.tokenizer, [beginning(story) for story in scored]))
+    wrote = list(write(model, text.tokenizer, [beginning(story) for story in text.held_out[:SCORED]]))
     readings = [read(story) for story in wrote]
     return {
-        "bits_per_byte": round(bits, 4),
+        "bits_per_byte": round(bits_of(model, text), 4),
         "stories": len(wrote),
         "whole": sum(reading.whole for reading in readings),
         "kept": sum(reading.keeps for reading in readings),
