@@ -1,4 +1,4 @@
-"""What lesson 14 compares: the run that its law advises with its largest, and two rates of a model of eight times that."""
+"""What lesson 14 compares: the run that its law advises with its largest, two rates of a model of eight times that."""
 
 from __future__ import annotations
 

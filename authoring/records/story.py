@@ -36,18 +36,18 @@ from companion.training.evaluation import evaluate
 from companion.training.folder import RunFolder
 from companion.training.trainer import Trainer, TrainingConfig
 
-TRAIN, HELD_OUT, VOCAB, CONTEXT, BATCH = 10_000, 500, 1024, 192, 8
+TRAIN, HELD_OUT, VOCAB, CONTEXT, BATCH = 10_000, 500, 768, 192, 8
 DENSE = ModelConfig(
     vocab=VOCAB,
-    d_model=128,
-    layers=4,
+    d_model=96,
+    layers=3,
     context=CONTEXT,
-    attention=AttentionConfig(heads=4, kv_heads=2),
+    attention=AttentionConfig(heads=4),
     positions=PositionConfig("rotary"),
     norm=NormConfig("rms", "pre"),
-    feed_forward=FeedForwardConfig(320, "swiglu"),
+    feed_forward=FeedForwardConfig(256, "swiglu"),
 )
-EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(160, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
+EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(128, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
 """Its twin: as many active numbers, up to the router."""
 UPDATES, LOOKS = 1200, (0, 120, 360, 720, 1080, 1200)
 RUNS = (("dense", DENSE, 0),)
@@ -86,7 +86,7 @@ def run(
     """Train one model, look at it after so many updates, and give record and model. Goes on with what `folder` has."""
     balance = 0.01 if config.moe else 0.0
     plan = TrainingConfig(  # a last share of 1: it does not fall, until `_fall` lets it
-        updates=updates, learning_rate=4e-3, warmup=100, last_share=1.0, seed=start, balance_loss=balance
+        updates=updates, learning_rate=6e-3, warmup=100, last_share=1.0, seed=start, balance_loss=balance
     )
     torch.manual_seed(start)
     model = Transformer(config)
