@@ -24,10 +24,8 @@ SHIPPED = ROOT / "companion" / "school" / "records"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m authoring.records", description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", choices=["law", "story", []], metavar="NAME", help="law, story (default: both)"
-    )
-    names = parser.parse_args(arguments).names or ["law", "story"]
+    parser.add_argument("names", nargs="+", choices=["law", "story"], metavar="NAME", help="law or story")
+    names = parser.parse_args(arguments).names
     torch.set_num_threads(1)
     for name in names:
         folder = ROOT / "build" / "records" / name
