@@ -7,5 +7,6 @@ batches               windows to train on and to measure with
 large                 text too large to hold, part by part
 yardsticks            what a model has to beat
 number_names          numbers and their names in several languages
+stories               stories from a grammar, and whether a story makes sense
 number_words          translating them, as a task
 """

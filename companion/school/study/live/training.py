@@ -95,7 +95,7 @@ def growing(
 ) -> None:
     """One prompt continued by a model while it learns, under the curve of its score.
 
-    Words that are not among the known ones are drawn in red and underlined.
+    Words that are not among the known ones are drawn in red and underlined, and bytes that print nothing as U+FFFD.
 
     moments:  update -> the score in bits per byte, and what the model wrote right after the prompt; two to ten, rising.
     prompt:   what stands before every continuation.
@@ -116,7 +116,7 @@ def growing(
     if first not in updates:
         raise ValueError(f"start: expected one of the updates {updates}, got {start!r}")
     bits = [score for score, _ in moments.values()]
-    texts = [" ".join(f"{prompt}{text}".split()) for _, text in moments.values()]
+    texts = [_shown(f"{prompt}{text}") for _, text in moments.values()]
     rows = [_marked(text, known) for text in texts]
     at = updates.index(first)
     fig, ax = figures.subplots(width=5.6, height=3.0)
@@ -140,6 +140,11 @@ def growing(
         caption=caption,
         numbers={"update": updates, "bits per byte": [f"{score:.2f}" for score in bits], "it writes": texts},
     )  # fmt: skip
+
+
+def _shown(text: str) -> str:
+    """The text in one line, with U+FFFD for each character that is none in HTML: an untrained model writes any byte."""
+    return "".join(c if c.isprintable() or c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in " ".join(text.split()))
 
 
 def _marked(text: str, known: Collection[str]) -> list[list[str]]:

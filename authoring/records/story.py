@@ -1,0 +1,188 @@
+"""The story model of lesson 14: its training, what it writes on the way, and how often that keeps who did what.
+
+A run is kept in `build/records` after every hundred updates, and goes on from there when it was stopped. What ships is
+one JSON of all runs, `companion/school/records/story.json`, and the weights of the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from companion import (
+    AttentionConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    MoEConfig,
+    NormConfig,
+    PositionConfig,
+    Sampling,
+    Transformer,
+    complete,
+)
+from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents
+from companion.data.corpora import fingerprint
+from companion.data.stories import Story, read, stories
+from companion.data.tokenizer import BytePairTokenizer
+from companion.training.evaluation import evaluate
+from companion.training.folder import RunFolder
+from companion.training.trainer import Trainer, TrainingConfig
+
+TRAIN, HELD_OUT, VOCAB, CONTEXT, BATCH = 10_000, 500, 768, 192, 8
+DENSE = ModelConfig(
+    vocab=VOCAB,
+    d_model=96,
+    layers=3,
+    context=CONTEXT,
+    attention=AttentionConfig(heads=4),
+    positions=PositionConfig("rotary"),
+    norm=NormConfig("rms", "pre"),
+    feed_forward=FeedForwardConfig(256, "swiglu"),
+)
+EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(128, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
+"""Its twin: as many active numbers, up to the router."""
+UPDATES, LOOKS = 1500, (0, 120, 360, 720, 1080, 1500)
+RUNS = (("dense", DENSE, 0),)
+"""What it is called, what it is, and its start."""
+SCORED = 100
+"""Held-out stories that are scored, and beginnings that are continued, at each look."""
+FALL = 0.3
+"""The share of a run in which the rate falls."""
+RULE = Sampling(temperature=0.5, top_p=0.95)
+
+
+class Text:
+    """The stories, as text and as tokens."""
+
+    def __init__(self) -> None:
+        told = list(stories(TRAIN + HELD_OUT))
+        self.train: list[Story] = told[:TRAIN]
+        self.held_out: list[Story] = told[TRAIN:]
+
+    @cached_property
+    def tokenizer(self) -> BytePairTokenizer:
+        """Learned from the training stories alone."""
+        return BytePairTokenizer.train((story.text for story in self.train), VOCAB)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the training stories and of the tokenizer."""
+        digest = hashlib.sha256(fingerprint(story.document for story in self.train).encode())
+        digest.update(self.tokenizer.to_json().encode())
+        return digest.hexdigest()[:16]
+
+
+def run(
+    text: Text, config: ModelConfig, updates: int, start: int, looks: tuple[int, ...], folder: Path
+) -> tuple[dict[str, Any], Transformer]:
+    """Train one model, look at it after so many updates, and give record and model. Goes on with what `folder` has."""
+    balance = 0.01 if config.moe else 0.0
+    plan = TrainingConfig(  # a last share of 1: it does not fall, until `_fall` lets it
+        updates=updates, learning_rate=6e-3, warmup=100, last_share=1.0, seed=start, balance_loss=balance
+    )
+    torch.manual_seed(start)
+    model = Transformer(config)
+    ids = encode_documents(text.tokenizer, [story.document for story in text.train])
+    batches = TrainingBatches(ids, context=CONTEXT, batch=BATCH, seed=start)
+    trainer, files = Trainer(model, batches, plan), RunFolder(folder)
+    trainer.learning_rate = falling(trainer.learning_rate, updates)  # type: ignore[method-assign]
+    kept: dict[str, Any] = {"seconds": 0.0, "losses": [], "looks": []}
+    if (folder / "kept.json").exists():
+        files.restore(trainer)
+        kept = json.loads((folder / "kept.json").read_text("utf-8"))
+        kept["losses"] = kept["losses"][: trainer.done]
+        kept["looks"] = [look for look in kept["looks"] if look["update"] <= trainer.done]
+    while True:
+        if trainer.done in looks and trainer.done not in [look["update"] for look in kept["looks"]]:
+            kept["looks"].append({"update": trainer.done, "seconds": round(kept["seconds"], 1), **look(model, text)})
+            print(f"{folder.name}: {kept['looks'][-1] | {'samples': None}}", flush=True)
+        if trainer.done % 50 == 0 or trainer.done == updates:
+            folder.mkdir(parents=True, exist_ok=True)
+            files.save(trainer)
+            (folder / "kept.json").write_text(json.dumps(kept), encoding="utf-8")
+        if trainer.done == updates:
+            break
+        began = time.process_time()
+        kept["losses"].append(trainer.update().loss)
+        kept["seconds"] += time.process_time() - began
+    record = {
+        "start": start,
+        "weights": trainer.parameters,
+        "tokens_read": updates * BATCH * CONTEXT,
+        "epochs": round(batches.epochs(updates), 2),
+        "config": json.loads(config.to_json()),
+        "plan": asdict(plan),
+        "loss": [round(sum(part) / len(part), 4) for part in _parts(kept["losses"], 20)],
+        "looks": kept["looks"],
+    }
+    return {"made_of": made_of(text, record), **record}, model
+
+
+def falling(steady: Callable[[int], float], updates: int) -> Callable[[int], float]:
+    """Warm-up, stable, decay: the rate as it is, and over the last `FALL` of the run in a line to a twentieth.
+
+    Until it falls it does not depend on the length of the run: one that is stopped can be ended early, or go on.
+    """
+    return lambda number: steady(number) * min(1.0, 0.05 + 0.95 * (updates - number) / (FALL * updates))
+
+
+def made_of(text: Text, record: dict[str, Any]) -> str:
+    """A hash of all that decides what a run gives, on one machine: text, tokenizer, model, plan, start."""
+    parts = [text.fingerprint, record["config"], record["plan"], record["start"], BATCH, CONTEXT, FALL]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def bits_of(model: Transformer, text: Text) -> float:
+    """Bits per byte of the held-out stories that are scored."""
+    scored = [story.document for story in text.held_out[:SCORED]]
+    batches = EvaluationBatches(encode_documents(text.tokenizer, scored), context=CONTEXT)
+    return evaluate(model, batches, sum(document.bytes for document in scored)).bits_per_byte
+
+
+def look(model: Transformer, text: Text) -> dict[str, Any]:
+    """Held-out bits per byte, and what becomes of the first sentences of held-out stories that it goes on with."""
+    wrote = list(write(model, text.tokenizer, [beginning(story) for story in text.held_out[:SCORED]]))
+    readings = [read(story) for story in wrote]
+    return {
+        "bits_per_byte": round(bits_of(model, text), 4),
+        "stories": len(wrote),
+        "whole": sum(reading.whole for reading in readings),
+        "kept": sum(reading.keeps for reading in readings),
+        "plots": len({reading.plot for reading in readings if reading.keeps}),
+        "samples": wrote[:8],
+    }
+
+
+def beginning(story: Story) -> str:
+    """The first sentence of a story, which ends at its first full stop."""
+    return story.text[: story.text.index(".") + 1]
+
+
+def write(model: Transformer, tokenizer: BytePairTokenizer, begun: list[str]) -> Iterator[str]:
+    """Each beginning with what the model writes after it, up to the end of its story or of its context."""
+    for at in range(0, len(begun), 100):
+        part = begun[at : at + 100]
+        prompts = [[tokenizer.separator, *tokenizer.encode(one)] for one in part]
+        room = CONTEXT - max(map(len, prompts))
+        new = complete(model, prompts, max_new_tokens=room, sampling=RULE, stop={tokenizer.separator}, seed=at)
+        yield from (one + tokenizer.decode(tokens) for one, tokens in zip(part, new, strict=True))
+
+
+def _parts(values: list[float], size: int) -> list[list[float]]:
+    return [values[at : at + size] for at in range(0, len(values), size)]
+
+
+def story(folder: Path) -> tuple[dict[str, Any], Transformer, BytePairTokenizer]:
+    """The record of all `RUNS`, and the model of the first with its tokenizer."""
+    text = Text()
+    done = [run(text, config, UPDATES, start, LOOKS, folder / f"{name}_{start}") for name, config, start in RUNS]
+    found = {"text": text.fingerprint, "train": TRAIN, "held_out": HELD_OUT, "runs": [record for record, _ in done]}
+    return found, done[0][1], text.tokenizer

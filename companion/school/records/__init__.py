@@ -1,0 +1,38 @@
+"""Runs that take longer than a lesson, as records: `python -m authoring.records` in the repository makes them again.
+
+story.json      the story model of lesson 14: its text, plan, curve, and what it wrote on the way
+story/          that model: safetensors in half precision, its configuration, its tokenizer
+law.json        trials that the scaling law of lesson 14 is held against
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from companion.data.tokenizer import BytePairTokenizer
+from companion.files.models import load_model
+from companion.ground.fields import shown
+from companion.transformer import Transformer
+
+NAMES = ("law", "story")
+
+
+def record(name: str) -> dict[str, Any]:
+    """What the record of that name holds. Raises `ValueError` for a name that there is not, naming those there are."""
+    if name not in NAMES:
+        raise ValueError(f"record {shown(name)}: expected one of {', '.join(NAMES)}")
+    text = resources.files(__name__).joinpath(f"{name}.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def story_model() -> tuple[Transformer, BytePairTokenizer]:
+    """The story model, computing in single precision, and its tokenizer."""
+    with resources.as_file(resources.files(__name__).joinpath("story")) as folder:
+        model = load_model(Path(folder), dtype=torch.float32)
+        return model.eval(), BytePairTokenizer.load(Path(folder) / "tokenizer.json")

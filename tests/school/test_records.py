@@ -1,0 +1,65 @@
+"""Records that ship are whole, small, and agree with what made them."""
+
+import json
+
+import pytest
+import torch
+
+from authoring.records import law, story
+from companion.config.model import ModelConfig
+from companion.data.stories import keeps, stories
+from companion.school.records import NAMES, record, story_model
+
+TEXT = story.Text()
+
+
+def test_a_name_that_is_no_record_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match="record 'other': expected one of law, story"):
+        record("other")
+
+
+def test_the_story_record_is_made_of_the_stories_that_the_package_tells():
+    found = record("story")
+    assert found["text"] == TEXT.fingerprint
+    assert (found["train"], found["held_out"]) == (len(TEXT.train), len(TEXT.held_out))
+    for run, (_, config, start) in zip(found["runs"], story.RUNS, strict=True):
+        assert run["made_of"] == story.made_of(TEXT, run)
+        assert ModelConfig.from_json(json.dumps(run["config"])) == config and run["start"] == start
+        assert len(run["loss"]) == -(-story.UPDATES // 20) and run["plan"]["updates"] == story.UPDATES
+        assert [look["update"] for look in run["looks"]] == list(story.LOOKS)
+
+
+def test_what_the_record_says_of_the_stories_in_it_is_what_reading_them_says():
+    for run in record("story")["runs"]:
+        for look in run["looks"]:
+            assert 0 <= look["kept"] <= look["whole"] <= look["stories"]
+            assert sum(map(keeps, look["samples"])) <= look["kept"]
+            assert len(look["samples"]) == 8
+
+
+def test_the_story_model_scores_as_in_its_record_and_fits_in_three_megabytes():
+    model, tokenizer = story_model()
+    assert tokenizer.to_json() == TEXT.tokenizer.to_json()
+    assert sum(p.numel() for p in model.parameters()) == record("story")["runs"][0]["weights"]
+    scored = story.bits_of(model, TEXT)
+    assert abs(scored - record("story")["runs"][0]["looks"][-1]["bits_per_byte"]) < 0.002  # half precision
+    folder = story.__file__.replace("authoring/records/story.py", "companion/school/records/story")
+    weights = (law.Path(folder) / "model.safetensors").stat().st_size
+    assert weights < 3e6 and model.embedding.weight.dtype == torch.float32
+
+
+def test_held_out_stories_are_told_to_nobody_before():
+    trained = {one.text for one in TEXT.train}
+    assert trained.isdisjoint(one.text for one in TEXT.held_out)
+    assert [one.text for one in TEXT.train[:5]] == [one.text for one in stories(5)]
+
+
+def test_the_law_record_holds_the_trials_that_its_command_makes():
+    found = record("law")
+    assert [(trial["width"], trial["start"]) for trial in found["advised"]] == [(24, 0), (24, 1), (24, 2)]
+    assert [(trial["width"], trial["rate"]) for trial in found["large"]] == [(208, 0.003), (208, 0.01)]
+    for trial in found["advised"] + found["large"]:
+        assert list(trial["scores"]) == [
+            str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
+        ]
+    assert NAMES == ("law", "story")
