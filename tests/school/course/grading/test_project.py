@@ -114,7 +114,7 @@ def test_the_races_of_a_class_become_a_table_and_a_bad_one_costs_its_owner_alone
     monkeypatch.setattr(project.race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 3.0)])
     monkeypatch.setattr(project.race, "_SECONDS", 0.0)
     hand_in(course, "ada", tokenizer=TOKENIZER, race=RACE)
-    hand_in(course, "bob", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "table[ids] ** 0"))
+    hand_in(course, "bob", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "(table[ids] ** 0)"))
     hand_in(course, "cyd", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "table[ids.roll(-1)]"))
     hand_in(course, "dan", tokenizer=TOKENIZER, race="import os\ndef race(text, seconds): os._exit(0)\n")
     late = RACE.replace("    return", "    import time; time.sleep(1.5)\n    return")
