@@ -99,7 +99,7 @@ def test_what_raises_is_said_with_its_line_the_first_fault_with_its_place_and_th
     report = examine_stage(ATTENTION, folder)
     attend, layer = by_part(report)["attend"], by_part(report)["Attention"]
     assert attend.told.endswith("in attention.py, line 12: scores = q @ k / math.sqrt(q.shape[-1])")
-    assert attend.place is not None and "(attention.py, line 12, attend)" in attend.place
+    assert attend.place is not None and "Look at attention.py, attend." in attend.place
     assert layer.place is None and f"  Attention: crashed\n    {layer.briefly}\n  Attention, grouped" in str(report)
     assert layer.briefly.startswith("it raised RuntimeError") and len(layer.told.splitlines()) > 2
 

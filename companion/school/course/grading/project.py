@@ -292,14 +292,21 @@ def _raced(worker: Worker, handed: Handed, case: Case) -> Raced:
     seconds = case.arguments[2]
     if run.stopped is not None or not run.outcomes.get(0):
         stopped = run.stopped
-        why = ": ".join(stopped.error) if stopped and stopped.error else "it did not come back, or ended its process"
-        return Raced(handed.student, None, 0.0, plain(why)[:200])
+        late = stopped is not None and stopped.result is Result.TIMEOUT
+        why = "it did not come back" if late else "it ended its process"
+        return Raced(handed.student, None, 0.0, _why(stopped.error if stopped else None) or why)
     outcome = run.outcomes[0][0]
     match outcome.value:
         case (float(bits), float(took)) if outcome.error is None and 0 < bits < 100:
             late = race.Result(handed.student, seconds / 60, bits, took, "", "").is_late
             return Raced(handed.student, bits, took, f"late: {took:.0f} seconds in place of {seconds:g}" * late)
-    return Raced(handed.student, None, 0.0, plain(": ".join(outcome.error or ("it", "gave no figure")))[:200])
+    return Raced(handed.student, None, 0.0, _why(outcome.error) or "it gave no figure")
+
+
+def _why(error: tuple[str, str] | None) -> str:
+    """What was raised: of the measure's own refusals (`score`) the sentence alone."""
+    kind, text = error or ("", "")
+    return plain(text if kind == "ValueError" else f"{kind}: {text}" if kind else "")[:200]
 
 
 def _race_program(sources: Mapping[str, str]) -> str:

@@ -114,7 +114,7 @@ def test_the_races_of_a_class_become_a_table_and_a_bad_one_costs_its_owner_alone
     monkeypatch.setattr(project.race, "yardsticks", lambda *_: [Yardstick("byte 5-gram model", 3.0)])
     monkeypatch.setattr(project.race, "_SECONDS", 0.0)
     hand_in(course, "ada", tokenizer=TOKENIZER, race=RACE)
-    hand_in(course, "bob", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "table[ids] ** 0"))
+    hand_in(course, "bob", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "(table[ids] ** 0)"))
     hand_in(course, "cyd", tokenizer=TOKENIZER, race=RACE.replace("table[ids]", "table[ids.roll(-1)]"))
     hand_in(course, "dan", tokenizer=TOKENIZER, race="import os\ndef race(text, seconds): os._exit(0)\n")
     late = RACE.replace("    return", "    import time; time.sleep(1.5)\n    return")
@@ -126,7 +126,8 @@ def test_the_races_of_a_class_become_a_table_and_a_bad_one_costs_its_owner_alone
     assert told["ada"][0] == "1" and told["bob"][0] == "2" and 0.5 < float(told["ada"][2]) < 2
     assert told["bob"][2] == "8.000" and told["byte 5-gram model"][0] == "" and rows.index(told["bob"]) == 4
     assert told["eve"][0] == "" and told["eve"][3].startswith("late: ")
-    assert "change with the tokens that come after" in told["cyd"][3] and "ended its process" in told["dan"][3]
+    assert told["cyd"][3].startswith("race: the logits of a token change with the tokens that come after")
+    assert told["dan"][3] == "it ended its process"
     write_board(rows, course / "marks")
     assert (course / "marks" / "board.csv").read_text().splitlines()[0] == "place,who,bits per byte,note"
 
