@@ -18,7 +18,6 @@ visits alone.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
@@ -65,7 +64,9 @@ class Formed(nn.Module):
         if layer is not None:
             _share_hooks(layer, self)
         self.out_features, self.in_features = weight.shape
-        self.of = (weight,)  # in a tuple it is no parameter of this module: programs would ask for what they do not read
+        self.of = (
+            weight,
+        )  # in a tuple it is no parameter of this module: programs would ask for what they do not read
         self.bias = None if layer is None else layer.bias
         self.product, self.place = product, place
 
@@ -243,7 +244,8 @@ def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: boo
 
     def of(part: nn.Module) -> nn.Module:
         if part not in made:
-            other = made[part] = copy.copy(part)
+            other = made[part] = part._replicate_for_data_parallel()  # what it is, with dictionaries of its own
+            other._parameters, other._buffers = part._parameters, part._buffers
             other._modules = {name: None if one is None else of(one) for name, one in part._modules.items()}
             other.training = False
             if quick and type(part) is nn.Dropout:  # in evaluation mode it does nothing

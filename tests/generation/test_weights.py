@@ -152,7 +152,9 @@ def test_auto_measures_a_step_of_every_stack():
 
 def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unchecked):
     model = model_of(PLAIN)
-    with pytest.raises(ValueError, match="weights='int3': expected one of fast, fp32, fp16, bf16, int8, int4, auto, or None"):
+    with pytest.raises(
+        ValueError, match="weights='int3': expected one of fast, fp32, fp16, bf16, int8, int4, auto, or None"
+    ):
         generate(model, [[1]], weights="int3")
     monkeypatch.setattr(forms, "possible", lambda form, device: form == "fp32")
     with pytest.raises(
