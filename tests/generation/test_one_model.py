@@ -1,5 +1,5 @@
-"""A form of weights is a form of a linear layer: the one model runs, with what is wrapped around its layers, and with the
-weights that it has when a generation begins."""
+"""A form of weights is a form of a linear layer: the one model runs, with what is wrapped around its layers, and with
+the weights that it has when a generation begins."""
 
 import copy
 import gc
@@ -60,8 +60,16 @@ def off(found, expected):
     return float((found - expected).square().mean().sqrt() / expected.std())
 
 
+def doubled(of):
+    def project(*given):
+        q, k, v = of(*given)
+        return 2 * q, k, v
+
+    return project
+
+
 EDITS = {
-    "the queries": (Attention, "project", lambda of: lambda *given: [(q * 2, k, v) for q, k, v in [of(*given)]][0]),
+    "the queries": (Attention, "project", doubled),
     "the heads": (Attention, "_merge", lambda of: staticmethod(lambda heads: -of(heads))),
     "the network": (FeedForward, "forward", lambda of: lambda self, x: of(self, x).flip(-1)),
     "the residual": (Block, "_out", lambda of: lambda self, x, *given: of(self, 0.5 * x, *given)),
@@ -306,7 +314,7 @@ def test_nor_after_any_number_of_changes(seed):
     model, looked = model_of(seed=seed), 0
     names = [name for name in WAYS if name not in ("load_state_dict", "load_state_dict, assign")]
     for _ in range(4):
-        for change in chance.sample([WAYS[name] for name in names], 2) + [chance.choice(list(KEEP.values()))]:
+        for change in [*chance.sample([WAYS[name] for name in names], 2), chance.choice(list(KEEP.values()))]:
             try:
                 change(model)
             except (RuntimeError, AttributeError, TypeError, IndexError, KeyError, ValueError):

@@ -1,6 +1,5 @@
-"""Weights in the form that decoding wants: the same function as closely as their bits allow, of the weights as they are."""
+"""Weights in the form that decoding wants: the same function as closely as their bits allow."""
 
-import gc
 import weakref
 
 import pytest
@@ -20,7 +19,6 @@ from companion.config.model import (
 from companion.generation import products
 from companion.generation import weights as forms
 from companion.generation.generate import complete, generate, generate_long
-from companion.generation.passes import decode, prefill
 from companion.generation.products import Made, Product, in_eight_bits, possible
 from companion.generation.sampling import Sampling
 from companion.generation.weights import FORMS, prepared, step_bytes
