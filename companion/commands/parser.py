@@ -78,7 +78,9 @@ class Parser(ArgumentParser):
 
     def add_weights(self, *, writes: bool = False) -> None:
         """`--weights`; of what writes a text also those that are no form of their own."""
-        help = "read the weights in this form, from a copy that is made first; auto: the fastest here of those that cost "
+        help = (
+            "read the weights in this form, from a copy that is made first; auto: the fastest here of those that cost "
+        )
         help += "less than 0.2 % in bits per byte"
         if writes:
             kind: Any = Literal["fast", "none", "fp32", "fp16", "bf16", "int8", "int4", "auto"] | None

@@ -15,7 +15,6 @@ from inspect import signature
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
 
 from companion.generation.constraints import Rules, Until
 from companion.generation.draft import Draft, Propose
@@ -73,10 +72,10 @@ def generate(
                      seconds to a minute: it pays for long continuations, or many, unless
                      `companion.generation.programs` keeps them.
     weights:         the form in which steps read the weights, `companion.generation.weights`: fp32, fp16, bf16, int8,
-                     int4, or auto, the fastest here. `"fast"`: the form of their own dtype, which computes the same up to
-                     rounding, where it pays: from a million weights and 16 steps on, for up to six tokens a step, on a
-                     processor that is quicker so. `None`: as they are. A form is of the weights that the model has when
-                     the second token is asked for. The prompts are read with the model itself.
+                     int4, or auto, the fastest here. `"fast"`: the form of their own dtype, which computes the same up
+                     to rounding, where it pays: from a million weights and 16 steps on, for up to six tokens a step, on
+                     a processor that is quicker so. `None`: as they are. A form is of the weights that the model has
+                     when the second token is asked for. The prompts are read with the model itself.
     draft:           who proposes tokens that the model judges several at a time: `"ngram"`, a smaller model of the same
                      vocabulary, or a `Draft`, which also says how many and counts how
                      many were accepted. The same text, or where a model draws proposals the same distribution.

@@ -35,8 +35,8 @@ products stay below 2^15, where processors without whole-number dot products wou
 
 
 class Product(nn.Module):
-    """x W^T with W (out, in) in one of the forms; x and the result have the stream's dtype. Of several W of one width it
-    makes their products side by side.
+    """x W^T with W (out, in) in one of the forms; x and the result have the stream's dtype. Of several W of one width
+    it makes their products side by side.
 
     packed: whether to take the kernel that packs W, for fp32 NumPy's, where there is one. `None`: where it computes
     rightly here, and for fp32 is the quicker one.

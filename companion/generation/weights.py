@@ -1,8 +1,9 @@
 """Weights in the form that decoding wants (lesson 10): a step of one row reads every weight once, so bytes are time.
 
 A form of weights is a form of a linear layer: a module with the interface of `nn.Linear` whose product runs otherwise
-(`companion.generation.products`). `prepared` puts one in the place of each linear layer of a decoder and leaves all else
-as it is: the same attention, network and blocks run, with whatever has been wrapped around a layer or hooked to it.
+(`companion.generation.products`). `prepared` puts one in the place of each linear layer of a decoder and leaves all
+else as it is: the same attention, network and blocks run, with whatever has been wrapped around a layer or hooked to
+it.
 
     fp32    the same numbers, laid out for one row, summed in another order
     fp16    half the bytes
@@ -18,7 +19,6 @@ visits alone.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
@@ -65,7 +65,9 @@ class Formed(nn.Module):
         if layer is not None:
             _share_hooks(layer, self)
         self.out_features, self.in_features = weight.shape
-        self.of = (weight,)  # in a tuple it is no parameter of this module: programs would ask for what they do not read
+        self.of = (
+            weight,
+        )  # in a tuple it is no parameter of this module: programs would ask for what they do not read
         self.bias = None if layer is None else layer.bias
         self.product, self.place = product, place
 
@@ -81,8 +83,8 @@ class Formed(nn.Module):
 
 
 class Together:
-    """One product for several layers that read the same x: the first to be asked for its part has it computed. A part is
-    given once; asked for it again, all is computed anew."""
+    """One product for several layers that read the same x: the first to be asked for its part has it computed. A part
+    is given once; asked for it again, all is computed anew."""
 
     def __init__(self, product: Product, widths: Sequence[int]) -> None:
         self.product, self.widths = product, list(widths)
@@ -138,8 +140,8 @@ def check_weights(model: Transformer, weights: str | None) -> None:
 
 
 def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool = False) -> Weights | None:
-    """What `"fast"` is for that many steps, each with so many tokens: the form of the weights' own dtype, which computes
-    the same up to rounding, where it pays; `None` where they stay as they are.
+    """What `"fast"` is for that many steps, each with so many tokens: the form of the weights' own dtype, which
+    computes the same up to rounding, where it pays; `None` where they stay as they are.
 
     It pays on a processor whose kernel for one row is the quicker one (measured once), from `PAYS_FROM_WEIGHTS` and
     `PAYS_FROM_STEPS` on, for a few tokens at a time, not compiled, and where the copy takes no more than a quarter of
@@ -243,7 +245,8 @@ def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: boo
 
     def of(part: nn.Module) -> nn.Module:
         if part not in made:
-            other = made[part] = copy.copy(part)
+            other = made[part] = part._replicate_for_data_parallel()  # what it is, with dictionaries of its own
+            other._parameters, other._buffers = part._parameters, part._buffers
             other._modules = {name: None if one is None else of(one) for name, one in part._modules.items()}
             other.training = False
             if quick and type(part) is nn.Dropout:  # in evaluation mode it does nothing

@@ -242,4 +242,6 @@ def test_a_layer_that_stands_in_two_places_is_saved_in_both(tmp_path):
     model.decoder.blocks[1].feed_forward = model.decoder.blocks[0].feed_forward
     save_model(tmp_path, model)
     tokens = torch.arange(9)[None]
-    assert torch.equal(load_model(tmp_path)(tokens).logits, model(tokens).logits)
+    again = load_model(tmp_path)
+    assert all(map(torch.equal, again.state_dict().values(), model.state_dict().values()))
+    torch.testing.assert_close(again(tokens).logits, model(tokens).logits)  # in other memory sums may round otherwise

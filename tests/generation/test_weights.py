@@ -1,6 +1,5 @@
-"""Weights in the form that decoding wants: the same function as closely as their bits allow, of the weights as they are."""
+"""Weights in the form that decoding wants: the same function as closely as their bits allow."""
 
-import gc
 import weakref
 
 import pytest
@@ -20,7 +19,6 @@ from companion.config.model import (
 from companion.generation import products
 from companion.generation import weights as forms
 from companion.generation.generate import complete, generate, generate_long
-from companion.generation.passes import decode, prefill
 from companion.generation.products import Made, Product, in_eight_bits, possible
 from companion.generation.sampling import Sampling
 from companion.generation.weights import FORMS, prepared, step_bytes
@@ -152,7 +150,9 @@ def test_auto_measures_a_step_of_every_stack():
 
 def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unchecked):
     model = model_of(PLAIN)
-    with pytest.raises(ValueError, match="weights='int3': expected one of fast, fp32, fp16, bf16, int8, int4, auto, or None"):
+    with pytest.raises(
+        ValueError, match="weights='int3': expected one of fast, fp32, fp16, bf16, int8, int4, auto, or None"
+    ):
         generate(model, [[1]], weights="int3")
     monkeypatch.setattr(forms, "possible", lambda form, device: form == "fp32")
     with pytest.raises(
