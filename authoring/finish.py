@@ -200,9 +200,11 @@ def _head(source: Source, counted: list[Part]) -> str:
     count = {2: "two", 3: "three", 4: "four"}.get(len(sittings), str(len(sittings)))
     rest = f", and {_rest(counted)} for the rest" if _rest(counted) else ""
     split = f": {count} sittings of {', '.join(sittings[:-1])} and {sittings[-1]}{rest}" if len(sittings) > 1 else ""
+    read = round(sum(part.reading for part in counted))
     return (
         f"**You will be able to** {able}\n\n"
-        f"**Reading time:** {lesson_minutes(counted)} minutes{split}. **You need:** {needs}"
+        f"**Time:** {lesson_minutes(counted)} minutes{split}; reading is {read} of them, figures, outputs and waiting"
+        f" the others. **You need:** {needs}"
     )
 
 
