@@ -5,7 +5,8 @@ prose is a link. So are the roles; head and counted minutes are put in as well.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place of the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
-    {page}`attend causal`                               these definitions of companion/page.py, folded; a line of its own
+    {page}`attend causal`                               these definitions of companion/page.py, folded
+    {out}`0.33 <trained>`                               what the cell of this name has printed (said.py)
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from nbformat import NotebookNode
 from authoring.markdown import headings, in_prose
 from authoring.minutes import Part, parts
 from authoring.question import SourceError
+from authoring.said import Said
 from authoring.source import Source, read_source
 from companion.school.build.sources import names, on_the_page
 from companion.school.build.stages import STAGES
@@ -43,6 +45,7 @@ class Finished:
     lines, tables:  as in `Source`.
     parts:          what is counted in each part.
     questions:      those that the lesson asks.
+    said:           what its text says of outputs.
     """
 
     source: Source
@@ -51,6 +54,7 @@ class Finished:
     tables: list[tuple[int, int]]
     parts: list[Part]
     questions: list[Question]
+    said: list[Said]
 
 
 def is_deeper(source: Path) -> bool:
@@ -84,7 +88,8 @@ def finish(path: Path) -> Finished:
     """The cells of a source's notebook. Raises `SourceError`, which says on which line, for what leads nowhere."""
     source = read_source(path)
     counted = parts(source)
-    resolve = _resolver(source)
+    said: list[Said] = []
+    resolve = _resolver(source, said)
     with_links = lesson_linker(path)
     cells = [NotebookNode(cell) for cell in source.cells]
     for index, cell in enumerate(cells):
@@ -108,7 +113,9 @@ def finish(path: Path) -> Finished:
         cell.metadata["tags"] = [way.TAG]
     whole = [ends[0], *cells, ends[1]]
     moved = [(number + 1, row) for number, row in source.tables]
-    return Finished(source, whole, [1, *source.lines, source.lines[-1] if cells else 1], moved, counted, questions)
+    return Finished(
+        source, whole, [1, *source.lines, source.lines[-1] if cells else 1], moved, counted, questions, said
+    )
 
 
 def _in_another_kernel(code: str) -> str:
@@ -196,9 +203,11 @@ def _head(source: Source, counted: list[Part]) -> str:
     count = {2: "two", 3: "three", 4: "four"}.get(len(sittings), str(len(sittings)))
     rest = f", and {_rest(counted)} for the rest" if _rest(counted) else ""
     split = f": {count} sittings of {', '.join(sittings[:-1])} and {sittings[-1]}{rest}" if len(sittings) > 1 else ""
+    read = round(sum(part.reading for part in counted))
     return (
         f"**You will be able to** {able}\n\n{_written_after(source.path)}"
-        f"**Reading time:** {lesson_minutes(counted)} minutes{split}. **You need:** {needs}"
+        f"**Time:** {lesson_minutes(counted)} minutes{split}; reading is {read} of them, figures, outputs and waiting"
+        f" the others. **You need:** {needs}"
     )
 
 
@@ -226,8 +235,9 @@ def _with_minutes(text: str, here: list[Part], source: Source) -> str:
     return "\n".join(rows)
 
 
-def _resolver(source: Source) -> Callable[[str, int], str]:
-    """What replaces the roles in a text that begins on a line of the source."""
+def _resolver(source: Source, said: list[Said]) -> Callable[[str, int], str]:
+    """What replaces the roles in a text that begins on a line of the source; what it says of outputs goes to `said`."""
+    names = {cell.metadata.get("name") for cell in source.cells if cell.cell_type == "code"}
 
     def resolve(text: str, line: int) -> str:
         def link(found: re.Match[str]) -> str:
@@ -239,7 +249,15 @@ def _resolver(source: Source) -> Callable[[str, int], str]:
                 return _deeper(source, words, target, where)
             if role == "page":
                 return _on_the_page(source, target, where)
-            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}}, {{deeper}} or {{page}}")
+            if role == "out":
+                if not words or target not in names:
+                    what = (
+                        f"{{out}}`{words or target}`: expected words and a cell's name, as in {{out}}`0.33 <trained>`"
+                    )
+                    raise SourceError(source.path, where, what)
+                said.append(Said(words, target, where))
+                return words
+            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}}, {{deeper}}, {{page}} or {{out}}")
 
         return _ROLE.sub(link, text)
 

@@ -45,7 +45,7 @@ def parts(lesson: Lesson, known: Known) -> Iterator[Fault]:
     paragraphs = [token.content for token in tokens if token.type == "inline"]
     if len(paragraphs) < 2 or not paragraphs[1].rstrip("*_ ").endswith("?"):
         yield fault(lesson, "the first paragraph under the title must be the lesson's question, ending in `?`", 2)
-    if "**Reading time:**" not in "\n".join(paragraphs):
+    if "**Time:**" not in "\n".join(paragraphs):
         yield fault(lesson, f"the line `{HEAD}` is missing under the lesson's question", 2)
     names = [part.title.split(":")[0].strip() for part in lesson.parts]
     wanted = [f"Sitting {number}" for number in range(1, len(lesson.sittings) + 1)]
@@ -83,13 +83,14 @@ def _first_paragraph(text: str, part: Part) -> str:
 
 
 def minutes(lesson: Lesson, known: Known) -> Iterator[Fault]:
-    """At most 60 counted minutes a lesson, and 20 a sitting."""
-    if lesson.minutes > LONGEST_LESSON:
+    """At most 60 minutes of reading a lesson, and 20 a sitting; figures, outputs and waiting come with them."""
+    reading = round(sum(part.reading for part in lesson.parts))
+    if reading > LONGEST_LESSON:
         counted = "; ".join(f"{part.title}: {part}" for part in lesson.parts)
-        yield fault(lesson, f"a lesson of {lesson.minutes} minutes; at most {LONGEST_LESSON}. {counted}", TITLE)
+        yield fault(lesson, f"a lesson of {reading} minutes of reading; at most {LONGEST_LESSON}. {counted}", TITLE)
     for part in lesson.sittings:
-        if part.minutes > LONGEST_SITTING:
-            what = f"{part.title!r} takes {part}; at most {LONGEST_SITTING} minutes"
+        if round(part.reading) > LONGEST_SITTING:
+            what = f"{part.title!r} takes {part}; at most {LONGEST_SITTING} minutes of reading"
             yield fault(lesson, what, *_place(lesson, part))
 
 

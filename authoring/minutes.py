@@ -1,11 +1,14 @@
 """How long a lesson takes, counted: nobody types minutes.
 
-Words that are seen / 100 + lines of code that are seen / 10 + display equations / 2 + questions. Not counted: what is
-folded, what is printed, and what the builder writes itself.
+Reading is words that are seen / 100 + lines of code that are seen / 10 + display equations / 2 + questions. With it
+come a minute for a figure and two for one that moves, a quarter for a cell that prints, and the seconds that a cell
+says it needs (`:seconds: 40`): so long took ten lessons that were read with a pencil and a watch, to three minutes.
+Reading is limited; what a reader is told is the whole. Not counted: checks, and what the builder writes itself.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +19,12 @@ from authoring.markdown import DISPLAY, count_words, headings, without_code
 from authoring.source import FOLDED, Source
 
 WORDS, LINES, EQUATIONS = 100, 10, 2
+FIGURE, MOVING, PRINTED = 1, 2, 0.25
 LONGEST_LESSON, LONGEST_SITTING = 60, 20
+"""Minutes of reading."""
+_MOVES, _DRAWS, _PRINTS = (
+    re.compile(rf"(?<![\w.]){what}\(") for what in (r"live\.\w+", r"figures\.show", r"(?:print|show)")
+)
 
 
 @dataclass
@@ -25,6 +33,9 @@ class Part:
 
     index, line:  where its heading stands: the cell, and the line of the cell, from 0.
     asked:        the numbers of its questions: "2.a".
+    figures:      those that stand still; moving: those with a handle.
+    printing:     cells that print, but checks.
+    seconds:      that its cells say they need.
     """
 
     title: str
@@ -34,10 +45,19 @@ class Part:
     code_lines: int = 0
     equations: int = 0
     asked: list[str] = field(default_factory=list)
+    figures: int = 0
+    moving: int = 0
+    printing: int = 0
+    seconds: int = 0
+
+    @property
+    def reading(self) -> float:
+        return self.words / WORDS + self.code_lines / LINES + self.equations / EQUATIONS + len(self.asked)
 
     @property
     def exact(self) -> float:
-        return self.words / WORDS + self.code_lines / LINES + self.equations / EQUATIONS + len(self.asked)
+        shown = FIGURE * self.figures + MOVING * self.moving + PRINTED * self.printing
+        return self.reading + shown + self.seconds / 60
 
     @property
     def minutes(self) -> int:
@@ -50,7 +70,8 @@ class Part:
     def __str__(self) -> str:
         return (
             f"{self.minutes} minutes: {self.words} words, {self.code_lines} lines of code, "
-            f"{self.equations} equations, {len(self.asked)} questions"
+            f"{self.equations} equations, {len(self.asked)} questions: {self.reading:.0f} of reading; "
+            f"{self.figures + self.moving} figures, {self.printing} cells that print, {self.seconds} seconds of waiting"
         )
 
 
@@ -65,8 +86,7 @@ def parts(source: Source) -> list[Part]:
         if index in source.questions:
             _at(found, index, 0).asked.append(source.questions[index].question.id)
         elif cell.cell_type == "code":
-            if FOLDED not in cell.metadata.get("tags", []):
-                _at(found, index, 0).code_lines += sum(1 for line in cell.source.split("\n") if line.strip())
+            _count_code(cell, _at(found, index, 0))
         else:
             _count(cell, index, found, listed or "\0")
     return found
@@ -75,6 +95,17 @@ def parts(source: Source) -> list[Part]:
 def _at(found: Sequence[Part], index: int, line: int) -> Part:
     above = [part for part in found if (part.index, part.line) <= (index, line)]
     return above[-1] if above else found[0]
+
+
+def _count_code(cell: NotebookNode, part: Part) -> None:
+    part.seconds += int(cell.metadata.get("seconds", 0))
+    if FOLDED not in cell.metadata.get("tags", []):
+        part.code_lines += sum(1 for line in cell.source.split("\n") if line.strip())
+    if cell.source.startswith("# checks"):
+        return
+    part.moving += bool(_MOVES.search(cell.source))
+    part.figures += bool(_DRAWS.search(cell.source))
+    part.printing += bool(_PRINTS.search(cell.source))
 
 
 def _count(cell: NotebookNode, index: int, found: Sequence[Part], generated: str) -> None:

@@ -76,6 +76,8 @@ def _kept(metadata: Mapping[str, Any]) -> NotebookNode:
     kept = NotebookNode({key: value for key, value in metadata.items() if key in ("tags", "name")})
     if FOLDED in kept.get("tags", []):
         kept["jupyter"] = NotebookNode(source_hidden=True)
+    if "seconds" in metadata:
+        kept["seconds"] = int(metadata["seconds"])
     if "claims" in metadata:
         kept["claims"] = re.findall(r"[^\s,]+", str(metadata["claims"]))
     return kept

@@ -160,10 +160,12 @@ LISTS = (
         ("```{question} far", "```{note} far", "{note}: expected a {code-cell} or a {question}"),
         ("(coins)=", "(coins)=\n\n(coins)=", "a second target (coins)="),
         ("{ref}`coins`", "{ref}`dice`", "{ref}`dice`: there is no target (dice)=; there are: coins"),
-        ("{ref}`coins`", "{page}`attend dice`", "{page}`attend dice`: dice: expected a definition of companion/page.py"),
+        ("{ref}`coins`", "{page}`attend dice`", "`attend dice`: dice: expected a definition of companion/page.py"),
         ("<02#cross>", "<02#gone>", "there is no deeper section 02#gone; there are: 02#cross"),
         ("<02#cross>", "<07#cross>", "there is no deeper section 07#cross; there are: none"),
-        ("{deeper}`", "{depper}`", "{depper}: expected {ref}, {deeper} or {page}"),
+        ("{deeper}`", "{depper}`", "{depper}: expected {ref}, {deeper}, {page} or {out}"),
+        ("It is 14.", "It is {out}`14 <equal>`.", "{out}`14`: expected words and a cell's name"),
+        ("It is 14.", "It is {out}`14`.", "{out}`14`: expected words and a cell's name"),
         ("able: say how a sum of coin flips grows.\n", "", "`able:` is missing in the front matter"),
     ],
 )
@@ -196,9 +198,9 @@ TWO_MEANINGS = {"v": {2: "the mean square", 5: "a velocity"}}
     [
         (
             "It is 14.", "It is 14. " + "word " * 5000, {},
-            r"line 9: a lesson of 6\d minutes; at most 60\. .*Sitting 2: What if .* 5\d minutes: 5\d\d\d words",
+            r"line 9: a lesson of 6\d minutes of reading; at most 60\. .*Sitting 2: .* 5\d minutes: 5\d\d\d words",
         ),
-        ("It is 14.", "It is 14. " + "word " * 1500, {}, r"line 80: 'Sitting 2: .*' takes 2\d minutes.*; at most 20"),
+        ("It is 14.", "It is 14. " + "word " * 1500, {}, r"line 80: 'Sitting 2: .*' takes 2\d minutes.*; at most 20 "),
         ("", "", TWO_MEANINGS, r"line 28: \$v\$ has a second meaning .* lesson 02: the mean square; lesson 05: a vel"),
     ],
 )  # fmt: skip
@@ -217,8 +219,35 @@ def test_nothing_at_all_is_built_where_one_lesson_is_refused(small, monkeypatch,
     monkeypatch.setattr(build, "lessons", lambda: [lesson])
     monkeypatch.setattr(build, "QUESTIONS", lesson.source.with_name("questions.json"))
     assert build.main([]) == 1
-    assert re.search(r"(?s)a lesson of 6\d minutes.*\nnothing was built\n$", capsys.readouterr().out)
+    assert re.search(r"(?s)a lesson of 6\d minutes of reading.*\nnothing was built\n$", capsys.readouterr().out)
     assert not build.QUESTIONS.exists() and not lesson.notebook.exists()
+
+
+@pytest.mark.parametrize(
+    "where, words, shown",
+    [
+        ("It is 14.", "14", "14.0"),
+        ("It is 14.", "mean square", "mean square 14.0"),
+        ("It is 14.", "0.33", "a loss of 0.331"),
+        ("It is 14.", "33 %", "a share of 0.331"),
+        ("It is 14.", "1,024", "from 16 to 1024"),
+        ("It is 14.", "−0.5", "-0.52 and 0.52"),
+        ("= 5 | 4 + 1.", "3 of 4", "right: 3 of 4"),
+    ],
+)
+def test_what_text_says_of_an_output_must_stand_in_it(small, where, words, shown):
+    code = 'print("mean square", sum(a * a for a in steps))'
+    role = f"{where} {{out}}`{words} <unequal>`"
+
+    def told(output):
+        lesson = small(where, role, built=False)
+        lesson.source.write_text(lesson.source.read_text("utf-8").replace(code, f"print({output!r})"), "utf-8")
+        build.build(lesson)
+        return lesson
+
+    assert texts(told(shown)) == []
+    with pytest.raises(build.BuildError, match=rf"source line \d+: the text says '{words}', and the cell 'unequal'"):
+        told("1 of 7, 0.5 and 0.34")
 
 
 SLIDER = '<label>d_k <input type="range" min="1" max="64"></label>'
@@ -255,17 +284,23 @@ def test_minutes_are_counted(small):
     lesson = small(built=False)
     first, *_ = lesson.sittings
     assert (first.code_lines, first.equations, first.asked) == (6, 1, ["2.a", "2.b", "2.c"])
-    assert first.exact == pytest.approx(first.words / 100 + 6 / 10 + 1 / 2 + 3)
+    assert first.reading == pytest.approx(first.words / 100 + 6 / 10 + 1 / 2 + 3)
+    assert first.printing == 1 and first.exact == pytest.approx(first.reading + 1 / 4)  # no checks
+    waits = FOLDED.replace(":tags", ":seconds: 90\n:tags") % "# draws a\nlive.home()"
+    still = FOLDED % "# draws b\nfigures.show(1)\nprint(1)"
+    shown = small("\nIt is 14.\n", waits + still, built=False).sittings[1]
+    more = shown.exact - lesson.sittings[1].exact
+    assert more == pytest.approx(2 + 1 + 1 / 4 + 90 / 60 + (shown.words - lesson.sittings[1].words) / 100)
     longer = small("It is 14.", "It is 14. " + "word " * 300, built=False)
     assert longer.sittings[1].words == lesson.sittings[1].words + 300
     [head] = re.findall(
-        r"\*\*Reading time:\*\* (\d+) minutes: two sittings of (\d+) and (\d+)\. ", lesson.cells[1].source
+        r"\*\*Time:\*\* (\d+) minutes: two sittings of (\d+) and (\d+); reading is \d+ ", lesson.cells[1].source
     )
     total, *named = map(int, head)
     assert total == sum(named) == lesson.minutes and named == [part.minutes for part in lesson.sittings]
     summed = small("The next lesson, and", "word " * 150, built=False)
     assert (
-        f"{total + 2} minutes: two sittings of {named[0]} and {named[1]}, and 2 for the rest. "
+        f"{total + 2} minutes: two sittings of {named[0]} and {named[1]}, and 2 for the rest; reading is "
         in summed.cells[1].source
     )
     assert f"*{first.minutes} minutes*" in lesson.cells[1].source

@@ -28,7 +28,7 @@ def read_off(fig: Figure) -> list[tuple[str, Numbers]]:
 
 def _of_axes(ax: Axes) -> Iterator[tuple[str, Numbers]]:
     title, x = ax.get_title().replace("\n", " "), ax.get_xlabel() or "x"
-    lines = [line for line in ax.get_lines() if line.get_visible() and len(_points(line)[0]) > 1]
+    lines = [line for line in ax.get_lines() if line.get_visible() and _is_data(line, ax) and len(_points(line)[0]) > 1]
     named = [line for line in lines if not str(line.get_label()).startswith("_")] or lines[:1]
     groups: list[list[Line2D]] = []
     for line in named:
@@ -46,6 +46,11 @@ def _of_axes(ax: Axes) -> Iterator[tuple[str, Numbers]]:
         cells: np.ndarray = np.ma.filled(np.ma.asarray(image.get_array(), dtype=float), np.nan)
         if cells.ndim == 2 and max(cells.shape) <= MOST_CELLS:
             yield title, _map(ax, cells)
+
+
+def _is_data(line: Line2D, ax: Axes) -> bool:
+    """Not a line across the picture, as `axhline` draws one: half of its coordinates are shares of the picture."""
+    return all(line.get_transform().contains_branch_seperately(ax.transData))
 
 
 def _points(line: Line2D) -> tuple[np.ndarray, np.ndarray]:
@@ -71,7 +76,7 @@ def _name(line: Line2D, ax: Axes) -> str:
 
 def _bars(ax: Axes, bars: BarContainer) -> Numbers:
     upright = bars.orientation != "horizontal"
-    axis, letter = (ax.xaxis, ax.get_ylabel()) if upright else (ax.yaxis, ax.get_xlabel())
+    axis, letter = (ax.xaxis, _shared_label(ax)) if upright else (ax.yaxis, ax.get_xlabel())
     centers = [bar.get_x() + bar.get_width() / 2 if upright else bar.get_y() + bar.get_height() / 2 for bar in bars]
     ticks: dict[float, str] = {
         round(float(place), 6): label.get_text()
@@ -84,6 +89,12 @@ def _bars(ax: Axes, bars: BarContainer) -> Numbers:
         axis.get_label_text() or "bar": names,
         (letter or "height") if label.startswith("_") else label: _column(heights),
     }
+
+
+def _shared_label(ax: Axes) -> str:
+    """What stands at the vertical axis, if need be of the panel that shares it and names it once."""
+    together = ax.get_shared_y_axes().get_siblings(ax)
+    return next(filter(None, [ax.get_ylabel(), *(other.get_ylabel() for other in together)]), "")
 
 
 def _map(ax: Axes, cells: np.ndarray) -> Numbers:

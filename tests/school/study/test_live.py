@@ -21,7 +21,7 @@ from companion.data.tokenizer import BytePairTokenizer
 from companion.families.registry import preset
 from companion.school.study import figures, live, micro_example
 from companion.school.study.live import moving
-from companion.school.study.live.walk import next_word
+from companion.school.study.live.walk import follow
 
 TOKENIZER = BytePairTokenizer.train(["the cat sat on the mat"], 300)
 BYTES = BytePairTokenizer.train(["a"], 257)
@@ -113,8 +113,16 @@ def test_data_are_rounded_to_what_every_machine_computes_alike(shown):
 
 def test_the_walk_shows_what_the_model_of_the_lesson_says():
     w = {name: part.numpy() for name, part in micro_example.one_network()._asdict().items()}
-    p = next_word(w, [1, 5, 9], micro_example.EPS)
+    state, weights, p = follow(w, [1, 5, 9], micro_example.EPS)
     assert round(float(p[7]), 4) == 0.3379 and p.argmax() == 7
+    assert weights[0, 2].round(4).tolist() == [0.2172, 0.1226, 0.6602] and weights[:, 0].tolist() == [[1, 0, 0]] * 2
+    assert state[2].round(4).tolist() == [1.4104, 0.1747, -1.2396, 0.666]
+
+
+def test_moments_of_a_training_get_a_handle_over_them(shown):
+    moments = {"0": micro_example.one_network()._asdict(), "600": micro_example.trained()._asdict()}
+    live.walk(moments, vocabulary=micro_example.VOCABULARY, start=("the", "boss", "is"), film="update")
+    assert data(shown[0])["film"] == "update" and [one["name"] for one in data(shown[0])["models"]] == ["0", "600"]
 
 
 def test_the_merges_travel_with_the_figure_in_their_order(shown):

@@ -46,9 +46,23 @@ def test_a_long_curve_is_thinned_out_and_keeps_its_ends(drawn):
 def test_bars_have_their_names(drawn):
     fig, ax = drawn
     ax.bar(range(3), [0.5, 0.25, 0.25])
+    ax.axhline(0)  # across the picture, from share 0 to share 1 of its width
     ax.set_xticks(range(3), ["cat", "slept", "it"])
     ax.set(xlabel="key", ylabel="weight")
     assert read_off(fig) == [("", {"key": ["cat", "slept", "it"], "weight": [0.5, 0.25, 0.25]})]
+
+
+def test_bars_of_a_panel_that_shares_its_axis_have_the_name_that_stands_once():
+    fig, (left, right) = figures.subplots(1, 2, sharey=True)
+    for ax, height in ((left, 1.5), (right, 2.5)):
+        ax.bar(["a"], [height])
+        ax.set(xlabel="expert")
+    left.set_ylabel("score")
+    assert [columns for _, columns in read_off(fig)] == [
+        {"expert": ["a"], "score": [1.5]},
+        {"expert": ["a"], "score": [2.5]},
+    ]
+    plt.close(fig)
 
 
 def test_a_map_has_its_rows_and_says_what_is_masked(drawn):

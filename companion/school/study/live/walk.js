@@ -24,7 +24,8 @@
   at.forEach((id, i) => kit.handle(`word ${i}`, V.slice(1), V[id], String, (word) => { at[i] = V.indexOf(word); show(); }));
   kit.nextRow();
   kit.handle("the state, after", STATIONS.map((_, i) => i), 0, (i) => `${i + 1}: ${STATIONS[i]}`, (i) => { station = i; show(); });
-  if (names.length > 1) kit.choice("weights:", names, model, (m) => { model = m; show(); });
+  if (data.film) kit.handle(data.film, names.map((_, m) => m), model, (m) => names[m], (m) => { model = m; show(); });
+  else if (names.length > 1) kit.choice("weights:", names, model, (m) => { model = m; show(); });
   const draw = kit.picture(760, 276), title = (x, text) => kit.svg(draw, "text", { x, y: 16, class: "strong" }, text);
   const Y0 = (i) => 62 + i * 64, CW = 54;
   title(0, "the state");

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 
 from companion.school.study import figures
 from companion.school.study.live import moving
@@ -21,6 +22,7 @@ def walk(
     vocabulary: Sequence[str],
     start: Sequence[str],
     eps: float = 1e-6,
+    film: str = "",
     caption: str = "",
 ) -> None:
     """Three words on their way through a model of one block: the state, who looks at whom, and the next word.
@@ -30,6 +32,7 @@ def walk(
     vocabulary   the words, (vocab,); the first one is the filler, and is not offered
     start        the three words that stand there at first
     eps          what the norms add inside their square root
+    film         if the models are moments of one training: what their names count, "update", for a handle over them
     caption      the sentence under the figure, with its number
 
     Raises ValueError for a model without one of the matrices or of another shape, and for a start of other words.
@@ -51,17 +54,13 @@ def walk(
     if not checked:
         raise ValueError("models: expected at least one, got none")
     ids = [words.index(word) for word in start]
-    p = {name: next_word(arrays, ids, eps) for name, arrays in checked.items()}
-    shown = list(p.values())[-1]
+    last = follow(list(checked.values())[-1], ids, eps)
+    p = {name: follow(arrays, ids, eps)[2] for name, arrays in checked.items()}
     packed = [{"name": name, **arrays} for name, arrays in checked.items()]
-    fig, ax = figures.subplots(width=7.6, height=2.6)
-    bars = ax.bar(words, shown, color=figures.PALETTE["blue"], width=0.65)
-    ax.bar_label(bars, [f"{chance:.2f}" for chance in shown], padding=2)
-    ax.set(xlabel=f"next word after “{' '.join(start)}”", ylabel="chance", ylim=(0, 1.2 * float(shown.max())))
-    ax.grid(False)
+    fig = _still(*last, words, list(start))
     moving.show(
         "walk",
-        {"models": packed, "vocabulary": words, "start": list(start), "eps": eps},
+        {"models": packed, "vocabulary": words, "start": list(start), "eps": eps, "film": film},
         fig,
         alt="Three words and the four numbers of each, which change from station to station; lines from each word to "
         "those it looks at, thicker for more weight; and bars for the chance of every next word. All of it follows the "
@@ -71,8 +70,35 @@ def walk(
     )
 
 
-def next_word(model: Mapping[str, np.ndarray], ids: Sequence[int], eps: float) -> np.ndarray:
-    """The chance of every word to come next, (vocab,), computed as the figure's script computes it."""
+def _still(state: np.ndarray, weights: np.ndarray, p: np.ndarray, words: list[str], start: list[str]) -> Figure:
+    """The end of the walk: the state, lines from each word to those it looks at, and the next word."""
+    fig, (left, *heads, right) = figures.subplots(1, 4, width=8.4, height=2.6, width_ratios=[2, 1, 1, 2])
+    for ax, title in ((left, "the state, at the end"), (heads[0], "head 0"), (heads[1], "head 1")):
+        ax.set(title=title, xlim=(-0.2, 1.5), ylim=(len(start) - 0.5, -0.6))
+        ax.axis("off")
+    for i, word in enumerate(start):
+        left.text(-0.2, i, word, va="center", weight="bold" if i == len(start) - 1 else "normal")
+        left.text(1.6, i, "  ".join(f"{number:5.2f}" for number in state[i]), va="center", ha="right", fontsize=10)
+    for ax, head in zip(heads, weights, strict=True):
+        for i in range(len(start)):
+            own = i == len(start) - 1
+            for j in range(i + 1):
+                color = figures.PALETTE["blue"] if own else "0.6"
+                ax.plot([0, 0.85], [i, j], color=color, linewidth=0.3 + 6 * head[i, j], marker="", linestyle="-")
+        for j, weight in enumerate(head[-1]):
+            ax.text(1.0, j, f"{weight:.2f}", va="center", fontsize=10)
+    right.bar(words, p, color=figures.PALETTE["blue"], width=0.65)
+    right.set(title="the next word", xlabel="word", ylabel="chance")
+    right.tick_params(axis="x", labelrotation=90)
+    right.grid(False)
+    return fig
+
+
+def follow(
+    model: Mapping[str, np.ndarray], ids: Sequence[int], eps: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What the figure's script computes: the state at the end (token, 4), the weights of the heads (2, token, token),
+    and the chance of every word to come next, (vocab,)."""
     X = model["E"][list(ids)] * 2
     where = np.arange(len(ids))
     cos, sin = np.cos(where), np.sin(where)
@@ -83,10 +109,12 @@ def next_word(model: Mapping[str, np.ndarray], ids: Sequence[int], eps: float) -
     def size(x: np.ndarray, gain: np.ndarray) -> np.ndarray:
         return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + eps) * gain
 
-    heads = []
-    for q, k, v in zip(model["Wq"], model["Wk"], model["Wv"], strict=True):
+    weights = np.zeros((2, len(ids), len(ids)))
+    for h, (q, k) in enumerate(zip(model["Wq"], model["Wk"], strict=True)):
         scores = turn(X @ q) @ turn(X @ k).T / math.sqrt(2)
-        heads.append(np.stack([softmax(scores[i, : i + 1]) @ (X @ v)[: i + 1] for i in where]))
-    Y = size(X + np.concatenate(heads, axis=1) @ model["Wo"], model["g1"])
+        for i in where:
+            weights[h, i, : i + 1] = softmax(scores[i, : i + 1])
+    heads = weights @ (X @ model["Wv"])
+    Y = size(X + np.concatenate(list(heads), axis=1) @ model["Wo"], model["g1"])
     end = size(Y + np.maximum(Y @ model["W1"], 0) @ model["W2"], model["g2"])
-    return softmax(model["E"] @ end[-1])
+    return end, weights, softmax(model["E"] @ end[-1])
