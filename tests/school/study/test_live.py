@@ -318,6 +318,10 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
             "start, who: expected .* the index of a word, got 0 and 3",
         ),
         (lambda: live.filler([[0] * 3] * 3, [[1, 2]] * 2, words=["a", "b"]), r"got \(3, 3\) and \(2, 2\) for 2"),
+        (
+            lambda: live.filler([[0] * 3] * 3, [[1, 2]] * 3, words=["a", "b"], start=4),
+            r"start: expected one of .*, got 4",
+        ),
         (lambda: live.filler([[0] * 3] * 3, [[1, -2]] * 3, words=["a", "b"]), "from 0 upwards"),
         (
             lambda: live.filler([[0] * 3] * 3, [[1, 2]] * 3, words=["a", "b"], counts=[1, 2]),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
 
 from companion.school.study import figures
 from companion.school.study.live import moving
@@ -50,15 +51,11 @@ def writing(
         raise ValueError("own: expected no weight above the diagonal: a slot cannot look at what is not yet written")
     says = [vocabulary[at] for at in tables[2].argmax(axis=1)]
     inputs = [start, *says[:-1]]
-    fig, ax = figures.subplots(width=4.6, height=3.0)
-    asks = [f"{reads}→{word}" for reads, word in zip(inputs, says, strict=True)]
-    figures.attention_map(ax, torch.tensor(tables[1]), queries=asks, keys=list(source))
-    ax.set(ylabel="reads → says", xlabel="looks at, in the source")
     moving.show(
         "writing",
         {"source": list(source), "inputs": inputs, "words": list(vocabulary)}
         | dict(zip(("own", "cross", "chances"), tables, strict=True)),
-        fig,
+        _looks_at(tables[1], list(source), inputs, says),
         alt="Words of a source, words that are written, and a bar for each word that may come next. Step by step the "
         "newest word looks at what is written, then at the source, and the likeliest next word is written under it.",
         caption=caption,
@@ -67,11 +64,33 @@ def writing(
     )
 
 
+def _looks_at(cross: np.ndarray, source: list[str], inputs: list[str], says: list[str]) -> Figure:
+    """The still picture: a line from each slot, below, to each source word, above; the thicker, the more it takes."""
+    fig, ax = figures.subplots(width=5.0, height=2.2)
+    above, below = (np.linspace(0, 1, len(words) + 2)[1:-1] for words in (source, says))
+    middle = {"ha": "center", "zorder": 3, "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
+    for x, word in zip(above, source, strict=True):
+        ax.text(x, 1, word, va="bottom", **middle)
+    for x, reads, word, weights in zip(below, inputs, says, cross, strict=True):
+        ax.text(x, 0, f"{reads} →\n{word}", va="top", **middle)
+        for there, weight in zip(above, weights, strict=True):
+            if weight > 0.02:
+                line = {"linewidth": 7 * weight, "color": figures.PALETTE["red"]}
+                ax.plot([x, there], [0, 1], marker="", linestyle="-", **line)
+    ax.text(0, 1, "source", ha="left", va="bottom")
+    ax.text(0, 0, "reads →\nsays", ha="left", va="top")
+    ax.set(xlim=(0, 1), ylim=(-0.35, 1.15))
+    ax.axis("off")
+    return fig
+
+
 def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, caption: str = "") -> None:
     """Which targets each slot of a decoder has seen, for three masks and three shifts, and how low its loss can get.
 
     Two texts: dice with as many sides as there are tokens, and a text in which a token is followed by its own
     successor with a certain chance, and is drawn evenly otherwise.
+
+    Above each table of the still picture stand the lowest mean losses, on dice and on the other text.
 
     slots    of the decoder, four to eight
     tokens   there are, at least two
@@ -86,7 +105,7 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
     tables = [[sees(slots, shift, mask) for mask in MASKS.values()] for shift in SHIFTS.values()]
     chances = {f"dice with {tokens} sides": 0.0, f"{follows:.0%} habit".replace("%", " %"): follows}
     losses = [[[lowest(table, tokens, chance) for table in row] for row in tables] for chance in chances.values()]
-    fig, axes = figures.subplots(3, 3, width=5.6, height=5.4, sharex=True, sharey=True)
+    fig, axes = figures.subplots(3, 3, width=4.8, height=5.0, sharex=True, sharey=True)
     # a fainter grey becomes white in the few colours of a still picture
     colors = ListedColormap(["#C8C8C8", figures.PALETTE["blue"], figures.PALETTE["red"]])
     row, target = np.indices((slots, slots))
@@ -97,8 +116,9 @@ def mask_and_shift(slots: int = 6, *, tokens: int = 16, follows: float = 0.75, c
             ax.imshow(np.where(seen, np.where(target >= row, 2, 1), 0), cmap=colors, vmin=0, vmax=2)
             for at, k in np.argwhere(seen & (target >= row)):
                 ax.text(k, at, "!", ha="center", va="center", color="white", fontsize=9, fontweight="bold")
-            ax.set(xticks=range(slots), yticks=range(slots), xlabel="target", ylabel=f"{shift}\nslot")
-            ax.set_title(mask if i == 0 else "")
+            ax.set(xticks=(0, slots - 1), yticks=(0, slots - 1), xlabel="target", ylabel=f"{shift}\nslot")
+            least = " | ".join(f"{np.mean(loss[i][j]):.2f}" for loss in losses)
+            ax.set_title(f"{mask}\n{least}" if i == 0 else least)
             ax.grid(False)
             ax.label_outer()
     moving.show(

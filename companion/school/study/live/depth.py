@@ -48,7 +48,10 @@ def home(
     fig, axes = figures.subplots(1, 2, width=7.6, height=2.6)
     for ax, (name, heights), color in zip(axes, on_the_way.items(), ("red", "green"), strict=True):
         ax.bar(passed, heights, color=figures.PALETTE[color], width=0.7)
-        ax.set(xlabel="writes below", ylabel="size of the gradient", title=name, ylim=(0, 1.05), xticks=passed)
+        ticks = passed[:: max(1, start // 8)]
+        ax.set(xlabel="writes below", ylabel="size of the gradient", title=name, ylim=(0, 1.05), xticks=ticks)
+        share = f"home: {heights[0]:.3f}" if heights[0] >= 0.001 else f"home: 1 of {1 / heights[0]:,.0f}"
+        ax.text(0.03, 0.9, share, transform=ax.transAxes)
         ax.grid(False)
     every = np.array(counts)
     moving.show(

@@ -68,6 +68,7 @@ def filler(
     *,
     words: Sequence[str],
     counts: Sequence[int] = (0, 1, 2, 3, 5, 8, 12, 20, 40),
+    start: int = 0,
     caption: str = "",
 ) -> None:
     """The outputs of a few real words, with filler behind them: hidden as keys, hidden as queries, or not hidden.
@@ -77,9 +78,11 @@ def filler(
     values    two components for each word, and for a filler token as the last, from 0 upwards, (word + 1, 2)
     words     two to four
     counts    how many filler tokens the handle offers, rising from 0
+    start     how many there are at first, one of `counts`
     caption   the sentence under the figure, with its number
 
-    Raises ValueError if the shapes do not fit the words, a value is negative, or the counts do not rise from 0.
+    Raises ValueError if the shapes do not fit the words, a value is negative, the counts do not rise from 0, or `start`
+    is not one of them.
     """
     table, points = (np.asarray(x, dtype=float) for x in (scores, values))
     n = len(words)
@@ -89,6 +92,8 @@ def filler(
     offered = list(counts)
     if offered[:1] != [0] or any(a >= b for a, b in pairwise(offered)):
         raise ValueError(f"counts: expected numbers that rise from 0, got {offered}")
+    if start not in offered:
+        raise ValueError(f"start: expected one of {offered}, got {start}")
 
     def shares(count: int) -> np.ndarray:
         """The weight of all filler together, for each word."""
@@ -97,16 +102,23 @@ def filler(
 
     weights = np.array([softmax(row[:n]) for row in table[:n]])
     outs = weights @ points[:n]
+    pulled = shares(start)[:, None]
+    seen = (1 - pulled) * outs + pulled * points[n]
     fig, ax = figures.subplots(width=5.2, height=3.4)
     blue, red, orange = (figures.PALETTE[name] for name in ("blue", "red", "orange"))
     ax.plot(*points[:n].T, linestyle="none", marker="s", color=blue, label="what each word hands over")
-    ax.plot(*outs.T, linestyle="none", marker="o", color=red, label="outputs without filler")
+    ax.plot(*outs.T, linestyle="none", marker="o", color=red, label="outputs, filler hidden or none")
+    if start:
+        hollow = {"marker": "v", "markerfacecolor": "white", "color": red}
+        ax.plot(*seen.T, linestyle="none", label=f"with {start} filler tokens, nothing hidden", **hollow)
+        for (a, b), (x, y) in zip(outs, seen, strict=True):
+            ax.annotate("", xy=(x, y), xytext=(a, b), arrowprops={"arrowstyle": "->", "color": red})
     ax.plot(*points[n:].T, linestyle="none", marker="D", color=orange, label="what filler hands over")
     ax.set(xlabel="first component", ylabel="second component")
-    ax.legend(loc="upper right")
+    ax.legend(loc="upper right", fontsize=9)
     moving.show(
         "filler",
-        {"scores": table, "values": points, "words": list(words), "counts": offered, "start": 0}
+        {"scores": table, "values": points, "words": list(words), "counts": offered, "start": start}
         | {"most": float(points.max())},
         fig,
         alt="Points in a plane: what each word and the filler hand over, and the outputs of the words. With more "
