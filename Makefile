@@ -33,7 +33,7 @@ export OMP_NUM_THREADS
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify mutants notebooks check-notebooks lab-check \
+.PHONY: help lab test quick reader lint types pytest test-notebooks machines solved verify mutants notebooks check-notebooks comparisons lab-check \
   site site-check bench gpu fuzz package workflows clean FORCE
 
 help:
@@ -49,6 +49,8 @@ help:
 	@echo '  make test-notebooks    run every cell again and compare what it prints with what is stored; LESSON=02 takes one'
 	@echo '  make machines          the same and the tests of numbers as on other processors, and a table of what differs (hours);'
 	@echo '                         LESSON="13 tests" and SETTING="avx2 odd-loads+hash-1" choose, MACHINES=--list explains'
+	@echo '  make comparisons       run again what lessons compare, from three starts or more with two budgets, and print it (long);'
+	@echo '                         LESSON=04 chooses'
 	@echo '  make verify            try every exercise with all that is right and all that is wrong, and count'
 	@echo '  make mutants           change one thing in each reference, and count which changes the checks do not notice (minutes)'
 	@echo '  make solved            write the exercises with their solutions into build/solved'
@@ -138,6 +140,10 @@ notebooks: $(VENV)/.test
 	@$(PY) -m authoring.build $(if $(ALL),--all) $(LESSON)
 	@$(PY) -m companion course notebooks
 	@$(PY) -m authoring.pages
+
+# What sentences of lessons rest on (authoring/comparisons.toml); not part of `make test`.
+comparisons: $(VENV)/.test
+	@$(PY) -m authoring.comparisons $(LESSON)
 
 # Everything a reader reads, from the notebooks as they are: no cell is run.
 site: $(VENV)/.site

@@ -33,7 +33,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
-from authoring import exercises, figures, form
+from authoring import exercises, figures, form, said
 from authoring.imports import PACKAGE, parsed
 from authoring.lesson import Lesson, lessons, stages, with_deeper
 from authoring.notation import meanings
@@ -297,6 +297,7 @@ def build(lesson: Lesson, *, rerun: bool = False, package: Path = PACKAGE, known
         cells, how = _with_outputs(lesson.cells, stored.cells), "outputs kept"
     else:
         return f"{lesson.name}: up to date"
+    _refuse(lesson, [Fault(what, None, line) for line, what in said.faults(lesson.said, cells)])
     text = _assemble(cells, companion)
     old = lesson.notebook.read_text(encoding="utf-8") if lesson.notebook.exists() else None
     if text != old:

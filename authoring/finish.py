@@ -5,6 +5,7 @@ prose is a link. So are the roles; head and counted minutes are put in as well.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place of the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
+    {out}`0.33 <trained>`                               what the cell of this name has printed (said.py)
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from nbformat import NotebookNode
 from authoring.markdown import headings, in_prose
 from authoring.minutes import Part, parts
 from authoring.question import SourceError
+from authoring.said import Said
 from authoring.source import Source, read_source
 from companion.school.course.release import way
 from companion.school.course.release.cells import IN_ANOTHER_KERNEL
@@ -40,6 +42,7 @@ class Finished:
     lines, tables:  as in `Source`.
     parts:          what is counted in each part.
     questions:      those that the lesson asks.
+    said:           what its text says of outputs.
     """
 
     source: Source
@@ -48,6 +51,7 @@ class Finished:
     tables: list[tuple[int, int]]
     parts: list[Part]
     questions: list[Question]
+    said: list[Said]
 
 
 def is_deeper(source: Path) -> bool:
@@ -81,7 +85,8 @@ def finish(path: Path) -> Finished:
     """The cells of a source's notebook. Raises `SourceError`, which says on which line, for what leads nowhere."""
     source = read_source(path)
     counted = parts(source)
-    resolve = _resolver(source)
+    said: list[Said] = []
+    resolve = _resolver(source, said)
     with_links = lesson_linker(path)
     cells = [NotebookNode(cell) for cell in source.cells]
     for index, cell in enumerate(cells):
@@ -105,7 +110,9 @@ def finish(path: Path) -> Finished:
         cell.metadata["tags"] = [way.TAG]
     whole = [ends[0], *cells, ends[1]]
     moved = [(number + 1, row) for number, row in source.tables]
-    return Finished(source, whole, [1, *source.lines, source.lines[-1] if cells else 1], moved, counted, questions)
+    return Finished(
+        source, whole, [1, *source.lines, source.lines[-1] if cells else 1], moved, counted, questions, said
+    )
 
 
 def _in_another_kernel(code: str) -> str:
@@ -210,8 +217,9 @@ def _with_minutes(text: str, here: list[Part], source: Source) -> str:
     return "\n".join(rows)
 
 
-def _resolver(source: Source) -> Callable[[str, int], str]:
-    """What replaces the roles in a text that begins on a line of the source."""
+def _resolver(source: Source, said: list[Said]) -> Callable[[str, int], str]:
+    """What replaces the roles in a text that begins on a line of the source; what it says of outputs goes to `said`."""
+    names = {cell.metadata.get("name") for cell in source.cells if cell.cell_type == "code"}
 
     def resolve(text: str, line: int) -> str:
         def link(found: re.Match[str]) -> str:
@@ -221,7 +229,15 @@ def _resolver(source: Source) -> Callable[[str, int], str]:
                 return _ref(source, words, target, where)
             if role == "deeper":
                 return _deeper(source, words, target, where)
-            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}} or {{deeper}}")
+            if role == "out":
+                if not words or target not in names:
+                    what = (
+                        f"{{out}}`{words or target}`: expected words and a cell's name, as in {{out}}`0.33 <trained>`"
+                    )
+                    raise SourceError(source.path, where, what)
+                said.append(Said(words, target, where))
+                return words
+            raise SourceError(source.path, where, f"{{{role}}}: expected {{ref}}, {{deeper}} or {{out}}")
 
         return _ROLE.sub(link, text)
 

@@ -21,9 +21,10 @@ from nbformat import NotebookNode
 
 from authoring.finish import Finished, deeper_source, finish, is_deeper, is_stage, lesson_minutes, notebook_of
 from authoring.imports import modules_named
-from authoring.markdown import Heading, headings
+from authoring.markdown import Heading, headings, without_code
 from authoring.minutes import Part
 from authoring.notation import atoms, plain
+from authoring.said import Said
 from companion.school.questions.question import Question
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +32,7 @@ SOURCES = ROOT / "authoring" / "lessons"
 STAGES = ROOT / "authoring" / "stages"
 NOTEBOOKS = ROOT / "notebooks"
 
+_BOLD = re.compile(r"\*\*((?:[^*]|\*(?!\*))+)\*\*")
 _LESSONS = re.compile(r"\blessons?\s+(\d\d(?:\s*(?:,|and)\s*\d\d)*)")
 
 
@@ -137,6 +139,11 @@ class Lesson:
         return self._finished.questions
 
     @property
+    def said(self) -> list[Said]:
+        """What its text says of the outputs of its cells."""
+        return self._finished.said
+
+    @property
     def written(self) -> list[NotebookNode]:
         """The cells as they are written: without links, head and line at both ends."""
         return self._finished.source.cells
@@ -226,6 +233,18 @@ class Lesson:
         """All Markdown of the lesson, emphasis marks removed, each run of white space one space."""
         whole = "\n".join(cell.source for cell in self.written if cell.cell_type == "markdown")
         return " ".join(whole.replace("*", "").replace("`", "").split())
+
+    @cached_property
+    def bold(self) -> list[str]:
+        """What its text says in bold, but the question under its title; small letters, white space one space."""
+        cells = [without_code(cell.source) for cell in self.written if cell.cell_type == "markdown"]
+        spans = [" ".join(span.lower().split()) for text in cells for span in _BOLD.findall(text)]
+        return [span for span in spans if span != self.question.lower()]
+
+    def meets(self, term: str) -> bool:
+        """Whether one of the bold places of its text is a term, or has it as whole words, or its plural."""
+        word = re.compile(rf"(?<![\w-]){re.escape(term.lower())}(?:s|es)?(?![\w-])")
+        return any(word.search(span) for span in self.bold)
 
     @cached_property
     def imports(self) -> set[str]:

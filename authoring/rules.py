@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from nbformat import NotebookNode
 
 from authoring import approximate
+from authoring import said as outputs_said
 from authoring.figures import figure_faults, shows_figure
 from authoring.lesson import Lesson, assertion_lines, comments
 from authoring.markdown import DISPLAY, PARSER, TAG, equations, headings, without_code
@@ -294,6 +295,12 @@ def images(lesson: Lesson, known: Known) -> Iterator[Fault]:
                     yield fault(lesson, f"an output shows an image from elsewhere: {source}", number)
 
 
+def said(lesson: Lesson, known: Known) -> Iterator[Fault]:
+    """What text says of an output stands in it (said.py)."""
+    for line, what in outputs_said.faults(lesson.said, lesson.built):
+        yield Fault(what, None, line)
+
+
 def size(lesson: Lesson, known: Known) -> Iterator[Fault]:
     """A notebook stays small enough to read and to store."""
     size_of = lesson.notebook.stat().st_size
@@ -305,6 +312,6 @@ def size(lesson: Lesson, known: Known) -> Iterator[Fault]:
 
 
 COMMON: list[Callable[[Lesson, Known], Iterator[Fault]]] = [
-    numbered_equations, executed_equations, figures, code, outputs, bounds, tags, images, size,
+    numbered_equations, executed_equations, figures, code, outputs, bounds, said, tags, images, size,
 ]  # fmt: skip
 """The rules for every notebook."""

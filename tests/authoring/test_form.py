@@ -162,7 +162,9 @@ LISTS = (
         ("{ref}`coins`", "{ref}`dice`", "{ref}`dice`: there is no target (dice)=; there are: coins"),
         ("<02#cross>", "<02#gone>", "there is no deeper section 02#gone; there are: 02#cross"),
         ("<02#cross>", "<07#cross>", "there is no deeper section 07#cross; there are: none"),
-        ("{deeper}`", "{depper}`", "{depper}: expected {ref} or {deeper}"),
+        ("{deeper}`", "{depper}`", "{depper}: expected {ref}, {deeper} or {out}"),
+        ("It is 14.", "It is {out}`14 <equal>`.", "{out}`14`: expected words and a cell's name"),
+        ("It is 14.", "It is {out}`14`.", "{out}`14`: expected words and a cell's name"),
         ("able: say how a sum of coin flips grows.\n", "", "`able:` is missing in the front matter"),
     ],
 )
@@ -218,6 +220,33 @@ def test_nothing_at_all_is_built_where_one_lesson_is_refused(small, monkeypatch,
     assert build.main([]) == 1
     assert re.search(r"(?s)a lesson of 6\d minutes.*\nnothing was built\n$", capsys.readouterr().out)
     assert not build.QUESTIONS.exists() and not lesson.notebook.exists()
+
+
+@pytest.mark.parametrize(
+    "where, words, shown",
+    [
+        ("It is 14.", "14", "14.0"),
+        ("It is 14.", "mean square", "mean square 14.0"),
+        ("It is 14.", "0.33", "a loss of 0.331"),
+        ("It is 14.", "33 %", "a share of 0.331"),
+        ("It is 14.", "1,024", "from 16 to 1024"),
+        ("It is 14.", "−0.5", "-0.52 and 0.52"),
+        ("= 5 | 4 + 1.", "3 of 4", "right: 3 of 4"),
+    ],
+)
+def test_what_text_says_of_an_output_must_stand_in_it(small, where, words, shown):
+    code = 'print("mean square", sum(a * a for a in steps))'
+    role = f"{where} {{out}}`{words} <unequal>`"
+
+    def told(output):
+        lesson = small(where, role, built=False)
+        lesson.source.write_text(lesson.source.read_text("utf-8").replace(code, f"print({output!r})"), "utf-8")
+        build.build(lesson)
+        return lesson
+
+    assert texts(told(shown)) == []
+    with pytest.raises(build.BuildError, match=rf"source line \d+: the text says '{words}', and the cell 'unequal'"):
+        told("1 of 7, 0.5 and 0.34")
 
 
 SLIDER = '<label>d_k <input type="range" min="1" max="64"></label>'

@@ -193,6 +193,42 @@ def test_glossary_has_a_line_for_each_term_and_no_term_twice():
     assert all(len(line) < 140 and not line.endswith(".") for _, line, *_ in found)
 
 
+LATER = {
+    "00",
+    "01",
+    "03",
+    "04",
+    "05",
+    "06",
+    "07",
+    "08",
+    "09",
+    "10",
+    "11",
+    "12",
+    "13",
+    "14",
+}
+"""Lessons whose text does not yet say each of their terms in bold."""
+
+
+@pytest.mark.parametrize("lesson", [x for x in LESSONS if x.label not in LATER], ids=lambda lesson: lesson.name)
+def test_each_term_stands_in_bold_in_the_lesson_that_explains_it(lesson):
+    own = [term for term, _, where, _ in glossary.terms(LESSONS) if where.label == lesson.label]
+    assert own and [term for term in own if not lesson.meets(term)] == []
+
+
+def test_a_term_is_met_in_bold_alone_in_the_text_of_the_lesson_itself(lesson):
+    told = lesson(
+        OPENING.replace("small", "large a head"),
+        "A **key head** and its **values**, a query, a **top-k**,\n**layer\nnorm**.",
+    )
+    assert [term for term in ("head", "value", "query", "k", "layer norm", "norms") if told.meets(term)] == [
+        *("head", "value", "layer norm"),
+    ]
+    assert not lesson(OPENING.replace("small", "large a head")).meets("head")
+
+
 def test_arrows_keep_every_need_and_draw_none_that_follows():
     graph = map.Graph.of(LESSONS)
     reached = {x.number: set() for x in LESSONS}

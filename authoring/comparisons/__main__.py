@@ -1,0 +1,38 @@
+"""Runs the comparisons that lessons report again, and prints what comes of each start.
+
+python -m authoring.comparisons [LESSON]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+import time
+
+import torch
+
+from authoring.comparisons import comparisons
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m authoring.comparisons", description=__doc__.partition("\n")[0])
+    parser.add_argument("lesson", nargs="?", default="", metavar="LESSON", help="a lesson's number (default: all)")
+    options = parser.parse_args(arguments)
+    chosen = comparisons(options.lesson)
+    if not chosen:
+        parser.error(f"lesson {options.lesson!r}: no comparison of it is listed; expected a number, as in 04")
+    for one in chosen:
+        start = time.monotonic()
+        print(textwrap.fill(f"{one.lesson}, {one.run}: {one.statement}", 110))
+        print(textwrap.fill(f"listed: {one.found}", 110))
+        print(f"  {'':<28} {'budget':<14} {'measure':<26} {'mean':>8}   each start")
+        for outcome in one.function():
+            print(f"  {outcome}", flush=True)
+        torch.set_default_dtype(torch.float32)  # a lesson's setup may have changed it
+        print(f"  ({time.monotonic() - start:.0f} s)\n", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What text says of an output: numbers of a lesson's prose, and of its questions, that a cell has printed.
+
+    After 600 updates it is at {out}`0.33 <trained>`.
+
+A reader reads "0.33". The numbers of these words must be among those that the cell of this name printed, or wrote into
+the table under its figure, rounded to as many decimals as the words have: 0.331 is said by "0.33", and also by "33 %".
+Words without a number must stand there as they are.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
+
+from nbformat import NotebookNode
+
+_NUMBER = re.compile(r"(?<![\w.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(\s?%)?")
+_TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.DOTALL)
+
+MOST = 600  # letters of an output in a message
+
+
+@dataclass(frozen=True)
+class Said:
+    """Words of a source that a cell's output must bear out. `line`: of the source, from 1."""
+
+    words: str
+    cell: str
+    line: int
+
+
+def numbers(text: str) -> list[tuple[Decimal, bool]]:
+    """The numbers in a text, and whether each is a percentage: "1,024" is one, "3 of 4" are two, a minus counts."""
+    found = [(match[0], bool(match[1])) for match in _NUMBER.finditer(text)]
+    return [(Decimal(re.sub(r"[,\s%]", "", digits).replace("−", "-")), share) for digits, share in found]
+
+
+def printed(cell: NotebookNode) -> str:
+    """What a cell shows, as text: its lines, and the words and tables of its HTML."""
+    parts = []
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        shown = "".join(data["text/html"]) if "text/html" in data else ""
+        parts += ["".join(output.get("text", "")), html.unescape(_TAGS.sub(" ", shown))]
+        parts += ["".join(data.get("text/plain", ""))] if not shown else []
+    return "\n".join(parts)
+
+
+def _bears_out(shown: str, words: str) -> bool:
+    wanted, there = numbers(words), [number for number, _ in numbers(shown)]
+    if not wanted:
+        return " ".join(words.split()) in " ".join(shown.split())
+    return all(
+        any(_rounds_to(number, one) or (share and _rounds_to(100 * number, one)) for number in there)
+        for one, share in wanted
+    )
+
+
+def _rounds_to(number: Decimal, short: Decimal) -> bool:
+    """Whether a printed number, to the decimals of a shorter one, is that; a half may go either way."""
+    step = Decimal(1).scaleb(min(0, int(short.as_tuple().exponent)))
+    return any(number.quantize(step, way) == short for way in (ROUND_HALF_EVEN, ROUND_HALF_UP))
+
+
+def faults(said: list[Said], cells: list[NotebookNode]) -> Iterator[tuple[int, str]]:
+    """What text says and outputs do not: (line of the source, message)."""
+    shown = {cell.metadata["name"]: printed(cell) for cell in cells if "name" in cell.metadata}
+    for one in said:
+        if not _bears_out(shown[one.cell], one.words):
+            there = " ".join(shown[one.cell].split())
+            yield one.line, f"the text says {one.words!r}, and the cell {one.cell!r} shows {there[:MOST]!r}"
