@@ -115,7 +115,7 @@ def opened(name: str, *, fetch_it: bool = False) -> Published | None:
     try:
         folder = _in_cache(hub) or (Path(fetch(hub)) if fetch_it else None)
         if folder is None:
-            print(f"{hub} is not on this machine; the lesson goes on without it.")
+            print(f"{hub} is not on this machine; the lesson goes on.")
             print(f"To see it: fetch_it=True (about {megabytes:,} MB, once), and run this cell again.")
             return None
         return Published(hub, load_pretrained(folder, dtype=torch.float32).eval(), load_tokenizer(folder))
