@@ -22,15 +22,14 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = comparisons(options.lesson)
     if not chosen:
         parser.error(f"lesson {options.lesson!r}: no comparison of it is listed; expected a number, as in 04")
-    for one in chosen:
+    for function, said in {one.function: [x for x in chosen if x.function == one.function] for one in chosen}.items():
         start = time.monotonic()
-        print(textwrap.fill(f"{one.lesson}, {one.run}: {one.statement}", 110))
-        print(textwrap.fill(f"listed: {one.found}", 110))
-        print(f"  {'':<28} {'budget':<14} {'measure':<26} {'mean':>8}   each start")
-        for outcome in one.function():
-            print(f"  {outcome}", flush=True)
+        for one in said:
+            stands = f"{one.starts} starts; {', '.join(one.budgets)}; found: {one.found}"
+            print(textwrap.fill(f"Lesson {one.lesson}, {one.cell}: {one.statement} ({stands})", 110), flush=True)
+        function()
         torch.set_default_dtype(torch.float32)  # a lesson's setup may have changed it
-        print(f"  ({time.monotonic() - start:.0f} s)\n", flush=True)
+        print(f"{time.monotonic() - start:.0f} s\n", flush=True)
     return 0
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from authoring.comparisons import Outcome, names_of
+from authoring.comparisons.cells import names_of, row
 
 NEW = {
     "hello world the world is": "good",
@@ -25,11 +24,11 @@ def _start(like: Any, seed: int) -> Any:
     return type(like)(*(torch.ones_like(part) if part.ndim == 1 else part for part in parts))
 
 
-def turn_or_not() -> Iterator[Outcome]:
-    """New texts that are right, of four, from twelve random starts, after one and two times the lesson's updates."""
+def turn_or_not() -> dict[tuple[str, int], list[float]]:
+    """New texts that are right, of four, and the loss, after the lesson's updates and twice as many."""
     by_hand = ("setup", "rows", "projections", "turn", "scores", "weights", "take-over", "norm")
     lesson = names_of("00", *by_hand, "whole-model", "sentences", "training")
-    words = lesson["words"]
+    words, found = lesson["words"], {}
     for updates in (601, 1202):
         for setting, turn in (("with the turn", lesson["turn"]), ("without", lambda pairs: pairs)):
             right, lost = [], []
@@ -38,5 +37,7 @@ def turn_or_not() -> Iterator[Outcome]:
                 said = [lesson["answer"]([words.index(x) for x in text.split()], model, turn)[0][-1] for text in NEW]
                 right.append(sum(words[one.argmax()] == word for one, word in zip(said, NEW.values(), strict=True)))
                 lost.append(losses[-1])
-            yield Outcome(setting, f"{updates} updates", "new texts right, of 4", tuple(map(float, right)))
-            yield Outcome(setting, f"{updates} updates", "loss (least: 0.3229)", tuple(lost))
+            print(row(setting, f"{updates} updates", "right, of 4 new texts", right), flush=True)
+            print(row(setting, f"{updates} updates", "loss, at least 0.3229", lost), flush=True)
+            found[setting, updates] = right
+    return found

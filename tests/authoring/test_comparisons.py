@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from authoring import comparisons
-from authoring.comparisons import Outcome, __main__
+from authoring.comparisons import __main__, cells
 from authoring.lesson import built_lessons, with_deeper
 
 LISTED = comparisons.comparisons()
@@ -27,12 +27,15 @@ def test_they_stand_in_the_order_of_the_lessons_and_none_twice():
     assert len({(one.lesson, one.statement) for one in LISTED}) == len(LISTED)
 
 
-def test_cells_of_a_lesson_run_where_they_are_compared():
-    names = comparisons.names_of("00", "setup", "rows")
+def test_cells_of_a_lesson_run_where_they_are_compared(capsys):
+    names = cells.names_of("00", "setup", "rows")
     torch.set_default_dtype(torch.float32)  # the lesson calculates with 16 digits
     assert names["X"].shape == (3, 4) and names["ids"] == [1, 5, 9]
-    with pytest.raises(KeyError, match="no-such-cell"):
-        comparisons.names_of("00", "no-such-cell")
+    assert capsys.readouterr().out == ""
+    with pytest.raises(
+        ValueError, match=r"00_one_token_by_hand.md has none named 'no-such-cell'; expected one of setup"
+    ):
+        cells.names_of("00", "no-such-cell")
 
 
 LIST = """
@@ -47,18 +50,19 @@ run = "longer"
 """
 
 
-def test_the_runner_prints_each_start_and_the_mean(tmp_path, monkeypatch, capsys):
+def test_the_runner_runs_each_function_once_and_says_what_stands_on_it(tmp_path, monkeypatch, capsys):
     def longer():
-        yield Outcome("long", "10 updates", "right", (1.0, 2.0, 6.0))
+        print(cells.row("long", "10 updates", "right", [1.0, 2.0, 6.0]))
 
     monkeypatch.setattr(comparisons, "SOURCE", tmp_path / "comparisons.toml")
-    comparisons.SOURCE.write_text(LIST, encoding="utf-8")
+    comparisons.SOURCE.write_text(LIST + LIST.replace("Longer is better", "Shorter is worse"), encoding="utf-8")
     monkeypatch.setattr("authoring.comparisons.lesson_00.longer", longer, raising=False)
     assert __main__.main(["00"]) == 0
     printed = capsys.readouterr().out
-    assert "Longer is better." in printed
-    assert [line.split() for line in printed.splitlines() if "long " in line] == [
-        ["long", "10", "updates", "right", "3", "1", "2", "6"]
+    assert "Longer is better. (3 starts; 5 updates, 10 updates; found: 1 to 3)" in " ".join(printed.split())
+    assert "Shorter is worse." in printed
+    assert [" ".join(line.split()) for line in printed.splitlines() if line.startswith("long ")] == [
+        "long 10 updates right mean 3, each start: 1 2 6"
     ]
     with pytest.raises(SystemExit):
         __main__.main(["14"])
