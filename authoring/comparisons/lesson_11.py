@@ -1,0 +1,54 @@
+"""What lesson 11 compares: mixtures and dense models that learn names, scored on names that none of them has read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from authoring.comparisons.cells import names_of, row
+
+Found = dict[tuple[str, int], list[float]]
+
+BUDGETS = (120, 360)
+CELLS = ("setup", "sets-up-names", "sets-up-training", "sets-up-learn", "sets-up-step", "sets-up-race")
+
+
+def _race(kind: str, runners: Mapping[str, tuple[tuple[Any, ...] | None, int, float]]) -> Found:
+    """Bits for each unseen letter, of each start, by setting and updates.
+
+    runners: the experts, how many of them are visited and how many shared; d_ff; the weight of the balancing loss.
+    """
+    lesson, found = names_of("11", *CELLS), Found()
+    for setting, (sizes, d_ff, balance) in runners.items():
+        moe = None if sizes is None else lesson["MoEConfig"](sizes[0], sizes[1], shared=sizes[2])
+        runs = []
+        for start in range(3):
+            model = lesson["build"](moe, start, d_ff, kind)
+            runs.append(lesson["learn"](model, start, balance, rate=6e-3, steps=max(BUDGETS), score=lesson["score"]))
+        for budget in BUDGETS:
+            found[setting, budget] = [run.unseen[budget] for run in runs]
+            print(row(setting, f"{budget} updates", "bits an unseen letter", found[setting, budget]), flush=True)
+    return found
+
+
+def gated() -> Found:
+    """Gated networks: a mixture, dense models of equal active and equal total size, many small and shared experts."""
+    runners: dict[str, tuple[tuple[Any, ...] | None, int, float]] = {
+        "8 experts, top-2": ((8, 2, 0), 44, 0.02),
+        "dense, equal active": (None, 88, 0.0),
+        "dense, equal total": (None, 352, 0.0),
+        "32 experts, top-8": ((32, 8, 0), 11, 0.02),
+        "1 shared expert, 1 of 7": ((7, 1, 1), 44, 0.02),
+    }
+    return _race("swiglu", runners)
+
+
+def plain() -> Found:
+    """The same with plain networks, and a control in which every letter visits all experts."""
+    runners: dict[str, tuple[tuple[Any, ...] | None, int, float]] = {
+        "8 experts, top-2": ((8, 2, 0), 64, 0.02),
+        "8 experts, top-8": ((8, 8, 0), 64, 0.0),
+        "dense, equal active": (None, 128, 0.0),
+        "dense, equal total": (None, 512, 0.0),
+    }
+    return _race("relu", runners)
