@@ -23,11 +23,9 @@ from companion.school.checking.exercise import Case, exercise
     ),
 )
 def weight_beside_filler():
-    """A careless batch puts two tokens of filler behind the source of the example by hand. Their rows of the memory are all zeros, so their
-    keys are, too, and nobody masks them. What weight does the slot that reads `one` now give to the source's `<end>`? Its scores without filler
-    were $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$; the last of them is the score of `<end>`.
-
-    Return a `float`, right to four decimals.
+    """A careless batch puts two tokens of filler behind the source of the example by hand. Their rows of the memory are all zeros, so their keys
+    are, too, and nobody masks them. What weight does the slot that reads `one` now give to the source's `<end>`? Its scores without filler
+    were $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$; the last is that of `<end>`. Return a `float`, rounded to four decimals or better.
     """
     ### BEGIN SOLUTION
     scores = [1, 0, 1, 4, 0, 0]  # a key of zeros scores 0, and e^0 is 1
@@ -95,6 +93,9 @@ def _():
     points=2,
     difficulty=2,
     minutes=10,
+    robust={
+        "ids of more than 32 bits, and a start token of -1": "no vocabulary is so large",
+    },
     hints=(
         "Which column of the targets is never an input?",
         "`torch.full((batch, 1), start)` is a column of start tokens.",
@@ -102,10 +103,17 @@ def _():
     ),
 )
 def shift_right(targets, start):
-    """Return the decoder's inputs: `targets` is an `int64` tensor (batch, token) of at least one token, `start` an `int`; the result has the
-    same shape and dtype, and row $i$ of the decoder reads target $i - 1$, the first one `start`. Leave `targets` as it was.
+    """Return the decoder's inputs for `targets`, `int64` (batch, token): of the same shape, and slot $i$ reads target $i - 1$, the first slot
+    `start`.
 
-    Raise `ValueError` if `targets` has not two axes, or if `start` occurs in it (a start token is never a target).
+    ```python
+    >>> shift_right(torch.tensor([[5, 6, 7]]), 1)
+    tensor([[1, 5, 6]])
+    ```
+
+    ★
+    - `targets` without two axes are refused with a `ValueError`, and so is a `start` that occurs in them: a start token is never a target.
+    - `targets` stays as it was; ids may have more than 32 bits.
     """
     ### BEGIN SOLUTION
     if targets.ndim != 2:
@@ -239,6 +247,12 @@ def _(targets, start):
         "nan": "what stands in hidden rows of the source counts for nothing, and need not be looked at",
     },
     exact_zero=True,
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "scores far below zero, and filler above them": "no lesson has such scores",
+    },
     hints=(
         "Queries from `y`, keys and values from `x`; scores (target token, source token), divided by the root of d_k.",
         "`real` has one entry for each *column*: `masked_fill(~real, -math.inf)` broadcasts it over the rows.",
@@ -246,12 +260,18 @@ def _(targets, start):
     ),
 )
 def cross_head(y, x, W_q, W_k, W_v, real):
-    """One head of cross-attention, equation (8.7). `y` (target token, d_model), from the decoder, and `x` (source token, d_model), from the
-    encoder, are `float64`, and so are the matrices `W_q` (d_model, d_k), `W_k` (d_model, d_k) and `W_v` (d_model, d_v); `real` is boolean
-    (source token), True where the source token is not filler.
+    """One head of cross-attention, equation (8.7): `y` (target token, d_model) from the decoder looks at `x` (source token, d_model) from the
+    encoder. The matrices are `W_q`, `W_k` (d_model, d_k) and `W_v` (d_model, d_v); `real` (source token) is boolean, False = filler. Return
+    `(output, weights)`, (target token, d_v) and (target token, source token); filler gets weight exactly 0. Use no attention of PyTorch's.
 
-    Return `(output, weights)`: (target token, d_v) and (target token, source token); filler gets weight exactly 0. Gradients flow back to all floating arguments. Raise
-    `ValueError` if `real` has not the shape (source token), or no True. Use no attention of PyTorch's.
+    ```python
+    >>> cross_head(torch.zeros(1, 1), torch.tensor([[4.0], [6.0], [9.0]]), *[torch.ones(1, 1)] * 3, torch.tensor([True, True, False]))
+    (tensor([[5.]]), tensor([[0.5000, 0.5000, 0.0000]]))
+    ```
+
+    ★
+    - A `real` of another shape than (source token), or without True, is refused with a `ValueError`.
+    - Scores far below zero, and filler above them, do no harm; NaN in a token that counts shows.
     """
     ### BEGIN SOLUTION
     if real.shape != x.shape[:1] or not real.any():
@@ -401,6 +421,11 @@ def _(y, x, W_q, W_k, W_v, real):
     points=3,
     difficulty=3,
     minutes=15,
+    robust={
+        "a token that is ruled out, with minus infinity, is no change and hides none": "the lesson's decoder rules nothing out",
+        "changes just above the bound, on it and just below": "a leak is larger than a rounding",
+        "many changes below the bound are none together": "a leak is larger than a rounding",
+    },
     hints=(
         "How much does the row of each slot change? `(after - before).abs().amax(dim=-1)` is a table; what do its axes count?",
         "The table is (target, slot). Which of its entries are leaks: those where the target stands at the slot or later.",
@@ -408,16 +433,19 @@ def _(y, x, W_q, W_k, W_v, real):
     ),
 )
 def leaks(before, after):
-    """Find out which predictions of a decoder have seen what they must not. `before` is a `float64` tensor (slot, vocab): the logits of every
-    slot for a text of targets, shift included, so that slot $i$ is to predict target $i$. `after` is `float64` (target, slot, vocab), with
-    as many targets as slots: `after[j]` are the logits of all slots when target $j$, and no other, has been replaced by another token.
+    """Which predictions of a decoder have seen what they must not? `before` (slot, vocab) are its logits for a text, shift included: slot $i$
+    predicts target $i$. `after` (target, slot, vocab): `after[j]` are all logits when target $j$ alone is replaced. A slot *depends* on a
+    target if one of its logits changes, up or down, by more than `1e-9`. An honest slot depends only on targets strictly before its own. List
+    all other pairs `(slot, target)` of which the slot depends on the target, by slot, then target.
 
-    A slot *depends* on a target if one of its logits, up or down, changes by more than `1e-9`. A logit may be $-\\infty$, where a token is
-    ruled out; one that stays so has not changed. An honest slot depends on targets strictly
-    before its own. Return the list of all pairs `(slot, target)`, `int` and counted from 0, in which a slot depends on a target that is not
-    strictly before its own; in the order of the slots, and for one slot in the order of the targets. An honest model gives `[]`.
+    ```python
+    >>> leaks(torch.zeros(2, 1), torch.tensor([[[0.0], [3.0]], [[2.0], [0.0]]]))
+    [(0, 1)]
+    ```
 
-    Raise `ValueError` if the shape of `after` is not (slots, slots, vocab), with the sizes of `before`.
+    ★
+    - A logit of $-\\infty$ that stays so has not changed.
+    - A shape of `after` that is not (slot, slot, vocab), with the sizes of `before`, is refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     slots, vocab = before.shape
@@ -597,12 +625,18 @@ def _(before, after):
     ),
 )
 def memory_gradient(y, x, W_q, W_k, W_v, g):
-    """Return $\\partial\\mathcal{L}/\\partial X$, (source token, d_model), of one head of cross-attention without a mask, equation (8.3): the
-    memory $X$ is `x` (source token, d_model), the decoder's rows are `y` (target token, d_model), the matrices are `W_q`
-    (d_model, d_k), `W_k` (d_model, d_k) and `W_v` (d_model, d_v), and `g` is $\\partial\\mathcal{L}/\\partial(AV)$ (target token, d_v). All are
-    `float64`.
+    """One head of cross-attention without a mask, equation (8.3): the memory $X$ is `x` (source token, d_model), the decoder's rows are `y`
+    (target token, d_model), the matrices `W_q`, `W_k` (d_model, d_k) and `W_v` (d_model, d_v), and `g` (target token, d_v) is
+    $\\partial\\mathcal{L}/\\partial(AV)$. Return $\\partial\\mathcal{L}/\\partial X$, (source token, d_model), without autograd.
 
-    Do it without autograd.
+    ```python
+    >>> memory_gradient(torch.zeros(1, 1), torch.zeros(2, 1), torch.ones(1, 1), torch.ones(1, 1), torch.ones(1, 1), torch.tensor([[6.0]]))
+    tensor([[3.],
+            [3.]])
+    ```
+
+    ★
+    - Large scores do not overflow.
     """
     ### BEGIN SOLUTION
     q, k, v, scale = y @ W_q, x @ W_k, x @ W_v, math.sqrt(W_q.shape[1])

@@ -2,8 +2,9 @@
 
 import torch
 
+from companion.school.checking.call import Result, in_this_process
 from companion.school.checking.credit import earned, examine_groups, without_groups
-from companion.school.checking.examine import Result, examine, in_this_process, key_of
+from companion.school.checking.examine import examine, key_of
 from companion.school.checking.exercise import Case, Group, exercise
 from companion.school.checking.sealed import seal, unseal
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from companion.school.checking.examine import Result, examine, in_this_process, key_of
+from companion.school.checking.call import Result, in_this_process
+from companion.school.checking.examine import examine, key_of
 from companion.school.checking.exercise import Case, exercise
 from companion.school.exercises.catalogue import exercises
 

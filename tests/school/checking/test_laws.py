@@ -7,9 +7,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from companion.school.checking.call import Outcome, Result, in_this_process
 from companion.school.checking.codec import outcome_of, outcome_value
 from companion.school.checking.compare import difference
-from companion.school.checking.examine import AnswerKey, Outcome, Result, examine, in_this_process, key_of
+from companion.school.checking.examine import AnswerKey, examine, key_of
 from companion.school.checking.exercise import Case
 from companion.school.checking.laws import EDGE, EXCUSES, LIMIT, NAMES, OTHER, ROOM, SCALE, TIE
 from companion.school.checking.sealed import seal, unseal

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from companion.school.checking.examine import Outcome, Result, examine, in_this_process, key_of
+from companion.school.checking.call import Outcome, Result, in_this_process
+from companion.school.checking.examine import examine, key_of
 from companion.school.checking.exercise import Case
-from companion.school.checking.refusals import REFUSED, refusal_cases
+from companion.school.checking.laws import REFUSED, refusal_cases
 from companion.school.exercises.catalogue import exercises
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from companion.school.checking.examine import Result, examine, in_this_process, key_of
+from companion.school.checking.call import Result, in_this_process
+from companion.school.checking.examine import examine, key_of
 from companion.school.checking.watch import Watch, unwatched
 from companion.school.exercises.catalogue import exercises
 

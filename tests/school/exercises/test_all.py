@@ -8,8 +8,9 @@ from functools import cache
 import pytest
 import torch
 
+from companion.school.checking.call import in_this_process
 from companion.school.checking.credit import earned, examine_groups
-from companion.school.checking.examine import examine, in_this_process, key_of
+from companion.school.checking.examine import examine, key_of
 from companion.school.course.proof.verify import stub
 from companion.school.exercises.catalogue import exercises
 

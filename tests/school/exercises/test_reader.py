@@ -9,7 +9,7 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from companion.ground.kept import kept_file
-from companion.school.checking.forbidden import forbidden_uses
+from companion.school.checking.watch import forbidden_uses
 from companion.school.exercises import NotYet, check, hint, progress, solution
 from companion.school.exercises.progress import FILE, read_progress
 

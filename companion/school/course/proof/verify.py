@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from companion.school.checking.examine import AnswerKey, Call, Outcome, Result, examine, in_this_process, key_of
+from companion.school.checking.call import Call, Outcome, Result, in_this_process
+from companion.school.checking.examine import AnswerKey, examine, key_of
 from companion.school.checking.exercise import Answer, Exercise
-from companion.school.checking.forbidden import forbidden_uses
-from companion.school.checking.watch import unwatched
+from companion.school.checking.watch import forbidden_uses, unwatched
 
 SEEDS = (0, 1, 2, 3, 4)
 
@@ -38,15 +38,15 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
             for number, answer in enumerate(answers, 1):
                 used = forbidden_uses(as_answer(answer, exercise.name), unwatched(exercise.forbidden))
                 verdict = examine(key, in_this_process(answer, exercise.forbidden))
-                fault = None if verdict.result is Result.RIGHT else f"should pass, but:\n{verdict}"
+                fault = None if verdict.is_robust else f"should be right and robust, but:\n{verdict}"
                 fault = f"uses {', '.join(used)}, which the exercise forbids" if used else fault
                 yield Trial(exercise.id, kind, f"{kind} {number}", seed, fault)
         blank = examine(key, in_this_process(stub(exercise)))
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
         yield Trial(exercise.id, "stub", "stub", seed, fault)
         for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
-            verdict = examine(key, _known_answer(key, known.answer, gives))
-            if verdict.result is Result.RIGHT:
+            verdict = examine(key, _known_answer(key, known.answer, gives)).strict  # told under either mark
+            if verdict.is_right:
                 fault = "should be caught, but passes"
             elif verdict.mistake != known.message:
                 named = verdict.mistake or "no mistake"

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from companion.commands.main import main
-from companion.school.checking.examine import Result, examine, in_this_process, key_of
+from companion.school.checking.call import Result, in_this_process
+from companion.school.checking.examine import examine, key_of
 from companion.school.course.proof import survivors
 from companion.school.course.proof.mutants import mutants
 from companion.school.exercises.catalogue import exercises
