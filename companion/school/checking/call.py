@@ -94,8 +94,14 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
             with warnings.catch_warnings(), watch:
                 warnings.simplefilter("ignore")  # PyTorch's, of axes of size one, say nothing of the answer
                 value = listed(answer(*arguments))
-        except NotImplementedError:
-            return Outcome(result=Result.MISSING)
+        except KeyboardInterrupt:
+            if not case.is_robust:
+                raise
+            return Outcome(result=Result.TIMEOUT)  # stopped by hand where it costs no point: the check goes on
+        except NotImplementedError as error:
+            if not str(error):  # PyTorch says what it has not
+                return Outcome(result=Result.MISSING)
+            return Outcome(error=("NotImplementedError", str(error)))
         except Exception as error:
             if watch.seen:
                 return _refused(watch)

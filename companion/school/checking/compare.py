@@ -32,7 +32,8 @@ def difference(
     int or a float, or a tensor of one number; a tuple may be a list.
 
     exact_zero:  where a floating tensor is expected to be 0, nothing else will do, however small; and 0 nowhere else.
-    gone:        0 in the place of a very small number is told; otherwise it is as near as any other.
+    gone:        0 in the place of a very small number is told, and whole numbers have the tolerance that is given;
+                 otherwise the former is as near as any other, and the latter are equal or they are not.
     told:        say which numbers differ; otherwise a word, which costs less than to find them.
     """
     if isinstance(expected, torch.Tensor):
@@ -43,7 +44,7 @@ def difference(
         number = found.item() if isinstance(found, torch.Tensor) and found.numel() == 1 else found
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"expected a number, got {_kind(found)}"
-        whole = isinstance(expected, int) and tolerance is None
+        whole = isinstance(expected, int) and (tolerance is None or not gone)
         if whole and isinstance(number, float):
             return f"expected the int {describe(expected)}, got the float {describe(number)}"
         allowed = _NUMBER if tolerance is None else tolerance

@@ -20,6 +20,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from .call import Call, Outcome, Result, in_this_process, is_floating
 from .compare import MOST_NUMBERS, describe, difference, far_off
@@ -134,8 +135,13 @@ def examine(key: AnswerKey, call: Call) -> Verdict:
     was called with in between, however that lies in memory, and whatever was written into its earlier results.
     """
     robust: Verdict | None = None
+    endless = set()
     for index, again in rounds(key):
+        if index in endless:
+            continue
         outcome = call(key.cases[index], again)
+        if outcome.result is Result.TIMEOUT:
+            endless.add(index)
         for is_robust, fault in marked_faults(key, index, again, outcome):
             if not is_robust:
                 return verdict_of(key, call, index, again, outcome, fault)
@@ -193,7 +199,7 @@ def call_faults(
         return
     wanted, value = case.compared(expected.value), case.compared(outcome.value)
     if not case.only_nan:
-        exact = difference(value, wanted, case.tolerance, exact_zero=bool(case.exact_zero), told=told)
+        exact = difference(value, wanted, _tolerance(case, wanted), exact_zero=bool(case.exact_zero), told=told)
         if exact is not None:
             yield "type", exact
     if outcome.changed:
@@ -232,13 +238,23 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if case.only_nan:
         return None if holds_nan(value) else f"expected NaN in the result, got {describe(value)}"
     zero = bool(case.exact_zero)
-    if difference(value, wanted, case.tolerance, exact_zero=zero, told=False) is None:
+    if difference(value, wanted, _tolerance(case, wanted), exact_zero=zero, told=False) is None:
         return None
-    if far_off(value, wanted, case.tolerance, exact_zero=zero) is None:
+    if far_off(value, wanted, _tolerance(case, wanted), exact_zero=zero) is None:
         return None
     if not case.arguments and type(value) is type(wanted):
         return f"{describe(value)} is not it"  # the one answer there is stays the reader's to find
     return difference(value, wanted, case.tolerance, exact_zero=zero, told=told)
+
+
+def _tolerance(case: Case, wanted: Any) -> float | None:
+    """How far off a value may be, absolute and relative. Of an answer that is read off, digits are asked, and a number
+    that is cut off instead of rounded is none of them: its tolerance is absolute.
+    """
+    if case.arguments or not case.tolerance:
+        return case.tolerance
+    numbers = wanted if isinstance(wanted, (list, tuple)) else [wanted]
+    return case.tolerance / (1 + max(abs(number) for number in numbers))
 
 
 def _refusal_fault(case: Case, outcome: Outcome) -> str | None:

@@ -310,7 +310,7 @@ def exercise(
     right:       what is robust by default and counts as right here, by name and with the reason: "gradients" where the
                  exercise is about them or its answer goes into a model; "type", "memory", "again", "refusals", a law,
                  a property that cases show, or "all".
-    robust:      what counts as right by default and is robust here: the laws "one", "other", "tie", "edge", "dtype", and
+    robust:      what counts as right by default and is robust here: the laws "one", "other", "tie" and "edge", and
                  properties that cases show.
     limits:      for arguments, by name, the numbers with which the statement compares them, or a function of all
                  arguments that gives these: the arguments are made to meet them exactly, and to miss them by a little.

@@ -12,9 +12,9 @@ many ways to break such a sentence, and a check that tries one of them lets the 
 The other laws need no case of their own (`examine`): a second call after other ones, on arguments that lie in memory in
 another order; arguments and earlier results left as they were; no memory shared.
 
-Which mark a law belongs to: what a lesson's reader may well meet (any shape, other numbers, equal ones, `float32`) is
-asked of what is right; extremes, NaN, memory, refusals and what misses a limit by a rounding, of what is robust
-(`EXTREME`). An exercise may say otherwise, with the reason (`Exercise.right`, `Exercise.robust`).
+Which mark a law belongs to: what a lesson's reader may well meet (any shape, other numbers, equal ones) is
+asked of what is right; extremes, NaN, another dtype, memory, refusals and what misses a limit by a rounding, of what is
+robust (`EXTREME`). An exercise may say otherwise, with the reason (`Exercise.right`, `Exercise.robust`).
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ EXTREME = {
     "offset": "a level that a lesson's numbers do not have",
     "nan": "a lesson has no NaN",
     "scale": "factors that a lesson does not have",
+    "dtype": "a lesson's numbers are of one dtype",
 }
 """The laws that are robust, each with the reason."""
 
@@ -301,7 +302,7 @@ def _with(case: Case, at: int, value: Any) -> Case:
 # What must be refused
 
 REFUSED = "what the statement refuses is refused, whichever argument it is"
-_MOST_REFUSALS = 16
+_MOST_REFUSALS, _MOST_BESIDE = 24, 8
 _UNPACKED = "to unpack"  # in Python's own message, where a tuple has another length: not what an answer refuses
 
 
@@ -315,9 +316,11 @@ class Gave(Protocol):
 def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]) -> list[Case]:
     """The refusals that an exercise's own cases make; none where it refuses nothing.
 
-    Each argument of a case is changed in turn: a tensor gets a row more or keeps one; a list loses its last part; a
-    number becomes 0, -1 or another argument's; a float becomes NaN. Where all right answers that are known refuse the
-    outcome, so must every answer: what one of them takes, the statement did not speak of.
+    Each argument of a case is changed in turn: a tensor gets a row more or keeps one, or an axis more; a list loses
+    its last part; a number becomes 0, -1 or another argument's; a float becomes NaN. And what an exercise's own case says
+    must be refused stays so beside the whole numbers of all other cases: where nothing is to be done, too. Where all
+    right answers that are known refuse the outcome, so must every answer: what one of them takes, the statement did not
+    speak of.
 
     calls:  what each right answer that is known gives on a case, the reference first.
     """
@@ -331,7 +334,19 @@ def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]
             case = replace(base, arguments=(*base.arguments[:at], other, *base.arguments[at + 1 :]))
             if all(_refuses(call(case)) for call in calls):
                 found.append(replace(case, shows=REFUSED, refuse=True, robust="", right=""))
-    return found[:_MOST_REFUSALS]
+    beside = [case for case in _beside(cases, taken) if all(_refuses(call(case)) for call in calls)]
+    return found[:_MOST_REFUSALS] + beside[:_MOST_BESIDE]
+
+
+def _beside(cases: Sequence[Case], taken: Sequence[Case]) -> Iterator[Case]:
+    """Each case that must be refused, with the smallest whole number that another case has in each place."""
+    for case in cases:
+        if case.refuse:
+            for at, value in enumerate(case.arguments):
+                others = [other.arguments[at] for other in taken if at < len(other.arguments)]
+                least = min((other for other in others if type(other) is int), default=value)
+                if type(value) is int and least != value:
+                    yield _with(case, at, least)
 
 
 def _size(case: Case) -> tuple[int, int]:
@@ -356,6 +371,8 @@ def _changed(arguments: tuple[Value, ...], at: int) -> Iterator[Value]:
             yield torch.cat([value, value.narrow(axis, 0, min(1, size))], dim=axis)
             if size > 1:
                 yield value.narrow(axis, 0, 1).clone()
+        yield value.unsqueeze(-1).clone()
+        yield value.unsqueeze(0).clone()
     elif isinstance(value, list):
         yield value[:-1]
         yield value + value[-1:]

@@ -34,7 +34,7 @@ def five_dogs():
 
 @five_dogs.cases
 def _(draw):
-    yield Case("the output for chase", (), tolerance=1.2e-4)
+    yield Case("the output for chase", (), tolerance=5e-4)
 
 
 @five_dogs.mistake("the weight on the dogs is not 1: the softmax leaves something for the two others")

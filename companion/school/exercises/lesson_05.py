@@ -602,6 +602,7 @@ def _(length, d_head, turn):
     points=3,
     difficulty=2,
     minutes=15,
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "Keys are numbered from 0. Which position has the new token, if that many keys are kept already?",
         "Turn the new query and the new key to that position, both by the same angles. What is kept has been turned already.",
@@ -1091,6 +1092,7 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     robust={
         "thousands of places before": "a lesson's texts are short",
     },
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "By (5.6) the score is q . R_(j - i) k, and j - i = -distance. Take the rotation to the side of q.",
         "Among vectors of one length, which has the largest dot product with a given one?",

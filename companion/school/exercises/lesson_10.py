@@ -373,6 +373,7 @@ def _(x, w_q, w_k, w_v, keys, values):
     limits={"m": (1.0,)},
     exact_zero=True,
     excused={
+        "dtype": "one of its right answers computes in float64, whatever comes in",
         "nan": "of a logit that is no number nothing is said",
     },
     robust={
@@ -534,6 +535,7 @@ def _(logits, m):
     difficulty=3,
     minutes=20,
     limits={"by": (0,)},
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "Rotations add up: R(a) R(b) = R(a + b), lesson 05.",
         "Which a takes every R(n) to R(n - by)? Is it another one for each slot?",
@@ -695,6 +697,7 @@ def _(keys, by, base):
     limits={"share": (1.0,)},
     exact_zero=True,
     excused={
+        "dtype": "one of its right answers computes in float64, whatever comes in",
         "tie": "no two logits are equal",
     },
     robust={
@@ -902,6 +905,7 @@ def _(logits, temperature, share):
         "rubbish in the free slots may be NaN or infinity": "the lesson's free slots hold numbers",
         "a score far below those of empty slots": "scores of the lesson are around 1",
     },
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "Token i of the call stands, in row b, at position lengths[b] + i. That is also the slot to write it into.",
         "Turn q and k to these positions, (batch, 1, token): every row has its own. What is in the cache has been turned already.",
@@ -1265,6 +1269,7 @@ def _(q, k, v, keys, values, lengths, base):
     minutes=20,
     limits={"width": (1,)},
     excused={
+        "dtype": "one of its right answers computes in float64, whatever comes in",
         "tie": "no two of the best are equally probable",
         "nan": "of a score that is no number nothing is said",
         "one": "of one token, a text has a single continuation, and width asks for more",

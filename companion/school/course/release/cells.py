@@ -19,9 +19,9 @@ IMPORTS = "import math\n\nimport torch"
 IN_ANOTHER_KERNEL = "import companion  # not there? Kernel > Change Kernel... > The Executable Transformer"
 """A line for the first cell of a notebook: in a kernel without the course, the error shows it."""
 PRECISION = (
-    "*Right* is an answer that has the idea, on every input that the lesson speaks of, in `float64` and in `float32`.\n"
-    f"*Robust* {STAR} is one that stands all else, too: results in the dtype and not in the memory of what goes in, NaN\n"
-    "that shows, bad input refused. The check says both, one thing at a time; the points are for right."
+    "*Right* is an answer that has the idea, on every input that the lesson speaks of, to six digits.\n"
+    f"*Robust* {STAR} is one that stands all else, too: results in the dtype and not in the memory of what goes in,\n"
+    "NaN that shows, bad input refused. The check says both, one thing at a time; the points are for right."
 )
 """What holds for every exercise, in a paragraph."""
 KERNEL = {
