@@ -317,8 +317,8 @@ def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]
     """The refusals that an exercise's own cases make; none where it refuses nothing.
 
     Each argument of a case is changed in turn: a tensor gets a row more or keeps one, or an axis more; a list loses
-    its last part; a number becomes 0, -1 or another argument's; a float becomes NaN. And what an exercise's own case says
-    must be refused stays so beside the whole numbers of all other cases: where nothing is to be done, too. Where all
+    its last part; a number becomes 0, -1 or another argument's; a float becomes NaN. And what a case of the exercise's
+    own refuses is refused beside the smallest whole numbers of all cases: where nothing is to be done, too. Where all
     right answers that are known refuse the outcome, so must every answer: what one of them takes, the statement did not
     speak of.
 

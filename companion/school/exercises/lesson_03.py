@@ -271,12 +271,8 @@ def to_heads(x, heads):
     numbers from $i \\cdot$ width up to, and without, $(i + 1) \\cdot$ width of every token.
 
     ```python
-    >>> to_heads(torch.tensor([[[1, 2, 3, 4], [5, 6, 7, 8]]]), 2)
-    tensor([[[[1, 2],
-              [5, 6]],
-
-             [[3, 4],
-              [7, 8]]]])
+    >>> to_heads(torch.tensor([[[1, 2, 3, 4], [5, 6, 7, 8]]]), 2).tolist()
+    [[[[1, 2], [5, 6]], [[3, 4], [7, 8]]]]
     ```
 
     ★
@@ -560,6 +556,7 @@ def _(x):
     room=lambda q, k, v: k.nbytes,
     forbidden=("repeat", "repeat_interleave", "tile", "scaled_dot_product_attention"),
     right={
+        "room": "that there is one of each key and value is what it is about",
         "gradients": "its answer goes into a model that learns",
     },
     robust={
