@@ -17,7 +17,7 @@ here only what it gave is seen, as an `Outcome`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -105,7 +105,7 @@ class AnswerKey:
 
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
     """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
-    own = tuple(exercise.inputs(seed))
+    own = tuple(_apart(exercise, exercise.inputs(seed)))
     right = [in_this_process(answer) for answer in (exercise.reference, *exercise.variants)]
     cases = (*own, *law_cases(exercise, own, right[0]), *refusal_cases(own, right))
     if why := exercise.right.get("refusals"):
@@ -123,6 +123,20 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
         tuple(exercise.group_of(case) for case in cases) if exercise.groups else (),
         tuple(exercise.right),
     )
+
+
+def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
+    """The cases, where gradients are not what an exercise is about once without and, after all others, once with them.
+
+    A tensor that wants gradients is no ordinary one: numpy does not take it, and nothing may be written into it.
+    """
+    later = []
+    for case in cases:
+        if case.gradients and not {"gradients", "all"} & {*exercise.right}:
+            later.append(replace(case, robust=case.robust or "gradients are not what the exercise is about"))
+            case = replace(case, gradients=False)
+        yield case
+    yield from later
 
 
 # How an answer is examined

@@ -1,4 +1,4 @@
-"""The two marks of an answer: right, which earns the points, and robust, which is told after it, one thing at a time."""
+"""The two marks of an answer: right, which earns the points, and robust, which is told after it."""
 
 import math
 
@@ -83,7 +83,7 @@ def test_a_statement_has_its_idea_above_the_star_and_a_list_below():
         (lambda x, total: shares(x, total).tolist(), "got a list"),
         (lambda x, total: (number for number in shares(x, total)), "got a list"),
         (lambda x, total: shares(x, total).nan_to_num(), "expected NaN"),
-        (lambda x, total: shares(x, min(total, 1e3)), "numbers that differ"),
+        (lambda x, total: shares(x, min(total, 1e3)), "expected ["),
         (lambda x, total: shares(x.div_(total), 1.0 if total else 0.0), "wrote into its argument x"),
         (lambda x, total: shares(x.as_strided(x.shape, x.contiguous().stride()), total), "called again"),
     ],
