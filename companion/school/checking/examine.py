@@ -128,15 +128,23 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
 def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
     """The cases, where gradients are not what an exercise is about once without and, after all others, once with them.
 
-    A tensor that wants gradients is no ordinary one: numpy does not take it, and nothing may be written into it.
+    A tensor that wants gradients is no ordinary one: numpy does not take it, and nothing may be written into it. Of an
+    answer that is read off, digits are asked: its tolerance is absolute, as a number that is cut off is not rounded.
     """
     later = []
     for case in cases:
+        if case.tolerance and not case.arguments:
+            case = replace(case, tolerance=case.tolerance / (1 + _largest(exercise.reference())))
         if case.gradients and not {"gradients", "all"} & {*exercise.right}:
             later.append(replace(case, robust=case.robust or "gradients are not what the exercise is about"))
             case = replace(case, gradients=False)
         yield case
     yield from later
+
+
+def _largest(value: Any) -> float:
+    """The largest number, in size, of a number or a pair of numbers."""
+    return max(abs(float(part)) for part in (value if isinstance(value, (list, tuple)) else [value]))
 
 
 # How an answer is examined
@@ -213,7 +221,7 @@ def call_faults(
         return
     wanted, value = case.compared(expected.value), case.compared(outcome.value)
     if not case.only_nan:
-        exact = difference(value, wanted, _tolerance(case, wanted), exact_zero=bool(case.exact_zero), told=told)
+        exact = difference(value, wanted, case.tolerance, exact_zero=bool(case.exact_zero), told=told)
         if exact is not None:
             yield "type", exact
     if outcome.changed:
@@ -252,23 +260,13 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if case.only_nan:
         return None if holds_nan(value) else f"expected NaN in the result, got {describe(value)}"
     zero = bool(case.exact_zero)
-    if difference(value, wanted, _tolerance(case, wanted), exact_zero=zero, told=False) is None:
+    if difference(value, wanted, case.tolerance, exact_zero=zero, told=False) is None:
         return None
-    if far_off(value, wanted, _tolerance(case, wanted), exact_zero=zero) is None:
+    if far_off(value, wanted, case.tolerance, exact_zero=zero) is None:
         return None
     if not case.arguments and type(value) is type(wanted):
         return f"{describe(value)} is not it"  # the one answer there is stays the reader's to find
     return difference(value, wanted, case.tolerance, exact_zero=zero, told=told)
-
-
-def _tolerance(case: Case, wanted: Any) -> float | None:
-    """How far off a value may be, absolute and relative. Of an answer that is read off, digits are asked, and a number
-    that is cut off instead of rounded is none of them: its tolerance is absolute.
-    """
-    if case.arguments or not case.tolerance:
-        return case.tolerance
-    numbers = wanted if isinstance(wanted, (list, tuple)) else [wanted]
-    return case.tolerance / (1 + max(abs(number) for number in numbers))
 
 
 def _refusal_fault(case: Case, outcome: Outcome) -> str | None:
