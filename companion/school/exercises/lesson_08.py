@@ -417,7 +417,7 @@ def _(y, x, W_q, W_k, W_v, real):
 @exercise(
     "8.4",
     "A detector of leaks",
-    task="List every prediction that has seen what it must not",
+    task="List where a prediction sees what it must not, or misses what it should see",
     points=3,
     difficulty=3,
     minutes=15,
@@ -428,37 +428,38 @@ def _(y, x, W_q, W_k, W_v, real):
     },
     hints=(
         "How much does the row of each slot change? `(after - before).abs().amax(dim=-1)` is a table; what do its axes count?",
-        "The table is (target, slot). Which of its entries are leaks: those where the target stands at the slot or later.",
-        "`nonzero()` of the table (slot, target) lists its places in the order that is asked for.",
+        "The table is (target, slot). Make the one that it should be: the targets before each slot's own, without filler.",
+        "Where the two differ, `nonzero()` of the table (slot, target) lists the places in the order that is asked for.",
     ),
 )
-def leaks(before, after):
-    """Which predictions of a decoder have seen what they must not? `before` (slot, vocab) are its logits for a text, shift included: slot $i$
-    predicts target $i$. `after` (target, slot, vocab): `after[j]` are all logits when target $j$ alone is replaced. A slot *depends* on a
-    target if one of its logits changes, up or down, by more than `1e-9`. An honest slot depends only on targets strictly before its own. List
-    all other pairs `(slot, target)` of which the slot depends on the target, by slot, then target.
+def leaks(before, after, real):
+    """Does a decoder see just what it should? `before` (slot, vocab) are its logits for a text, shift included: slot $i$ predicts target $i$.
+    `after` (target, slot, vocab): `after[j]` are all logits when target $j$ alone is replaced. A slot *depends* on a target if one of its
+    logits changes, up or down, by more than `1e-9`. It should depend on every target strictly before its own that is `real` (target),
+    boolean, and on no other. List all pairs `(slot, target)` where that is otherwise, by slot, then target.
 
     ```python
-    >>> leaks(torch.zeros(2, 1), torch.tensor([[[0.0], [3.0]], [[2.0], [0.0]]]))
+    >>> leaks(torch.zeros(2, 1), torch.tensor([[[0.0], [3.0]], [[2.0], [0.0]]]), torch.tensor([True, True]))
     [(0, 1)]
     ```
 
     ★
     - A logit of $-\\infty$ that stays so has not changed.
-    - A shape of `after` that is not (slot, slot, vocab), with the sizes of `before`, is refused with a `ValueError`.
+    - An `after` that is not (slot, slot, vocab), with the sizes of `before`, and a `real` that is not (slot), are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     slots, vocab = before.shape
-    if after.shape != (slots, slots, vocab):
-        raise ValueError(f"after: expected shape {(slots, slots, vocab)}, got {tuple(after.shape)}")
+    if after.shape != (slots, slots, vocab) or real.shape != (slots,):
+        shapes = tuple(after.shape), tuple(real.shape)
+        raise ValueError(f"after, real: expected shapes {(slots, slots, vocab)} and {(slots,)}, got {shapes}")
     moved = torch.where(after == before, 0.0, (after - before).abs())  # minus infinity that stays is no change
-    change = moved.amax(dim=-1).T  # (slot, target)
-    places = (change > 1e-9).triu().nonzero().tolist()
-    return [(slot, target) for slot, target in places]
+    depends = moved.amax(dim=-1).T > 1e-9  # (slot, target)
+    should = torch.ones_like(depends).tril(-1) & real
+    return [(slot, target) for slot, target in (depends != should).nonzero().tolist()]
     ### END SOLUTION
 
 
-def _moved(draw, depends, vocab, down=False):
+def _moved(draw, depends, vocab, down=False, real=None):
     """Logits before and after, where `depends` is boolean (slot, target). Each change adds up to 0, or is all `down`."""
     slots = len(depends)
     change = 0.1 + draw.uniform(slots, slots, vocab)  # (target, slot, vocab)
@@ -466,7 +467,8 @@ def _moved(draw, depends, vocab, down=False):
     change[..., 1] = -change[..., 2:].sum(dim=-1)
     change = -change.abs() if down else change
     before = draw.normal(slots, vocab)
-    return before, before + change * depends.T[..., None]
+    real = torch.ones(slots, dtype=torch.bool) if real is None else real
+    return before, before + change * depends.T[..., None], real
 
 
 @leaks.cases
@@ -476,7 +478,7 @@ def _(draw):
 
     yield Case("an honest model", _moved(draw, honest(3), 4))
     unshifted = torch.ones(3, 3, dtype=torch.bool).tril()
-    yield Case("a model without the shift: every slot reads its own target", _moved(draw, unshifted, 4))
+    yield Case("a shift that is lost: every slot reads its own target", _moved(draw, unshifted, 4))
     leaky = honest(4)
     leaky[1, 3] = True
     yield Case("one slot that sees one later target, and logits that fall", _moved(draw, leaky, 3, down=True))
@@ -484,17 +486,25 @@ def _(draw):
     unmasked = torch.ones(n, n, dtype=torch.bool)
     unmasked[:, -1] = False  # nobody reads the last target
     yield Case("a model without a mask", _moved(draw, unmasked, 3))
+    missed = honest(4).tril(-2)
+    yield Case("a hidden diagonal, or a shift that is done twice: the last word is missed", _moved(draw, missed, 3))
+    real = torch.tensor([True, True, False, True, False])
+    yield Case("filler that is seen", _moved(draw, honest(5), 3, real=real))
+    yield Case("filler that is not seen", _moved(draw, honest(5) & real, 3, real=real))
     some = draw.uniform(n, n) > 0.5
     some[0, 2] = some[0, n - 1] = some[2, 2] = True
-    yield Case("any dependencies", _moved(draw, some, draw.whole(8, 10)))
-    before, after = _moved(draw, honest(4), 5)
-    yield Case("a change below 1e-9 is rounding", (before, after + 1e-12))
+    some[3, 1] = False
+    any_real = draw.uniform(n) > 0.3
+    yield Case("any dependencies", _moved(draw, some, draw.whole(8, 10), real=any_real))
+    before, after, all_real = _moved(draw, honest(4), 5)
+    yield Case("a change below 1e-9 is rounding", (before, after + 1e-12, all_real))
     ruled_out = _moved(draw, unshifted, 4)
-    for logits in ruled_out:
+    for logits in ruled_out[:2]:
         logits[..., 3] = -math.inf
     yield Case("a token that is ruled out, with minus infinity, is no change and hides none", ruled_out)
-    yield Case("fewer targets than slots are refused", (before, after[:1]), refuse=True)
-    yield Case("fewer slots after than before are refused", (before, after[:, :1]), refuse=True)
+    yield Case("fewer targets than slots are refused", (before, after[:1], all_real), refuse=True)
+    yield Case("fewer slots after than before are refused", (before, after[:, :1], all_real), refuse=True)
+    yield Case("one truth value for all targets is refused", (before, after, all_real[:1]), refuse=True)
     level = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1000.0, 0.0]], dtype=torch.float64)
     nudged = level.repeat(3, 1, 1)
     nudged[0, 0, 0] = 1e-9  # not more than that
@@ -503,10 +513,11 @@ def _(draw):
     nudged[1, 1, 1] += 4e-9
     nudged[2, 1, 0] = -math.inf
     nudged[2, 2, 0] += 1e-3
-    yield Case("changes just above the bound, on it and just below", (level, nudged))
-    yield Case("another vocabulary after than before is refused", (level, nudged[..., :1]), refuse=True)
+    three = all_real[:3]
+    yield Case("changes just above the bound, on it and just below", (level, nudged, three))
+    yield Case("another vocabulary after than before is refused", (level, nudged[..., :1], three), refuse=True)
     many = torch.zeros(2, 6, dtype=torch.float64)
-    yield Case("many changes below the bound are none together", (many, many.repeat(2, 1, 1) + 0.6e-9))
+    yield Case("many changes below the bound are none together", (many, many.repeat(2, 1, 1) + 0.6e-9, three[:2]))
 
 
 def _depends(before, after):
@@ -514,97 +525,121 @@ def _depends(before, after):
     return ((after - before).abs().amax(dim=-1) > 1e-9).T
 
 
+def _should(before, real):
+    return torch.ones(len(before), len(before), dtype=torch.bool).tril(-1) & real
+
+
+def _wrong(before, after, real):
+    return _depends(before, after) != _should(before, real)
+
+
 def _pairs(table, base=0):
     return [(slot + base, target + base) for slot, target in table.nonzero().tolist()]
 
 
-@leaks.mistake("you look at the wrong side of the diagonal: to depend on earlier targets is honest")
-def _(before, after):
-    return _pairs(_depends(before, after).tril(-1))
+@leaks.mistake("you list what is as it should be")
+def _(before, after, real):
+    return _pairs(~_wrong(before, after, real))
 
 
 @leaks.mistake("your axes are swapped: `after` is (target, slot, vocab), and you took its first axis for the slots")
-def _(before, after):
-    return _pairs(_depends(before, after).T.triu())
+def _(before, after, real):
+    return _pairs(_should(before, real) != _depends(before, after).T)
 
 
-@leaks.mistake("a slot that depends on its own target is a leak, too: the diagonal belongs to it")
-def _(before, after):
-    return _pairs(_depends(before, after).triu(1))
+@leaks.mistake("a slot that depends on its own target has lost its shift: the diagonal must not be seen")
+def _(before, after, real):
+    return _pairs(_depends(before, after) != (torch.ones(len(before), len(before), dtype=torch.bool).tril() & real))
 
 
-@leaks.mistake("you list all dependencies; only those on targets at the slot or later are leaks")
-def _(before, after):
+@leaks.mistake("you list all dependencies; those on real targets before a slot's own are as they should be")
+def _(before, after, real):
     return _pairs(_depends(before, after))
 
 
-@leaks.mistake("you look at a slot's own target alone: it may also see later ones")
-def _(before, after):
-    return _pairs(_depends(before, after) & torch.eye(len(before), dtype=torch.bool))
+@leaks.mistake("you list leaks alone: a slot that does not depend on the word before its own misses it")
+def _(before, after, real):
+    return _pairs(_depends(before, after) & ~_should(before, real))
+
+
+@leaks.mistake("you list what is missed alone: what is seen and must not be is a leak")
+def _(before, after, real):
+    return _pairs(~_depends(before, after) & _should(before, real))
+
+
+@leaks.mistake("nobody may depend on filler: it must not be seen, and is not missed")
+def _(before, after, real):
+    return _pairs(_depends(before, after) != _should(before, torch.ones_like(real)))
+
+
+@leaks.mistake("you look at real targets alone: filler that is seen is a leak, too")
+def _(before, after, real):
+    return _pairs(_wrong(before, after, real) & real)
 
 
 @leaks.mistake("slots and targets are counted from 0")
-def _(before, after):
-    return _pairs(_depends(before, after).triu(), base=1)
+def _(before, after, real):
+    return _pairs(_wrong(before, after, real), base=1)
 
 
 @leaks.mistake("your pairs are the wrong way round: the slot comes first")
-def _(before, after):
-    return [(target, slot) for slot, target in _pairs(_depends(before, after).triu())]
+def _(before, after, real):
+    return [(target, slot) for slot, target in _pairs(_wrong(before, after, real))]
 
 
 @leaks.mistake("your list is in the order of the targets; sort it by slot first")
-def _(before, after):
-    return sorted(_pairs(_depends(before, after).triu()), key=lambda pair: (pair[1], pair[0]))
+def _(before, after, real):
+    return sorted(_pairs(_wrong(before, after, real)), key=lambda pair: (pair[1], pair[0]))
 
 
 @leaks.mistake("changes up and down cancel in your sum: take their absolute values first")
-def _(before, after):
-    return _pairs(((after - before).sum(dim=-1).abs() > 1e-9).T.triu())
+def _(before, after, real):
+    return _pairs(_should(before, real) != ((after - before).sum(dim=-1).abs() > 1e-9).T)
 
 
 @leaks.mistake("minus infinity minus minus infinity is NaN, which is above nothing: it hides the changes beside it")
-def _(before, after):
-    if after.shape != (len(before), *before.shape):
+def _(before, after, real):
+    if after.shape != (len(before), *before.shape) or real.shape != before.shape[:1]:
         raise ValueError("after: expected (target, slot, vocab)")
-    return _pairs(_depends(before, after).triu())
+    return _pairs(_wrong(before, after, real))
 
 
 @leaks.mistake("a logit that falls has changed, too: take absolute values before the largest")
-def _(before, after):
-    return _pairs(((after - before).amax(dim=-1) > 1e-9).T.triu())
+def _(before, after, real):
+    return _pairs(_should(before, real) != ((after - before).amax(dim=-1) > 1e-9).T)
 
 
 @leaks.mistake("a change of 1e-12 is rounding: only what changes by more than 1e-9 counts")
-def _(before, after):
-    return _pairs((after != before).any(dim=-1).T.triu())
+def _(before, after, real):
+    return _pairs(_should(before, real) != (after != before).any(dim=-1).T)
 
 
 @leaks.mistake("logits of the wrong shape are broadcast in silence: refuse them with a ValueError")
-def _(before, after):
-    return _pairs(_depends(before, after).triu())
+def _(before, after, real):
+    return _pairs(_wrong(before, after, real))
 
 
 @leaks.variant
-def _(before, after):
+def _(before, after, real):
     # three loops
-    if after.ndim != 3 or list(after.shape) != [len(before), *before.shape]:
+    if after.ndim != 3 or list(after.shape) != [len(before), *before.shape] or real.shape != (len(before),):
         raise ValueError("after: expected (target, slot, vocab)")
     found = []
     for slot in range(len(before)):
-        for target in range(slot, len(before)):
+        for target in range(len(before)):
             pairs = zip(after[target, slot].tolist(), before[slot].tolist(), strict=True)
-            if any(abs(a - b) > 1e-9 for a, b in pairs if a != b):
+            if any(abs(a - b) > 1e-9 for a, b in pairs if a != b) != (target < slot and bool(real[target])):
                 found.append([slot, target])
     return found
 
 
 @leaks.variant
-def _(before, after):
-    if tuple(after.shape) != (len(before), *before.shape):
+def _(before, after, real):
+    if tuple(after.shape) != (len(before), *before.shape) or tuple(real.shape) != (len(before),):
         raise ValueError("bad shape")
-    targets, slots = torch.where(~torch.isclose(after, before.expand_as(after), rtol=0.0, atol=1e-9).all(dim=-1))
-    return sorted((s, t) for s, t in zip(slots.tolist(), targets.tolist(), strict=True) if t >= s)
+    seen = ~torch.isclose(after, before.expand_as(after), rtol=0.0, atol=1e-9).all(dim=-1)
+    pairs = ((s, t) for s in range(len(before)) for t in range(len(before)))
+    return [(s, t) for s, t in pairs if seen[t, s].item() is not (t < s and real[t].item())]
 
 
 # 8.5
