@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 
 from companion.commands.limits import must_be_writable, try_to_write
 from companion.commands.parser import Parser
-from companion.ground.quantities import PositiveInt, PositiveNumber
+from companion.ground.quantities import NonNegativeNumber, PositiveInt, PositiveNumber
 
 
 def parser() -> Parser:
@@ -18,7 +18,8 @@ def parser() -> Parser:
             "Grade a folder of submissions: STUDENT.ipynb, STUDENT/....ipynb, or nbgrader's submitted/STUDENT/PSET/. "
             "Answers are found by their functions' names, whatever has become of the cells. Half of an exercise's "
             "points are for the public cases, half for hidden ones drawn from your seed file (all of them, where the "
-            "answer is one number). An exercise with groups of cases gives points for each group by itself. Each "
+            "answer is one number). An exercise with groups of cases gives points for each group by itself. A right "
+            "answer may be robust besides: it stands extremes, NaN and bad input; --robust says what that adds. Each "
             "answer ends as right, wrong, missing, crashed, timeout, refused or unreadable; a written one as to mark, "
             "until `companion course mark` has read its mark.\n\n"
             "A student's code runs in processes of its own with limits, and decides about no mark. That is no "
@@ -31,7 +32,8 @@ def parser() -> Parser:
             "examples:\n"
             "  companion grade submissions/ --pset week2 --seed-file secret.seed --out marks/\n"
             "  companion grade submissions/ --exercises 2.3 2.4 --seed-file secret.seed \\\n"
-            "      --jobs 4 --time 5"
+            "      --jobs 4 --time 5\n"
+            "  companion grade submissions/ --pset week2 --seed-file secret.seed --robust 0.25"
         ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
@@ -75,6 +77,13 @@ def parser() -> Parser:
         "--regrade",
         action="store_true",
         help="put these marks among those that are in --out already, and list whose changed",
+    )
+    parser.add_argument(
+        "--robust",
+        type=NonNegativeNumber,
+        default=0.0,
+        metavar="SHARE",
+        help="what a robust answer adds, as a share of its exercise's points; max_score grows with it",
     )
     parser.add_argument("--memory", type=PositiveNumber, default=2.0, metavar="GIB", help="that an answer may take")
     return parser
@@ -134,6 +143,7 @@ def run(flags: Namespace) -> int:
             given=given,
             jobs=flags.jobs,
             require_sandbox=flags.require_sandbox,
+            robust=flags.robust,
             limits=limits,
             done=lambda _: bar.update(),
             warn=lambda text: bar.write(text, file=sys.stderr),
@@ -151,7 +161,7 @@ def run(flags: Namespace) -> int:
     tried = [student.points for student in graded if student.submission in TRIED]
     if tried:
         mean, most = sum(tried) / len(tried), graded[0].most
-        print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most} points on average")
+        print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most:g} points on average")
     waiting = sum(not student.is_marked for student in graded)
     if waiting:
         print(f"{waiting} of them wait for the marks of written answers: companion course collect {folder} --help")

@@ -20,7 +20,7 @@ from companion.school.build.folder import note_passed
 from companion.school.build.parts import Part, parts
 from companion.school.build.stages import STAGES, Stage
 from companion.school.checking.attempt import NotYet
-from companion.school.checking.examine import Result
+from companion.school.checking.call import Result
 
 _START_SECONDS = 90.0  # to import PyTorch on a slow machine
 _RIGHT = Result.RIGHT.value

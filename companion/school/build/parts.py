@@ -149,6 +149,7 @@ class Part:
             forbidden=self.watched,
             exact_zero=self.exact_zero,
             excused=self.excused,
+            right={"all": "what others build on has to stand all that they may bring"},
             limits=self.limits,
             mistakes=[
                 Mistake(message, self.answer(right | {self.stage.module: patched(number, patch)}))

@@ -17,7 +17,8 @@ from typing import Any
 from companion.school.build.parts import Part, parts, references
 from companion.school.build.sources import names, reference
 from companion.school.build.stages import STAGES
-from companion.school.checking.examine import AnswerKey, Result, examine, in_this_process, key_of
+from companion.school.checking.call import Result, in_this_process
+from companion.school.checking.examine import AnswerKey, examine, key_of
 from companion.school.checking.exercise import Answer
 from companion.school.course.proof.mutants import changed_texts
 
@@ -68,7 +69,7 @@ def survivors(number: int) -> Iterator[tuple[str, bool]]:
 def _passes(key: AnswerKey, answer: Answer) -> bool:
     try:
         with _at_most(_SECONDS):
-            return examine(key, in_this_process(answer)).result is Result.RIGHT
+            return examine(key, in_this_process(answer)).is_right
     except _TooLong:
         return False
 

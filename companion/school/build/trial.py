@@ -17,9 +17,9 @@ import torch
 from companion.school.build.folder import read_sources
 from companion.school.build.parts import OPEN, Part, parts, references
 from companion.school.build.stages import STAGES, Stage
-from companion.school.checking.examine import AnswerKey, Result, Verdict, examine, in_this_process, key_of
-from companion.school.checking.forbidden import forbidden_fault, forbidden_uses
-from companion.school.checking.memory import copied
+from companion.school.checking.call import Result, copied, in_this_process
+from companion.school.checking.examine import AnswerKey, Verdict, examine, key_of
+from companion.school.checking.watch import forbidden_fault, forbidden_uses
 
 
 def main(arguments: list[str]) -> int:

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from .examine import Result, Verdict
-from .forbidden import forbidden_fault, forbidden_uses
-from .watch import unwatched
+from .call import Result
+from .examine import Verdict
+from .exercise import STAR
+from .watch import forbidden_fault, forbidden_uses, unwatched
 
 PATIENCE = 10.0
 """Seconds until a reader is told how to stop an answer that still runs."""
@@ -42,7 +43,7 @@ def readers(name: str, frame: FrameType | None) -> Any:
 def attempt(
     title: str, name: str, answer: Any, forbidden: Sequence[str], test: Callable[[Callable[..., Any]], Verdict]
 ) -> Verdict:
-    """Try an answer: the verdict, if it is right. Raises `NotYet` if it is not.
+    """Try an answer: the verdict, if it is right, robust or not. Raises `NotYet` if it is not right.
 
     title:      number and title of the exercise, with which a message begins.
     name:       of the function that is asked for.
@@ -60,9 +61,19 @@ def attempt(
         raise NotYet(f"{title}: {fault}.", Verdict(Result.REFUSED, fault=fault))
     with _still_running(title):
         verdict = test(answer)
-    if verdict.result is not Result.RIGHT:
+    if not verdict.is_right:
         raise NotYet(f"{title}: {verdict}", verdict)
     return verdict
+
+
+def praise(verdict: Verdict, right: str) -> str:
+    """What is said to whoever is right: that first, and then the one next thing that would make the answer robust.
+
+    right:  the sentence that says it.
+    """
+    if verdict.robust is None:
+        return f"{right} And robust {STAR}: nothing that was tried besides upset it."
+    return f"{right}\n\nWhat would make it robust {STAR}, next:\n{verdict.robust}"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from .examine import Outcome, Result
+from .call import Outcome, Result
 from .exercise import Case
 
 _HEAD = struct.Struct("<qq")  # the lengths of the JSON text and of the tensors
@@ -145,4 +145,6 @@ def case_value(case: Case) -> dict[str, Any]:
         "room": case.room,
         "says": case.says,
         "part": case.part,
+        "robust": case.robust,
+        "right": case.right,
     }

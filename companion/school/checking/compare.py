@@ -12,11 +12,19 @@ MOST_NUMBERS = 16
 LONGEST = 1000  # characters of a described list
 _NUMBER = 1e-11  # of a float; whole numbers are equal or they are not
 _SINGLE = 1e-6  # what float32 leaves
+SINGLE = 1e-5
+"""How near what is right in its idea comes, absolute and relative: what honest `float32` leaves of numbers around 1."""
 _TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
 
 def difference(
-    found: Any, expected: Any, tolerance: float | None = None, *, exact_zero: bool = False, told: bool = True
+    found: Any,
+    expected: Any,
+    tolerance: float | None = None,
+    *,
+    exact_zero: bool = False,
+    told: bool = True,
+    gone: bool = True,
 ) -> str | None:
     """What is wrong with `found`, in one line ("expected ..., got ..."), or None.
 
@@ -24,17 +32,19 @@ def difference(
     int or a float, or a tensor of one number; a tuple may be a list.
 
     exact_zero:  where a floating tensor is expected to be 0, nothing else will do, however small; and 0 nowhere else.
+    gone:        0 in the place of a very small number is told, and whole numbers have the tolerance that is given;
+                 otherwise the former is as near as any other, and the latter are equal or they are not.
     told:        say which numbers differ; otherwise a word, which costs less than to find them.
     """
     if isinstance(expected, torch.Tensor):
-        return _tensor_difference(found, expected, tolerance, exact_zero, told)
+        return _tensor_difference(found, expected, tolerance, exact_zero, told, gone)
     if isinstance(expected, bool) or expected is None or isinstance(expected, str):
         same = type(found) is type(expected) and found == expected
     elif isinstance(expected, (int, float)):
         number = found.item() if isinstance(found, torch.Tensor) and found.numel() == 1 else found
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             return f"expected a number, got {_kind(found)}"
-        whole = isinstance(expected, int) and tolerance is None
+        whole = isinstance(expected, int) and (tolerance is None or not gone)
         if whole and isinstance(number, float):
             return f"expected the int {describe(expected)}, got the float {describe(number)}"
         allowed = _NUMBER if tolerance is None else tolerance
@@ -45,27 +55,80 @@ def difference(
             wanted = ", ".join(map(repr, expected))
             return f"expected a dict with the keys {wanted}, got {describe(found)}"
         parts = ((f"[{key!r}]", found[key], expected[key]) for key in expected)
-        return _first(parts, tolerance, exact_zero, told)
+        return _first(parts, tolerance, exact_zero, told, gone)
     elif isinstance(expected, Sequence):
         if not isinstance(found, (list, tuple)) or len(found) != len(expected):
             return f"expected {len(expected)} results, got {describe(found)}"
         pairs = enumerate(zip(found, expected, strict=True), 1)
-        return _first(((f"result {n}", f, e) for n, (f, e) in pairs), tolerance, exact_zero, told)
+        return _first(((f"result {n}", f, e) for n, (f, e) in pairs), tolerance, exact_zero, told, gone)
     else:
         raise TypeError(f"an exercise cannot expect a {type(expected).__name__}")
     return None if same else f"expected {describe(expected)}, got {describe(found)}"
 
 
-def _first(parts: Any, tolerance: float | None, exact_zero: bool, told: bool) -> str | None:
+def far_off(found: Any, expected: Any, tolerance: float | None = None, *, exact_zero: bool = False) -> str | None:
+    """What is wrong with the numbers of `found`, whatever types hold them and however exact they are; or None.
+
+    Here a list of numbers is as good as a tensor, 3.0 as 3, `float32` as `float64`, and what is computed in `float32`
+    as what is computed in `float64`. Shapes, NaN and the zeros of `exact_zero` must be as in `difference`.
+    """
+    tolerance = max(tolerance or 0.0, SINGLE)
+    return difference(_held_as(found, expected), expected, tolerance, exact_zero=exact_zero, gone=False)
+
+
+def _held_as(found: Any, expected: Any) -> Any:
+    """What was found, in the types of what was expected, where it is the same numbers; else as it is."""
+    if isinstance(expected, torch.Tensor):
+        if isinstance(found, (list, tuple, int, float)):
+            found = _as_tensor(found)
+        if isinstance(found, torch.Tensor) and found.dtype != expected.dtype:
+            held = found.to(expected.dtype) if expected.is_complex() or not found.is_complex() else found
+            exact = expected.is_floating_point() and found.dtype != torch.bool
+            return held if exact or torch.equal(held.to(found.dtype), found) else found
+        return found
+    if isinstance(expected, bool):
+        of_tensor = isinstance(found, torch.Tensor) and found.dtype == torch.bool and found.numel() == 1
+        return bool(found) if of_tensor else found
+    if isinstance(expected, (int, float)):
+        number = found.item() if isinstance(found, torch.Tensor) and found.numel() == 1 else found
+        whole = isinstance(number, float) and isinstance(expected, int) and number.is_integer()
+        return int(number) if whole else number
+    if isinstance(expected, Mapping):
+        if isinstance(found, Mapping) and set(found) == set(expected):
+            return {key: _held_as(found[key], part) for key, part in expected.items()}
+    elif isinstance(expected, Sequence) and not isinstance(expected, str):
+        if isinstance(found, torch.Tensor) and found.dim():
+            found = [*found] if any(isinstance(part, torch.Tensor) for part in expected) else found.tolist()
+        if isinstance(found, (list, tuple)) and len(found) == len(expected):
+            return [_held_as(f, e) for f, e in zip(found, expected, strict=True)]
+    return found
+
+
+def _as_tensor(found: Any) -> Any:
+    """Numbers in lists as a tensor, where they are one; else as they are."""
+    try:
+        if isinstance(found, (list, tuple)) and found and all(isinstance(part, torch.Tensor) for part in found):
+            return torch.stack([*found])
+        made = torch.tensor(found, dtype=torch.float64)
+        return made if not _all(found, bool) else made.bool()
+    except (TypeError, ValueError, RuntimeError):
+        return found
+
+
+def _all(found: Any, kind: type) -> bool:
+    return all(_all(part, kind) for part in found) if isinstance(found, (list, tuple)) else isinstance(found, kind)
+
+
+def _first(parts: Any, tolerance: float | None, exact_zero: bool, told: bool, gone: bool) -> str | None:
     for name, found, expected in parts:
-        fault = difference(found, expected, tolerance, exact_zero=exact_zero, told=told)
+        fault = difference(found, expected, tolerance, exact_zero=exact_zero, told=told, gone=gone)
         if fault:
             return f"{name}: {fault}"
     return None
 
 
 def _tensor_difference(
-    found: Any, expected: torch.Tensor, tolerance: float | None, exact_zero: bool, told: bool
+    found: Any, expected: torch.Tensor, tolerance: float | None, exact_zero: bool, told: bool, gone: bool
 ) -> str | None:
     if not isinstance(found, torch.Tensor):
         return f"expected a tensor of shape {tuple(expected.shape)}, got {_kind(found)}"
@@ -81,7 +144,7 @@ def _tensor_difference(
             return None
         # A sum of numbers around 1 may come to less than their rounding in one order, and to 0 in another.
         lost = (found == 0) & (expected.abs() > torch.finfo(expected.dtype).eps)
-        if lost.any():
+        if gone and lost.any():
             return f"expected {expected[lost].detach().abs().max().item():.1e}, got exactly 0 in its place"
         almost = found[expected == 0].detach().double().abs()
         most = almost.max().item() if almost.numel() else 0.0

@@ -1,86 +1,46 @@
-"""Try an answer on every case of its exercise, and say what is wrong with it.
+"""The algorithm of a check: an answer is called on every case of its exercise, and what is wrong is said.
 
-The answer runs in this process (`in_this_process`) or in another that shares nothing with it (the grader's): `examine`
-sees only what it gave, as an `Outcome`.
+    key_of          what is asked: the exercise's own cases, those of the laws, and what must be refused
+    examine         each case is called once, then all once more in reverse, and the verdict is given
+    call_faults     what is wrong with one call: its value; or else its type, memory and gradients
+    _known          which known mistake gives the same
+
+Each fault belongs to one of the two marks of an answer. *Right* has the idea: the first fault there ends the
+examination. *Robust* stands what a lesson does not speak of: extremes, NaN, refusals, memory, and types; of its faults
+the first is told to whoever is right, and costs no point. A fault belongs to robust where its case does
+(`Case.is_robust`), or where it is of a kind that is not about the value (`exercise.KINDS`).
+
+The answer runs in this process (`call.in_this_process`) or in another that shares nothing with it (the grader's):
+here only what it gave is seen, as an `Outcome`.
 """
 
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-
-from .compare import MOST_NUMBERS, describe, difference
+from .call import Call, Outcome, Result, in_this_process, is_floating
+from .compare import MOST_NUMBERS, describe, difference, far_off
 from .exercise import Answer, Case, Exercise
-from .forbidden import forbidden_fault
-from .laws import holds_nan, law_cases
-from .memory import copied, identical, overwrite, shared_with, with_python_numbers
-from .refusals import refusal_cases
-from .watch import Watch
+from .laws import holds_nan, law_cases, refusal_cases
 
 LONGEST_INPUT = 400  # characters
-KEPT = 8  # earlier results that are looked at again
 _AGAIN = "after other inputs, with tensors in another memory layout, its former results written into"
-
-
-class Result(Enum):
-    """How an examination can end."""
-
-    RIGHT = "right"
-    WRONG = "wrong"
-    MISSING = "missing"
-    CRASHED = "crashed"
-    TIMEOUT = "timeout"
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one call gave.
-
-    value:      what was returned.
-    error:      the type of what was raised, and its message; None if nothing was.
-    gradients:  where the case asks: of each floating tensor among the arguments; None where there is none.
-    changed:    the arguments, by position, that the call wrote into.
-    spoiled:    the call changed what an earlier one had returned.
-    shared:     the arguments, by position, with which the result shares memory.
-    peak:       where the case asks: the most bytes that the call took at once, beside its arguments.
-    result:     MISSING where nothing is written yet, TIMEOUT where the call did not end, CRASHED where it took its
-                process along; else None.
-    """
-
-    value: Any = None
-    error: tuple[str, str] | None = None
-    gradients: tuple[torch.Tensor | None, ...] | None = None
-    changed: tuple[int, ...] = ()
-    result: Result | None = None
-    spoiled: bool = False
-    shared: tuple[int, ...] = ()
-    peak: int = 0
-
-
-class Call(Protocol):
-    """An answer, wherever it runs. `again`: the second call, on arguments that lie in memory in another order."""
-
-    def __call__(self, case: Case, again: bool = False, /) -> Outcome: ...
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What an examination found.
 
-    result:   right, wrong, ...
+    result:   right, wrong, ... : the first of the two marks.
     shows:    the property that failed.
     input:    the smallest input that shows it, by argument name.
     fault:    expected and got, shapes first.
     mistake:  the message of the known mistake that the answer makes, if it makes one.
+    robust:   of a right answer: the first thing that it does not stand; None where it is robust as well.
     """
 
     result: Result
@@ -88,14 +48,33 @@ class Verdict:
     input: str = ""
     fault: str = ""
     mistake: str | None = None
+    robust: Verdict | None = None
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the answer has the first mark."""
+        return self.result is Result.RIGHT
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether the answer has both marks."""
+        return self.is_right and self.robust is None
+
+    @property
+    def strict(self) -> Verdict:
+        """The verdict of whoever asks for both marks as one: what is not robust is not right."""
+        return self.robust if self.is_right and self.robust is not None else self
 
     def __str__(self) -> str:
-        if self.result is Result.RIGHT:
-            return "right"
+        if self.is_right:
+            return "right" if self.robust is None else f"right. What would make it robust:\n{self.robust}"
         lines = [self.shows, f"  with {self.input}" if self.input else "", f"  {self.fault}"]
         if self.mistake:
             lines.append(f"  most likely: {self.mistake}")
         return "\n".join(line for line in lines if line.strip())
+
+
+# What is asked
 
 
 @dataclass(frozen=True)
@@ -107,6 +86,7 @@ class AnswerKey:
     expected:  what a right answer gives on the case of this index.
     mistakes:  each known mistake's message, and what it gives.
     groups:    the number of each case's group (`credit`); empty where all earn their points together.
+    right:     the kinds of faults that cost points here, beside a wrong value.
     """
 
     names: tuple[str, ...]
@@ -114,13 +94,22 @@ class AnswerKey:
     expected: Callable[[int], Outcome]
     mistakes: tuple[tuple[str, Callable[[int], Outcome]], ...]
     groups: tuple[int, ...] = ()
+    right: Collection[str] = ()
+
+    def is_robust(self, index: int, kind: str) -> bool:
+        """Whether a fault of this kind on the case of this index belongs to the robust ones."""
+        if "all" in self.right:
+            return False
+        return self.cases[index].is_robust or (kind != "value" and kind not in self.right)
 
 
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
     """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
-    own = tuple(exercise.inputs(seed))
+    own = tuple(_apart(exercise, exercise.inputs(seed)))
     right = [in_this_process(answer) for answer in (exercise.reference, *exercise.variants)]
     cases = (*own, *law_cases(exercise, own, right[0]), *refusal_cases(own, right))
+    if why := exercise.right.get("refusals"):
+        cases = tuple(replace(case, right=why) if case.refuse and not case.robust else case for case in cases)
 
     def gives(answer: Answer) -> Callable[[int], Outcome]:
         call = in_this_process(answer)
@@ -132,34 +121,80 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
         gives(exercise.reference),
         tuple((known.message, gives(known.answer)) for known in exercise.mistakes),
         tuple(exercise.group_of(case) for case in cases) if exercise.groups else (),
+        tuple(exercise.right),
     )
 
 
+def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:
+    """The cases, where gradients are not what an exercise is about once without and, after all others, once with them.
+
+    A tensor that wants gradients is no ordinary one: numpy does not take it, and nothing may be written into it. Of an
+    answer that is read off, digits are asked: its tolerance is absolute, as a number that is cut off is not rounded.
+    """
+    later = []
+    for case in cases:
+        if case.tolerance and not case.arguments:
+            case = replace(case, tolerance=case.tolerance / (1 + _largest(exercise.reference())))
+        if case.gradients and not {"gradients", "all"} & {*exercise.right}:
+            later.append(replace(case, robust=case.robust or "gradients are not what the exercise is about"))
+            case = replace(case, gradients=False)
+        yield case
+    yield from later
+
+
+def _largest(value: Any) -> float:
+    """The largest number, in size, of a number or a pair of numbers."""
+    return max(abs(float(part)) for part in (value if isinstance(value, (list, tuple)) else [value]))
+
+
+# How an answer is examined
+
+
 def examine(key: AnswerKey, call: Call) -> Verdict:
-    """Try an answer on the key's cases, in their order, up to the first that it fails.
+    """Try an answer on the key's cases, in their order, up to the first that shows that it is not right.
 
     Then once more, the last case first: whatever the exercise, an answer gives the same for the same input, whatever it
     was called with in between, however that lies in memory, and whatever was written into its earlier results.
     """
-    for index, case in enumerate(key.cases):
-        verdict = first_failure(key, call, index, call(case))
-        if verdict is not None:
-            return verdict
-    for index in reversed(range(len(key.cases))):
-        verdict = later_failure(key, index, call(key.cases[index], True))
-        if verdict is not None:
-            return verdict
-    return Verdict(Result.RIGHT)
+    robust: Verdict | None = None
+    endless = set()
+    for index, again in rounds(key):
+        if index in endless:
+            continue
+        outcome = call(key.cases[index], again)
+        if outcome.result is Result.TIMEOUT:
+            endless.add(index)
+        for is_robust, fault in marked_faults(key, index, again, outcome):
+            if not is_robust:
+                return verdict_of(key, call, index, again, outcome, fault)
+            robust = robust or verdict_of(key, call, index, again, outcome, fault)
+    return Verdict(Result.RIGHT, robust=robust)
 
 
-def first_failure(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> Verdict | None:
-    """What is wrong with what the first call on a case gave; None where nothing is."""
+def rounds(key: AnswerKey) -> Iterator[tuple[int, bool]]:
+    """Each case's index, and whether its call is the second one: all once, and then all once more in reverse."""
+    yield from ((index, False) for index in range(len(key.cases)))
+    yield from ((index, True) for index in reversed(range(len(key.cases))))
+
+
+def marked_faults(key: AnswerKey, index: int, again: bool, outcome: Outcome) -> Iterator[tuple[bool, str]]:
+    """What is wrong with a call on a case: whether that belongs to robust, and a sentence.
+
+    again:  it is the second call on this case.
+    """
+    for kind, fault in call_faults(key.cases[index], outcome, key.expected(index), key.names):
+        everywhere = outcome.result in (Result.REFUSED, Result.MISSING)  # whatever the case, it is not an answer
+        yield not everywhere and key.is_robust(index, "again" if again and kind == "value" else kind), fault
+
+
+def verdict_of(key: AnswerKey, call: Call, index: int, again: bool, outcome: Outcome, fault: str) -> Verdict:
+    """The verdict on a call with this fault."""
     case = key.cases[index]
     if outcome.result is Result.MISSING:
         return Verdict(Result.MISSING, "not written yet", fault="the function is still as it was handed out")
-    fault = _fault(case, outcome, key.expected(index), key.names)
-    if fault is None:
-        return None
+    if again:
+        said = f"right at first, and not when it was called again {_AGAIN}: {fault}"
+        return Verdict(outcome.result or Result.WRONG, case.shows, _input(key.names, case), said)
     if outcome.result is not None:
         return Verdict(outcome.result, case.shows, _input(key.names, case), fault)
     mistake = _known(key, call, index, outcome)
@@ -168,58 +203,85 @@ def first_failure(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> V
     return Verdict(result, case.shows, _input(key.names, case), fault, mistake)
 
 
-def later_failure(key: AnswerKey, index: int, outcome: Outcome) -> Verdict | None:
-    """The same of the second call, whose first one gave what it should."""
-    case = key.cases[index]
-    fault = _fault(case, outcome, key.expected(index), key.names)
-    if fault is None:
-        return None
-    said = f"right at first, and not when it was called again {_AGAIN}: {fault}"
-    return Verdict(outcome.result or Result.WRONG, case.shows, _input(key.names, case), said)
+# What is wrong with one call
 
 
-def _fault(case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str], told: bool = True) -> str | None:
+def call_faults(
+    case: Case, outcome: Outcome, expected: Outcome, names: Sequence[str], told: bool = True
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with what a call gave, the kind of it and a sentence; nothing where nothing is.
+
+    Where the value is wrong, nothing else is said of the call.
+    """
+    fault = _value_fault(case, outcome, expected, told)
+    if fault is not None:
+        yield "value", fault
+        return
+    if case.refuse or outcome.error is not None:
+        return
+    wanted, value = case.compared(expected.value), case.compared(outcome.value)
+    if not case.only_nan:
+        exact = difference(value, wanted, case.tolerance, exact_zero=bool(case.exact_zero), told=told)
+        if exact is not None:
+            yield "type", exact
+    if outcome.changed:
+        changed = ", ".join(names[i] for i in outcome.changed)
+        yield "memory", f"the result is right, but the call wrote into its argument {changed}; work on a copy"
+    if outcome.spoiled:
+        what = "the call changed what an earlier call had returned; give each its own memory"
+        yield "memory", f"the result is right, but {what}"
+    if outcome.shared and not case.alias:
+        shared = ", ".join(names[i] for i in outcome.shared)
+        yield "memory", f"the result is right, but it shares its memory with the argument {shared}; return a copy"
+    if case.room is not None and outcome.peak > case.room:
+        what = f"the call took {outcome.peak} bytes at once; expected at most {case.room}"
+        yield "room", f"the result is right, but {what}"
+    if case.gradients:
+        yield from _gradient_faults(outcome, expected, case, names, told)
+
+
+def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) -> str | None:
+    """What is wrong with the value, or with the error in its place; types and digits are asked elsewhere."""
     if outcome.result is Result.TIMEOUT:
         return "it did not end in the time it has"
     if outcome.result is Result.CRASHED:
         return "the process that ran it ended on the way" + (f": {outcome.error[1]}" if outcome.error else "")
     if outcome.result is Result.REFUSED:
         return outcome.error[1] if outcome.error else "it did what an answer may not do"
+    if outcome.result is Result.MISSING:
+        return "the function is still as it was handed out"
     if case.refuse:
-        if outcome.error is None:
-            return f"expected a ValueError, got {describe(outcome.value)}"
-        kind, message = outcome.error
-        if kind == "ValueError" and case.says not in message:
-            return f"expected a ValueError whose message holds {case.says!r}, got one that says: {message}"
-        return None if kind == "ValueError" else f"expected a ValueError, got {kind}: {message}"
+        return _refusal_fault(case, outcome)
     if case.only_nan and outcome.error is not None and outcome.error[0] == "ValueError":
         return None
     if outcome.error is not None:
         return f"it raised {outcome.error[0]}: {outcome.error[1]}"
-    if case.only_nan:
-        value = case.compared(outcome.value)
-        return None if holds_nan(value) else f"expected NaN in the result, got {describe(value)}"
     value, wanted = case.compared(outcome.value), case.compared(expected.value)
-    fault = difference(value, wanted, case.tolerance, exact_zero=bool(case.exact_zero), told=told)
-    if fault is not None and not case.arguments and type(value) is type(wanted):
+    if case.only_nan:
+        return None if holds_nan(value) else f"expected NaN in the result, got {describe(value)}"
+    zero = bool(case.exact_zero)
+    if difference(value, wanted, case.tolerance, exact_zero=zero, told=False) is None:
+        return None
+    if far_off(value, wanted, case.tolerance, exact_zero=zero) is None:
+        return None
+    if not case.arguments and type(value) is type(wanted):
         return f"{describe(value)} is not it"  # the one answer there is stays the reader's to find
-    if fault is None and outcome.changed:
-        changed = ", ".join(names[i] for i in outcome.changed)
-        return f"the result is right, but the call wrote into its argument {changed}; work on a copy"
-    if fault is None and outcome.spoiled:
-        return "the result is right, but the call changed what an earlier call had returned; give each its own memory"
-    if fault is None and outcome.shared and not case.alias:
-        shared = ", ".join(names[i] for i in outcome.shared)
-        return f"the result is right, but it shares its memory with the argument {shared}; return a copy"
-    if fault is None and case.room is not None and outcome.peak > case.room:
-        return f"the result is right, but the call took {outcome.peak} bytes at once; expected at most {case.room}"
-    if fault is None and case.gradients:
-        return _gradient_fault(outcome, expected, case, names, told)
-    return fault
+    return difference(value, wanted, case.tolerance, exact_zero=zero, told=told)
 
 
-def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, names: Sequence[str], told: bool) -> str | None:
-    floating = [name for name, value in zip(names, case.arguments, strict=False) if _floating(value)]
+def _refusal_fault(case: Case, outcome: Outcome) -> str | None:
+    if outcome.error is None:
+        return f"expected a ValueError, got {describe(outcome.value)}"
+    kind, message = outcome.error
+    if kind == "ValueError" and case.says not in message:
+        return f"expected a ValueError whose message holds {case.says!r}, got one that says: {message}"
+    return None if kind == "ValueError" else f"expected a ValueError, got {kind}: {message}"
+
+
+def _gradient_faults(
+    outcome: Outcome, expected: Outcome, case: Case, names: Sequence[str], told: bool
+) -> Iterator[tuple[str, str]]:
+    floating = [name for name, value in zip(names, case.arguments, strict=False) if is_floating(value)]
     assert expected.gradients is not None
     for name, found, wanted in zip(
         floating, outcome.gradients or [None] * len(floating), expected.gradients, strict=True
@@ -227,11 +289,16 @@ def _gradient_fault(outcome: Outcome, expected: Outcome, case: Case, names: Sequ
         if wanted is None:
             continue
         if found is None:
-            return f"the result is right, but no gradient flows back to {name}: something is detached on the way"
+            said = f"no gradient flows back to {name}: something is detached on the way"
+            yield "gradients", f"the result is right, but {said}"
+            continue
         fault = difference(found, wanted, case.tolerance, told=told)
-        if fault:
-            return f"the result is right, its gradient with respect to {name} is not: {fault}"
-    return None
+        if fault is not None:
+            kind = "type" if far_off(found, wanted, case.tolerance) is None else "gradients"
+            yield kind, f"the result is right, its gradient with respect to {name} is not: {fault}"
+
+
+# Which mistake it is
 
 
 def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | None:
@@ -246,7 +313,7 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
         return None
     others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
     failed = [
-        not case.refuse and _fault(case, gave, key.expected(at), key.names, told=False) is not None
+        not case.refuse and any(True for _ in call_faults(case, gave, key.expected(at), key.names, told=False))
         for at, case, gave in others
     ]
     best: tuple[int, int] | None = None
@@ -292,108 +359,3 @@ def _input(names: Sequence[str], case: Case) -> str:
         if len(line) <= LONGEST_INPUT:
             break
     return line
-
-
-# One call, in this process
-
-
-def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watch | None = None) -> Call:
-    """An answer that is called in this process, on copies of the arguments.
-
-    forbidden:  what it must do without; or else a `watch` that looks for that.
-    """
-    watch = watch or Watch(forbidden)
-    # What was returned, what was in it when that was last looked at, and whether it has been written into.
-    earlier: deque[tuple[Any, Any, bool]] = deque(maxlen=KEPT)
-
-    def call(case: Case, again: bool = False) -> Outcome:
-        arguments = [copied(value, case.gradients, again and case.layout) for value in case.arguments]
-        if again:  # whoever has a result may write into it
-            for at, (value, _, written) in enumerate(earlier):
-                if not written:
-                    overwrite(value)
-                    earlier[at] = value, _detached(value), True
-        # The processor's generator alone: `torch.manual_seed` writes a traceback for each device that is not there.
-        torch.default_generator.manual_seed(0)
-        watch.measures = case.room is not None
-        try:
-            with warnings.catch_warnings(), watch:
-                warnings.simplefilter("ignore")  # PyTorch's, of axes of size one, say nothing of the answer
-                value = answer(*arguments)
-        except NotImplementedError:
-            return Outcome(result=Result.MISSING)
-        except Exception as error:
-            if watch.seen:
-                return _refused(watch)
-            kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__  # as `except` sees it
-            return Outcome(error=(kind, str(error)))
-        if watch.seen:
-            return _refused(watch)
-        if value is ... or (value is None and _is_empty(answer)):
-            return Outcome(result=Result.MISSING)
-        if strange := _without_plain_numbers(value):
-            return Outcome(error=("TypeError", strange))
-        value = with_python_numbers(value)
-        pairs = enumerate(zip(arguments, case.arguments, strict=True))
-        changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
-        gradients = _gradients(value, arguments) if case.gradients else None
-        given = _detached(value)
-        spoiled = any(not identical(now, was) for now, was, _ in earlier)
-        earlier.append((value, given, False))
-        shared = shared_with(value, arguments)
-        peak = watch.peak if watch.measures else 0
-        return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled, shared=shared, peak=peak)
-
-    return call
-
-
-def _refused(watch: Watch) -> Outcome:
-    return Outcome(error=("Refused", forbidden_fault(watch.seen[:1])), result=Result.REFUSED)
-
-
-def _is_empty(answer: Answer) -> bool:
-    """A function whose body is `...` or `pass` alone."""
-    code = getattr(answer, "__code__", None)
-    return code is not None and code.co_names == () and set(code.co_consts) <= {None, ...}
-
-
-def _without_plain_numbers(value: Any) -> str | None:
-    """What is said of a result that holds a tensor whose numbers cannot be read one by one; None where all can.
-
-    Asked before anything is done with the result: the first operation on a tensor of the meta device loads seconds'
-    worth of PyTorch.
-    """
-    if isinstance(value, torch.Tensor):
-        if value.device.type != "cpu":
-            return f"the result is a tensor on the device {value.device.type!r}, expected one on the processor"
-        if value.layout != torch.strided:
-            return f"the result is a tensor of the layout {value.layout}, expected torch.strided"
-    elif isinstance(value, Mapping):
-        return next((said for part in value.values() if (said := _without_plain_numbers(part))), None)
-    elif isinstance(value, (list, tuple)):
-        return next((said for part in value if (said := _without_plain_numbers(part))), None)
-    return None
-
-
-def _floating(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
-
-
-def _detached(value: Any) -> Any:
-    return copied(value, False)
-
-
-def _gradients(value: Any, arguments: Sequence[Any]) -> tuple[torch.Tensor | None, ...]:
-    """Of the results times fixed numbers, so that no part of the gradient cancels."""
-    leaves = [argument for argument in arguments if _floating(argument)]
-    parts = value if isinstance(value, (list, tuple)) else [value]
-    results = [part for part in parts if _floating(part) and part.requires_grad]
-    if not results:
-        return tuple(None for _ in leaves)
-    total = sum((result * _upstream(result)).sum() for result in results)
-    assert isinstance(total, torch.Tensor)
-    return tuple(torch.autograd.grad(total, leaves, allow_unused=True))
-
-
-def _upstream(like: torch.Tensor) -> torch.Tensor:
-    return torch.linspace(-1.0, 2.0, max(1, like.numel()), dtype=like.dtype).reshape(like.shape).cos()

@@ -40,6 +40,10 @@ STUB = "raise NotImplementedError"
 """What stands in place of a solution where an exercise is handed out."""
 HINTS = 3
 LONGEST_TASK = 90  # characters: a line of the table in the lesson
+STAR = "★"
+"""Begins the paragraph of a statement that says what makes an answer robust, and stands for that mark."""
+KINDS = ("value", "type", "memory", "room", "gradients", "again")
+"""What may be wrong with a call. Only "value" is about being right, unless an exercise says otherwise (`right`)."""
 DIFFICULTIES = {1: "read off", 2: "write", 3: "think"}
 
 Value = Any
@@ -67,6 +71,11 @@ class Case:
     room:       the bytes that the call may take at once, beside its arguments; by default as many as it likes.
     says:       where the arguments must be refused, what the message must hold.
     part:       only this part of the result is compared, by its number; by default the whole.
+    robust:     why a case that looks like any other is one of the robust ones; or "".
+    right:      why one that looks robust is one of the right ones; or "".
+
+    Of the two marks of an answer, *right* and *robust*, a case belongs to the first, unless its arguments must be
+    refused or are spoiled by NaN: then to the second. `robust` and `right` say otherwise, and why.
     """
 
     shows: str
@@ -81,6 +90,13 @@ class Case:
     room: int | None = None
     says: str = ""
     part: int | None = None
+    robust: str = ""
+    right: str = ""
+
+    @property
+    def is_robust(self) -> bool:
+        """Whether the case belongs to the robust ones: it costs no point."""
+        return bool(self.robust) or (not self.right and (self.refuse or self.only_nan))
 
     def compared(self, value: Value) -> Value:
         """What of a result is compared: all of it, or a part of what has parts."""
@@ -94,8 +110,8 @@ class Group:
 
     name:    what an answer does that passes them, in words that a student reads: "several heads".
     points:  what they are worth; public and hidden cases have half of it each.
-    shows:   the properties of its cases, as the cases say them. Empty for one group of an exercise: all other cases,
-             those of the laws among them.
+    shows:   the properties of its cases, as the cases say them. Empty for one group of an exercise: all other right
+             ones, those of the laws among them.
     """
 
     name: str
@@ -158,6 +174,9 @@ class Exercise:
     forbidden:   names that an answer must not use, such as "softmax" where the exercise is the softmax.
     exact_zero:  the statement speaks of exact zeros: where the reference gives 0, nothing else will do.
     excused:     laws (`laws.EXCUSES`) that do not hold here, each with the reason.
+    right:       what is robust by default and counts as right here, each with the reason: laws, `KINDS` of faults, and
+                 properties that cases show.
+    robust:      what counts as right by default and is robust here: laws, and properties that cases show.
     limits:      what an argument, by its name, is compared with: numbers, or a function of all arguments.
     room:        of all arguments, the bytes that an answer may take at once, where the statement speaks of it.
     groups:      of cases that earn points by themselves. The first is what the exercise begins with: an answer that
@@ -179,12 +198,31 @@ class Exercise:
     forbidden: tuple[str, ...] = ()
     exact_zero: bool = False
     excused: Mapping[str, str] = field(default_factory=dict)
+    right: Mapping[str, str] = field(default_factory=dict)
+    robust: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, Limit] = field(default_factory=dict)
     room: Callable[..., int] | None = None
     groups: tuple[Group, ...] = ()
     mistakes: list[Mistake] = field(default_factory=list)
     variants: list[Answer] = field(default_factory=list)
     _cases: Callable[[Draw], Iterable[Case]] | None = None
+
+    @property
+    def example(self) -> str | None:
+        """The tiny example of the statement, as in a Python session; None where there is none."""
+        found = re.search(r"^```python\n(.*?)^```", self.statement, re.DOTALL | re.MULTILINE)
+        return found and found[1]
+
+    @property
+    def idea(self) -> str:
+        """What of the statement an answer needs in order to be right: all before the star."""
+        return self.statement.partition(f"\n{STAR}")[0].rstrip()
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """What makes an answer robust, a line each: the list after the star."""
+        listed = self.statement.partition(f"\n{STAR}")[2].partition("\n- ")[2]
+        return tuple(" ".join(line.split()) for line in listed.split("\n- ") if line.strip())
 
     @property
     def lesson(self) -> int:
@@ -231,7 +269,9 @@ class Exercise:
         alias, layout = "memory" in self.excused, "layout" not in self.excused
         for case in cases:
             zero = self.exact_zero if case.exact_zero is None else case.exact_zero
-            yield replace(case, exact_zero=zero, alias=alias, layout=layout)
+            robust = self.robust.get(case.shows, case.robust)
+            right = self.right.get(case.shows, case.right)
+            yield replace(case, exact_zero=zero, alias=alias, layout=layout, robust=robust, right=right)
 
 
 def exercise(
@@ -246,6 +286,8 @@ def exercise(
     forbidden: Sequence[str] = (),
     exact_zero: bool = False,
     excused: Mapping[str, str] | None = None,
+    right: Mapping[str, str] | None = None,
+    robust: Mapping[str, str] | None = None,
     limits: Mapping[str, Limit] | None = None,
     room: Callable[..., int] | None = None,
     groups: Sequence[Group] = (),
@@ -265,6 +307,11 @@ def exercise(
     excused:     laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
                  "dtype", "other", "tie", "scale" and "edge" (`laws`), "memory" (the result may be an argument, or a
                  view into one) and "layout" (the arguments lie in memory in the order of their axes).
+    right:       what is robust by default and counts as right here, by name and with the reason: "gradients" where the
+                 exercise is about them or its answer goes into a model; "type", "memory", "again", "refusals", a law,
+                 a property that cases show, or "all".
+    robust:      what counts as right by default and is robust here: the laws "one", "other", "tie" and "edge", and
+                 properties that cases show.
     limits:      for arguments, by name, the numbers with which the statement compares them, or a function of all
                  arguments that gives these: the arguments are made to meet them exactly, and to miss them by a little.
     room:        gives, of all arguments, the bytes that an answer may take at once beside them: measured on the largest
@@ -309,6 +356,8 @@ def exercise(
             forbidden=tuple(forbidden),
             exact_zero=exact_zero,
             excused=dict(excused or {}),
+            right=dict(right or {}),
+            robust=dict(robust or {}),
             limits=dict(limits or {}),
             room=room,
             groups=tuple(groups),

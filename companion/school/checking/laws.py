@@ -6,8 +6,15 @@ what was kept by shape is of no use there. A case is left out where the referenc
 its own: nothing was promised there. An exercise is excused from a law by name, with a reason, in its source
 (`excused`).
 
+What must be refused is made in the same way: a statement says once what that is ("if the shapes differ"), there are
+many ways to break such a sentence, and a check that tries one of them lets the others pass.
+
 The other laws need no case of their own (`examine`): a second call after other ones, on arguments that lie in memory in
 another order; arguments and earlier results left as they were; no memory shared.
+
+Which mark a law belongs to: what a lesson's reader may well meet (any shape, other numbers, equal ones) is
+asked of what is right; extremes, NaN, another dtype, memory, refusals and what misses a limit by a rounding, of what is
+robust (`EXTREME`). An exercise may say otherwise, with the reason (`Exercise.right`, `Exercise.robust`).
 """
 
 from __future__ import annotations
@@ -16,17 +23,17 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from .exercise import Case, Exercise
+from .exercise import Case, Exercise, Value
 
 ONE = "an axis of size one is an axis"
 LEVELS = "rows and columns of quite different levels"
 OFFSET = "a large number added to all"
 NAN = "a NaN that goes in shows in the result"
-DTYPE = "the result has the dtype of what goes in"
+DTYPE = "float32 in, and the same comes out as in float64"
 OTHER = "other numbers of the same shapes"
 TIE = "equal numbers side by side"
 SCALE = "numbers that are ten thousand times as large, or as small"
@@ -40,6 +47,15 @@ NAMES = {
 }  # fmt: skip
 """Short names, by which an exercise is excused, and what these cases show, in words that hold for every exercise;
 "memory" and "layout" are those of `examine`."""
+
+EXTREME = {
+    "levels": "levels that a lesson's numbers do not have",
+    "offset": "a level that a lesson's numbers do not have",
+    "nan": "a lesson has no NaN",
+    "scale": "factors that a lesson does not have",
+    "dtype": "a lesson's numbers are of one dtype",
+}
+"""The laws that are robust, each with the reason."""
 
 EXCUSES = (*NAMES, "memory", "layout")
 _MOST = 6  # cases of one law
@@ -56,17 +72,19 @@ def law_cases(exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], 
     wanted = [case for case in cases if case.arguments and not case.refuse and not case.only_nan]
     if not wanted:
         return []
+    wanted = [case for case in wanted if not case.is_robust] or wanted
     base = max(wanted, key=lambda case: (_of_double(case), len(_sizes(case)), _numbers(case), cases.index(case)))
-    base = replace(base, gradients=False)
+    base = replace(base, gradients=False, robust="")
     found: list[Case] = []
     makers = {
         "one": _ones, "levels": _levels, "offset": _offsets, "nan": _nans, "dtype": _single, "other": _others,
         "tie": _ties, "scale": _scales, "edge": _edges,
     }  # fmt: skip
     for name, make in makers.items():
-        if name in exercise.excused or (name == "dtype" and "float" in exercise.statement):
+        if name in exercise.excused:
             continue
-        made = (replace(case, shows=NAMES[name]) for case in make(base))
+        why = _robust(exercise, name)
+        made = (replace(case, shows=NAMES[name], robust=why, right="") for case in make(base))
         found += [case for case in made if _holds(case, call)][:_MOST]
     found += [replace(case, shows=LIMIT) for case in _limits(exercise, base, call)]
     if exercise.room is not None:
@@ -74,6 +92,11 @@ def law_cases(exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], 
         room = exercise.room(*largest.arguments)
         found.append(replace(largest, shows=ROOM, room=room, gradients=False, layout=False))
     return found
+
+
+def _robust(exercise: Exercise, name: str) -> str:
+    """Why the cases of a law are robust ones here; "" where they are not."""
+    return exercise.robust.get(name, "" if name in exercise.right else EXTREME.get(name, ""))
 
 
 def _holds(case: Case, call: Callable[[Case], Any]) -> bool:
@@ -244,7 +267,10 @@ def _edges(case: Case) -> Iterator[Case]:
 
 
 def _limits(exercise: Exercise, case: Case, call: Callable[[Case], Any]) -> Iterator[Case]:
-    """Each limit met, and missed by a little on both sides; refused where the reference refuses."""
+    """Each limit met, and missed by a little on both sides; refused where the reference refuses.
+
+    A whole number beside a limit is as good as any other; what misses one by a rounding is an extreme.
+    """
     names = list(inspect.signature(exercise.reference).parameters)
     for name, limits in exercise.limits.items():
         at = names.index(name)
@@ -256,7 +282,9 @@ def _limits(exercise: Exercise, case: Case, call: Callable[[Case], Any]) -> Iter
                 tried = _with(case, at, put)
                 error = call(tried).error
                 if error is None or error[0] == "ValueError":
-                    yield replace(tried, refuse=error is not None)
+                    by_a_hair = not whole and number != limit
+                    why = "by less than a lesson can tell" if by_a_hair else _robust(exercise, "limit")
+                    yield replace(tried, refuse=error is not None, robust=why)
 
 
 def _below(limit: float, whole: bool) -> float:
@@ -269,3 +297,94 @@ def _above(limit: float, whole: bool) -> float:
 
 def _with(case: Case, at: int, value: Any) -> Case:
     return replace(case, arguments=(*case.arguments[:at], value, *case.arguments[at + 1 :]))
+
+
+# What must be refused
+
+REFUSED = "what the statement refuses is refused, whichever argument it is"
+_MOST_REFUSALS, _MOST_BESIDE = 24, 8
+_UNPACKED = "to unpack"  # in Python's own message, where a tuple has another length: not what an answer refuses
+
+
+class Gave(Protocol):
+    """What a call gave (`call.Outcome`): `error` is the type of what it raised and the message, or None."""
+
+    @property
+    def error(self) -> tuple[str, str] | None: ...
+
+
+def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]) -> list[Case]:
+    """The refusals that an exercise's own cases make; none where it refuses nothing.
+
+    Each argument of a case is changed in turn: a tensor gets a row more or keeps one, or an axis more; a list loses
+    its last part; a number becomes 0, -1 or another argument's; a float becomes NaN. And what a case of the exercise's
+    own refuses is refused beside the smallest whole numbers of all cases: where nothing is to be done, too. Where all
+    right answers that are known refuse the outcome, so must every answer: what one of them takes, the statement did not
+    speak of.
+
+    calls:  what each right answer that is known gives on a case, the reference first.
+    """
+    taken = [case for case in cases if not case.refuse and case.arguments and not case.only_nan]
+    if not taken or not any(case.refuse for case in cases):
+        return []
+    base = replace(max(taken, key=_size), gradients=False, part=None)
+    found = []
+    for at in range(len(base.arguments)):
+        for other in (*_changed(base.arguments, at), *_numbers_beside(base.arguments, at)):
+            case = replace(base, arguments=(*base.arguments[:at], other, *base.arguments[at + 1 :]))
+            if all(_refuses(call(case)) for call in calls):
+                found.append(replace(case, shows=REFUSED, refuse=True, robust="", right=""))
+    beside = [case for case in _beside(cases, taken) if all(_refuses(call(case)) for call in calls)]
+    return found[:_MOST_REFUSALS] + beside[:_MOST_BESIDE]
+
+
+def _beside(cases: Sequence[Case], taken: Sequence[Case]) -> Iterator[Case]:
+    """Each case that must be refused, with the smallest whole number that another case has in each place."""
+    for case in cases:
+        if case.refuse:
+            for at, value in enumerate(case.arguments):
+                others = [other.arguments[at] for other in taken if at < len(other.arguments)]
+                least = min((other for other in others if type(other) is int), default=value)
+                if type(value) is int and least != value:
+                    yield _with(case, at, least)
+
+
+def _size(case: Case) -> tuple[int, int]:
+    """The numbers in a case's tensors; and of its whole numbers above one, how many differ."""
+    numbers = sum(value.numel() for value in case.arguments if isinstance(value, torch.Tensor))
+    return numbers, len({value for value in case.arguments if type(value) is int and value > 1})
+
+
+def _refuses(gave: Gave) -> bool:
+    """Whether an answer refused the arguments, and did not only stumble over them."""
+    return gave.error is not None and gave.error[0] == "ValueError" and _UNPACKED not in gave.error[1]
+
+
+def _changed(arguments: tuple[Value, ...], at: int) -> Iterator[Value]:
+    """An argument in ways that a statement may refuse."""
+    value = arguments[at]
+    if isinstance(value, torch.Tensor):
+        twins = [part.shape == value.shape for part in arguments if isinstance(part, torch.Tensor)]
+        if twins.count(True) > 1 and value.dim() > 1:  # two that can be told to agree
+            yield value.transpose(0, 1).clone(memory_format=torch.contiguous_format)
+        for axis, size in enumerate(value.shape):
+            yield torch.cat([value, value.narrow(axis, 0, min(1, size))], dim=axis)
+            if size > 1:
+                yield value.narrow(axis, 0, 1).clone()
+        yield value.unsqueeze(-1).clone()
+        yield value.unsqueeze(0).clone()
+    elif isinstance(value, list):
+        yield value[:-1]
+        yield value + value[-1:]
+    elif type(value) is float:
+        yield math.nan
+    elif type(value) is int:
+        yield from (0, -1, 2 * value)
+
+
+def _numbers_beside(arguments: tuple[Any, ...], at: int) -> list[int]:
+    """The other whole numbers among the arguments, each once, where this one is a whole number."""
+    if type(arguments[at]) is not int:
+        return []
+    others = {value for value in arguments if type(value) is int and value > 0}
+    return sorted(others - {arguments[at]})

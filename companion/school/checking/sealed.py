@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from .call import Call, Outcome, Result
 from .codec import case_value, outcome_of, outcome_value, pack, same_as, unpack
 from .compare import difference
 from .credit import examine_groups
-from .examine import AnswerKey, Call, Outcome, Result, Verdict, examine, key_of, same
+from .examine import AnswerKey, Verdict, examine, key_of, same
 from .exercise import Case, Exercise
 
 
@@ -89,6 +90,7 @@ def seal(exercise: Exercise, seed: int, *, mistakes: bool = True, knows_answers:
         "names": key.names,
         "groups": [group.name for group in exercise.groups],
         "group_of": list(key.groups),
+        "right": list(key.right),
         "cases": [case_value(case) for case in key.cases],
         "expected": [place(outcome) for outcome in expected],
         "mistakes": [
@@ -113,6 +115,7 @@ def unseal(data: bytes) -> Sealed:
             gives(read["expected"]),
             tuple((message, gives(places)) for message, places in read["mistakes"]),
             tuple(int(number) for number in read.get("group_of", ())),  # keys that were handed out earlier have none
+            tuple(str(kind) for kind in read.get("right", ())),
         )
         forbidden = tuple(read["forbidden"])
         groups = tuple(read.get("groups", ()))

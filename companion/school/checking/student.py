@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .attempt import NotYet, attempt, readers
-from .examine import Result, Verdict, in_this_process
+from .attempt import NotYet, attempt, praise, readers
+from .call import Result, in_this_process
+from .examine import Verdict
 from .sealed import Sealed, unseal
 
 __all__ = ["NotYet", "check", "check_hidden"]
@@ -30,9 +31,9 @@ def check(id: str | float, group: int | None = None) -> None:
     group:  one group of them alone, by its number, where the exercise has groups that earn points by themselves; the
             first one must be right as well.
 
-    Raises `NotYet` if the answer is not right: the message names the property that fails, the smallest input that shows
-    it, what was expected and what came, and the most likely mistake. Raises `ValueError` for an exercise that is not in
-    this problem set, and for a group that it does not have.
+    Prints that it is right, and then what would make it robust. Raises `NotYet` if it is not right: the message names
+    the property that fails, the smallest input that shows it, what was expected and what came, and the most likely
+    mistake. Raises `ValueError` for an exercise that is not in this problem set, and for a group that it does not have.
     """
     file = KEYS / f"{id}.key"
     if not file.is_file():
@@ -42,9 +43,9 @@ def check(id: str | float, group: int | None = None) -> None:
     title = _title(sealed, group)
     answer = readers(sealed.name, sys._getframe(1))
     with _muted():
-        attempt(title, sealed.name, answer, sealed.forbidden, lambda tried: _examined(sealed, tried, group))
+        found = attempt(title, sealed.name, answer, sealed.forbidden, lambda tried: _examined(sealed, tried, group))
     if sealed.knows_answers:
-        print(f"{title}: right on the public cases.")
+        print(praise(found, f"{title}: right on the public cases."))
     else:
         print(f"{title}: a result of the right kind, and no known mistake. Whether it is right, the grading says.")
 
@@ -104,7 +105,7 @@ def _discreet(hidden: Sequence[Sealed], answer: Callable[..., Any], group: int |
         found = _examined(sealed, answer, group)
         if found.result is Result.MISSING:
             return found
-        if found.result is not Result.RIGHT:
+        if not found.is_right:
             return Verdict(found.result, found.shows, fault="fails on a hidden case")
     return Verdict(Result.RIGHT)
 

@@ -31,7 +31,7 @@ def weight_of_hello():
     | **world** |   1   |   0   |  2   |
     | **ai**    |  0.4  |  1.5  |  0.8 |
 
-    The model hides the future. Which weight does *world* give to *hello*? Return a `float`, right to four decimals.
+    The model hides the future. Which weight does *world* give to *hello*? Return a `float`, rounded to four decimals or better.
     """
     ### BEGIN SOLUTION
     return math.exp(1) / (math.exp(1) + math.exp(0))
@@ -106,6 +106,7 @@ def _():
     limits={"t": lambda q, K, t: (0, len(K) - 1)},
     exact_zero=True,
     excused={
+        "dtype": "one of its right answers computes in float64, whatever comes in",
         "offset": "by hand, before lesson 02 has subtracted a maximum",
         "levels": "by hand, before lesson 02 has subtracted a maximum",
     },
@@ -116,11 +117,18 @@ def _():
     ),
 )
 def row_of_weights(q, K, t):
-    """Return the attention weights of the word at position `t` (an `int`, counted from 0) as a tensor (token): how much of each word's value it
-    takes. `q` (d_k) is its query and `K` (token, d_k) holds the keys of all words, both already rotated, both `float64`. Words after
-    position `t` get weight exactly 0. No score is above 100 in size.
+    """How much of each word's value does the word at position `t`, counted from 0, take? `q` (d_k) is its query, `K` (token, d_k) holds the keys
+    of all words, rotated already. Return its attention weights, a tensor (token): one for each word, and exactly 0 for those after position
+    `t`.
 
-    Raise `ValueError` if `t` is not one of 0, 1, ..., token - 1.
+    ```python
+    >>> row_of_weights(torch.tensor([2.0, 0.0, 0.0, 0.0]), torch.eye(4), 1)
+    tensor([0.7311, 0.2689, 0.0000, 0.0000])
+    ```
+
+    ★
+    - A `t` that is not one of 0, 1, ..., token - 1 is refused with a `ValueError`.
+    - Scores are at most 100 in size, so nothing overflows.
     """
     ### BEGIN SOLUTION
     if not 0 <= t < len(K):
@@ -251,10 +259,17 @@ def _(q, K, t):
     ),
 )
 def normalise_rows(y, gain, eps):
-    """Return the RMSNorm of each row of `y` (token, d_model), equation (0.8), with `gain` (d_model) and the number `eps`, as a tensor
-    (token, d_model). Everything is `float64`. Gradients must flow to `y` and to `gain`, and `y` itself must stay as it is.
+    """Return the RMSNorm of each row of `y` (token, d_model), equation (0.8), with `gain` (d_model) and the number `eps`: a tensor (token,
+    d_model). Write it yourself, without PyTorch's own RMSNorm.
 
-    Raise `ValueError` if `gain` has not the shape (d_model). Do not use PyTorch's own RMSNorm.
+    ```python
+    >>> normalise_rows(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0, 2.0]), 0.0)
+    tensor([[0.8485, 2.2627]])
+    ```
+
+    ★
+    - A `gain` whose shape is not (d_model) is refused with a `ValueError`: (1) or (d_model, 1) would broadcast in silence.
+    - `y` stays as it is, and gradients flow to `y` and `gain`.
     """
     ### BEGIN SOLUTION
     if gain.shape != y.shape[-1:]:
@@ -387,11 +402,18 @@ def _(y, gain, eps):
     ),
 )
 def mix_experts(x, k, w_r, w_1, w_2):
-    """Return what the mixture of experts makes of one word `x` (d_model) when it visits its best `k` experts, as in sitting 3 of lesson 00, as a
-    tensor (d_model). The router is `w_r` (d_model, expert); the experts' matrices are `w_1` (expert, d_model, d_ff) and `w_2`
-    (expert, d_ff, d_model). Everything is `float64`, and no two experts get the same score. Gradients must flow to `x` and to all matrices.
+    """One word `x` (d_model) visits its best `k` experts, as in sitting 3 of lesson 00. Return what the mixture makes of it, a tensor (d_model).
+    The router is `w_r` (d_model, expert); expert $e$ has the matrices `w_1[e]` (d_model, d_ff) and `w_2[e]` (d_ff, d_model), with a ReLU
+    between. No two experts get the same score.
 
-    Raise `ValueError` if `k`, an `int`, is not one of 1, 2, ..., expert.
+    ```python
+    >>> mix_experts(torch.tensor([1.0]), 1, torch.tensor([[0.0, 2.0]]), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[5.0]]]))
+    tensor([5.])
+    ```
+
+    ★
+    - A `k` that is not one of 1, 2, ..., expert is refused with a `ValueError`.
+    - Gradients flow to `x`, to the router and to the experts.
     """
     ### BEGIN SOLUTION
     if not 1 <= k <= w_r.shape[1]:
@@ -552,13 +574,17 @@ def _(x, k, w_r, w_1, w_2):
     ),
 )
 def continue_text(text, n, vocabulary, table):
-    """Continue `text`, words with one space between two, by `n` words, each time the most probable one; return the list of the `n` new words.
+    """A model of one line: the scores of the next word are the *average of the rows* of `table` (vocab, vocab) that belong to all words so far,
+    the written ones included. Continue `text`, words with one space between two, by the `n` most probable words, one after the other, and
+    return these as a list. `vocabulary` lists the words in the order of their ids. No two scores are equal.
 
-    The model of this exercise reads the whole text and needs only one line: the scores of the next word are the *average of the rows* of
-    `table` (vocab, vocab; `float64`) that belong to the words so far, the written ones included. Row $i$, column $j$ says how much word $i$ calls
-    for word $j$. `vocabulary` is the list of the words, in the order of their ids; `n` is an `int`, 0 or more. No two scores are equal.
+    ```python
+    >>> continue_text("a", 3, ["a", "b"], torch.tensor([[0.0, 1.0], [3.0, 0.0]]))
+    ['b', 'a', 'a']
+    ```
 
-    Raise `ValueError` if the text holds no word, or one that is not in the vocabulary.
+    ★
+    - A text without a word is refused with a `ValueError`, and so is one with a word that is not in the vocabulary, even if `n` is 0.
     """
     ### BEGIN SOLUTION
     words = text.split()
@@ -727,6 +753,7 @@ def _(text, n, vocabulary, table):
     points=4,
     difficulty=3,
     minutes=20,
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "At which position does the new word stand, when `len(keys)` words came before it?",
         "Make its query, key and value; rotate the first two by its position, equation (0.3). The kept keys are rotated already.",
@@ -734,12 +761,18 @@ def _(text, n, vocabulary, table):
     ),
 )
 def one_more_word(x, w_q, w_k, w_v, keys, values):
-    """One head of attention, of width 2 as in the lesson, has read some words and kept their `keys` (token, 2), already rotated, and their
-    `values` (token, d_v). Now one more word comes: its row is `x` (d_model). The head's matrices are `w_q` and `w_k` (d_model, 2) and `w_v`
-    (d_model, d_v); scores are divided by $\\sqrt 2$, and a word at position $m$, counted from 0, is rotated by $m$ radians.
+    """One head of attention, of width 2, keeps the `keys` (token, 2), rotated already, and `values` (token, d_v) of the words so far; there may
+    be none. One more word comes: `x` (d_model), with the matrices `w_q`, `w_k` (d_model, 2) and `w_v` (d_model, d_v). Scores are divided by
+    $\\sqrt 2$, and a word at position $m$, counted from 0, is rotated by $m$ radians. Return `(out, keys, values)`: what the head collects,
+    (d_v), and what it keeps for the next word, a row longer each.
 
-    Return `(out, keys, values)`: what the head collects for the new word, (d_v), and the keys (token + 1, 2) and values (token + 1, d_v) to keep
-    for the next one. Nothing that was given may be changed. There may be no kept word yet (token = 0). All tensors are `float64`.
+    ```python
+    >>> one_more_word(torch.tensor([1.0]), torch.ones(1, 2), torch.ones(1, 2), torch.tensor([[5.0]]), torch.zeros(0, 2), torch.zeros(0, 1))
+    (tensor([5.]), tensor([[1., 1.]]), tensor([[5.]]))
+    ```
+
+    ★
+    - `keys` and `values` stay as they were.
     """
     ### BEGIN SOLUTION
     position = len(keys)

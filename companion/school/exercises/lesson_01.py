@@ -25,7 +25,7 @@ from companion.school.checking.exercise import Case, Group, exercise
 )
 def first_merge():
     """The text is `banana bandana`, cut into `banana` and `␣bandana` (`␣` is the space before the word). Which pair does byte-pair encoding join
-    first, and how often does it occur? Return a tuple `(first, second, count)` of two `str` and an `int`.
+    first, and how often does it occur? Return `(first, second, count)`: two `str` and an `int`.
     """
     ### BEGIN SOLUTION
     return "a", "n", 4  # b[an]ana, ban[an]a, b[an]dana, band[an]a
@@ -109,12 +109,17 @@ def _():
     ),
 )
 def whole_bytes(data):
-    """A model writes bytes, and you want to show them as they come. `data` is a list of `int` from 0 to 255: the beginning of a text in UTF-8, of
-    characters of one to four bytes, cut off anywhere. Return how many bytes at the beginning of `data` are whole characters (an `int`), so
-    that these can be shown at once and the rest waits for more. Of no bytes, 0 are whole.
+    """A model writes bytes, and you show them as they come. `data`, a list of `int` from 0 to 255, is the beginning of a text in UTF-8, cut off
+    anywhere. How many bytes at its beginning are whole characters, which can be shown while the rest waits for more? Return an `int`. Look at
+    how the bytes tell: do not decode.
 
-    Raise `ValueError` if `data` begins inside a character, that is, with a byte from 128 to 191. A decoder of Python's could tell, too; the point is how the
-    bytes do.
+    ```python
+    >>> whole_bytes([99, 195, 169, 231, 140])
+    3
+    ```
+
+    ★
+    - `data` that begins inside a character, with a byte from 128 to 191, is refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if not data:
@@ -283,11 +288,20 @@ def _(data):
     ),
 )
 def embedding_gradient(ids, G, vocab):
-    """A table $E$ (vocab, d_model) was read at `ids`, an `int64` tensor (token), and the gradient that came back is `G` = $\\partial L / \\partial X$,
-    a floating tensor (token, d_model). Return the table's gradient $\\partial L / \\partial E$, (vocab, d_model), with the dtype of `G`. `vocab`
-    is an `int`; there is at least one token.
+    """A table $E$ (vocab, d_model) was read at `ids` (token), `int64`, and the gradient that came back is `G` = $\\partial L / \\partial X$
+    (token, d_model). Return the table's gradient $\\partial L / \\partial E$, (vocab, d_model). Do it without autograd and without one-hot
+    rows.
 
-    Raise `ValueError` if an id is negative or not below `vocab`. Do it without autograd and without one-hot rows.
+    ```python
+    >>> embedding_gradient(torch.tensor([2, 0, 2]), torch.tensor([[1.0], [10.0], [100.0]]), 3)
+    tensor([[ 10.],
+            [  0.],
+            [101.]])
+    ```
+
+    ★
+    - An id below 0, or not below `vocab`, is refused with a `ValueError`.
+    - The result has the dtype of `G`.
     """
     ### BEGIN SOLUTION
     if ids.min() < 0 or ids.max() >= vocab:
@@ -446,6 +460,9 @@ def _(ids, G, vocab):
     difficulty=3,
     minutes=20,
     forbidden=("backward", "autograd", "requires_grad", "requires_grad_", "vjp"),
+    robust={
+        "scores above 1000": "a table that starts as in the lesson gives scores around 1",
+    },
     hints=(
         "The states are the rows that were read, times the square root of d. Compute D, equation (D1.9) of the deeper notebook: probabilities minus 1 at the right answer.",
         "The head adds D^T H. What arrives at the input end is G = sqrt(d) D E.",
@@ -453,11 +470,18 @@ def _(ids, G, vocab):
     ),
 )
 def tied_gradient(E, ids, answers):
-    """The smallest tied model is $Z = \\sqrt d\\, E[t]\\, E^\\top$: the table and nothing else. `E` is the table, `float64` (vocab, d_model); `ids`, the
-    tokens read, and `answers`, the tokens that should come next, are `int64` tensors (token). The loss is the *sum* over the places of minus
-    the logarithm of the right answer's probability. Return its gradient with respect to the table, (vocab, d_model).
+    """The smallest tied model is $Z = \\sqrt d\\, E[t]\\, E^\\top$: the table `E` (vocab, d_model), used twice, and nothing else. `ids` (token) are
+    the tokens read, `answers` (token) those that should come next, both `int64`. The loss is the *sum* over the places of minus the logarithm
+    of the right answer's probability. Return its gradient with respect to the table, (vocab, d_model), without autograd.
 
-    Scores of more than 1,000 must not overflow. Do it without autograd.
+    ```python
+    >>> tied_gradient(torch.zeros(2, 1) + torch.tensor([[1.0], [0.0]]), torch.tensor([0]), torch.tensor([1]))
+    tensor([[ 1.4621],
+            [-0.7311]])
+    ```
+
+    ★
+    - Scores of more than 1,000 do not overflow.
     """
     ### BEGIN SOLUTION
     root = math.sqrt(E.shape[1])
@@ -614,11 +638,17 @@ def _(E, ids, answers):
     ),
 )
 def encode_word(word, merges):
-    """Cut `word`, a `str`, into tokens; return them as a list of `str`. `merges` is a list of pairs (tuples of two `str`) in the order in which they
-    were learnt. Begin with single characters. Of all pairs that stand side by side, join the one that was learnt first, wherever it stands,
-    from left to right; repeat until no known pair is left.
+    """Cut `word`, a `str`, into tokens, and return the list of them. `merges` lists pairs of `str` in the order in which they were learnt. Begin
+    with single characters. Of all pairs that stand side by side, join the one that was learnt first, wherever it stands, from left to right;
+    repeat until no known pair is left.
 
-    Raise `ValueError` for an empty word.
+    ```python
+    >>> encode_word("abab", [("b", "a"), ("a", "b")])
+    ['a', 'ba', 'b']
+    ```
+
+    ★
+    - An empty word is refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if not word:
@@ -836,13 +866,18 @@ def _(word, merges):
     ),
 )
 def start_of_table(vocab, d_model, std):
-    """A table (vocab, d_model) starts with independent normal entries of mean zero and standard deviation `std`. It serves both ends of a model (tied). On the
-    way in, the rows are multiplied by a factor; on the way out they are not, and the states there have mean square one.
+    """A table (vocab, d_model) starts with independent normal entries of mean 0 and standard deviation `std`, and serves both ends of a model.
+    On the way in its rows are multiplied by a factor; on the way out they are not, and the states there have mean square 1. Return `(factor,
+    bound)`, two `float`: the factor that gives what goes in variance 1, and the bound of equation (D1.6), deeper, on the first mean loss for
+    a place, in nats.
 
-    Return `(factor, bound)`, two `float`: the factor with which the entries going in have variance one; and the bound of equation (D1.6), deeper, on the
-    mean loss for one place, in nats, before anything was learnt. `vocab` and `d_model` are `int`, `std` is a `float`.
+    ```python
+    >>> start_of_table(1, 8, 0.5)
+    (2.0, 1.0)
+    ```
 
-    Raise `ValueError` if `vocab < 1`, `d_model < 1` or `std <= 0`.
+    ★
+    - `vocab < 1`, `d_model < 1` and `std <= 0` are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if vocab < 1 or d_model < 1 or std <= 0:
@@ -983,8 +1018,12 @@ def _(vocab, d_model, std):
                 "any words",
             ),
         ),
-        Group("nothing to join, and what is refused", 1),
+        Group("words of many merges, and all other words", 1),
     ),
+    robust={
+        "words of one letter have no pairs": "nothing to learn from",
+        "no merge is asked for": "nothing is asked",
+    },
     hints=(
         "Keep each word as a tuple of tokens, and how often it occurs. Count the pairs of neighbours within the words, each as often as its word.",
         "The next merge is `min(count, key=lambda pair: (-count[pair], pair))`: the largest count, and in a tie the smallest pair.",
@@ -992,14 +1031,18 @@ def _(vocab, d_model, std):
     ),
 )
 def learn_merges(words, most):
-    """Learn byte-pair merges from a text that is cut into words already. `words` is a dict: each different word (a `str`, at least one character) and how
-    often it occurs in the text (an `int`, 1 or more). Begin with single characters. Again and again, count the pairs of neighbouring tokens within
-    the words, and join the most frequent pair in all words, from left to right.
+    """Learn byte-pair merges. `words` is a dict: each word and how often it occurs. Begin with single characters. Again and again count the
+    pairs of neighbouring tokens within the words, each as often as its word occurs, and join the most frequent pair everywhere, from left to
+    right. In a tie take the smallest pair, as Python compares tuples. Stop after `most` merges, or where no pair occurs twice. Return the
+    pairs joined, in order.
 
-    In a tie the smallest pair is joined, as Python compares tuples of two `str`. A pair that occurs only once is not joined, and no more than
-    `most` merges are learnt. Return the list of the pairs that were joined, in order, each a tuple of two `str`.
+    ```python
+    >>> learn_merges({"aba": 2, "ab": 1}, 5)
+    [('a', 'b'), ('ab', 'a')]
+    ```
 
-    Raise `ValueError` if `most` is negative.
+    ★
+    - A negative `most` is refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if most < 0:

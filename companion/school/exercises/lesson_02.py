@@ -25,9 +25,8 @@ from companion.school.checking.exercise import Case, exercise
 )
 def weight_of_cat():
     """In the lesson's first example the scores of "it" for "cat", "slept" and "it" are 4, 0 and 0, before the division by $\\sqrt{d_k} = 2$.
-    Suppose the score for "slept" were 4 instead of 0. Which weight does "it" then give to "cat"?
-
-    Return a `float`, right to four decimals.
+    Suppose the score for "slept" were 4 instead of 0. Which weight does "it" then give to "cat"? Return a `float`, rounded to four decimals
+    or better.
     """
     ### BEGIN SOLUTION
     return math.exp(2) / (math.exp(2) + math.exp(2) + 1)
@@ -84,6 +83,9 @@ def _():
     points=2,
     difficulty=2,
     minutes=10,
+    robust={
+        "a mean far above the standard deviation": "a right identity loses all digits at such a mean",
+    },
     hints=(
         "Which line of equation (D2.2) is the last that uses neither of the assumptions mean zero and variance one?",
         "Put sigma_q = sigma_k = std and mu_q = mu_k = mean into it.",
@@ -91,10 +93,17 @@ def _():
     ),
 )
 def right_scale(d_k, mean, std):
-    """All components of $q$ and $k$ are independent, with mean `mean` and standard deviation `std`. Return the number by which
-    $q \\cdot k$ must be divided to have variance one.
+    """All components of $q$ and $k$ are independent, with mean `mean` and standard deviation `std`; they have `d_k` components. By which number
+    must $q \\cdot k$ be divided to have variance one? Return a `float`.
 
-    `d_k` is an `int`, `mean` and `std` are `float`; the result is a `float`. Raise `ValueError` if `d_k < 1` or `std <= 0`.
+    ```python
+    >>> right_scale(9, 0.0, 2.0)
+    12.0
+    ```
+
+    ★
+    - `d_k < 1` and `std <= 0` are refused with a `ValueError`.
+    - A mean far above the standard deviation, 30,000 to 0.001, costs no digits.
     """
     ### BEGIN SOLUTION
     if d_k < 1 or std <= 0:
@@ -181,6 +190,9 @@ def _(d_k, mean, std):
     minutes=15,
     forbidden=("softmax", "log_softmax", "logsumexp", "scaled_dot_product_attention"),
     exact_zero=True,
+    robust={
+        "scores of -2e10 are seen, small weights stay, and a hidden NaN is hidden": "no lesson has such scores",
+    },
     hints=(
         "Write minus infinity where looking is forbidden, before anything else.",
         "Subtract each row's maximum. In an empty row it is minus infinity, and infinity minus infinity is NaN: put 0 there.",
@@ -188,11 +200,18 @@ def _(d_k, mean, std):
     ),
 )
 def visible_softmax(scores, may_look):
-    """`scores` is a floating tensor (query, key), already scaled; `may_look` is a boolean tensor of the same shape, True = may look. Return
-    the weights, of the same shape and dtype: rows add up to one, hidden keys have weight exactly 0, no hidden score has any influence, a
-    row that sees nothing is all zeros, and scores of 1,000 do not overflow.
+    """Write a softmax that can hide. `scores` (query, key) are scaled already; `may_look`, boolean and of the same shape, says True where a
+    query may look. Return the weights: rows add up to one, hidden keys get exactly 0, whatever their score, and a row that sees nothing is
+    all zeros. Use no softmax of PyTorch's.
 
-    Raise `ValueError` if `may_look` is not boolean or the shapes differ. Use no softmax of PyTorch's.
+    ```python
+    >>> visible_softmax(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([[True, False, True]]))
+    tensor([[0.5000, 0.0000, 0.5000]])
+    ```
+
+    ★
+    - Scores of 1,000, up or down, do not overflow, and hidden NaN stays hidden.
+    - A `may_look` that is not boolean, or of another shape, is refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if may_look.dtype != torch.bool or may_look.shape != scores.shape:
@@ -320,6 +339,9 @@ def _(scores, may_look):
     difficulty=3,
     minutes=20,
     forbidden=("grad", "backward", "vjp", "jacobian", "scaled_dot_product_attention"),
+    robust={
+        "scores far below zero, and a hidden one above them": "a right Jacobian, with scores of a million",
+    },
     hints=(
         "Only the weights A change: compute them with the mask.",
         "Equations (D2.10), (D2.11) and (D2.12) hold for any A. What does (D2.12) give where a weight is 0?",
@@ -328,10 +350,18 @@ def _(scores, may_look):
 )
 def masked_gradients(q, k, v, may_look, g):
     """Return `(dq, dk, dv)`, the gradients of a loss $L$ with respect to `q` (query, d_k), `k` (key, d_k) and `v` (key, d_v), through masked
-    attention: `may_look` is a boolean tensor (query, key), True = may look, with no empty row, and `g` is $\\partial L / \\partial O$
-    (query, d_v). All floating tensors are `float64`.
+    attention. `may_look` (query, key) is boolean, True = may look, with no empty row; `g` (query, d_v) is $\\partial L / \\partial O$. Do it
+    without autograd. Which line of the derivation does the mask change?
 
-    Do it without autograd. Which line of the derivation does the mask change?
+    ```python
+    >>> masked_gradients(torch.ones(1, 1), torch.ones(2, 1), torch.tensor([[3.0], [5.0]]), torch.tensor([[True, False]]), torch.ones(1, 1))
+    (tensor([[0.]]), tensor([[0.],
+            [0.]]), tensor([[1.],
+            [0.]]))
+    ```
+
+    ★
+    - Scores far below zero, and hidden ones above them, do no harm.
     """
     ### BEGIN SOLUTION
     scale = math.sqrt(q.shape[1])
@@ -466,10 +496,18 @@ def _(q, k, v, may_look, g):
     ),
 )
 def causal_mask(queries, keys):
-    """Return a `float32` tensor (query, key) of 0 and $-\\infty$, to be added to scaled scores, for `queries` queries and `keys` keys, both
-    `int`. The last query stands at the last key, and each query sees the key where it stands and all before it.
+    """Return the causal mask to be added to scaled scores: a tensor (query, key) of 0 and $-\\infty$, for `queries` queries and `keys` keys. The
+    last query stands at the last key, and each query sees the key where it stands and all before it.
 
-    Raise `ValueError` if `queries < 1` or `queries > keys`.
+    ```python
+    >>> causal_mask(2, 3)
+    tensor([[0., 0., -inf],
+            [0., 0., 0.]])
+    ```
+
+    ★
+    - The result is `float32`.
+    - `queries < 1` and `queries > keys` are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if not 1 <= queries <= keys:

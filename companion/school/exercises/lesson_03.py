@@ -23,8 +23,9 @@ from companion.school.checking.exercise import Case, Group, exercise
     ),
 )
 def five_dogs():
-    """*Five dogs chase one cat*, with the matrices at the beginning of lesson 03. The head that looks for the subject gives "chase" the scores $(3, 0, 0)$
-    for "dogs", "chase" and "cat"; here $d_k = 1$. What is its output for "chase"? Return a `float`, right to three decimals.
+    """*Five dogs chase one cat*, with the matrices at the beginning of lesson 03. The head that looks for the subject gives "chase" the scores
+    $(3, 0, 0)$ for "dogs", "chase" and "cat"; here $d_k = 1$. What is its output for "chase"? Return a `float`, rounded to three decimals or
+    better.
     """
     ### BEGIN SOLUTION
     return (5 * math.exp(3) + 0 + 1) / (math.exp(3) + 2)
@@ -33,7 +34,7 @@ def five_dogs():
 
 @five_dogs.cases
 def _(draw):
-    yield Case("the output for chase", (), tolerance=1.2e-4)
+    yield Case("the output for chase", (), tolerance=5e-4)
 
 
 @five_dogs.mistake("the weight on the dogs is not 1: the softmax leaves something for the two others")
@@ -96,6 +97,9 @@ def _():
     points=2,
     difficulty=2,
     minutes=10,
+    robust={
+        "more than a float can count": "no model is so wide",
+    },
     hints=(
         "A head has a query matrix and its rows of the output matrix; a key head has a key matrix and a value matrix.",
         "A projection has one bias for each of its outputs.",
@@ -103,11 +107,18 @@ def _():
     ),
 )
 def attention_numbers(d_model, heads, kv_heads, d_k, d_v, bias):
-    """How many numbers does an attention layer learn? It has `heads` query heads and `kv_heads` heads for keys and values; queries and keys have the
-    width `d_k` in each head, values `d_v`; its output has the width `d_model`, as its input. If `bias` is true, each of its four projections
-    has a bias. The first five arguments are `int`, all 1 or more, `bias` is a `bool`; return an `int`.
+    """How many numbers does an attention layer learn? It has `heads` query heads and `kv_heads` heads for keys and values; queries and keys have
+    width `d_k` in each head, values `d_v`; input and output have width `d_model`. If `bias` is true, each of the four projections has a bias.
+    Return an `int`.
 
-    Raise `ValueError` if `kv_heads` does not divide `heads`.
+    ```python
+    >>> attention_numbers(4, 2, 1, 2, 2, False)
+    48
+    ```
+
+    ★
+    - A `kv_heads` that does not divide `heads` is refused with a `ValueError`.
+    - Counts of more than $2^{53}$ are exact.
     """
     ### BEGIN SOLUTION
     if heads % kv_heads:
@@ -244,6 +255,11 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     excused={
         "memory": "a split is a view, and moves no number",
     },
+    robust={
+        "truth values": "heads hold numbers",
+        "complex numbers": "heads hold real numbers",
+        "a tensor whose memory is in another order": "where numbers lie is no idea of the lesson",
+    },
     hints=(
         "Cut the last axis in two first; the token axis stays where it is.",
         "`x.view(batch, token, heads, width)`, and then exchange the axes for token and head.",
@@ -251,11 +267,17 @@ def _(d_model, heads, kv_heads, d_k, d_v, bias):
     ),
 )
 def to_heads(x, heads):
-    """Split the last axis into heads: from `x` (batch, token, head · width), of any dtype, to (batch, head, token, width), where head $i$, counted
-    from 0, holds the numbers from $i \\cdot$ width to $(i + 1) \\cdot$ width, the latter not included, of every token. `heads` is an `int`, 1 or more. Gradients
-    must flow.
+    """Split the last axis into heads: from `x` (batch, token, head · width) to (batch, head, token, width). Head $i$, counted from 0, holds the
+    numbers from $i \\cdot$ width up to, and without, $(i + 1) \\cdot$ width of every token.
 
-    Raise `ValueError` if `heads` does not divide the last axis.
+    ```python
+    >>> to_heads(torch.tensor([[[1, 2, 3, 4], [5, 6, 7, 8]]]), 2).tolist()
+    [[[[1, 2], [5, 6]], [[3, 4], [7, 8]]]]
+    ```
+
+    ★
+    - A number of `heads` that does not divide the last axis is refused with a `ValueError`.
+    - Any dtype will do, and gradients flow.
     """
     ### BEGIN SOLUTION
     batch, tokens, wide = x.shape
@@ -389,6 +411,11 @@ def _(x, heads):
     excused={
         "memory": "joining one head is a view",
     },
+    robust={
+        "truth values": "heads hold numbers",
+        "complex numbers": "heads hold real numbers",
+        "a tensor whose memory is in another order": "where numbers lie is no idea of the lesson",
+    },
     hints=(
         "The way back is the way out in reverse: which of the two steps comes first?",
         "Exchange the axes for head and token; then join the last two.",
@@ -396,10 +423,18 @@ def _(x, heads):
     ),
 )
 def from_heads(x):
-    """Join the heads again: from `x` (batch, head, token, width), of any dtype, to (batch, token, head · width), each token's heads one after the
-    other, head 0 first. It is the inverse of `to_heads`. Gradients must flow.
+    """Join the heads again: from `x` (batch, head, token, width) to (batch, token, head · width), each token's heads one after the other, head 0
+    first. It is the inverse of `to_heads`.
 
-    Raise `ValueError` if `x` has not four axes.
+    ```python
+    >>> from_heads(torch.tensor([[[[1, 2], [5, 6]], [[3, 4], [7, 8]]]]))
+    tensor([[[1, 2, 3, 4],
+             [5, 6, 7, 8]]])
+    ```
+
+    ★
+    - An `x` without four axes is refused with a `ValueError`.
+    - Any dtype will do, and gradients flow.
     """
     ### BEGIN SOLUTION
     if x.ndim != 4:
@@ -520,6 +555,13 @@ def _(x):
     minutes=20,
     room=lambda q, k, v: k.nbytes,
     forbidden=("repeat", "repeat_interleave", "tile", "scaled_dot_product_attention"),
+    right={
+        "room": "that there is one of each key and value is what it is about",
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "half precision stays": "half precision is a matter of its own",
+    },
     hints=(
         "View `q` as (batch, kv_head, group, query, d_k): the heads of one group are neighbours, so the group axis is the inner one.",
         "A product with `k[:, :, None]` gives the right numbers, but copies: a batched product spreads what it broadcasts. Let all queries of a group stand one below the other instead: (batch, kv_head, group · query, d_k).",
@@ -527,13 +569,19 @@ def _(x):
     ),
 )
 def grouped(q, k, v):
-    """Attention with grouped heads, without a mask: `q` (batch, head, query, d_k), `k` (batch, kv_head, key, d_k), `v` (batch, kv_head, key, d_v), all
-    of one floating dtype. Query head $i$, counted from 0, uses key and value head $\\lfloor i / g \\rfloor$ with $g$ = head / kv_head.
-    Return (batch, head, query, d_v), of the same dtype. Gradients must flow to all three.
+    """Attention with grouped heads, without a mask: `q` (batch, head, query, d_k), `k` (batch, kv_head, key, d_k), `v` (batch, kv_head, key,
+    d_v). Query head $i$, counted from 0, uses key and value head $\\lfloor i / g \\rfloor$, $g$ = head / kv_head. Return (batch, head, query,
+    d_v). There is only one of each key and value: make no copies, with `repeat` or otherwise, and do without `scaled_dot_product_attention`.
 
-    Raise `ValueError` if kv_head does not divide head. Do not copy keys or values, by `repeat`, `repeat_interleave`, `tile` or in any other
-    way: the point of grouping is that there is only one of each. For one query of each head and 256 keys, all that a call sets aside at a
-    time must take fewer bytes than `k`. Do without `scaled_dot_product_attention`, too.
+    ```python
+    >>> grouped(torch.zeros(1, 4, 1, 1), torch.zeros(1, 2, 1, 1), torch.tensor([[[[7.0]], [[9.0]]]])).flatten()
+    tensor([7., 7., 9., 9.])
+    ```
+
+    ★
+    - A kv_head that does not divide head is refused with a `ValueError`.
+    - With one query and 256 keys, all that a call sets aside takes fewer bytes than `k`.
+    - The result has the dtype of `q`, `k` and `v`, `float16` as well.
     """
     ### BEGIN SOLUTION
     heads, kv_heads, d_k = q.shape[1], k.shape[1], q.shape[-1]
@@ -744,13 +792,18 @@ def _(q, k, v):
     ),
 )
 def keep_heads(w_q, w_k, w_v, w_o, heads, keep):
-    """A layer without biases has `heads` heads, as many for keys as for queries. Its weights are stored as `nn.Linear` does: `w_q` and `w_k`
-    (head · d_k, d_model), `w_v` (head · d_v, d_model), `w_o` (d_model, head · d_v). `keep` is a list of different head numbers, counted from 0.
+    """A layer without biases has `heads` heads. Its weights lie as in `nn.Linear`: `w_q` and `w_k` (head · d_k, d_model), `w_v` (head · d_v,
+    d_model), `w_o` (d_model, head · d_v). Return the weights `(w_q, w_k, w_v, w_o)` of a *smaller* layer that has only the heads in the list
+    `keep`, counted from 0, in that order. It computes what the large one does with all other heads switched off.
 
-    Return the weights `(w_q, w_k, w_v, w_o)` of a *smaller* layer, stored in the same way, that has only these heads, in the order of `keep`. It must
-    compute what the layer would with all other heads switched off. The dtype stays as it is, and the given weights unchanged.
+    ```python
+    >>> keep_heads(*[torch.tensor([[1.0], [2.0]])] * 3, torch.tensor([[1.0, 2.0]]), 2, [1])
+    (tensor([[2.]]), tensor([[2.]]), tensor([[2.]]), tensor([[2.]]))
+    ```
 
-    Raise `ValueError` if `keep` is empty, or holds a number that is not one of 0, 1, ..., heads - 1.
+    ★
+    - A `keep` that is empty, or holds a number that is not one of 0, 1, ..., heads - 1, is refused with a `ValueError`.
+    - The given weights stay as they are.
     """
     ### BEGIN SOLUTION
     if not keep or not all(0 <= i < heads for i in keep):
@@ -960,8 +1013,14 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
                 "a causal mask, all lengths equal",
             ),
         ),
-        Group("gradients, the edges, and what is refused", 1),
+        Group("gradients and the edges", 1),
     ),
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "scores far below zero, and a hidden value far above them": "no lesson has such scores",
+    },
     hints=(
         "Queries come from `x`, keys and values from `source`. Project, then split each into heads: view, then transpose.",
         "The mask lacks a head axis: `may_look[:, None]` is (batch, 1, query, key). Write minus infinity into the scaled scores where it is False.",
@@ -969,14 +1028,19 @@ def _(w_q, w_k, w_v, w_o, heads, keep):
     ),
 )
 def many_heads(x, source, w_q, w_k, w_v, w_o, heads, may_look):
-    """Multi-head attention, equations (3.2) and (3.3): `x` (batch, query, d_model) looks at `source` (batch, key, d_model), from which keys and values are made. The matrices are packed, head
-    after head, and multiply rows: `w_q` and `w_k` (d_model, head · d_k), `w_v` (d_model, head · d_v), `w_o` (head · d_v, d_model).
-    `may_look` is a boolean tensor (batch, query, key), True = may look, the same for all heads, with no empty row; hidden keys get weight
-    exactly 0. `heads` is an `int`; everything else is `float64`.
+    """Multi-head attention, (3.2) and (3.3): `x` (batch, query, d_model) looks at `source` (batch, key, d_model), from which keys and values are
+    made. The matrices are packed, head after head, and multiply rows: `w_q`, `w_k` (d_model, head · d_k), `w_v` (d_model, head · d_v), `w_o`
+    (head · d_v, d_model). `may_look` (batch, query, key) is boolean, True = may look, the same for all heads; every row sees something.
+    Return (batch, query, d_model).
 
-    Return (batch, query, d_model). Gradients must flow to `x`, to `source` and to all matrices.
+    ```python
+    >>> many_heads(torch.zeros(1, 1, 2), torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), *[torch.eye(2)] * 4, 2, torch.tensor([[[True, False]]]))
+    tensor([[[1., 2.]]])
+    ```
 
-    Raise `ValueError` if `heads` does not divide the number of columns of `w_q`, or that of `w_v`.
+    ★
+    - A number of `heads` that does not divide the columns of `w_q`, or of `w_v`, is refused with a `ValueError`.
+    - Scores far below zero, and hidden values of $10^{15}$, do no harm.
     """
     ### BEGIN SOLUTION
     if w_q.shape[1] % heads or w_v.shape[1] % heads:

@@ -42,9 +42,8 @@ EXPONENTIAL = 1e-9  # of what `torch.matrix_exp` gives near the identity, in flo
     ),
 )
 def entry_of_place_two():
-    """Take $d = 4$, the base 10,000 and position $t = 2$. What is the entry of the wave, equation (4.2), in column 3 (counted from 0)?
-
-    Return a `float`, right to four decimals. You need no machine: for a small angle $\\cos a \\approx 1 - a^2/2$.
+    """Take $d = 4$, the base 10,000 and position $t = 2$. What is the entry of the wave, equation (4.2), in column 3, counted from 0? Return a
+    `float`, rounded to four decimals or better. You need no machine: for a small angle $\\cos a \\approx 1 - a^2/2$.
     """
     ### BEGIN SOLUTION
     angle = 2 / 100  # column 3 is the cosine of pair 1, whose frequency is 10000^(-2/4)
@@ -54,7 +53,7 @@ def entry_of_place_two():
 
 @entry_of_place_two.cases
 def _(draw):
-    yield Case("the entry in column 3 at position 2", (), tolerance=1e-5)
+    yield Case("the entry in column 3 at position 2", (), tolerance=2e-5)
 
 
 @entry_of_place_two.mistake(
@@ -130,12 +129,19 @@ def _():
     ),
 )
 def shift_matrix(k, d, base):
-    """Write $p_t$ for the wave of position $t$ as a column. Return $M_k$, a `float64` tensor (d_model, d_model), such that $M_k\\, p_t = p_{t+k}$
-    for every position $t$, with $p_t$ made with the base `base` instead of 10,000: pair $i$ has the frequency $\\omega_i = \\text{base}^{-2i/d}$, its sine in column
-    $2i$ and its cosine in column $2i + 1$.
+    """Write $p_t$ for the wave of position $t$ as a column: pair $i$ has the frequency $\\omega_i = \\text{base}^{-2i/d}$, its sine stands in row
+    $2i$ and its cosine in row $2i + 1$. Return the matrix $M_k$ (d_model, d_model) with $M_k\\, p_t = p_{t+k}$ for every position $t$. `k` may
+    be negative; `d` is the width, d_model.
 
-    `k` is an `int` and may be negative, `d` an `int`, the width d_model, and `base` a `float`. Raise `ValueError` if `d` is odd or less
-    than 2.
+    ```python
+    >>> shift_matrix(1, 2, 10000.0)
+    tensor([[ 0.5403,  0.8415],
+            [-0.8415,  0.5403]], dtype=torch.float64)
+    ```
+
+    ★
+    - A `d` that is odd or less than 2 is refused with a `ValueError`.
+    - The result is `float64`, to its last digits.
     """
     ### BEGIN SOLUTION
     if d < 2 or d % 2:
@@ -284,11 +290,17 @@ def _(k, d, base):
     ),
 )
 def offset_between(p, q):
-    """You are given the waves of two positions and not the positions: `p` is that of $s$, $p_s$, and `q` is $p_t$, both `float64` tensors (d_model) as in
-    equation (4.2), with the base 10,000. Return $t - s$ with its sign, an `int`.
+    """You are given the waves of two positions and not the positions: `p` is $p_s$ and `q` is $p_t$, both `float64` (d_model) as in equation
+    (4.2), with the base 10,000. Return $t - s$ with its sign, an `int`. $s$ and $t$ are whole and may be in the thousands, but $-100 \\le t -
+    s \\le 100$. The width may be as small as 2.
 
-    $s$ and $t$ are whole and may be in the thousands, but $-100 \\le t - s \\le 100$. The width is even, and may be as small as 2. Raise
-    `ValueError` if the widths of `p` and `q` differ.
+    ```python
+    >>> offset_between(torch.tensor([math.sin(7), math.cos(7)]), torch.tensor([math.sin(4), math.cos(4)]))
+    -3
+    ```
+
+    ★
+    - Widths of `p` and `q` that differ are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if p.shape != q.shape:
@@ -422,6 +434,9 @@ def _(p, q):
         "tie": "a matrix of equal columns has no inverse",
         "nan": "solvers of PyTorch raise an error of their own for NaN",
     },
+    robust={
+        "a negative sharpness": "it makes the head look away",
+    },
     hints=(
         "With positions as columns the score of m for n is p_m^T A p_n, where A = W_q W_k^T / sqrt(d).",
         "Which A gives p_m . p_(n + j)? Equation (4.4) moves p_n by j places.",
@@ -429,14 +444,23 @@ def _(p, q):
     ),
 )
 def look_back(j, w_k, sharpness):
-    """A head sees bare positions: the rows of $P$ (token, d_model), row $t$ being $p_t$, equation (4.2) with the base 10,000. Its key matrix $W_k$ is frozen; it is
-    `w_k`, a `float64` tensor (d_model, d_model) that has an inverse. Return the query matrix $W_q$, `float64` (d_model, d_model), which
-    makes the head look `j` places back: for all positions $m$ and $n$, the score
+    """A head sees bare positions: row $t$ of $P$ is $p_t$, equation (4.2) with the base 10,000. Its key matrix $W_k$, `w_k` (d_model, d_model),
+    is frozen and has an inverse. Return the query matrix $W_q$ (d_model, d_model) that makes it look `j` places back: for all positions $m$
+    and $n$,
 
-    $$\\frac{(p_m W_q) \\cdot (p_n W_k)}{\\sqrt{d}} = \\text{sharpness} \\cdot p_m \\cdot p_{n + j}, \\qquad d = \\text{d\\_model},$$
+    $$\\frac{(p_m W_q) \\cdot (p_n W_k)}{\\sqrt{d}} = \\text{sharpness} \\cdot p_m \\cdot p_{n + j}, \\qquad d = \\text{d\\_model}.$$
 
-    has its peak where $n + j = m$. (Here $p_m$ and $p_n$ are rows. There is one such $W_q$.) `j` is an `int`, `sharpness` a `float`. Raise
-    `ValueError` if `j < 0`.
+    There is one such matrix.
+
+    ```python
+    >>> look_back(0, torch.eye(2).double(), 3.0)
+    tensor([[4.2426, 0.0000],
+            [0.0000, 4.2426]], dtype=torch.float64)
+    ```
+
+    ★
+    - `j < 0` is refused with a `ValueError`.
+    - The result is `float64`.
     """
     ### BEGIN SOLUTION
     if j < 0:
@@ -581,6 +605,9 @@ def _(j, w_k, sharpness):
     excused={
         "one": "the width is even",
     },
+    robust={
+        "positions beyond 256 stay apart in bfloat16": "half precision is a matter of its own",
+    },
     hints=(
         "In a row with `length` real tokens, how many padding tokens stand in front?",
         "`torch.arange(n) - (n - lengths)[:, None]` is a (batch, token) tensor of positions. What does a negative one mean?",
@@ -588,14 +615,21 @@ def _(j, w_k, sharpness):
     ),
 )
 def add_positions(x, lengths):
-    """Sequences of unequal length are padded on the **left** to a common length $n$. `x` is a floating tensor (batch, token, d_model) with
-    $n$ tokens and an even d_model; `lengths` is an `int64` tensor (batch): how many of a row's tokens are real.
+    """Sequences of unequal length are padded on the **left**. `x` (batch, token, d_model) holds them; `lengths` (batch), `int64`, says how many
+    tokens of each row are real. Return `x` with positions added: $p_0$ to the first *real* token of each row, $p_1$ to the next, and so on
+    ($p_t$ is the wave of place $t$, equation (4.2), base 10,000). Padding stays as it is.
 
-    Return `x` with positions added, of the same shape and dtype: $p_0$ to the first *real* token of each row, $p_1$ to the next, and so on
-    ($p_t$ is the wave of place $t$, equation (4.2), with the base 10,000). Padding stays as it is, and so does the tensor `x` that was passed in. In `bfloat16`,
-    too, positions beyond 256 must stay apart.
+    ```python
+    >>> add_positions(torch.zeros(1, 3, 2), torch.tensor([2]))
+    tensor([[[0.0000, 0.0000],
+             [0.0000, 1.0000],
+             [0.8415, 0.5403]]])
+    ```
 
-    Raise `ValueError` if a length is below 1 or above $n$.
+    ★
+    - A length below 1, or above the number of tokens, is refused with a `ValueError`.
+    - The result has the dtype of `x`; in `bfloat16`, too, positions beyond 256 stay apart.
+    - The tensor `x` itself stays as it was.
     """
     ### BEGIN SOLUTION
     n, d = x.shape[1:]
@@ -762,6 +796,10 @@ def _(x, lengths):
     points=3,
     difficulty=2,
     minutes=15,
+    robust={
+        "angles in float64 still hold a million places away": "no text is so long",
+        "no angle overflows in float16": "half precision is a matter of its own",
+    },
     hints=(
         "There are d/2 frequencies, (4.1). Every position times every frequency is an angle: a new last axis.",
         "`torch.stack([sines, cosines], dim=-1)` puts the two of a pair side by side; `flatten(-2)` lays the pairs in a row.",
@@ -769,13 +807,19 @@ def _(x, lengths):
     ),
 )
 def sinusoids(positions, d, base, dtype):
-    """Return $p_t$, equation (4.2), for every position in `positions`, an `int64` tensor of any shape, for instance (batch, token): negative
-    ones among them; each position becomes a row of width `d`, so the result has the shape (..., d_model). Pair $i$ has the frequency
-    $\\omega_i = \\text{base}^{-2i/d}$; its sine is in column $2i$ and its cosine in column $2i + 1$.
+    """Return $p_t$, equation (4.2), for every position in `positions`, an `int64` tensor of any shape: each becomes a row of width `d`. Pair $i$
+    has the frequency $\\omega_i = \\text{base}^{-2i/d}$; its sine is in column $2i$ and its cosine in column $2i + 1$. `dtype` names the
+    result's: `"float64"`, `"float32"`, `"bfloat16"` or `"float16"`. Compute angles in `float32` at least, since rounding comes last.
 
-    `d` is an `int`, `base` a `float`, and `dtype` the name of the result's dtype: `"float64"`, `"float32"`, `"bfloat16"` or `"float16"`.
-    Compute angles in `float64` for `"float64"`, and in `float32` or wider for the others: rounding comes last. Raise `ValueError` if `d` is
-    odd or less than 2.
+    ```python
+    >>> sinusoids(torch.tensor([0, 1]), 2, 10000.0, "float32")
+    tensor([[0.0000, 1.0000],
+            [0.8415, 0.5403]])
+    ```
+
+    ★
+    - A `d` that is odd or less than 2 is refused with a `ValueError`.
+    - For `"float64"`, angles hold a million places away.
     """
     ### BEGIN SOLUTION
     if d < 2 or d % 2:
@@ -994,6 +1038,9 @@ def _(positions, d, base, dtype):
         "one": "a single component of a shifted row does not follow from itself",
         "nan": "solvers of PyTorch raise an error of their own for NaN",
     },
+    robust={
+        "vectors of length 1e-6": "positions have entries around 1",
+    },
     hints=(
         "Below each other the equations read: after = before M^T. What is unknown stands on the right.",
         "`torch.linalg.lstsq(A, B).solution` is the Y that brings A Y closest to B. Which matrix is Y here?",
@@ -1001,12 +1048,19 @@ def _(positions, d, base, dtype):
     ),
 )
 def shift_from_data(before, after):
-    """Somebody has a table of positions of which you know no formula. (Lesson 04's deeper notebook does this for waves.) `before` and `after` are `float64` tensors (row, d_model): row $r$ of
-    `before` is the vector of some position, and row $r$ of `after` that of the position a fixed number of places further on. Both were
-    made without error, and one matrix $M$ does the shift: as columns, $\\text{after}_r = M\\, \\text{before}_r$ for every $r$.
+    """Somebody has a table of positions, and you know no formula for it. `before` and `after` are `float64` (row, d_model): row $r$ of `before`
+    is the vector of some position, row $r$ of `after` that of the position a fixed number of places further on. One matrix $M$ does the
+    shift: as columns, $\\text{after}_r = M\\, \\text{before}_r$ for every $r$. Return $M$ (d_model, d_model).
 
-    Return $M$, `float64` (d_model, d_model). The rows come in any order, and some may come twice. Raise `ValueError` if they do not settle
-    $M$, because they do not span all dimensions.
+    ```python
+    >>> shift_from_data(torch.eye(2), torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
+    tensor([[ 0., -1.],
+            [ 1.,  0.]])
+    ```
+
+    ★
+    - Rows that do not settle $M$, because they do not span all dimensions, are refused with a `ValueError`, whatever their length.
+    - Rows come in any order, and may come twice.
     """
     ### BEGIN SOLUTION
     d = before.shape[1]

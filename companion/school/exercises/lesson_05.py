@@ -42,9 +42,7 @@ def _turn(x, angles, layout="half"):
 def score_by_turns():
     """Quarter turns, as at the beginning of the lesson: each position turns a pair by 90 degrees counter-clockwise, and a quarter turn takes
     $(a, b)$ to $(-b, a)$. The query $(1, 2)$ stands at position 2, the key $(2, 1)$ at position 1. What is their score, the dot product of
-    the turned query and the turned key?
-
-    Return a number.
+    the turned query and the turned key? Return a number.
     """
     ### BEGIN SOLUTION
     query = (-1, -2)  # (1, 2) after two quarter turns
@@ -105,6 +103,14 @@ def _():
     points=3,
     difficulty=2,
     minutes=20,
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "angles are not rounded to bfloat16": "half precision is a matter of its own",
+        "positions in the thousands, float16": "half precision is a matter of its own",
+        "positions before 0": "a text begins at 0",
+    },
     hints=(
         "Frequencies: `base ** (-2 * c / d)` for c from 0 to d/2 - 1, with d = d_head. Angles: every position times every frequency, in `float64`, say.",
         "`x.chunk(2, dim=-1)` gives the first and the second components of all pairs. They are views: do not write into them.",
@@ -112,13 +118,19 @@ def _():
     ),
 )
 def rotary(x, positions, base):
-    """`x` is a floating tensor (token, d_head), queries or keys of one head. `positions` is a list of `int`, one for each token, in any
-    order. Return the rotated `x`, a new tensor of the same shape and dtype: pair $c$ of the token at position $i$ turns counter-clockwise
-    by $i\\,\\theta_c$ with $\\theta_c = \\text{base}^{-2c/d_k}$, $d_k$ = d_head, equations (5.3) and (5.5). The layout is **half**: pair $c$
-    consists of the components $c$ and $c + d_k/2$.
+    """`x` (token, d_head) holds queries or keys of one head, `positions` a list of `int`, one for each token, in any order. Return `x` rotated:
+    at position $i$, pair $c$ turns counter-clockwise by $i\\,\\theta_c$, $\\theta_c = \\text{base}^{-2c/d_k}$ with $d_k$ = d_head, equations
+    (5.3) and (5.5). The layout is **half**: pair $c$ consists of the components $c$ and $c + d_k/2$.
 
-    A position may be negative. Compute angles in the dtype of `x`, and in `float32` at least. Gradients flow back to `x`. Raise `ValueError` if d_head is odd,
-    or if there are not as many positions as tokens.
+    ```python
+    >>> rotary(torch.tensor([[1.0, 0.0]]), [1], 10000.0)
+    tensor([[0.5403, 0.8415]])
+    ```
+
+    ★
+    - A d_head that is odd, and another number of positions than of tokens, are refused with a `ValueError`.
+    - Positions may be negative.
+    - In `bfloat16` and `float16` angles are computed in `float32`; the result has the dtype of `x`.
     """
     ### BEGIN SOLUTION
     tokens, d = x.shape
@@ -334,13 +346,18 @@ def _(x, positions, base):
     ),
 )
 def convert_layout(weight, heads):
-    """`weight` is the stored weight of a query or key projection, a floating tensor (heads · d_head, d_model): the rows of head 0, then
-    those of head 1, and so on. It was trained with the layout **interleaved**, in which the components $2c$ and $2c + 1$ of a head make
-    pair $c$. Return the weight for code with the layout **half**, in which $c$ and $c + d_k/2$ do: a new tensor of the same shape and dtype,
-    such that all scores stay as they are if queries and keys are converted alike. Pair $c$ stays pair $c$, and its first component stays
-    first. Gradients flow back to `weight`.
+    """`weight` (heads · d_head, d_model) is the stored weight of a query or key projection, the rows of head 0 first. It was trained with the
+    layout **interleaved**: the components $2c$ and $2c + 1$ of a head make pair $c$. Return the weight for the layout **half**, in which $c$
+    and $c + d_k/2$ do, with $d_k$ = d_head. Pair $c$ stays pair $c$, its first component first: all scores stay as they are.
 
-    `heads` is an `int` of at least 1. Raise `ValueError` if the rows cannot be divided among the heads, or if d_head is odd.
+    ```python
+    >>> convert_layout(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), 1).flatten()
+    tensor([0., 2., 1., 3.])
+    ```
+
+    ★
+    - Rows that cannot be divided among the `heads`, and an odd d_head, are refused with a `ValueError`.
+    - The result is new, has the dtype of `weight`, and gradients flow back to it.
     """
     ### BEGIN SOLUTION
     if len(weight) % heads or (len(weight) // heads) % 2:
@@ -457,6 +474,9 @@ def _(weight, heads):
     points=3,
     difficulty=3,
     minutes=15,
+    robust={
+        "a base of more than 10^15": "no model has such a base",
+    },
     hints=(
         "The slowest pair is c = d_k/2 - 1; write its frequency with (5.5).",
         "In `length` tokens it turns by `length` times that; it shall be 2 pi times `turn`.",
@@ -464,12 +484,17 @@ def _(weight, heads):
     ),
 )
 def smallest_base(length, d_head, turn):
-    """The slowest hand shall make at most the share `turn` of a full turn in a context of `length` tokens (in `length` tokens a hand turns by
-    `length` times its frequency, equation (5.5)). Return the smallest base, a `float`, for which it does; where every base above 1 will
+    """In a context of `length` tokens the slowest hand, one of d_head / 2, turns by `length` times its frequency, equation (5.5). It shall
+    make at most the share `turn` of a full turn. Return the smallest base, a `float`, with which it does; where every base above 1 will
     do, return 1.0.
 
-    `length` and `d_head` are `int`, `length` at least 1, and `turn` is a `float`. Raise `ValueError` if `d_head` is odd or below 4, or if
-    `turn` is not above 0.
+    ```python
+    >>> round(smallest_base(100, 4, 1.0), 2)
+    253.3
+    ```
+
+    ★
+    - A `d_head` that is odd or below 4, and a `turn` that is not above 0, are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if d_head % 2 or d_head < 4 or not turn > 0:
@@ -577,6 +602,7 @@ def _(length, d_head, turn):
     points=3,
     difficulty=2,
     minutes=15,
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "Keys are numbered from 0. Which position has the new token, if that many keys are kept already?",
         "Turn the new query and the new key to that position, both by the same angles. What is kept has been turned already.",
@@ -584,14 +610,18 @@ def _(length, d_head, turn):
     ),
 )
 def next_scores(q, k, kept, base):
-    """A decoder is writing. `kept` (head, key, d_head) holds the keys of the tokens at the positions 0, 1, 2, ..., each turned to its own
-    position; there may be none yet (key = 0). The next token has just arrived: `q` and `k` (head, d_head) are its query and its key, as
-    they leave $W_q$ and $W_k$, not turned.
+    """A decoder is writing. `kept` (head, key, d_head) holds the keys at positions 0, 1, 2, ..., turned already; there may be none. The next
+    token arrives: its query `q` and key `k` (head, d_head), not turned yet. Return `(scores, kept)`: the new query's scores with all keys,
+    its own last, divided by $\\sqrt{\\text{d\\_head}}$, (head, key + 1); and the keys to keep, (head, key + 1, d_head). Layout half: components
+    $c$ and $c + d_k/2$ turn counter-clockwise by position times $\\text{base}^{-2c/d_k}$, $d_k$ = d_head.
 
-    Return `(scores, kept)`: the scores of the new query with all keys, its own included and last, divided by $\\sqrt{\\text{d\\_head}}$,
-    (head, key + 1); and the keys to keep for the next step, (head, key + 1, d_head). `kept` itself stays as it is. Pair $c$ turns
-    counter-clockwise by position times $\\theta_c = \\text{base}^{-2c/d_k}$, $d_k$ = d_head; the layout is half, components $c$ and $c + d_k/2$.
-    All tensors are `float64`.
+    ```python
+    >>> next_scores(torch.ones(1, 2), torch.ones(1, 2), torch.zeros(1, 1, 2), 10000.0)[0]
+    tensor([[0.0000, 1.4142]], dtype=torch.float64)
+    ```
+
+    ★
+    - `kept` itself stays as it is.
     """
     ### BEGIN SOLUTION
     d = q.shape[-1]
@@ -769,8 +799,11 @@ def _(q, k, kept, base):
         Group("one head", 2, ("one head, one pair", "one head, several pairs")),
         Group("several heads", 1, ("heads turn alike, each in its own columns",)),
         Group("positions of its own for each row", 1, ("each row of the batch has positions of its own",)),
-        Group("any sizes, gradients, the edges, and what is refused", 1),
+        Group("any sizes, gradients and the edges", 1),
     ),
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
     hints=(
         "Project, then split: `(x @ w_q).unflatten(-1, (heads, d_head)).transpose(1, 2)` is (batch, head, token, d_head). Which of q, k and v turn?",
         "Angles (batch, token, pair) need an axis for the heads: `angles[:, None]` turns all heads of a row alike.",
@@ -778,17 +811,20 @@ def _(q, k, kept, base):
     ),
 )
 def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
-    """Multi-head attention with rotary positions, without a mask and without an output matrix.
+    """Multi-head attention with rotary positions, no mask, no output matrix. `x` is (batch, token, d_model), `w_q`, `w_k` (d_model, heads ·
+    d_head), `w_v` (d_model, heads · d_v); head $h$ owns the $h$-th block of columns. `positions` (batch, token) are `int64`. In each head,
+    components $c$ and $c + d_k/2$ of a query or key turn counter-clockwise by position times $\\text{base}^{-2c/d_k}$, $d_k$ = d_head. Scores
+    are divided by $\\sqrt{d_k}$. Return (batch, token, heads · d_v).
 
-    - `x` (batch, token, d_model); `w_q` and `w_k` (d_model, heads · d_head); `w_v` (d_model, heads · d_v), where d_v may differ from d_head.
-      All are `float64`, used as `x @ w_q`, and head $h$ owns the $h$-th block of columns.
-    - `positions` (batch, token), `int64`: each row of the batch has its own.
-    - In each head, pair $c$ of a query or key turns counter-clockwise by position times $\\theta_c = \\text{base}^{-2c/d_k}$ with $d_k$ = d_head;
-      the layout is half, components $c$ and $c + d_k/2$ of the head.
-    - Scores are divided by $\\sqrt{\\text{d\\_head}}$, and a softmax runs over the keys of the same row of the batch.
+    ```python
+    >>> x, eye = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), torch.eye(2)
+    >>> rotary_attention(x.double(), *[eye.double()] * 3, 1, torch.tensor([[0, 1]]), 10000.0)
+    tensor([[[0.7862, 0.2138],
+             [0.2138, 0.7862]]], dtype=torch.float64)
+    ```
 
-    Return the heads' outputs side by side, (batch, token, heads · d_v), head 0 first. Gradients flow back to `x` and the matrices. `heads` is an `int` of at least 1. Raise `ValueError`
-    if the columns of `w_q` cannot be divided among the heads, or if d_head is odd.
+    ★
+    - Columns of `w_q` that cannot be divided among the `heads`, and an odd d_head, are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     width = w_q.shape[1]
@@ -1053,6 +1089,10 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     points=3,
     difficulty=3,
     minutes=15,
+    robust={
+        "thousands of places before": "a lesson's texts are short",
+    },
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "By (5.6) the score is q . R_(j - i) k, and j - i = -distance. Take the rotation to the side of q.",
         "Among vectors of one length, which has the largest dot product with a given one?",
@@ -1060,13 +1100,19 @@ def _(x, w_q, w_k, w_v, heads, positions, base):
     ),
 )
 def key_with_peak(q, distance, base):
-    """A query `q`, a `float64` tensor (d_head), stands at some position $i$, not yet turned. Of all keys as long as `q` (in the sense of
-    $\\lVert k \\rVert = \\lVert q \\rVert$), find the one whose score with it is largest when the key stands `distance` places **before**
-    the query, at $n = m - \\text{distance}$; both are turned to their positions. Return that key, not turned, `float64` (d_head).
+    """A query `q` (d_head) stands at some position, not yet turned. Of all keys as long as `q`, find the one whose score with it is largest when
+    the key stands `distance` places **before** the query, both turned to their positions. Return that key, not turned. Positions turn pair
+    $c$, components $c$ and $c + d_k/2$ (layout half), counter-clockwise by position times $\\text{base}^{-2c/d_k}$, $d_k$ = d_head. A negative
+    `distance` means that the key stands after the query.
 
-    `distance` is an `int`; a negative one means that the key stands after the query. Positions turn pair $c$, components $c$ and $c + d_k/2$
-    (layout half), counter-clockwise by position times $\\text{base}^{-2c/d_k}$, $d_k$ = d_head. `q` is not zero. Raise `ValueError` if d_head
-    is odd.
+    ```python
+    >>> key_with_peak(torch.tensor([1.0, 0.0]), 0, 10000.0)
+    tensor([1., 0.], dtype=torch.float64)
+    ```
+
+    ★
+    - A d_head that is odd is refused with a `ValueError`.
+    - A distance of thousands is as right as one of 1; `q` is not zero.
     """
     ### BEGIN SOLUTION
     d = len(q)

@@ -23,11 +23,9 @@ from companion.school.checking.exercise import Case, exercise
     ),
 )
 def weight_beside_filler():
-    """A careless batch puts two tokens of filler behind the source of the example by hand. Their rows of the memory are all zeros, so their
-    keys are, too, and nobody masks them. What weight does the slot that reads `one` now give to the source's `<end>`? Its scores without filler
-    were $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$; the last of them is the score of `<end>`.
-
-    Return a `float`, right to four decimals.
+    """A careless batch puts two tokens of filler behind the source of the example by hand. Their rows of the memory are all zeros, so their keys
+    are, too, and nobody masks them. What weight does the slot that reads `one` now give to the source's `<end>`? Its scores without filler
+    were $(1, 0, 1, 4)$, already divided by $\\sqrt{d_k}$; the last is that of `<end>`. Return a `float`, rounded to four decimals or better.
     """
     ### BEGIN SOLUTION
     scores = [1, 0, 1, 4, 0, 0]  # a key of zeros scores 0, and e^0 is 1
@@ -95,6 +93,9 @@ def _():
     points=2,
     difficulty=2,
     minutes=10,
+    robust={
+        "ids of more than 32 bits, and a start token of -1": "no vocabulary is so large",
+    },
     hints=(
         "Which column of the targets is never an input?",
         "`torch.full((batch, 1), start)` is a column of start tokens.",
@@ -102,10 +103,17 @@ def _():
     ),
 )
 def shift_right(targets, start):
-    """Return the decoder's inputs: `targets` is an `int64` tensor (batch, token) of at least one token, `start` an `int`; the result has the
-    same shape and dtype, and row $i$ of the decoder reads target $i - 1$, the first one `start`. Leave `targets` as it was.
+    """Return the decoder's inputs for `targets`, `int64` (batch, token): of the same shape, and slot $i$ reads target $i - 1$, the first slot
+    `start`.
 
-    Raise `ValueError` if `targets` has not two axes, or if `start` occurs in it (a start token is never a target).
+    ```python
+    >>> shift_right(torch.tensor([[5, 6, 7]]), 1)
+    tensor([[1, 5, 6]])
+    ```
+
+    ★
+    - `targets` without two axes are refused with a `ValueError`, and so is a `start` that occurs in them: a start token is never a target.
+    - `targets` stays as it was; ids may have more than 32 bits.
     """
     ### BEGIN SOLUTION
     if targets.ndim != 2:
@@ -239,6 +247,12 @@ def _(targets, start):
         "nan": "what stands in hidden rows of the source counts for nothing, and need not be looked at",
     },
     exact_zero=True,
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "scores far below zero, and filler above them": "no lesson has such scores",
+    },
     hints=(
         "Queries from `y`, keys and values from `x`; scores (target token, source token), divided by the root of d_k.",
         "`real` has one entry for each *column*: `masked_fill(~real, -math.inf)` broadcasts it over the rows.",
@@ -246,12 +260,18 @@ def _(targets, start):
     ),
 )
 def cross_head(y, x, W_q, W_k, W_v, real):
-    """One head of cross-attention, equation (8.7). `y` (target token, d_model), from the decoder, and `x` (source token, d_model), from the
-    encoder, are `float64`, and so are the matrices `W_q` (d_model, d_k), `W_k` (d_model, d_k) and `W_v` (d_model, d_v); `real` is boolean
-    (source token), True where the source token is not filler.
+    """One head of cross-attention, equation (8.7): `y` (target token, d_model) from the decoder looks at `x` (source token, d_model) from the
+    encoder. The matrices are `W_q`, `W_k` (d_model, d_k) and `W_v` (d_model, d_v); `real` (source token) is boolean, False = filler. Return
+    `(output, weights)`, (target token, d_v) and (target token, source token); filler gets weight exactly 0. Use no attention of PyTorch's.
 
-    Return `(output, weights)`: (target token, d_v) and (target token, source token); filler gets weight exactly 0. Gradients flow back to all floating arguments. Raise
-    `ValueError` if `real` has not the shape (source token), or no True. Use no attention of PyTorch's.
+    ```python
+    >>> cross_head(torch.zeros(1, 1), torch.tensor([[4.0], [6.0], [9.0]]), *[torch.ones(1, 1)] * 3, torch.tensor([True, True, False]))
+    (tensor([[5.]]), tensor([[0.5000, 0.5000, 0.0000]]))
+    ```
+
+    ★
+    - A `real` of another shape than (source token), or without True, is refused with a `ValueError`.
+    - Scores far below zero, and filler above them, do no harm; NaN in a token that counts shows.
     """
     ### BEGIN SOLUTION
     if real.shape != x.shape[:1] or not real.any():
@@ -397,40 +417,49 @@ def _(y, x, W_q, W_k, W_v, real):
 @exercise(
     "8.4",
     "A detector of leaks",
-    task="List every prediction that has seen what it must not",
+    task="List where a prediction sees what it must not, or misses what it should see",
     points=3,
     difficulty=3,
     minutes=15,
+    robust={
+        "a token that is ruled out, with minus infinity, is no change and hides none": "the lesson's decoder rules nothing out",
+        "changes just above the bound, on it and just below": "a leak is larger than a rounding",
+        "many changes below the bound are none together": "a leak is larger than a rounding",
+    },
     hints=(
         "How much does the row of each slot change? `(after - before).abs().amax(dim=-1)` is a table; what do its axes count?",
-        "The table is (target, slot). Which of its entries are leaks: those where the target stands at the slot or later.",
-        "`nonzero()` of the table (slot, target) lists its places in the order that is asked for.",
+        "The table is (target, slot). Make the one that it should be: the targets before each slot's own, without filler.",
+        "Where the two differ, `nonzero()` of the table (slot, target) lists the places in the order that is asked for.",
     ),
 )
-def leaks(before, after):
-    """Find out which predictions of a decoder have seen what they must not. `before` is a `float64` tensor (slot, vocab): the logits of every
-    slot for a text of targets, shift included, so that slot $i$ is to predict target $i$. `after` is `float64` (target, slot, vocab), with
-    as many targets as slots: `after[j]` are the logits of all slots when target $j$, and no other, has been replaced by another token.
+def leaks(before, after, real):
+    """Does a decoder see just what it should? `before` (slot, vocab) are its logits for a text, shift included: slot $i$ predicts target $i$.
+    `after` (target, slot, vocab): `after[j]` are all logits when target $j$ alone is replaced. A slot *depends* on a target if one of its
+    logits changes, up or down, by more than `1e-9`. It should depend on every target strictly before its own that is `real` (target),
+    boolean, and on no other. List all pairs `(slot, target)` where that is otherwise, by slot, then target.
 
-    A slot *depends* on a target if one of its logits, up or down, changes by more than `1e-9`. A logit may be $-\\infty$, where a token is
-    ruled out; one that stays so has not changed. An honest slot depends on targets strictly
-    before its own. Return the list of all pairs `(slot, target)`, `int` and counted from 0, in which a slot depends on a target that is not
-    strictly before its own; in the order of the slots, and for one slot in the order of the targets. An honest model gives `[]`.
+    ```python
+    >>> leaks(torch.zeros(2, 1), torch.tensor([[[0.0], [3.0]], [[2.0], [0.0]]]), torch.tensor([True, True]))
+    [(0, 1)]
+    ```
 
-    Raise `ValueError` if the shape of `after` is not (slots, slots, vocab), with the sizes of `before`.
+    ★
+    - A logit of $-\\infty$ that stays so has not changed.
+    - An `after` that is not (slot, slot, vocab), with the sizes of `before`, and a `real` that is not (slot), are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     slots, vocab = before.shape
-    if after.shape != (slots, slots, vocab):
-        raise ValueError(f"after: expected shape {(slots, slots, vocab)}, got {tuple(after.shape)}")
+    if after.shape != (slots, slots, vocab) or real.shape != (slots,):
+        shapes = tuple(after.shape), tuple(real.shape)
+        raise ValueError(f"after, real: expected shapes {(slots, slots, vocab)} and {(slots,)}, got {shapes}")
     moved = torch.where(after == before, 0.0, (after - before).abs())  # minus infinity that stays is no change
-    change = moved.amax(dim=-1).T  # (slot, target)
-    places = (change > 1e-9).triu().nonzero().tolist()
-    return [(slot, target) for slot, target in places]
+    depends = moved.amax(dim=-1).T > 1e-9  # (slot, target)
+    should = torch.ones_like(depends).tril(-1) & real
+    return [(slot, target) for slot, target in (depends != should).nonzero().tolist()]
     ### END SOLUTION
 
 
-def _moved(draw, depends, vocab, down=False):
+def _moved(draw, depends, vocab, down=False, real=None):
     """Logits before and after, where `depends` is boolean (slot, target). Each change adds up to 0, or is all `down`."""
     slots = len(depends)
     change = 0.1 + draw.uniform(slots, slots, vocab)  # (target, slot, vocab)
@@ -438,7 +467,8 @@ def _moved(draw, depends, vocab, down=False):
     change[..., 1] = -change[..., 2:].sum(dim=-1)
     change = -change.abs() if down else change
     before = draw.normal(slots, vocab)
-    return before, before + change * depends.T[..., None]
+    real = torch.ones(slots, dtype=torch.bool) if real is None else real
+    return before, before + change * depends.T[..., None], real
 
 
 @leaks.cases
@@ -448,7 +478,7 @@ def _(draw):
 
     yield Case("an honest model", _moved(draw, honest(3), 4))
     unshifted = torch.ones(3, 3, dtype=torch.bool).tril()
-    yield Case("a model without the shift: every slot reads its own target", _moved(draw, unshifted, 4))
+    yield Case("a shift that is lost: every slot reads its own target", _moved(draw, unshifted, 4))
     leaky = honest(4)
     leaky[1, 3] = True
     yield Case("one slot that sees one later target, and logits that fall", _moved(draw, leaky, 3, down=True))
@@ -456,17 +486,25 @@ def _(draw):
     unmasked = torch.ones(n, n, dtype=torch.bool)
     unmasked[:, -1] = False  # nobody reads the last target
     yield Case("a model without a mask", _moved(draw, unmasked, 3))
+    missed = honest(4).tril(-2)
+    yield Case("a hidden diagonal, or a shift that is done twice: the last word is missed", _moved(draw, missed, 3))
+    real = torch.tensor([True, True, False, True, False])
+    yield Case("filler that is seen", _moved(draw, honest(5), 3, real=real))
+    yield Case("filler that is not seen", _moved(draw, honest(5) & real, 3, real=real))
     some = draw.uniform(n, n) > 0.5
     some[0, 2] = some[0, n - 1] = some[2, 2] = True
-    yield Case("any dependencies", _moved(draw, some, draw.whole(8, 10)))
-    before, after = _moved(draw, honest(4), 5)
-    yield Case("a change below 1e-9 is rounding", (before, after + 1e-12))
+    some[3, 1] = False
+    any_real = draw.uniform(n) > 0.3
+    yield Case("any dependencies", _moved(draw, some, draw.whole(8, 10), real=any_real))
+    before, after, all_real = _moved(draw, honest(4), 5)
+    yield Case("a change below 1e-9 is rounding", (before, after + 1e-12, all_real))
     ruled_out = _moved(draw, unshifted, 4)
-    for logits in ruled_out:
+    for logits in ruled_out[:2]:
         logits[..., 3] = -math.inf
     yield Case("a token that is ruled out, with minus infinity, is no change and hides none", ruled_out)
-    yield Case("fewer targets than slots are refused", (before, after[:1]), refuse=True)
-    yield Case("fewer slots after than before are refused", (before, after[:, :1]), refuse=True)
+    yield Case("fewer targets than slots are refused", (before, after[:1], all_real), refuse=True)
+    yield Case("fewer slots after than before are refused", (before, after[:, :1], all_real), refuse=True)
+    yield Case("one truth value for all targets is refused", (before, after, all_real[:1]), refuse=True)
     level = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1000.0, 0.0]], dtype=torch.float64)
     nudged = level.repeat(3, 1, 1)
     nudged[0, 0, 0] = 1e-9  # not more than that
@@ -475,10 +513,11 @@ def _(draw):
     nudged[1, 1, 1] += 4e-9
     nudged[2, 1, 0] = -math.inf
     nudged[2, 2, 0] += 1e-3
-    yield Case("changes just above the bound, on it and just below", (level, nudged))
-    yield Case("another vocabulary after than before is refused", (level, nudged[..., :1]), refuse=True)
+    three = all_real[:3]
+    yield Case("changes just above the bound, on it and just below", (level, nudged, three))
+    yield Case("another vocabulary after than before is refused", (level, nudged[..., :1], three), refuse=True)
     many = torch.zeros(2, 6, dtype=torch.float64)
-    yield Case("many changes below the bound are none together", (many, many.repeat(2, 1, 1) + 0.6e-9))
+    yield Case("many changes below the bound are none together", (many, many.repeat(2, 1, 1) + 0.6e-9, three[:2]))
 
 
 def _depends(before, after):
@@ -486,97 +525,121 @@ def _depends(before, after):
     return ((after - before).abs().amax(dim=-1) > 1e-9).T
 
 
+def _should(before, real):
+    return torch.ones(len(before), len(before), dtype=torch.bool).tril(-1) & real
+
+
+def _wrong(before, after, real):
+    return _depends(before, after) != _should(before, real)
+
+
 def _pairs(table, base=0):
     return [(slot + base, target + base) for slot, target in table.nonzero().tolist()]
 
 
-@leaks.mistake("you look at the wrong side of the diagonal: to depend on earlier targets is honest")
-def _(before, after):
-    return _pairs(_depends(before, after).tril(-1))
+@leaks.mistake("you list what is as it should be")
+def _(before, after, real):
+    return _pairs(~_wrong(before, after, real))
 
 
 @leaks.mistake("your axes are swapped: `after` is (target, slot, vocab), and you took its first axis for the slots")
-def _(before, after):
-    return _pairs(_depends(before, after).T.triu())
+def _(before, after, real):
+    return _pairs(_should(before, real) != _depends(before, after).T)
 
 
-@leaks.mistake("a slot that depends on its own target is a leak, too: the diagonal belongs to it")
-def _(before, after):
-    return _pairs(_depends(before, after).triu(1))
+@leaks.mistake("a slot that depends on its own target has lost its shift: the diagonal must not be seen")
+def _(before, after, real):
+    return _pairs(_depends(before, after) != (torch.ones(len(before), len(before), dtype=torch.bool).tril() & real))
 
 
-@leaks.mistake("you list all dependencies; only those on targets at the slot or later are leaks")
-def _(before, after):
+@leaks.mistake("you list all dependencies; those on real targets before a slot's own are as they should be")
+def _(before, after, real):
     return _pairs(_depends(before, after))
 
 
-@leaks.mistake("you look at a slot's own target alone: it may also see later ones")
-def _(before, after):
-    return _pairs(_depends(before, after) & torch.eye(len(before), dtype=torch.bool))
+@leaks.mistake("you list leaks alone: a slot that does not depend on the word before its own misses it")
+def _(before, after, real):
+    return _pairs(_depends(before, after) & ~_should(before, real))
+
+
+@leaks.mistake("you list what is missed alone: what is seen and must not be is a leak")
+def _(before, after, real):
+    return _pairs(~_depends(before, after) & _should(before, real))
+
+
+@leaks.mistake("nobody may depend on filler: it must not be seen, and is not missed")
+def _(before, after, real):
+    return _pairs(_depends(before, after) != _should(before, torch.ones_like(real)))
+
+
+@leaks.mistake("you look at real targets alone: filler that is seen is a leak, too")
+def _(before, after, real):
+    return _pairs(_wrong(before, after, real) & real)
 
 
 @leaks.mistake("slots and targets are counted from 0")
-def _(before, after):
-    return _pairs(_depends(before, after).triu(), base=1)
+def _(before, after, real):
+    return _pairs(_wrong(before, after, real), base=1)
 
 
 @leaks.mistake("your pairs are the wrong way round: the slot comes first")
-def _(before, after):
-    return [(target, slot) for slot, target in _pairs(_depends(before, after).triu())]
+def _(before, after, real):
+    return [(target, slot) for slot, target in _pairs(_wrong(before, after, real))]
 
 
 @leaks.mistake("your list is in the order of the targets; sort it by slot first")
-def _(before, after):
-    return sorted(_pairs(_depends(before, after).triu()), key=lambda pair: (pair[1], pair[0]))
+def _(before, after, real):
+    return sorted(_pairs(_wrong(before, after, real)), key=lambda pair: (pair[1], pair[0]))
 
 
 @leaks.mistake("changes up and down cancel in your sum: take their absolute values first")
-def _(before, after):
-    return _pairs(((after - before).sum(dim=-1).abs() > 1e-9).T.triu())
+def _(before, after, real):
+    return _pairs(_should(before, real) != ((after - before).sum(dim=-1).abs() > 1e-9).T)
 
 
 @leaks.mistake("minus infinity minus minus infinity is NaN, which is above nothing: it hides the changes beside it")
-def _(before, after):
-    if after.shape != (len(before), *before.shape):
+def _(before, after, real):
+    if after.shape != (len(before), *before.shape) or real.shape != before.shape[:1]:
         raise ValueError("after: expected (target, slot, vocab)")
-    return _pairs(_depends(before, after).triu())
+    return _pairs(_wrong(before, after, real))
 
 
 @leaks.mistake("a logit that falls has changed, too: take absolute values before the largest")
-def _(before, after):
-    return _pairs(((after - before).amax(dim=-1) > 1e-9).T.triu())
+def _(before, after, real):
+    return _pairs(_should(before, real) != ((after - before).amax(dim=-1) > 1e-9).T)
 
 
 @leaks.mistake("a change of 1e-12 is rounding: only what changes by more than 1e-9 counts")
-def _(before, after):
-    return _pairs((after != before).any(dim=-1).T.triu())
+def _(before, after, real):
+    return _pairs(_should(before, real) != (after != before).any(dim=-1).T)
 
 
 @leaks.mistake("logits of the wrong shape are broadcast in silence: refuse them with a ValueError")
-def _(before, after):
-    return _pairs(_depends(before, after).triu())
+def _(before, after, real):
+    return _pairs(_wrong(before, after, real))
 
 
 @leaks.variant
-def _(before, after):
+def _(before, after, real):
     # three loops
-    if after.ndim != 3 or list(after.shape) != [len(before), *before.shape]:
+    if after.ndim != 3 or list(after.shape) != [len(before), *before.shape] or real.shape != (len(before),):
         raise ValueError("after: expected (target, slot, vocab)")
     found = []
     for slot in range(len(before)):
-        for target in range(slot, len(before)):
+        for target in range(len(before)):
             pairs = zip(after[target, slot].tolist(), before[slot].tolist(), strict=True)
-            if any(abs(a - b) > 1e-9 for a, b in pairs if a != b):
+            if any(abs(a - b) > 1e-9 for a, b in pairs if a != b) != (target < slot and bool(real[target])):
                 found.append([slot, target])
     return found
 
 
 @leaks.variant
-def _(before, after):
-    if tuple(after.shape) != (len(before), *before.shape):
+def _(before, after, real):
+    if tuple(after.shape) != (len(before), *before.shape) or tuple(real.shape) != (len(before),):
         raise ValueError("bad shape")
-    targets, slots = torch.where(~torch.isclose(after, before.expand_as(after), rtol=0.0, atol=1e-9).all(dim=-1))
-    return sorted((s, t) for s, t in zip(slots.tolist(), targets.tolist(), strict=True) if t >= s)
+    seen = ~torch.isclose(after, before.expand_as(after), rtol=0.0, atol=1e-9).all(dim=-1)
+    pairs = ((s, t) for s in range(len(before)) for t in range(len(before)))
+    return [(s, t) for s, t in pairs if seen[t, s].item() is not (t < s and real[t].item())]
 
 
 # 8.5
@@ -597,12 +660,18 @@ def _(before, after):
     ),
 )
 def memory_gradient(y, x, W_q, W_k, W_v, g):
-    """Return $\\partial\\mathcal{L}/\\partial X$, (source token, d_model), of one head of cross-attention without a mask, equation (8.3): the
-    memory $X$ is `x` (source token, d_model), the decoder's rows are `y` (target token, d_model), the matrices are `W_q`
-    (d_model, d_k), `W_k` (d_model, d_k) and `W_v` (d_model, d_v), and `g` is $\\partial\\mathcal{L}/\\partial(AV)$ (target token, d_v). All are
-    `float64`.
+    """One head of cross-attention without a mask, equation (8.3): the memory $X$ is `x` (source token, d_model), the decoder's rows are `y`
+    (target token, d_model), the matrices `W_q`, `W_k` (d_model, d_k) and `W_v` (d_model, d_v), and `g` (target token, d_v) is
+    $\\partial\\mathcal{L}/\\partial(AV)$. Return $\\partial\\mathcal{L}/\\partial X$, (source token, d_model), without autograd.
 
-    Do it without autograd.
+    ```python
+    >>> memory_gradient(torch.zeros(1, 1), torch.zeros(2, 1), torch.ones(1, 1), torch.ones(1, 1), torch.ones(1, 1), torch.tensor([[6.0]]))
+    tensor([[3.],
+            [3.]])
+    ```
+
+    ★
+    - Large scores do not overflow.
     """
     ### BEGIN SOLUTION
     q, k, v, scale = y @ W_q, x @ W_k, x @ W_v, math.sqrt(W_q.shape[1])

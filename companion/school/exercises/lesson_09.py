@@ -23,9 +23,8 @@ from companion.school.checking.exercise import Case, exercise
     ),
 )
 def rate_of_2017():
-    """Model width $d = 16$, warm-up $w = 100$. What is the learning rate of 2017, equation (D9.6) of the deeper notebook, at update 400?
-
-    Return a `float`, right to five decimals.
+    """Model width $d = 16$, warm-up $w = 100$. What is the learning rate of 2017, equation (D9.6) of the deeper notebook, at update 400? Return
+    a `float`, rounded to five decimals or better.
     """
     ### BEGIN SOLUTION
     peak = 1 / math.sqrt(16 * 100)
@@ -88,6 +87,9 @@ def _():
     points=2,
     difficulty=2,
     minutes=12,
+    robust={
+        "what is ignored may be the filler's id; ids beyond 24 bits": "no vocabulary is so large",
+    },
     hints=(
         "How many slots does a row of k ids need, counting the end?",
         "Inputs are `[bos, *row]`, targets `[*row, eos]`.",
@@ -95,11 +97,20 @@ def _():
     ),
 )
 def pairs_of(rows, bos, eos, pad, ignore):
-    """`rows` is a list of lists of ids (`int`), without special ones, of any lengths; a row may be empty. Return `(inputs, targets)`, two `int64`
-    tensors (batch, token), as wide as the longest row needs: in each row `bos` in front of the inputs and `eos` at the end of the targets.
-    Behind a short row, on the right, inputs are filled with `pad` and targets with `ignore`.
+    """Make a batch of `rows`, a list of lists of ids without special ones; a row may be empty. Return `(inputs, targets)`, both (batch, token),
+    as wide as the longest row needs: in each row `bos` stands in front of the inputs and `eos` at the end of the targets. Behind a short row,
+    on the right, inputs are filled with `pad` and targets with `ignore`.
 
-    Raise `ValueError` if `rows` is empty, or if any two of `bos`, `eos` and `pad` are equal.
+    ```python
+    >>> pairs_of([[7, 8], [9]], 1, 2, 0, -100)
+    (tensor([[1, 7, 8],
+            [1, 9, 0]]), tensor([[   7,    8,    2],
+            [   9,    2, -100]]))
+    ```
+
+    ★
+    - No rows, and two equal ones of `bos`, `eos` and `pad`, are refused with a `ValueError`.
+    - The results are `int64` tensors.
     """
     ### BEGIN SOLUTION
     if not rows:
@@ -261,9 +272,13 @@ def _(rows, bos, eos, pad, ignore):
     limits={"e": (0.0, 1.0)},
     forbidden=("autograd", "backward", "requires_grad_", "func", "vjp", "jacrev"),
     excused={
+        "dtype": "one of its right answers computes in float64, whatever comes in",
         "nan": "what stands in rows of filler counts for nothing, and need not be looked at",
     },
     exact_zero=True,
+    robust={
+        "logits near 1000": "logits of the lesson are around 1",
+    },
     hints=(
         "Equation (D9.4), in the deeper notebook, gives the gradient of one slot's loss: softmax minus smoothed target.",
         "`one_hot` refuses -100: use `targets.clamp(min=0)`, and multiply by the mask of what counts afterwards.",
@@ -271,11 +286,19 @@ def _(rows, bos, eos, pad, ignore):
     ),
 )
 def loss_gradient(logits, targets, e):
-    """`logits` is `float64` (batch, token, vocab), `targets` `int64` (batch, token) with -100 where there is filler, and `e` the share of label
-    smoothing, a `float`. Return the gradient of the loss **per token**, (9.4), with the smoothed targets of (D9.3), deeper, with respect to the logits:
-    `float64`, of their shape, and exactly zero where there is filler. Logits of 1,000 must not overflow.
+    """Return the gradient of the loss **per token**, (9.4), with the smoothed targets of (D9.3), deeper, with respect to `logits` (batch, token,
+    vocab): of their shape. `targets` (batch, token), `int64`, has -100 where there is filler, whose gradient is exactly 0; `e` is the share
+    of label smoothing. Do it without autograd.
 
-    Raise `ValueError` unless $0 \\le e < 1$ and at least one target counts. Do it without autograd.
+    ```python
+    >>> loss_gradient(torch.zeros(1, 2, 2), torch.tensor([[1, -100]]), 0.0)
+    tensor([[[ 0.5000, -0.5000],
+             [-0.0000,  0.0000]]], dtype=torch.float64)
+    ```
+
+    ★
+    - Refused with a `ValueError` unless $0 \\le e < 1$ and at least one target counts.
+    - Logits of 1,000 do not overflow; NaN in a slot that counts shows.
     """
     ### BEGIN SOLUTION
     counts = targets != -100
@@ -458,6 +481,11 @@ def _(logits, targets, e):
     points=4,
     difficulty=3,
     minutes=20,
+    right={
+        "an earlier mistake in what is written is refused": "to find the leak is the exercise",
+        "a mistake only in what is written is refused": "to find the leak is the exercise",
+        "a mistake only under teacher forcing is refused": "to find the leak is the exercise",
+    },
     hints=(
         "`wrong = (says != targets) & (targets != -100)`, for both.",
         "`argmax` of an integer tensor gives the first of the largest. What does it give for a row of zeros?",
@@ -465,12 +493,19 @@ def _(logits, targets, e):
     ),
 )
 def first_mistakes(forced, written, targets):
-    """The test of (9.6) for any model. All three are `int64` (batch, token): the likeliest tokens teacher-forced, the tokens written free-running,
-    and the targets, which have -100 where there is filler; filler is never a mistake, whatever stands there in the other two.
+    """The test of (9.6) for any model. All three are `int64` (batch, token): the likeliest tokens teacher-`forced`, those `written`
+    free-running, and the `targets`, with -100 where there is filler, which is never a mistake. Return for each row the slot of its first
+    mistake, counted from 0, or `None`. If in some row `forced` and `written` make their first mistake in different slots, or only one makes
+    any, raise a `ValueError`: something leaks. After the first mistake the two may differ.
 
-    Return a list with, for each row, the slot of its first mistake, an `int` counted from 0, or `None` if it has none. Raise `ValueError`
-    if in some row `forced` and `written` make their first mistake in different slots, or only one of them makes any (let the message name
-    the row); and if the three shapes are not equal. After the first mistake the two may differ.
+    ```python
+    >>> first_mistakes(torch.tensor([[5, 9, 7], [5, 6, 7]]), torch.tensor([[5, 9, 8], [5, 6, 7]]), torch.tensor([[5, 6, 7], [5, 6, -100]]))
+    [1, None]
+    ```
+
+    ★
+    - The message names the row.
+    - Three shapes that are not equal are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if not forced.shape == written.shape == targets.shape:

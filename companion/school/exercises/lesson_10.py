@@ -16,6 +16,9 @@ from companion.school.checking.exercise import Case, Group, exercise
     points=1,
     difficulty=1,
     minutes=5,
+    robust={
+        "more bytes than a float can tell apart": "no memory is so large",
+    },
     hints=(
         "What does one slot of one layer hold, for one key-value head?",
         "How many such slots are there in all layers, heads, texts and tokens?",
@@ -23,11 +26,17 @@ from companion.school.checking.exercise import Case, Group, exercise
     ),
 )
 def cache_size_in_bytes(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
-    """Return, as an `int`, the bytes that the keys and values in the cache of a model take: `layers` layers, `heads` query heads, `kv_heads`
-    key-value heads, keys of width `d_k` and values of width `d_v` per head, for `batch` texts of `tokens` tokens each, when a number
-    takes `number` bytes.
+    """Return the bytes that the keys and values in a model's cache take: `layers` layers, `heads` query heads, `kv_heads` key-value heads, keys
+    of width `d_k` and values of width `d_v` per head, for `batch` texts of `tokens` tokens each, when a number takes `number` bytes.
 
-    All arguments are `int` of at least 1. Raise `ValueError` if `kv_heads` does not divide `heads`.
+    ```python
+    >>> cache_size_in_bytes(2, 4, 1, 8, 8, 1, 10, 2)
+    640
+    ```
+
+    ★
+    - A `kv_heads` that does not divide `heads` is refused with a `ValueError`.
+    - The result is an `int`, exact beyond $2^{53}$.
     """
     ### BEGIN SOLUTION
     if heads % kv_heads:
@@ -134,6 +143,9 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     points=4,
     difficulty=2,
     minutes=20,
+    robust={
+        "scores in the thousands": "scores of the lesson are around 1",
+    },
     hints=(
         "`x[:, None] @ w_q` broadcasts (batch, 1, 1, d_model) against (head, d_model, d_k) and gives (batch, head, 1, d_k).",
         "Append with `torch.cat(..., dim=2)`, which makes new tensors and leaves the old ones alone.",
@@ -141,14 +153,19 @@ def _(layers, heads, kv_heads, d_k, d_v, batch, tokens, number):
     ),
 )
 def cached_step(x, w_q, w_k, w_v, keys, values):
-    """One step of one attention layer: return the three tensors `(out, keys, values)`, which are $o_i$, $K$ and $V$ of (10.1) and
-    (10.2).
+    """One step of one attention layer: return `(out, keys, values)`, which are $o_i$, $K$ and $V$ of (10.1) and (10.2). `x` (batch, 1, d_model)
+    is the newest slot; `w_q`, `w_k` are (head, d_model, d_k), `w_v` (head, d_model, d_v). `keys` (batch, head, slot, d_k) and `values`
+    (batch, head, slot, d_v) were kept; slot may be 0. The newest slot comes last. `out` is (batch, head, 1, d_v): heads are not merged, and
+    nothing is rotated.
 
-    - `x` (batch, 1, d_model) is the newest slot; `w_q` and `w_k` are (head, d_model, d_k), `w_v` is (head, d_model, d_v).
-    - `keys` (batch, head, slot, d_k) and `values` (batch, head, slot, d_v) are what was kept; `slot` may be 0. The newest slot comes last.
-    - `out` is (batch, head, 1, d_v); the heads are not merged, and nothing is rotated.
+    ```python
+    >>> cached_step(torch.tensor([[[1.0]]]), *[torch.tensor([[[2.0]]])] * 3, torch.zeros(1, 1, 0, 1), torch.zeros(1, 1, 0, 1))
+    (tensor([[[[2.]]]]), tensor([[[[2.]]]]), tensor([[[[2.]]]]))
+    ```
 
-    All tensors are `float64`. The old `keys` and `values` must not be changed. Raise `ValueError` if they hold different numbers of slots.
+    ★
+    - `keys` and `values` of different numbers of slots are refused with a `ValueError`.
+    - The old `keys` and `values` stay as they are; scores in the thousands do not overflow.
     """
     ### BEGIN SOLUTION
     if keys.shape[2] != values.shape[2]:
@@ -356,7 +373,13 @@ def _(x, w_q, w_k, w_v, keys, values):
     limits={"m": (1.0,)},
     exact_zero=True,
     excused={
+        "dtype": "one of its right answers computes in float64, whatever comes in",
         "nan": "of a logit that is no number nothing is said",
+    },
+    robust={
+        "logits near 1000": "logits of the lesson are around 1",
+        "just below the bound is cut": "by less than a lesson can tell",
+        "exactly half as probable, with m = 1/2": "a rounding decides",
     },
     hints=(
         "Softmax first.",
@@ -366,10 +389,17 @@ def _(x, w_q, w_k, w_v, keys, values):
 )
 def min_p(logits, m):
     """Min-p keeps the tokens whose probability is at least `m` times that of the *most probable* token, and shares what the others had among
-    them, in proportion, as (10.4) does. `logits` is a `float64` tensor (vocab); return probabilities of the same shape and dtype, with exact
-    zeros for the tokens that are cut. Logits of 1,000 do not overflow.
+    them, in proportion, as (10.4) does. Return the probabilities for `logits` (vocab): of the same shape, with exact zeros for the tokens
+    that are cut.
 
-    `m` is a `float`. Raise `ValueError` unless `0 < m <= 1`.
+    ```python
+    >>> min_p(torch.tensor([0.5, 0.3, 0.2]).log(), 0.5)
+    tensor([0.6250, 0.3750, 0.0000])
+    ```
+
+    ★
+    - Refused with a `ValueError` unless `0 < m <= 1`.
+    - Logits of 1,000 do not overflow; a token that meets the bound exactly stays.
     """
     ### BEGIN SOLUTION
     if not 0 < m <= 1:
@@ -505,6 +535,7 @@ def _(logits, m):
     difficulty=3,
     minutes=20,
     limits={"by": (0,)},
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "Rotations add up: R(a) R(b) = R(a + b), lesson 05.",
         "Which a takes every R(n) to R(n - by)? Is it another one for each slot?",
@@ -512,16 +543,18 @@ def _(logits, m):
     ),
 )
 def shift_keys(keys, by, base):
-    """A full cache throws out its oldest `by` tokens. The keys of those that remain were rotated to positions `by`, `by + 1`, ... and shall
-    now stand at 0, 1, .... Return them `by` positions earlier, *without* knowing the unrotated keys. (The moved cache is not what a model
-    would have computed from the shortened text: the keys above the first layer still carry something of the forgotten tokens.)
+    """A full cache throws out its oldest `by` tokens. The keys that remain were rotated to positions `by`, `by + 1`, ... and shall now stand
+    at 0, 1, .... Return them `by` positions earlier, *without* knowing the unrotated keys. `keys` is (batch, kv_head, slot, d_head), slot
+    may be 0. Layout half: at position $n$ the pair $(a, b)$ of components $i$ and $i + d_{head}/2$ became $(a \\cos \\alpha - b \\sin
+    \\alpha,\\ a \\sin \\alpha + b \\cos \\alpha)$ with $\\alpha = n \\cdot \\text{base}^{-2i/d_{head}}$.
 
-    `keys` is a `float64` tensor (batch, kv_head, slot, d_head) of rotated keys, with an even d_head, and slot may be 0; `by` is an `int`, `base` a `float`; the
-    result has the shape and dtype of `keys`. The layout is `"half"`: components $i$ and $i + d_{head}/2$ make pair $i$, for
-    $i = 0, \\dots, d_{head}/2 - 1$. At position $n$ it is turned by the angle $\\alpha = n \\cdot \\text{base}^{-2i/d_{head}}$, which takes
-    $(a, b)$ to $(a \\cos \\alpha - b \\sin \\alpha,\\ a \\sin \\alpha + b \\cos \\alpha)$.
+    ```python
+    >>> shift_keys(torch.tensor([[[[math.cos(3), math.sin(3)]]]]), 3, 10000.0).round(decimals=4).abs()
+    tensor([[[[1., 0.]]]])
+    ```
 
-    Raise `ValueError` if `by` is negative.
+    ★
+    - A negative `by` is refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if by < 0:
@@ -664,7 +697,15 @@ def _(keys, by, base):
     limits={"share": (1.0,)},
     exact_zero=True,
     excused={
+        "dtype": "one of its right answers computes in float64, whatever comes in",
         "tie": "no two logits are equal",
+    },
+    robust={
+        "a temperature so low that logits divided by it overflow": "no lesson is so cold",
+        "a share of one keeps what is all but impossible": "by less than a lesson can tell",
+        "two tokens that reach the share exactly": "a rounding decides",
+        "two tokens that miss it by a billionth": "a rounding decides",
+        "logits closer than a thousandth, and as low a temperature": "no lesson is so cold",
     },
     hints=(
         "Divide the logits by the temperature before the softmax; then sort the probabilities, the largest first.",
@@ -673,12 +714,18 @@ def _(keys, by, base):
     ),
 )
 def temperature_top_p(logits, temperature, share):
-    """Apply the temperature (10.3), then top-p with the share `share`: return the probabilities from which the next token is drawn,
-    a `float64` tensor (vocab), like `logits`, in the same order, with exact zeros for the tokens that are cut.
+    """Apply the temperature (10.3), then top-p: keep the smallest set of most probable tokens whose probabilities *reach* the `share`, the token
+    with which they reach it included. Return the probabilities from which the next token is drawn, a tensor (vocab), in the order of
+    `logits`, with exact zeros for the tokens that are cut. With a share of 1 nothing is cut. No two logits are equal.
 
-    The set is the smallest, of the most probable tokens, whose probabilities reach the share.
-    `temperature` and `share` are `float`. With a share of 1 nothing is cut; no two logits are equal. Raise `ValueError` unless
-    `temperature > 0` and `0 < share <= 1`.
+    ```python
+    >>> temperature_top_p(torch.tensor([0.2, 0.5, 0.3]).log(), 1.0, 0.7)
+    tensor([0.0000, 0.6250, 0.3750])
+    ```
+
+    ★
+    - Refused with a `ValueError` unless `temperature > 0` and `0 < share <= 1`.
+    - A share that is met exactly, or missed by a billionth, and the lowest temperatures.
     """
     ### BEGIN SOLUTION
     if not temperature > 0 or not 0 < share <= 1:
@@ -852,8 +899,13 @@ def _(logits, temperature, share):
             1,
             ("texts of different lengths, one token each", "different lengths and several tokens"),
         ),
-        Group("any base, full and free slots, and what is refused", 1),
+        Group("any base, full and free slots", 1),
     ),
+    robust={
+        "rubbish in the free slots may be NaN or infinity": "the lesson's free slots hold numbers",
+        "a score far below those of empty slots": "scores of the lesson are around 1",
+    },
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "Token i of the call stands, in row b, at position lengths[b] + i. That is also the slot to write it into.",
         "Turn q and k to these positions, (batch, 1, token): every row has its own. What is in the cache has been turned already.",
@@ -862,24 +914,20 @@ def _(logits, temperature, share):
     ),
 )
 def ragged_step(q, k, v, keys, values, lengths, base):
-    """Several texts of different lengths share one cache that was set aside in advance. Write the tokens of this call into it and attend:
-    return `(out, keys, values, lengths)` after the call.
+    """Texts of different lengths share one cache. `q`, `k` (batch, head, token, d_head) and `v` (batch, head, token, d_v) belong to this call's
+    tokens, **not yet rotated**. In row `b` of `keys` (batch, head, slot, d_head) and `values` (batch, head, slot, d_v), the first
+    `lengths[b]` slots are filled; the others hold rubbish. Write the tokens into the next free slots, rotated as in 10.4, and attend:
+    causally, each row by itself, scores divided by $\\sqrt{d_{head}}$. Return `(out, keys, values, lengths)` after the call.
 
-    - `q`, `k` (batch, head, token, d_head) and `v` (batch, head, token, d_v) are the queries, keys and values of the tokens of this call, one or
-      several per text, fresh from the projections: **not yet rotated**.
-    - `keys` (batch, head, slot, d_head) and `values` (batch, head, slot, d_v) are the cache. In row `b` its first `lengths[b]` slots are
-      filled; `lengths` is `int64` (batch) and may contain 0. Kept keys are rotated already. What is in the other slots is rubbish and must have
-      no influence, *not even NaN or infinity*.
-    - `out` is (batch, head, token, d_v): causal attention, scaled by $\\sqrt{d_{head}}$. The tokens of the call follow those that are kept, and
-      each sees itself and everything before it in its own text.
-    - The returned `keys` and `values` are new tensors with the new (rotated) keys and values in the next free slots of each row, and all other
-      slots as they were; the given ones must not be changed. The returned `lengths` count the filled slots now.
+    ```python
+    >>> ragged_step(*[torch.ones(1, 1, 1, 2)] * 3, torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([0]), 10000.0)
+    (tensor([[[[1., 1.]]]]), tensor([[[[1., 1.]]]]), tensor([[[[1., 1.]]]]), tensor([1]))
+    ```
 
-    Rotation is as in 10.4: positions from 0 within each text, layout `"half"` (components $i$ and $i + d_{head}/2$ make pair $i$), the angle at
-    position $n$ is $\\alpha = n \\cdot \\text{base}^{-2i/d_{head}}$, and $(a, b)$ becomes
-    $(a \\cos \\alpha - b \\sin \\alpha,\\ a \\sin \\alpha + b \\cos \\alpha)$. All floating tensors are `float64`, `base` is a `float`.
-
-    Raise `ValueError` if the tokens of the call do not fit into the slots of some row.
+    ★
+    - Tokens that do not fit into the slots of some row are refused with a `ValueError`.
+    - Rubbish may be NaN or infinity.
+    - The given `keys` and `values` stay as they are.
     """
     ### BEGIN SOLUTION
     batch, _, tokens, d_head = q.shape
@@ -1221,9 +1269,13 @@ def _(q, k, v, keys, values, lengths, base):
     minutes=20,
     limits={"width": (1,)},
     excused={
+        "dtype": "one of its right answers computes in float64, whatever comes in",
         "tie": "no two of the best are equally probable",
         "nan": "of a score that is no number nothing is said",
         "one": "of one token, a text has a single continuation, and width asks for more",
+    },
+    robust={
+        "a long text, and continuations that differ by a billionth": "by less than a lesson can tell",
     },
     hints=(
         "What becomes of the product (10.5), and of its logarithm, when one token is added to the text?",
@@ -1232,13 +1284,19 @@ def _(q, k, v, keys, values, lengths, base):
     ),
 )
 def extend_beams(scores, log_probabilities, width):
-    """`scores` (beam) holds the log-probability of each text, the logarithm of (10.5), that is kept, and `log_probabilities` (beam, vocab) that of every next
-    token after each of them; both are `float64`, and a token that is impossible has $-\\infty$. Extend each text by every token and keep the `width`
-    best: return `(scores, beams, tokens)`, each of shape (width), **best first**. `scores` (`float64`) is the log-probability of the longer
-    text, `beams` (`int64`) says which old text it continues, and `tokens` (`int64`) with which token.
+    """`scores` (beam) are the log-probabilities of the texts kept so far, the logarithm of (10.5); `log_probabilities` (beam, vocab) those of
+    every next token after each, $-\\infty$ where it is impossible. Extend each text by every token and keep the `width` best. Return `(scores,
+    beams, tokens)`, each (width), **best first**: the log-probability of the longer text, which old text it continues, and with which token.
+    `width` need not be the number of old beams. No two of the best are equally probable.
 
-    `width` is an `int` and need not be the number of old beams. No two of the best are equally probable, and at least `width` are possible. Raise
-    `ValueError` if `width < 1` or there are fewer than `width` continuations, possible or not.
+    ```python
+    >>> extend_beams(torch.tensor([-1.0, -2.0]), torch.tensor([[-3.0, -0.5], [-0.1, -4.0]]), 2)
+    (tensor([-1.5000, -2.1000]), tensor([0, 1]), tensor([1, 0]))
+    ```
+
+    ★
+    - `width < 1`, and fewer than `width` continuations, possible or not, are refused with a `ValueError`.
+    - The numbers of texts and tokens are `int64`.
     """
     ### BEGIN SOLUTION
     beams, vocab = log_probabilities.shape

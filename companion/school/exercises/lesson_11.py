@@ -23,10 +23,9 @@ from companion.school.checking.exercise import Case, exercise
     ),
 )
 def two_gates():
-    """A token's scores are $(0, \\ln 3, \\ln 6, \\ln 2)$, and it visits two experts. What is the share of the best one if shares are renormalised, as
-    in `topk_softmax`, and what if they are raw, as in `softmax_topk` (11.3)?
-
-    Return a pair of `float`s, the renormalised one first, right to four decimals.
+    """A token's scores are $(0, \\ln 3, \\ln 6, \\ln 2)$, and it visits two experts. What is the share of the best one if shares are renormalised,
+    as in `topk_softmax`, and what if they are raw, as in `softmax_topk` (11.3)? Return a pair of `float`s, the renormalised one first,
+    rounded to four decimals or better.
     """
     ### BEGIN SOLUTION
     chosen, everyone = 6 + 3, 1 + 3 + 6 + 2
@@ -96,6 +95,9 @@ def _():
     difficulty=2,
     minutes=10,
     limits={"top_k": lambda d, d_ff, experts, top_k, shared: (1, experts), "shared": (0,)},
+    robust={
+        "more than a float can tell apart": "no model is so large",
+    },
     hints=(
         "One expert has 3 * d * d_ff numbers.",
         "Shared experts are in the total and in the active numbers. The router has no scores for them.",
@@ -103,12 +105,18 @@ def _():
     ),
 )
 def expert_layer_cost(d, d_ff, experts, top_k, shared):
-    """Return `(total, active, flops)`, three `int`: total parameters, active parameters, and FLOPs of one token's forward pass through a layer
-    with `experts` gated experts (three matrices of `d` x `d_ff` numbers each), of which a token visits `top_k`; `shared` more networks of the
-    same kind that every token visits; and a router without bias. All arguments are `int`.
+    """Return `(total, active, flops)`: all parameters, the active ones, and the FLOPs of one token's forward pass through a layer with `experts`
+    gated experts (three matrices of `d` x `d_ff` numbers each), of which a token visits `top_k`; `shared` more networks of the same kind that
+    every token visits; and a router without bias. Count a multiplication and an addition as two FLOPs, and matrix products only.
 
-    Count a multiplication and an addition as two FLOPs, and matrix products only. Raise `ValueError` unless `1 <= top_k <= experts` and
-    `shared >= 0`.
+    ```python
+    >>> expert_layer_cost(2, 3, 4, 1, 0)
+    (80, 26, 52)
+    ```
+
+    ★
+    - Refused with a `ValueError` unless `1 <= top_k <= experts` and `shared >= 0`.
+    - Three `int`, exact beyond $2^{53}$.
     """
     ### BEGIN SOLUTION
     if not 1 <= top_k <= experts or shared < 0:
@@ -256,6 +264,12 @@ def _(d, d_ff, experts, top_k, shared):
     excused={
         "tie": "no two scores of a token are equal",
     },
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "scores near 1000": "scores of the lesson are around 1",
+    },
     hints=(
         "`best, chosen = logits.topk(k)`, both (token, top_k); the shares are a softmax of `best`.",
         "Expert by expert, `rows, place = torch.where(chosen == e)` finds its tokens, and in which column their share stands.",
@@ -263,12 +277,19 @@ def _(d, d_ff, experts, top_k, shared):
     ),
 )
 def dispatch(x, logits, inner, outer, k):
-    """A layer of experts, (11.2). `x` is (token, d_model), `logits` (token, expert), the router's scores; expert $e$ is the network
-    `relu(row @ inner[e]) @ outer[e]`, with `inner` (expert, d_model, d_ff) and `outer` (expert, d_ff, d_model). Return (token, d_model): for
-    each token the sum of the answers of its `k` best experts, by renormalised shares, `topk_softmax`. No residual is added, and gradients must flow
-    to all four tensors. All are `float64`, and no two scores of a token are equal.
+    """A layer of experts, (11.2). `x` is (token, d_model), `logits` (token, expert) the router's scores; expert $e$ is `relu(row @ inner[e]) @
+    outer[e]`, with `inner` (expert, d_model, d_ff) and `outer` (expert, d_ff, d_model). Return (token, d_model): for each token the sum of
+    the answers of its `k` best experts, by renormalised shares, `topk_softmax`. No residual is added. No two scores of a token are equal. Try
+    to ask each expert once, with all rows that chose it.
 
-    Raise `ValueError` unless `1 <= k <=` number of experts. Try to ask each expert once, with all rows that chose it.
+    ```python
+    >>> dispatch(torch.tensor([[1.0]]), torch.tensor([[0.0, 2.0]]), torch.ones(2, 1, 1), torch.tensor([[[3.0]], [[5.0]]]), 1)
+    tensor([[5.]])
+    ```
+
+    ★
+    - Refused with a `ValueError` unless `1 <= k <=` number of experts.
+    - Scores of 1,000 do not overflow.
     """
     ### BEGIN SOLUTION
     experts = len(inner)
@@ -455,6 +476,9 @@ def _(x, logits, inner, outer, k):
         "nan": "what stands in rows of filler counts for nothing, and need not be looked at",
         "other": "the exact zeros are those of fillers: a real token's terms may cancel to 0 in one order and not in another",
     },
+    robust={
+        "scores near 1000": "scores of the lesson are around 1",
+    },
     hints=(
         "Count the choices of real tokens only, and divide by their number times k.",
         "In (11.9), count real tokens only. The load is counted: it has no derivative.",
@@ -462,12 +486,20 @@ def _(x, logits, inner, outer, k):
     ),
 )
 def balance_gradient(logits, real, k):
-    """`logits` is `float64` (token, expert), without equal scores in a row; `real` is boolean (token), True for real tokens and False for
-    fillers. Return $\\partial L_{bal} / \\partial z$ of the balancing loss (11.8), in letters (D11.10), `float64` (token, expert), when each token visits its `k` best experts:
-    fillers are not counted in the load $f$, which is a share of all visits of real tokens, are not averaged in $P$, and get a gradient of
-    exactly 0.
+    """Return $\\partial L_{bal} / \\partial z$ of the balancing loss (11.8) with respect to `logits` (token, expert), when each token visits its
+    `k` best experts: derived in the deeper notebook, (D11.10). `real` (token) is boolean, False for fillers: they are not counted in the load
+    $f$, the share that each expert has of all visits of real tokens; they are not averaged in $P$, the mean of the router's probabilities;
+    and they get a gradient of exactly 0. Do it without autograd.
 
-    Raise `ValueError` if no token is real. Do it without autograd.
+    ```python
+    >>> balance_gradient(torch.tensor([[1.0, 0.0], [5.0, 0.0]]).double(), torch.tensor([True, False]), 1)
+    tensor([[ 0.3932, -0.3932],
+            [ 0.0000, -0.0000]], dtype=torch.float64)
+    ```
+
+    ★
+    - Fillers alone are refused with a `ValueError`.
+    - Scores of 1,000 do not overflow; NaN in a token that counts shows.
     """
     ### BEGIN SOLUTION
     tokens, experts = int(real.sum()), logits.shape[-1]
@@ -634,6 +666,9 @@ def _(logits, real, k):
     points=3,
     difficulty=2,
     minutes=15,
+    robust={
+        "a fraction of a place above two": "by less than a lesson can tell",
+    },
     hints=(
         "How many places has an expert? The k belongs in it, and it is rounded up.",
         "Keep one counter for each expert.",
@@ -641,11 +676,21 @@ def _(logits, real, k):
     ),
 )
 def stays(chosen, experts, capacity):
-    """`chosen` is `int64` (token, top_k): the experts that each token chose, whole numbers from 0 to `experts - 1`, no two equal in a row. Each
-    expert has $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ places, (D11.17), with $N$ tokens, $k$ columns and $n$ = `experts`. They are given out in the order
-    of the tokens, and for one token in the order of its columns. Return which visits take place: a boolean tensor (token, top_k), True = stays.
+    """`chosen`, `int64` (token, top_k), holds the experts that each token chose, from 0 to `experts - 1`, no two equal in a row. Each expert has
+    $\\lceil \\text{capacity} \\cdot N k / n \\rceil$ places, (D11.17), deeper, with $N$ tokens, $k$ columns and $n$ = `experts`. They are given
+    out in the order of the tokens, for one token in the order of its columns. Which visits take place? Return booleans (token, top_k), True =
+    stays. A Python loop is welcome.
 
-    `capacity` is a `float`; raise `ValueError` unless it is above 0. A Python loop is welcome.
+    ```python
+    >>> stays(torch.tensor([[0], [0], [1], [0]]), 2, 1.0)
+    tensor([[ True],
+            [ True],
+            [ True],
+            [False]])
+    ```
+
+    ★
+    - A `capacity` that is not above 0 is refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if not capacity > 0:

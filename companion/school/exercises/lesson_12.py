@@ -24,12 +24,9 @@ from companion.school.checking.exercise import Case, exercise
     ),
 )
 def lengths_of_balance():
-    """A layer has width $d = 512$, four projections of $d$ by $d$, and a feed-forward network of two
-    matrices with $d_{ff} = 4d$. Nothing is masked; a multiplication and an addition are two FLOPs. At how many tokens do
-    $QK^\\top$ and $AV$ together cost as many FLOPs as the four projections? And at how many as many as the projections and the feed-forward
-    network together?
-
-    Return a pair of `int`s, in this order.
+    """A layer has width $d = 512$, four projections of $d$ by $d$, and a feed-forward network of two matrices with $d_{ff} = 4d$. Nothing is
+    masked; a multiplication and an addition are two FLOPs. At how many tokens do $QK^\\top$ and $AV$ together cost as many FLOPs as the four
+    projections? And at how many as many as the projections and the feed-forward network together? Return a pair of `int`s, in this order.
     """
     ### BEGIN SOLUTION
     d = 512
@@ -104,10 +101,19 @@ def _():
 )
 def strided_mask(tokens, stride):
     """The strided pattern of Child et al. (2019), both of its heads in one mask: query $i$ may look at key $j \\le i$ if $j$ is one of the last
-    `stride` tokens up to and including $i$, or if $i - j$ is a multiple of `stride`.
+    `stride` tokens up to and including $i$, or if $i - j$ is a multiple of `stride`. Return booleans (query, key), both axes of length
+    `tokens`, True = may look.
 
-    `tokens` and `stride` are `int`. Return a boolean tensor (query, key), both axes of length `tokens`, True = may look. Raise `ValueError`
-    if `tokens < 1` or `stride < 1`.
+    ```python
+    >>> strided_mask(4, 2).int()
+    tensor([[1, 0, 0, 0],
+            [1, 1, 0, 0],
+            [1, 1, 1, 0],
+            [0, 1, 1, 1]], dtype=torch.int32)
+    ```
+
+    ★
+    - `tokens < 1` and `stride < 1` are refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
     if tokens < 1 or stride < 1:
@@ -229,6 +235,10 @@ def _(tokens, stride):
     points=4,
     difficulty=3,
     minutes=20,
+    robust={
+        "scores of -2e10": "no lesson has such scores",
+    },
+    excused={"dtype": "one of its right answers computes in float64, whatever comes in"},
     hints=(
         "The new maximum of a row is the larger of the old one and the tile's. What was summed with the old one is too large by "
         "e^(new - old).",
@@ -239,15 +249,19 @@ def _(tokens, stride):
     forbidden=("softmax", "log_softmax", "logsumexp", "logcumsumexp", "logaddexp"),
 )
 def absorb(largest, total, mixture, scores, values):
-    """One step of the online softmax: take in one more tile of keys. What the tiles before have left is
+    """One step of the online softmax. The tiles so far have left, for each row, `largest` (query), the largest score $m$; `total` (query),
+    $\\sum_j e^{z_j - m}$; and `mixture` (query, d_v), $\\sum_j e^{z_j - m} v_j$, divided by nothing. Before the first tile they are $-\\infty$,
+    0 and 0. Take in one more tile: `scores` (query, key), the scaled $z_j$, $-\\infty$ where a key is hidden, and `values` (key, d_v). Return
+    the three, in the same form. A row that has seen no key keeps $-\\infty$, 0 and 0.
 
-    - `largest` (query,): the largest score of each row so far, $m$; minus infinity before the first tile;
-    - `total` (query,): $\\ell = \\sum_j e^{z_j - m}$ over the keys so far; zero before the first tile;
-    - `mixture` (query, d_v): $u = \\sum_j e^{z_j - m} v_j$, not divided by anything; zeros before the first tile.
+    ```python
+    >>> absorb(torch.tensor([0.0]), torch.tensor([1.0]), torch.tensor([[2.0]]), torch.tensor([[0.0]]), torch.tensor([[4.0]]))
+    (tensor([0.]), tensor([2.]), tensor([[6.]]))
+    ```
 
-    `scores` (query, key) are the tile's scaled scores $z_j$, minus infinity where a key is hidden; `values` (key, d_v) its values. Return the three
-    after this tile, in the same form. A row that has seen no key at all keeps minus infinity, zero and zeros. Scores of 1,000 must not
-    overflow, and nothing that came in may be changed. All tensors are `float64`.
+    ★
+    - Scores of 1,000, and of $-2 \\cdot 10^{10}$, do no harm.
+    - Nothing that came in is changed; NaN shows.
     """
     ### BEGIN SOLUTION
     new = torch.maximum(largest, scores.amax(dim=1))
@@ -409,6 +423,14 @@ def _(largest, total, mixture, scores, values):
     points=3,
     difficulty=2,
     minutes=15,
+    right={
+        "gradients": "its answer goes into a model that learns",
+    },
+    robust={
+        "a sum of phi q and phi k around 1e-7": "components of the lesson are around 1",
+        "gradients at 800 are finite": "components of the lesson are around 1",
+        "large components": "components of the lesson are around 1",
+    },
     hints=(
         "Write phi(q_i) . phi(k_j) where softmax attention has exp(q_i . k_j / sqrt(d_k)), and sum over j from the first key to i.",
         "phi(q_i) does not depend on j: take it out of both sums. What is left are running sums of phi(k_j) v_j^T and of phi(k_j).",
@@ -417,12 +439,21 @@ def _(largest, total, mixture, scores, values):
     forbidden=("softmax", "scaled_dot_product_attention"),
 )
 def causal_linear_attention(q, k, v):
-    """Causal linear attention (Katharopoulos et al., 2020) with $\\phi(x) = \\operatorname{elu}(x) + 1$, in each component:
+    """Causal linear attention (Katharopoulos et al., 2020), with $\\phi(x) = \\operatorname{elu}(x) + 1$ in each component:
 
     $o_i = \\dfrac{\\sum_{j \\le i} \\phi(q_i) \\cdot \\phi(k_j) \\, v_j}{\\sum_{j \\le i} \\phi(q_i) \\cdot \\phi(k_j)}$
 
-    `q` and `k` are (token, d_k), `v` is (token, d_v), all `float64`; return (token, d_v). Nothing is divided by $\\sqrt{d_k}$. Raise
-    `ValueError` if `q` and `k` differ in shape, or `v` has another number of tokens. The gradients with respect to all three must be right.
+    `q` and `k` are (token, d_k), `v` is (token, d_v); return (token, d_v). Nothing is divided by $\\sqrt{d_k}$.
+
+    ```python
+    >>> causal_linear_attention(torch.zeros(2, 1), torch.zeros(2, 1), torch.tensor([[2.0], [4.0]]))
+    tensor([[2.],
+            [3.]])
+    ```
+
+    ★
+    - A `q` and a `k` of different shapes, or a `v` with another number of tokens, are refused with a `ValueError`.
+    - Components of 800, up or down, do no harm, nor in the gradients.
     """
     ### BEGIN SOLUTION
     if q.shape != k.shape or len(v) != len(k):

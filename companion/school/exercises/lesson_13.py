@@ -21,10 +21,8 @@ from companion.school.checking.exercise import Case, exercise
     ),
 )
 def block_of_gpt2():
-    """How many parameters has one block of the smallest GPT-2? $d = 768$, $d_{ff} = 4d$; every linear map has a
-    bias; the block has two LayerNorms, each with a gain and a bias.
-
-    Return an `int`.
+    """How many parameters has one block of the smallest GPT-2? $d = 768$, $d_{ff} = 4d$; every linear map has a bias; the block has two
+    LayerNorms, each with a gain and a bias. Return an `int`.
     """
     ### BEGIN SOLUTION
     d = 768
@@ -106,6 +104,9 @@ def _():
     points=3,
     difficulty=2,
     minutes=15,
+    robust={
+        "more than a float can tell apart": "no model is so large",
+    },
     hints=(
         "A head is d // heads wide. Queries and output are d by d; keys and values are d by kv_heads times that width.",
         "SwiGLU has three matrices of d by d_ff. A block has two RMSNorms, each a gain of d numbers.",
@@ -113,11 +114,18 @@ def _():
     ),
 )
 def llama_parameters(vocab, d, layers, heads, kv_heads, d_ff, tied):
-    """The number of parameters of a decoder in LLaMA's layout: no biases anywhere; RMSNorms, two in a block and one after the last;
-    grouped queries with `kv_heads` key-value heads; a SwiGLU network of width `d_ff`; rotary positions, which have no parameters; an
-    embedding table of `vocab` rows, and an output head, which is that same table if `tied`.
+    """Return the number of parameters of a decoder in LLaMA's layout: no biases; RMSNorms, two in a block and one after the last; grouped
+    queries with `kv_heads` key-value heads; a SwiGLU network of width `d_ff`; rotary positions, which have no parameters; a table of `vocab`
+    rows, and an output head, which is that same table if `tied`. `d` is the width.
 
-    `tied` is a `bool`, all else are `int`, at least 1. Return an `int`. Raise `ValueError` unless `heads` divides `d` and `kv_heads` divides `heads`.
+    ```python
+    >>> llama_parameters(1, 2, 1, 1, 1, 1, True)
+    30
+    ```
+
+    ★
+    - Refused with a `ValueError` unless `heads` divides `d` and `kv_heads` divides `heads`.
+    - Counts of more than $2^{53}$ are exact.
     """
     ### BEGIN SOLUTION
     if d % heads or heads % kv_heads:
@@ -259,12 +267,19 @@ def _(vocab, d, layers, heads, kv_heads, d_ff, tied):
     ),
 )
 def half_from_interleaved_rows(weight, heads):
-    """A published checkpoint stores `weight` (heads * d_head, d_model), the matrix of the queries on its side, as `nn.Linear` does, for the
-    interleaved rotary layout: in each head, rows $2j$ and $2j + 1$ make pair $j$. Your model rotates in the half layout: of the $d_k$ rows of a
-    head, rows $j$ and $j + d_k/2$ make pair $j$. Return the matrix with its rows in another order, so that your model computes the scores that the published one does.
+    """A published checkpoint stores `weight` (heads · d_head, d_model), the matrix of the queries, as `nn.Linear` does, for the interleaved
+    rotary layout: in each head, rows $2j$ and $2j + 1$ make pair $j$. Your model rotates in the half layout: rows $j$ and $j + d_k/2$ of a
+    head's $d_k$ rows make pair $j$. Return the matrix with its rows in another order, so that your model computes the scores that the
+    published one does.
 
-    `heads` is an `int`; the heads follow one another in the rows. The result has the shape and dtype of `weight`, which must not be
-    changed. Raise `ValueError` if the rows cannot be divided into `heads` heads of an even width.
+    ```python
+    >>> half_from_interleaved_rows(torch.tensor([[0.0], [1.0], [2.0], [3.0]]), 1).flatten()
+    tensor([0., 2., 1., 3.])
+    ```
+
+    ★
+    - Rows that cannot be divided into `heads` heads of an even width are refused with a `ValueError`.
+    - The result has the dtype of `weight`, which stays as it is.
     """
     ### BEGIN SOLUTION
     rows, d_model = weight.shape
@@ -385,6 +400,9 @@ def _bounds(memory, parameters, layers, kv_heads, d_head, batch, number):
     difficulty=2,
     minutes=10,
     limits={"memory": _bounds},
+    robust={
+        "more bytes than a float can tell apart": "no memory is so large",
+    },
     hints=(
         "What is left of the memory when the weights are in it?",
         "A token keeps a key and a value in each layer, for each key-value head, in each of the texts.",
@@ -392,11 +410,18 @@ def _bounds(memory, parameters, layers, kv_heads, d_head, batch, number):
     ),
 )
 def longest_context(memory, parameters, layers, kv_heads, d_head, batch, number):
-    """The most tokens that each of `batch` texts may have, when the weights and the key-value cache of all texts must fit into `memory` bytes.
-    The model has `parameters` parameters and `layers` layers with `kv_heads` key-value heads of width `d_head`, for keys as for values;
-    each number, of weights and cache alike, takes `number` bytes. Nothing else is counted.
+    """How many tokens may each of `batch` texts have at most, when the weights and the key-value cache of all texts must fit into `memory`
+    bytes? The model has `parameters` parameters and `layers` layers with `kv_heads` key-value heads of width `d_head`, for keys as for
+    values; each number, of weights and cache alike, takes `number` bytes. Return an `int`.
 
-    All arguments are `int`. Return an `int`. Raise `ValueError` if the weights alone do not fit.
+    ```python
+    >>> longest_context(100, 10, 1, 1, 2, 1, 4)
+    3
+    ```
+
+    ★
+    - Weights that alone do not fit are refused with a `ValueError`.
+    - Exact beyond $2^{53}$ bytes.
     """
     ### BEGIN SOLUTION
     left = memory - parameters * number

@@ -8,7 +8,7 @@ from datetime import date
 from companion.ground.kept import read_kept, write_kept
 from companion.ground.readable import count
 from companion.ground.readable import table as aligned
-from companion.school.checking.exercise import DIFFICULTIES
+from companion.school.checking.exercise import DIFFICULTIES, STAR
 from companion.school.exercises.catalogue import exercises
 
 FILE = "progress.json"
@@ -16,12 +16,14 @@ FILE = "progress.json"
 
 @dataclass(frozen=True)
 class Record:
-    """One exercise so far: how often it was checked, which hints and solution were read, the day it passed."""
+    """One exercise so far: how often it was checked, which hints and solution were read, the day it was first right,
+    and the day it was first robust as well."""
 
     checks: int = 0
     hints: int = 0
     solution: bool = False
     passed: str | None = None
+    robust: str | None = None
 
 
 def read_progress() -> dict[str, Record]:
@@ -33,12 +35,14 @@ def _write(known: dict[str, Record]) -> None:
     write_kept(FILE, {key: asdict(record) for key, record in known.items()})
 
 
-def note_check(id: str, passed: bool) -> None:
-    """Keep that an answer was checked. The day it first passed stays."""
+def note_check(id: str, passed: bool, robust: bool = False) -> None:
+    """Keep that an answer was checked. The days on which it was first right, and first robust, stay."""
     known = read_progress()
     record = known.get(id, Record())
-    day = record.passed or (date.today().isoformat() if passed else None)
-    _write(known | {id: replace(record, checks=record.checks + 1, passed=day)})
+    today = date.today().isoformat()
+    right = record.passed or (today if passed else None)
+    star = record.robust or (today if passed and robust else None)
+    _write(known | {id: replace(record, checks=record.checks + 1, passed=right, robust=star)})
 
 
 def note_hint(id: str) -> int:
@@ -65,7 +69,7 @@ def table() -> str:
         possible += exercise.points
         reached += exercise.points if record.passed else 0
         if record.passed:
-            state = f"passed on {record.passed}"
+            state = f"right on {record.passed}{f', robust {STAR}' if record.robust else ''}"
         elif record.checks:
             state = f"tried {count(record.checks, 'time')}"
         else:  # how long it takes, and how hard it is, is asked before it is begun
@@ -82,5 +86,7 @@ def table() -> str:
             lines += ["", f"lesson {lesson:02d}"]
         lines.append(line)
     done = sum(1 for id in exercises() if known.get(id, Record()).passed)
-    lines.append(f"\n{done} of {len(exercises())} exercises, {reached} of {possible} points")
+    stars = sum(1 for id in exercises() if known.get(id, Record()).robust)
+    robust = f", {stars} {STAR}" if stars else ""
+    lines.append(f"\n{done} of {len(exercises())} exercises, {reached} of {possible} points{robust}")
     return "\n".join(lines).strip("\n")

@@ -8,13 +8,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from companion.ground.readable import count
 from companion.school.build.bridge import BRIDGES
 from companion.school.build.bridge import take_over as lay_over
 from companion.school.build.check import check_stage
 from companion.school.build.folder import find_folder
 from companion.school.build.stages import find_stage
-from companion.school.checking.attempt import NotYet, attempt, readers
-from companion.school.checking.examine import examine, in_this_process, key_of
+from companion.school.checking.attempt import NotYet, attempt, praise, readers
+from companion.school.checking.call import in_this_process
+from companion.school.checking.examine import examine, key_of
 from companion.school.exercises import progress as kept
 from companion.school.exercises.catalogue import find_exercise
 
@@ -25,8 +27,9 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
     id:      the exercise, as in "2.3"; or a stage of your own transformer, as in "build.5".
     answer:  your function; by default the one of the exercise's name in your notebook.
 
-    Raises `NotYet` if the answer is not right: the message names the property that fails, the smallest input that shows
-    it, what was expected and what came, and the most likely mistake. Raises `ValueError` if there is no such exercise.
+    Prints that it is right, and then the next thing that would make it robust. Raises `NotYet` if it is not right: the
+    message names the property that fails, the smallest input that shows it, what was expected and what came, and the
+    most likely mistake. Raises `ValueError` if there is no such exercise.
     """
     if str(id).startswith("build."):
         check_stage(find_stage(id), find_folder())
@@ -39,14 +42,15 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
     try:
         key = key_of(exercise)
         without = exercise.forbidden
-        attempt(title, exercise.name, answer, without, lambda tried: examine(key, in_this_process(tried, without)))
+        call = lambda tried: examine(key, in_this_process(tried, without))  # noqa: E731
+        verdict = attempt(title, exercise.name, answer, without, call)
     except NotYet as fault:
         if own and fault.verdict is not None:
             kept.note_check(exercise.id, passed=False)
         raise
     if own:
-        kept.note_check(exercise.id, passed=True)
-    print(f"{title}: right. {exercise.points} point{'s' if exercise.points > 1 else ''}.")
+        kept.note_check(exercise.id, passed=True, robust=verdict.is_robust)
+    print(praise(verdict, f"{title}: right. {count(exercise.points, 'point')}."))
     if own and (bridge := BRIDGES.get(exercise.id)) is not None:
         where = f"`{bridge.definition}` of {bridge.stage.file}, stage {bridge.stage.number} of your own transformer"
         print(f'It is also {where}. take_over("{exercise.id}") lays it in there.')

@@ -2,8 +2,9 @@
 
 import torch
 
+from companion.school.checking.call import Result, in_this_process
 from companion.school.checking.credit import earned, examine_groups, without_groups
-from companion.school.checking.examine import Result, examine, in_this_process, key_of
+from companion.school.checking.examine import examine, key_of
 from companion.school.checking.exercise import Case, Group, exercise
 from companion.school.checking.sealed import seal, unseal
 
@@ -11,7 +12,15 @@ GROUPS = (Group("positive numbers", 2, ("one", "two")), Group("zero", 1, ("zero"
 
 
 @exercise(
-    "2.9", "Its root", task="Take a root", points=4, difficulty=1, minutes=5, hints=("a", "b", "c"), groups=GROUPS
+    "2.9",
+    "Its root",
+    task="Take a root",
+    points=4,
+    difficulty=1,
+    minutes=5,
+    hints=("a", "b", "c"),
+    groups=GROUPS,
+    right={"refusals": "a root of what has none is what it is about"},
 )
 def root(x):
     """The root of `x`."""
@@ -64,9 +73,10 @@ def test_all_groups_are_right_where_the_whole_is_and_only_there():
         calls.append(x)
         return 8.0 if calls.count(x) > 1 and x == 0 else root(x)
 
-    assert examine(KEY, in_this_process(counts)).result is Result.WRONG
+    assert examine(KEY, in_this_process(counts)).robust.result is Result.WRONG
     calls.clear()
-    assert passed(counts) == [True, False, True]
+    verdicts = examine_groups(KEY, in_this_process(counts))
+    assert earned(verdicts) == [True] * 3 and verdicts[0].robust.shows == "zero"
     [mistake] = root.mistakes
     verdict = examine_groups(KEY, in_this_process(lambda x: x * x))[0]
     assert verdict.mistake == mistake.message

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from companion.school.checking.examine import Result, examine, in_this_process, key_of
+from companion.school.checking.call import Result, in_this_process
+from companion.school.checking.examine import examine, key_of
 from companion.school.checking.exercise import Case, exercise
 from companion.school.exercises.catalogue import exercises
 
@@ -41,7 +42,7 @@ def rows():
 
 
 def seen(exercise, answer):
-    return examine(key_of(exercise), in_this_process(answer))
+    return examine(key_of(exercise), in_this_process(answer)).strict
 
 
 def test_the_reference_is_right(rows):
@@ -173,5 +174,5 @@ def test_a_refusal_forgotten_is_not_named_after_a_mistake_that_fails_everywhere(
             raise ValueError("start")
         return torch.cat([torch.full_like(targets[:, :1], start), targets[:, :-1]], dim=1)
 
-    verdict = examine(key_of(shift), in_this_process(indexes))
+    verdict = examine(key_of(shift), in_this_process(indexes)).strict
     assert verdict.result is not Result.RIGHT and verdict.mistake is None

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from companion.school.checking.examine import Outcome, Result, examine, in_this_process, key_of
+from companion.school.checking.call import Outcome, Result, in_this_process
+from companion.school.checking.examine import examine, key_of
 from companion.school.checking.exercise import Case
-from companion.school.checking.refusals import REFUSED, refusal_cases
+from companion.school.checking.laws import REFUSED, refusal_cases
 from companion.school.exercises.catalogue import exercises
 
 
@@ -80,7 +81,7 @@ def more_key_heads_pass(vocab, d, layers, heads, kv_heads, d_ff, tied):
     [("7.4", by_number_of_entries), ("12.4", values_to_spare), ("5.4", nan_passes), ("13.2", more_key_heads_pass)],
 )
 def test_answers_that_refuse_too_little_are_found(id, answer):
-    verdict = examine(key_of(exercises()[id]), in_this_process(answer))
+    verdict = examine(key_of(exercises()[id]), in_this_process(answer)).strict
     assert verdict.result is not Result.RIGHT and verdict.shows == REFUSED
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from companion.school.checking.examine import Result, examine, in_this_process, key_of
+from companion.school.checking.call import Result, in_this_process
+from companion.school.checking.examine import examine, key_of
 from companion.school.checking.watch import Watch, unwatched
 from companion.school.exercises.catalogue import exercises
 
@@ -124,5 +125,7 @@ def test_what_no_operator_shows_is_looked_for_in_the_text():
 
 def test_an_answer_that_does_it_is_refused_at_the_desk():
     exercise = exercises()["2.3"]
-    verdict = examine(key_of(exercise), in_this_process(lambda s, m: torch._safe_softmax(s, -1), exercise.forbidden))
+    verdict = examine(
+        key_of(exercise), in_this_process(lambda s, m: torch._safe_softmax(s, -1), exercise.forbidden)
+    ).strict
     assert verdict.result is Result.REFUSED and "softmax" in verdict.fault

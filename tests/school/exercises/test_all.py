@@ -3,14 +3,19 @@
 
 import inspect
 import time
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 
+from companion.school.checking.call import in_this_process
 from companion.school.checking.credit import earned, examine_groups
-from companion.school.checking.examine import examine, in_this_process, key_of
-from companion.school.course.proof.verify import stub
+from companion.school.checking.examine import examine, key_of
+from companion.school.checking.exercise import KINDS
+from companion.school.checking.laws import EXCUSES
+from companion.school.course.proof.verify import missing, stub, words
+from companion.school.course.seeds import is_constant
 from companion.school.exercises.catalogue import exercises
 
 BOOK = list(exercises().values())
@@ -24,12 +29,23 @@ def refuses(*arguments):
 
 @pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])
 def test_it_has_what_the_course_promises(exercise):
-    assert len(exercise.variants) >= 2 and len(exercise.mistakes) >= 4
-    messages = [known.message for known in exercise.mistakes]
-    assert all(message[0].islower() or not message[0].isalpha() for message in messages)
-    assert all(not message.endswith(".") for message in messages)
-    assert exercise.title[0].isupper() and len(exercise.title) <= 38
-    assert all(hint.endswith((".", "?")) for hint in exercise.hints)
+    assert not [*missing(exercise)]
+    assert exercise.asks or is_constant(exercise)  # what makes an answer robust, where it has arguments
+    kept = {*KINDS, *EXCUSES, *(case.shows for case in exercise.inputs())}
+    assert {*exercise.right, *exercise.robust} <= kept and all((exercise.right | exercise.robust).values())
+
+
+def test_what_an_exercise_lacks_is_said_in_sentences():
+    two = exercises()["2.2"]
+    assert not [*missing(two)]
+    longer = two.statement.replace("Return a `float`.", "Return it. " + "So it is. " * 30)
+    wrong = replace(two, title="a" * 39, hints=("a", "b.", "c?"), variants=[], mistakes=[], statement=longer)
+    told = [*missing(wrong)]
+    assert [text.split()[-1] for text in told[:2]] == ["0", "0"] and "title" in told[2] and "'a'" in told[3]
+    assert "90 words" in told[4] and len(told) == 5
+    other = replace(two, statement=two.statement.replace("12.0", "13.0"))
+    assert other.statement != two.statement and "Expected: 13.0 Got: 12.0" in next(missing(other))
+    assert words("Of $a + b$ take `c - d`\n\n$$e + f$$\n\n```python\n>>> g(1, 2)\n3\n```\n\n| h | i |") == 5
 
 
 @pytest.mark.parametrize("exercise", BOOK, ids=[one.id for one in BOOK])

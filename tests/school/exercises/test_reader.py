@@ -9,7 +9,7 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 
 from companion.ground.kept import kept_file
-from companion.school.checking.forbidden import forbidden_uses
+from companion.school.checking.watch import forbidden_uses
 from companion.school.exercises import NotYet, check, hint, progress, solution
 from companion.school.exercises.progress import FILE, read_progress
 
@@ -32,7 +32,8 @@ def top_left(queries, keys):
 
 def test_a_right_answer_says_so_and_returns_nothing(capsys):
     assert check("2.5", right) is None
-    assert capsys.readouterr().out == "2.5 The triangle in the right corner: right. 2 points.\n"
+    told = "2.5 The triangle in the right corner: right. 2 points. And robust ★:"
+    assert capsys.readouterr().out == f"{told} nothing that was tried besides upset it.\n"
 
 
 def test_a_wrong_answer_raises_with_property_input_expected_and_got_and_mistake():
@@ -125,7 +126,7 @@ def test_progress_is_kept_from_day_to_day(capsys, home):
     capsys.readouterr()
     progress()
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  2.5")]
-    assert f"passed on {first.passed}" in line and "1 hint" in line
+    assert f"right on {first.passed}, robust ★" in line and "1 hint" in line
     assert sorted(path.name for path in home.iterdir()) == ["progress.json"]  # nothing half-written lies about
 
 

@@ -16,7 +16,9 @@ from typing import Any
 
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import why
-from companion.school.checking.examine import Result, Verdict
+from companion.school.checking.call import Result
+from companion.school.checking.examine import Verdict
+from companion.school.checking.exercise import STAR
 from companion.school.course.bundles.gradescope import RULE, SECRET, SET
 from companion.school.course.grading.choose import choose
 from companion.school.course.grading.grade import grade
@@ -90,13 +92,15 @@ def _tests(mark: Mark) -> list[dict[str, Any]]:
     """A test for the public and one for the hidden cases, of each part of the points."""
     made: list[dict[str, Any]] = []
     seen: set[str] = set()
+    weak = f"What would make it robust {STAR}:\n{mark.unstood}" if mark.unstood else ""
     told = {"public": _said(mark.public, mark.notes), "hidden": _said(mark.hidden, () if mark.public else mark.notes)}
     for number, each in enumerate(mark.earned, 1):
         for kind, most, has in (("public", each.part.public, each.public), ("hidden", each.part.hidden, each.hidden)):
             if not most:
                 continue
             again = "not right either" if kind in seen else told[kind]
-            said = "" if has else again or "not tried: the public cases must be right first"
+            said = weak if has else again or "not tried: the public cases must be right first"
+            weak = "" if has else weak  # once is enough
             seen |= {kind} if not has and told[kind] else set()
             group = f", {each.part.name}" if each.part.name else ""
             made.append({

@@ -284,6 +284,8 @@ def _tree(cell: str) -> tuple[list[str], ast.Module]:
             plain = _without_magic(lines[place]) if 0 <= place < len(lines) else None
             if plain is None:
                 break
+            while lines[place].rstrip().endswith("\\") and place + 1 < len(lines):  # it goes on in the next line
+                lines[place], plain, place = plain, "", place + 1
             lines[place] = plain
     assert first is not None
     raise first
@@ -293,7 +295,7 @@ def _without_magic(line: str) -> str | None:
     """What Python reads instead of a line that is IPython's: %magic, !command, help?, and x = !command."""
     code = line.strip()
     before = line[: len(line) - len(line.lstrip())]
-    if code.startswith(("%", "!", "?")) or (code.endswith("?") and "#" not in code):
+    if code.startswith(("%", "!", "?")) or code.partition("#")[0].rstrip().endswith("?"):
         return f"{before}pass"
     match = _SHELL.match(line)
     return f"{match[0][:-1]}None" if match else None

@@ -13,7 +13,7 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from companion.school.checking.examine import Result, Verdict
+from companion.school.checking.examine import Verdict
 from companion.school.course.grading.mark import Graded, Mark, Text
 
 _WORDS = {
@@ -65,7 +65,7 @@ def _template() -> Template:
 
 
 def _failed(mark: Mark) -> list[Verdict]:
-    return [verdict for verdict in (mark.public, mark.hidden) if verdict and verdict.result is not Result.RIGHT]
+    return [verdict for verdict in (mark.public, mark.hidden) if verdict and not verdict.is_right]
 
 
 def _sentence(text: str) -> str:

@@ -30,6 +30,7 @@ def grade(
     jobs: int = 2,
     limits: Limits | None = None,
     require_sandbox: bool = False,
+    robust: float = 0.0,
     done: Callable[[Graded], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> list[Graded]:
@@ -42,6 +43,7 @@ def grade(
     written:          the written answers to collect.
     given:            what a person gave them already.
     jobs:             processes at once.
+    robust:           what a robust answer adds, as a share of its exercise's points.
     done:             gets each student's marks as they are made.
     warn:             gets a sentence on what this system does not guard.
     require_sandbox:  refuse to begin where the kernel does not keep answers to what they may do (Landlock and seccomp:
@@ -70,7 +72,7 @@ def grade(
                     number = waiting.get_nowait()
                 except queue.Empty:
                     return
-                graded[number] = grade_one(worker, handed[number], chosen, keys, written, given or {})
+                graded[number] = grade_one(worker, handed[number], chosen, keys, written, given or {}, robust)
                 done(graded[number])
 
     with ThreadPoolExecutor(min(jobs, len(handed)) or 1) as pool:
@@ -89,12 +91,14 @@ def grade_one(
     keys: KeyRing,
     written: Sequence[Written] = (),
     given: Mapping[Key, Given] | None = None,
+    robust: float = 0.0,
 ) -> Graded:
     """One student's marks."""
 
     def nothing(submission: str, fault: str) -> Graded:
         texts = tuple(Text(item, "") for item in written)
-        return Graded(handed, submission, fault, tuple(Mark(exercise, UNREADABLE) for exercise in chosen), texts)
+        marks = tuple(Mark(exercise, UNREADABLE, share=robust) for exercise in chosen)
+        return Graded(handed, submission, fault, marks, texts)
 
     if handed.fault is not None:
         return nothing(NOTHING, handed.fault)
@@ -116,7 +120,7 @@ def grade_one(
     elif chosen and not any(answer.defined for answer in found.values()):
         state = OTHER
         fault = "the notebook defines none of the functions that were asked for: is it the one of this problem set?"
-    marks = tuple(mark(worker, exercise, found[exercise.name], keys, handed.student) for exercise in chosen)
+    marks = tuple(mark(worker, one, found[one.name], keys, handed.student, robust) for one in chosen)
     return Graded(handed, state, fault, marks, texts)
 
 

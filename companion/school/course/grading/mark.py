@@ -4,9 +4,11 @@ The tests, what they expect, and the decision are here; the student's code is in
 
 Points: `seeds.parts`. The part for the public cases is earned by passing all of them; the part for the hidden cases
 by passing all of those on two hidden seeds, and only where the public part is earned. An exercise with groups of cases
-has such parts for each group (`checking/credit.py`). The cases come in an order that
-depends on the secret and the student, so that a call's number tells nothing about it. Public and hidden cases run in
-processes that share nothing: what an answer saw of a hidden case cannot get into what is said about a public one.
+has such parts for each group (`checking/credit.py`). Whether a right answer is robust as well is found on the same runs
+and costs nobody these points: where a robust case ends the process, all others are tried without such cases. The cases
+come in an order that depends on the secret and the student, so that a call's number tells nothing about it. Public and
+hidden cases run in processes that share nothing: what an answer saw of a hidden case cannot get into what is said about
+a public one.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from companion.school.checking.credit import earned, examine_groups, without_groups
-from companion.school.checking.examine import AnswerKey, Outcome, Result, Verdict, examine, key_of
+from companion.school.checking.call import Outcome, Result
+from companion.school.checking.credit import ROBUST, earned, examine_groups, group_numbers, without_groups
+from companion.school.checking.examine import AnswerKey, Verdict, examine, key_of
 from companion.school.checking.exercise import Exercise
-from companion.school.checking.forbidden import forbidden_fault
+from companion.school.checking.watch import forbidden_fault
 from companion.school.course.grading.sandbox.parent import Found, Program, Run, Worker
 from companion.school.course.grading.submissions import Handed
 from companion.school.course.seeds import PUBLIC_SEED, Part, hidden_seeds, is_constant, keyed, parts
@@ -68,6 +71,8 @@ class Mark:
                     value and nothing that the student's code wrote.
     notes:          on how the answer was found.
     earned:         the points by the groups of cases; a single part where the exercise has none.
+    robust:         the answer is right, and nothing was found that it does not stand, public or hidden.
+    share:          what a robust answer is worth beside, as a share of the exercise's points.
     """
 
     exercise: Exercise
@@ -76,11 +81,31 @@ class Mark:
     hidden: Verdict | None = None
     notes: tuple[str, ...] = ()
     earned: tuple[Earned, ...] = ()
+    robust: bool = False
+    share: float = 0.0
 
     @property
     def points(self) -> float:
-        """What the exercise came to."""
-        return sum((part.points for part in self.earned), 0.0)
+        """What the exercise came to, the extra for a robust answer included."""
+        return sum((part.points for part in self.earned), 0.0) + self.robust * self.extra
+
+    @property
+    def extra(self) -> float:
+        """The points that a robust answer adds."""
+        return self.share * self.exercise.points
+
+    @property
+    def most(self) -> float:
+        """What the exercise could come to."""
+        return self.exercise.points + self.extra
+
+    @property
+    def unstood(self) -> Verdict | None:
+        """What a right answer does not stand; None where it is robust, or not right."""
+        found = [verdict for verdict in (self.public, self.hidden) if verdict is not None]
+        if not all(verdict.is_right for verdict in found):
+            return None
+        return next((verdict.robust for verdict in found if verdict.robust is not None), None)
 
 
 class KeyRing:
@@ -121,14 +146,16 @@ def _locked(gives: Callable[[int], Outcome]) -> Callable[[int], Outcome]:
     return get
 
 
-def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str) -> Mark:
-    """Mark one exercise of one student: what was found under its name."""
+def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, student: str, share: float = 0.0) -> Mark:
+    """Mark one exercise of one student: what was found under its name. `share`: that of `Mark`."""
     answer, book = found.answer, parts(exercise)
 
     def made(outcome: str, public: Verdict | None, hidden: Verdict | None, *passed: Sequence[bool]) -> Mark:
         by_part = [*zip(*passed, strict=True)] or [(False, False)] * len(book)
         points = tuple(Earned(part, *both) for part, both in zip(book, by_part, strict=True))
-        return Mark(exercise, outcome, public, hidden, answer.notes, points)
+        tried = [verdict for verdict in (public, hidden) if verdict is not None]
+        robust = outcome == Result.RIGHT.value and all(verdict.is_robust for verdict in tried)
+        return Mark(exercise, outcome, public, hidden, answer.notes, points, robust, share)
 
     def without_running(verdict: Verdict) -> Mark:
         return made(verdict.result.value, verdict, None)
@@ -155,7 +182,7 @@ def mark(worker: Worker, exercise: Exercise, found: Found, keys: KeyRing, studen
     hidden_keys = keys.hidden(exercise)
     tried, hidden_passed = try_answer(worker, program, hidden_keys, failed, keys, student, exercise.id, "hidden")
     hidden = _discreet(tried, hidden_keys, public_key)
-    outcome = public if public.result is not Result.RIGHT else tried
+    outcome = tried if public.is_right else public
     return made(outcome.result.value, public, hidden, passed, hidden_passed)
 
 
@@ -166,17 +193,24 @@ def try_answer(
 
     failed:  groups that are not tried: they have failed already.
 
-    Where an answer ends its process or does not end, on a case of one group, the others are tried without it.
+    Where an answer ends its process or does not end, on a case of one group, the others are tried without it; where
+    that is a robust case, all others are tried without these.
     """
     failed = [*failed]
     told: Verdict | None = None
+    weak: Verdict | None = None
     while True:
-        left_out = [group for group, has in enumerate(failed) if has]
+        left_out = [group for group, has in enumerate(failed) if has] + [ROBUST] * (weak is not None)
         tried = [without_groups(key, left_out) if left_out else key for key in wanted]
         cases = [case for key in tried for case in key.cases]
         order = keys.shuffled(len(cases), *what)
         run = worker.run(program, cases, [*order, *reversed(order)])  # `examine` calls each case twice
         verdict, passed, stopped_at = _outcome_of(tried, run, len(failed))
+        if stopped_at == ROBUST:
+            weak = verdict
+            continue
+        if weak is not None and verdict.is_right:
+            verdict = replace(verdict, robust=weak)
         told = told or verdict
         if stopped_at is None or stopped_at == 0 or len(failed) == 1:
             return told, [ok and not has for ok, has in zip(passed, failed, strict=True)]
@@ -189,11 +223,10 @@ def _outcome_of(tried: Sequence[AnswerKey], run: Run, groups: int) -> tuple[Verd
     try:
         verdict = _judged(tried, run)
         if run.stopped is not None:
-            if run.at is not None:
-                numbers = [number for key in tried for number in key.groups or (0,) * len(key.cases)]
-                at = numbers[run.at]
+            if run.at is not None and run.stopped.result is not Result.REFUSED:
+                at = [number for key in tried for number in group_numbers(key)][run.at]
             return verdict, [False] * groups, at
-        if verdict.result is Result.RIGHT:
+        if verdict.is_right:
             return verdict, [True] * groups, None
         call = _recorded(tried, run)
         by_key = [earned(_padded(examine_groups(key, call), groups)) for key in tried]
@@ -227,19 +260,22 @@ def _judged(tried: Sequence[AnswerKey], run: Run) -> Verdict:
             return Verdict(result, "running the code that defines it", fault=faults.get(result, raised))
         key = AnswerKey(tried[0].names, (cases[run.at],), lambda _: Outcome(), ())
         stopped = replace(run.stopped, result=result)
-        return examine(key, lambda *_: stopped)
+        return examine(key, lambda *_: stopped).strict
     call = _recorded(tried, run)
+    robust: Verdict | None = None
     for key in tried:
         verdict = examine(key, call)
-        if verdict.result is not Result.RIGHT:
+        if not verdict.is_right:
             return verdict
-    return Verdict(Result.RIGHT)
+        robust = robust or verdict.robust
+    return Verdict(Result.RIGHT, robust=robust)
 
 
 def _discreet(found: Verdict, tried: Sequence[AnswerKey], public: AnswerKey) -> Verdict:
     """What a student may know about hidden cases: the property, in the public ones' words, and the mistake."""
-    if found.result is Result.RIGHT:
-        return found
+    if found.is_right:
+        robust = found.robust and replace(_discreet(found.robust, tried, public), input="")
+        return Verdict(Result.RIGHT, robust=robust)
     shows = ""
     for key in tried:
         if len(key.cases) == len(public.cases):
@@ -287,9 +323,9 @@ class Graded:
         return sum((mark.points for mark in self.marks), 0.0) + sum(text.points for text in self.texts)
 
     @property
-    def most(self) -> int:
-        """What could be earned."""
-        return sum(mark.exercise.points for mark in self.marks) + sum(text.item.points for text in self.texts)
+    def most(self) -> float:
+        """What could be earned, the extras for robust answers included."""
+        return sum(mark.most for mark in self.marks) + sum(text.item.points for text in self.texts)
 
     @property
     def is_marked(self) -> bool:

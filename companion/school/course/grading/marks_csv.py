@@ -11,7 +11,8 @@ from pathlib import Path
 
 from companion.ground import readable
 from companion.ground.atomic import write_atomic
-from companion.school.checking.exercise import Exercise
+from companion.school.checking.call import Result
+from companion.school.checking.exercise import STAR, Exercise
 from companion.school.course.grading.feedback import page
 from companion.school.course.grading.grade import TRIED
 from companion.school.course.grading.gradebook import COLUMNS, as_csv, quoted
@@ -24,8 +25,9 @@ LONGEST_NAME = 150
 
 
 def table(graded: Sequence[Graded], assignment: str, rule: Lateness | None = None) -> str:
-    """The marks as CSV: nbgrader's columns, how the submission was, and for each exercise its outcome and its points;
-    where groups of its cases earn points by themselves, those of each, too.
+    """The marks as CSV: nbgrader's columns, how the submission was, and for each exercise its outcome, its points, and
+    whether a right answer is robust, as yes or no; where groups of its cases earn points by themselves, those of each,
+    too.
 
     What could not be read has no score: it is for the instructor to say what that is worth. Nor has who waits for the
     mark of a written answer; `raw_score` is then what was earned so far.
@@ -47,7 +49,8 @@ def table(graded: Sequence[Graded], assignment: str, rule: Lateness | None = Non
         if student.submission in TRIED:
             row |= scored(student.points, student.is_marked, student.handed.timestamp, rule)
         for mark in student.marks:
-            row |= dict(zip(_columns(mark.exercise), (mark.outcome, f"{mark.points:g}", _groups(mark)), strict=False))
+            cells = (mark.outcome, f"{mark.points:g}", _robust(mark), _groups(mark))
+            row |= dict(zip(_columns(mark.exercise), cells, strict=False))
         for wrote in student.texts:
             points = "" if wrote.outcome == TO_MARK else f"{wrote.points:g}"
             row |= dict(zip(text_columns(wrote.item.id), (wrote.outcome, points, text_id(wrote.text)), strict=True))
@@ -70,9 +73,13 @@ def text_columns(id: str) -> list[str]:
 
 
 def _columns(exercise: Exercise) -> list[str]:
-    """The columns of an exercise: its outcome, its points and, if it has groups, those of each."""
+    """The columns of an exercise: its outcome, its points, whether robust and, if it has groups, those of each."""
     id = exercise.id
-    return [id, f"{id} points", *[f"{id} groups"] * bool(exercise.groups)]
+    return [id, f"{id} points", f"{id} robust", *[f"{id} groups"] * bool(exercise.groups)]
+
+
+def _robust(mark: Mark) -> str:
+    return ("yes" if mark.robust else "no") if mark.outcome == Result.RIGHT.value else ""
 
 
 def _groups(mark: Mark) -> str:
@@ -80,29 +87,35 @@ def _groups(mark: Mark) -> str:
 
 
 def summary(graded: Sequence[Graded]) -> str:
-    """How often each exercise ended how, for the terminal."""
+    """How often each exercise ended how, for the terminal; of the right answers, how many are robust."""
     rows = []
     for place, first in enumerate(graded[0].marks if graded else ()):
         counts = Counter(student.marks[place].outcome for student in graded)
-        rows.append((first.exercise.id, *(f"{counts[outcome] or '.'}" for outcome in OUTCOMES)))
-    return readable.table(rows, ("", *OUTCOMES), indent=0)
+        stars = sum(student.marks[place].robust for student in graded)
+        numbers = (counts["right"], stars, *(counts[outcome] for outcome in OUTCOMES if outcome != "right"))
+        rows.append((first.exercise.id, *(f"{number or '.'}" for number in numbers)))
+    others = [outcome for outcome in OUTCOMES if outcome != "right"]
+    return readable.table(rows, ("", "right", f"robust {STAR}", *others), indent=0)
 
 
 def statistics(graded: Sequence[Graded]) -> str:
-    """As CSV: for each exercise how many ended how, and how often each known mistake was made, most often first."""
+    """As CSV: for each exercise how many ended how, and how often each known mistake was made, most often first. What
+    is right and robust stands in a row of its own; beside "right" stands the mistake that a right answer makes.
+    """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("exercise", "outcome", "mistake", "students"))
     for place, first in enumerate(graded[0].marks if graded else ()):
         marks = [student.marks[place] for student in graded]
-        counts = Counter((mark.outcome, _mistake(mark)) for mark in marks)
+        counts = Counter((f"{mark.outcome}{' and robust' * mark.robust}", _mistake(mark)) for mark in marks)
         for (outcome, mistake), number in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
             rows.writerow((first.exercise.id, outcome, mistake, number))
     return text.getvalue()
 
 
 def _mistake(mark: Mark) -> str:
-    return next((verdict.mistake for verdict in (mark.public, mark.hidden) if verdict and verdict.mistake), "")
+    found = (mark.public, mark.hidden, mark.unstood)
+    return next((verdict.mistake for verdict in found if verdict and verdict.mistake), "")
 
 
 def write(graded: Sequence[Graded], assignment: str, out: Path, marks: str | None = None) -> list[str]:

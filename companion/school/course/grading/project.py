@@ -26,9 +26,10 @@ from companion.school.build import race, score, world
 from companion.school.build.parts import Part, parts, references
 from companion.school.build.sources import is_untouched
 from companion.school.build.stages import STAGES, Stage
-from companion.school.checking.examine import Result, Verdict
+from companion.school.checking.call import Result
+from companion.school.checking.examine import Verdict
 from companion.school.checking.exercise import Case
-from companion.school.checking.forbidden import forbidden_fault, forbidden_uses
+from companion.school.checking.watch import forbidden_fault, forbidden_uses
 from companion.school.course.grading.mark import KeyRing, try_answer
 from companion.school.course.grading.sandbox.parent import Limits, Program, Worker
 

@@ -25,7 +25,8 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from companion.ground.readable import count, table
-from companion.school.checking.examine import AnswerKey, Result, examine, in_this_process, key_of
+from companion.school.checking.call import in_this_process
+from companion.school.checking.examine import AnswerKey, examine, key_of
 from companion.school.checking.exercise import Answer
 from companion.school.course.proof.mutants import mutants
 from companion.school.course.seeds import is_constant
@@ -139,7 +140,7 @@ def _passes(key: AnswerKey, answer: Answer) -> bool | None:
     before = signal.signal(signal.SIGVTALRM, _stop)
     signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
     try:
-        return examine(key, in_this_process(answer)).result is Result.RIGHT
+        return examine(key, in_this_process(answer)).is_robust
     except _TooLong:
         return None
     except (RecursionError, MemoryError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
+import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,12 +13,16 @@ from typing import Any
 
 import torch
 
-from companion.school.checking.examine import AnswerKey, Call, Outcome, Result, examine, in_this_process, key_of
+from companion.school.checking.call import Call, Outcome, Result, in_this_process
+from companion.school.checking.examine import AnswerKey, examine, key_of
 from companion.school.checking.exercise import Answer, Exercise
-from companion.school.checking.forbidden import forbidden_uses
-from companion.school.checking.watch import unwatched
+from companion.school.checking.watch import forbidden_uses, unwatched
+from companion.school.course.seeds import is_constant
 
 SEEDS = (0, 1, 2, 3, 4)
+VARIANTS, MISTAKES, LONGEST_TITLE, MOST_WORDS = 2, 4, 38, 90
+"""What an exercise must have: so many other right answers and known mistakes, a title of so many letters at most, and
+an idea of so many words."""
 
 
 @dataclass(frozen=True)
@@ -30,23 +36,66 @@ class Trial:
     fault: str | None
 
 
+def missing(exercise: Exercise) -> Iterator[str]:
+    """What an exercise has not and must have, a sentence each."""
+    if (number := len(exercise.variants)) < VARIANTS:
+        yield f"expected at least {VARIANTS} other right answers (`variant`), got {number}"
+    if (number := len(exercise.mistakes)) < MISTAKES:
+        yield f"expected at least {MISTAKES} known mistakes, got {number}"
+    for known in exercise.mistakes:
+        if known.message[0].isupper() or known.message.endswith("."):
+            yield f"a mistake's message is told after a colon, without capital and full stop: {known.message!r}"
+    if len(exercise.title) > LONGEST_TITLE or not exercise.title[0].isupper():
+        yield f"expected a title of at most {LONGEST_TITLE} letters that begins with a capital, got {exercise.title!r}"
+    for hint in exercise.hints:
+        if not hint.endswith((".", "?")):
+            yield f"a hint ends in a full stop or a question mark: {hint!r}"
+    if (number := words(exercise.idea)) > MOST_WORDS:
+        yield f"expected the idea in at most {MOST_WORDS} words, above the star, got {number}"
+    yield from _example_faults(exercise)
+
+
+def words(idea: str) -> int:
+    """The words of a statement's idea: a formula or a piece of code is one; tables and the example are none."""
+    text = re.sub(r"^```.*?^```|^\|.*?$", "", idea, flags=re.DOTALL | re.MULTILINE)
+    for one in (r"\$\$.*?\$\$", r"\$[^$]*\$", r"`[^`]*`"):
+        text = re.sub(one, "x", text, flags=re.DOTALL)
+    return sum(1 for word in text.split() if re.search(r"\w", word))
+
+
+def _example_faults(exercise: Exercise) -> Iterator[str]:
+    """What is wrong with the tiny example of a statement: it must be there, and give what the reference gives."""
+    if is_constant(exercise):
+        return  # its result would be the answer
+    if exercise.example is None:
+        yield "expected a tiny example in its statement, a block ```python that begins with >>>"
+        return
+    names = {"torch": torch, "math": math, exercise.name: exercise.reference}
+    test = doctest.DocTestParser().get_doctest(exercise.example, names, exercise.id, None, None)
+    told: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(test, out=told.append)
+    yield from (f"its example: {' '.join(text.split())}" for text in told)
+
+
 def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
-    """Examine everything that is known about an exercise, on each seed."""
+    """Examine everything that is known about an exercise, on each seed; and whether it has what it must have."""
+    for fault in missing(exercise):
+        yield Trial(exercise.id, "form", fault, seeds[0], fault)
     for seed in seeds:
         key = key_of(exercise, seed)
         for kind, answers in (("reference", [exercise.reference]), ("variant", exercise.variants)):
             for number, answer in enumerate(answers, 1):
                 used = forbidden_uses(as_answer(answer, exercise.name), unwatched(exercise.forbidden))
                 verdict = examine(key, in_this_process(answer, exercise.forbidden))
-                fault = None if verdict.result is Result.RIGHT else f"should pass, but:\n{verdict}"
+                fault = None if verdict.is_robust else f"should be right and robust, but:\n{verdict}"
                 fault = f"uses {', '.join(used)}, which the exercise forbids" if used else fault
                 yield Trial(exercise.id, kind, f"{kind} {number}", seed, fault)
         blank = examine(key, in_this_process(stub(exercise)))
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
         yield Trial(exercise.id, "stub", "stub", seed, fault)
         for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
-            verdict = examine(key, _known_answer(key, known.answer, gives))
-            if verdict.result is Result.RIGHT:
+            verdict = examine(key, _known_answer(key, known.answer, gives)).strict  # told under either mark
+            if verdict.is_right:
                 fault = "should be caught, but passes"
             elif verdict.mistake != known.message:
                 named = verdict.mistake or "no mistake"

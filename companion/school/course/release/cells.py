@@ -10,7 +10,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from companion.ground.readable import count
-from companion.school.checking.exercise import BEGIN, DIFFICULTIES, END, Exercise
+from companion.school.checking.exercise import BEGIN, DIFFICULTIES, END, STAR, Exercise
 
 Cell = NotebookNode
 Notebook = NotebookNode
@@ -19,9 +19,9 @@ IMPORTS = "import math\n\nimport torch"
 IN_ANOTHER_KERNEL = "import companion  # not there? Kernel > Change Kernel... > The Executable Transformer"
 """A line for the first cell of a notebook: in a kernel without the course, the error shows it."""
 PRECISION = (
-    "Where a statement says nothing else, a whole number must be right, and what is `float64` or a `float` right to\n"
-    "eleven digits: `float32` on the way leaves seven. NaN that goes in may not be hidden, two numbers may be equal,\n"
-    "and an axis may have size one."
+    "*Right* is an answer that has the idea, on every input that the lesson speaks of, to six digits.\n"
+    f"*Robust* {STAR} is one that stands all else, too: results in the dtype and not in the memory of what goes in,\n"
+    "NaN that shows, bad input refused. The check says both, one thing at a time; the points are for right."
 )
 """What holds for every exercise, in a paragraph."""
 KERNEL = {
@@ -79,7 +79,15 @@ def heading(exercise: Exercise, worth: str | None = None) -> str:
     points = worth or count(exercise.points, "point")
     difficulty = f"{exercise.difficulty} of {len(DIFFICULTIES)} ({DIFFICULTIES[exercise.difficulty]})"
     facts = f"*{points}. Difficulty {difficulty}, about {count(exercise.minutes, 'minute')}.*"
-    return f"## {exercise.id} {exercise.title}\n\n{facts}\n\n{exercise.statement}"
+    return f"## {exercise.id} {exercise.title}\n\n{facts}\n\n{exercise.idea}{_robust(exercise)}"
+
+
+def _robust(exercise: Exercise) -> str:
+    """What makes an answer robust, in small print under the statement."""
+    if not exercise.asks:
+        return ""
+    lines = "\n".join(f"- <small>{ask}</small>" for ask in exercise.asks)
+    return f"\n\n<small>{STAR} *Robust*:</small>\n\n{lines}"
 
 
 def group_points(exercise: Exercise) -> str:

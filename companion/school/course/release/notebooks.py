@@ -10,6 +10,9 @@ import nbformat
 
 from companion.ground.atomic import write_atomic
 from companion.ground.readable import count
+from companion.school.checking.attempt import praise
+from companion.school.checking.call import Result
+from companion.school.checking.examine import Verdict
 from companion.school.checking.exercise import Exercise
 from companion.school.course.release import way
 from companion.school.course.release.cells import (
@@ -102,7 +105,8 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
             if id not in earlier:
                 earlier.add(id)
                 cells.append(code(exercises()[id].solution, prints=""))
-        right = f"{exercise.id} {exercise.title}: right. {count(exercise.points, 'point')}.\n"
+        right = f"{exercise.id} {exercise.title}: right. {count(exercise.points, 'point')}."
+        right = f"{praise(Verdict(Result.RIGHT), right)}\n"
         cells += [
             markdown(heading(exercise)),
             code(exercise.solution, prints=""),

@@ -148,7 +148,7 @@ def test_a_class_goes_from_its_release_to_the_gradebooks(tmp_path, capsys, monke
     first = {row["student_id"]: row for row in rows_of((out / "marks.csv").read_text())}
     assert [first[name]["score"] for name in ("ada", "ben", "cem", "jo")] == ["6.0", "0.0", "3.0", "4.8"]
     assert first["jo"]["raw_score"] == "6.0" and first["jo"]["late_submission_penalty"] == "1.2"
-    groups = "one token: 1 of 1; a batch of tokens: 0 of 2; any epsilon, the edges, and what is refused: 0 of 1"
+    groups = "one token: 1 of 1; a batch of tokens: 0 of 2; any epsilon, and the edges: 0 of 1"
     assert (first["cem"]["6.3"], first["cem"]["6.3 points"], first["cem"]["6.3 groups"]) == ("wrong", "1", groups)
     page = (out / "feedback" / "cem.html").read_text()
     assert "<td>a batch of tokens</td>" in page and "dgain is averaged over the tokens" in page

@@ -1,6 +1,7 @@
 """`companion grade`: who is found, what goes into the CSV and the pages, and what is said of bad flags."""
 
 import csv
+import io
 import json
 import os
 
@@ -8,11 +9,12 @@ import pytest
 
 from companion.commands.main import main
 from companion.school.checking.examine import key_of
+from companion.school.course.grading import feedback, marks_csv
 from companion.school.course.grading.answers import Answer
 from companion.school.course.grading.gradebook import COLUMNS
-from companion.school.course.grading.mark import KeyRing, mark
+from companion.school.course.grading.mark import Graded, KeyRing, mark
 from companion.school.course.grading.sandbox.parent import Found, Limits, Worker
-from companion.school.course.grading.submissions import handed_in, left_out
+from companion.school.course.grading.submissions import Handed, handed_in, left_out
 from companion.school.exercises.catalogue import find_exercise
 
 BOOK = ("2.1", "2.3", "2.5")
@@ -107,12 +109,54 @@ def test_a_hidden_failure_names_the_property_and_no_more(class_of_five):
 def test_what_ends_its_process_on_a_case_of_one_group_keeps_the_points_of_the_others():
     [merges] = [find_exercise("1.7")]
     ends = merges.solution.replace(
-        "if most < 0:", "if most < 0:\n        import os\n        os._exit(0)\n    if most < 0:"
+        "if most < 0:", "if most == 20:\n        import os\n        os._exit(0)\n    if most < 0:"
     )
+    assert any(case.arguments[1] == 20 for case in merges.inputs())
     found = Found(True, Answer(ends), ())
     with Worker(Limits()) as worker:
         came_to = mark(worker, merges, found, KeyRing(b"nobody can guess this secret"), "ada")
     assert came_to.outcome == "crashed" and [one.points for one in came_to.earned] == [2, 1, 1, 0]
+
+
+def test_what_ends_its_process_where_it_must_refuse_is_right_and_not_robust():
+    merges = find_exercise("1.7")
+    ends = merges.solution.replace(
+        "if most < 0:", "if most < 0:\n        import os\n        os._exit(0)\n    if most < 0:"
+    )
+    takes = merges.solution.replace("if most < 0:", "if False:")
+    with Worker(Limits()) as worker:
+        keys = KeyRing(b"nobody can guess this secret")
+        ended, took, robust = (
+            mark(worker, merges, Found(True, Answer(text), ()), keys, "ada", 0.25)
+            for text in (ends, takes, merges.solution)
+        )
+    assert [one.outcome for one in (ended, took, robust)] == ["right"] * 3
+    assert [one.points for one in (ended, took, robust)] == [5, 5, 6.25] and robust.most == took.most == 6.25
+    assert "ended on the way" in ended.unstood.fault and "expected a ValueError" in took.unstood.fault
+    assert robust.robust and robust.unstood is None
+
+
+def test_the_marks_say_what_is_robust():
+    mask = find_exercise("2.5")
+    takes = mask.solution.replace("if not 1 <= queries <= keys:", "if False:")
+    assert takes != mask.solution
+    with Worker(Limits()) as worker:
+        keys = KeyRing(b"nobody can guess this secret")
+        marks = [mark(worker, mask, Found(True, Answer(text), ()), keys, "ada", 0.5) for text in (takes, mask.solution)]
+    handed = [Handed(name, (), "") for name in ("ada", "ben")]
+    class_of_two = [Graded(one, "read", None, (each,)) for one, each in zip(handed, marks, strict=True)]
+    rows = [*csv.DictReader(io.StringIO(marks_csv.table(class_of_two, "week2")))]
+    assert [(row["2.5"], row["2.5 points"], row["2.5 robust"]) for row in rows] == [
+        ("right", "2", "no"),
+        ("right", "3", "yes"),
+    ]
+    assert [(row["score"], row["max_score"]) for row in rows] == [("2.0", "3.0"), ("3.0", "3.0")]
+    counted = marks_csv.statistics(class_of_two)
+    assert "2.5,right and robust,,1" in counted and "2.5,right," in counted
+    assert marks_csv.summary(class_of_two).split("\n")[1].split()[:3] == ["2.5", "2", "1"]
+    pages = [feedback.page(one, "week2") for one in class_of_two]
+    assert "What would make it robust" in pages[0] and "expected a ValueError" in pages[0]
+    assert "right, robust ★" in pages[1] and "What would make it robust" not in pages[1]
 
 
 def test_the_same_secret_gives_the_same_marks_and_another_one_other_cases():

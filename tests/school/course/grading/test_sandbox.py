@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import companion
-from companion.school.checking.examine import Outcome, Result
+from companion.school.checking.call import Outcome, Result
 from companion.school.checking.exercise import Case
 from companion.school.course.grading.sandbox import confine
 from companion.school.course.grading.sandbox.confine import without

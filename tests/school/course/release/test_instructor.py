@@ -8,7 +8,7 @@ import pytest
 
 from companion.commands.grade import parser as grade_parser
 from companion.commands.main import command_parser
-from companion.school.checking.examine import Result
+from companion.school.checking.call import Result
 
 FOLDER = Path(__file__).parents[4] / "notebooks" / "exercises"
 PAGE = (FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")

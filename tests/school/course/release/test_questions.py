@@ -7,8 +7,9 @@ import nbformat
 import pytest
 
 from companion.commands.main import main
+from companion.school.checking.call import Result, in_this_process
 from companion.school.checking.credit import earned, examine_groups
-from companion.school.checking.examine import Result, examine, in_this_process, key_of
+from companion.school.checking.examine import examine, key_of
 from companion.school.checking.sealed import unseal
 from companion.school.course.grading import choose
 from companion.school.course.release import problem_set

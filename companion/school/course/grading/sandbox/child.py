@@ -45,10 +45,7 @@ def _load(name: str, file: Path) -> Any:
 def _engine(folder: Path) -> dict[str, Any]:
     """The engine's modules by name: a package of a name of its own, which afterwards cannot be imported."""
     _load("engine", folder / "__init__.py")
-    modules = {
-        name: importlib.import_module(f"engine.{name}")
-        for name in ("exercise", "examine", "codec", "forbidden", "watch")
-    }
+    modules = {name: importlib.import_module(f"engine.{name}") for name in ("exercise", "call", "codec", "watch")}
     for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
         del sys.modules[name]
     return modules
@@ -244,13 +241,13 @@ def _read(channel: socket.socket, tools: _Tools) -> None:
         except tools.reading.Unreadable as error:
             found["unreadable"] = str(error)
     else:
-        found = tools.reading.read_answers(files, order["asked"], tools.engine["forbidden"].forbidden_uses)
+        found = tools.reading.read_answers(files, order["asked"], tools.engine["watch"].forbidden_uses)
     send(channel, json.dumps(found).encode())
 
 
 def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, Any], watch: Any) -> None:
-    codec, outcome, results = engine["codec"], engine["examine"].Outcome, engine["examine"].Result
-    case, in_this_process = engine["exercise"].Case, engine["examine"].in_this_process
+    codec, outcome, results = engine["codec"], engine["call"].Outcome, engine["call"].Result
+    case, in_this_process = engine["exercise"].Case, engine["call"].in_this_process
 
     def attempt(action: Any) -> Any:
         """What an action gives; whatever it raises is an outcome."""
@@ -261,7 +258,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
 
     def reply(found: Any) -> None:
         if watch.seen:
-            found = outcome(error=("Refused", engine["forbidden"].forbidden_fault(watch.seen[:1])))
+            found = outcome(error=("Refused", engine["watch"].forbidden_fault(watch.seen[:1])))
         if found.error and found.error[0] == "Refused":
             found = outcome(error=found.error, result=results.REFUSED)
         try:

@@ -23,7 +23,7 @@ import torch
 
 import companion
 from companion.school.checking import codec
-from companion.school.checking.examine import Outcome, Result
+from companion.school.checking.call import Outcome, Result
 from companion.school.checking.exercise import Case
 from companion.school.course.grading.answers import Answer, Unreadable
 from companion.school.course.grading.sandbox import child
