@@ -233,7 +233,7 @@ def test_what_nothing_can_do_without_is_named_before_anything_starts(monkeypatch
 
 def test_the_tests_of_a_gpu_are_found_by_their_mark():
     names = {path.name for path in gpu_parts.gpu_tests()}
-    assert {"test_flex_attention.py", "test_on_a_gpu.py", "test_loop.py"} <= names
+    assert {"test_predicates.py", "test_on_a_gpu.py", "test_loop.py"} <= names
     assert Path(__file__).name not in names
 
 
