@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from authoring.lesson import NOTEBOOKS, Lesson, LessonError, built_lessons
-from authoring.pages import claims, differ, front, glossary, map, notation, readme, sizing, start
+from authoring.pages import claims, differ, front, glossary, map, notation, readme, sizing, start, tour
 from authoring.pages.drawing import digest_in
 from companion.ground.atomic import write_atomic
 
@@ -49,6 +49,7 @@ PAGES = (
     Page(notation.FILE, notation.render),
     Page(glossary.FILE, glossary.render),
     Page(readme.FILE, readme.render),
+    Page(tour.FILE, tour.render),
     Page(sizing.FILE, sizing.render),
     Page(start.FILE, start.render),
 )

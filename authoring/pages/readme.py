@@ -93,14 +93,14 @@ def _first_sentence(file: Path) -> str:
 def render(lessons: Sequence[Lesson]) -> str:
     """The README with its three pieces made anew. Raises `LessonError` if a mark is missing."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    text = _between(text, CELL, excerpt(lessons), END_CELL, "the cell of a lesson")
-    text = _between(text, BEGIN, table(lessons), END, "the list of lessons")
-    return _between(text, TREE, tree(), END_TREE, "the tree of the package")
+    text = between(text, CELL, excerpt(lessons), END_CELL, "the cell of a lesson")
+    text = between(text, BEGIN, table(lessons), END, "the list of lessons")
+    return between(text, TREE, tree(), END_TREE, "the tree of the package")
 
 
-def _between(text: str, begin: str, new: str, end: str, what: str) -> str:
+def between(text: str, begin: str, new: str, end: str, what: str) -> str:
     before, begun, rest = text.partition(begin)
     _, ended, after = rest.partition(end)
     if not begun or not ended:
-        raise LessonError(f"README.md: {what} stands between `{begin}` and `{end}`; one of them is missing")
+        raise LessonError(f"the README: {what} stands between `{begin}` and `{end}`; one of them is missing")
     return f"{before}{begin}\n{new}\n{end}{after}"

@@ -7,7 +7,7 @@ compare.py     contenders are checked to compute one function, then timed
 models.py      training step, prefill, generation, and what the cache gains
 weights.py     generation with the weights in each of their forms
 layers.py      mixture of experts, attention backends
-report.py      the table and the JSON
-run.py         all of it, as `companion bench` runs it
-gpu.py         the same on a GPU, and what else needs one, as `make gpu` runs it: each part in a process (`child.py`)
+printed.py     the table and the JSON
+measured.py    all of it, as `companion bench` runs it
+gpu.py         the same on a GPU, and what else needs one, as `make gpu` runs it: each part (gpu_parts.py) in a process
 """

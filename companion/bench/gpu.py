@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from companion.bench import layers, models, report
+from companion.bench import layers, models, printed
 from companion.bench.compare import Comparison
 from companion.bench.needs import TITLES, absent
 from companion.costs.chips import Chip, published_peak
@@ -130,7 +130,7 @@ def _run(part: Part, options: dict[str, Any], limit: float) -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         file, errors = Path(folder, "found.jsonl"), Path(folder, "errors.txt")
-        command = [sys.executable, "-m", "companion.bench.child", part.name, str(file), json.dumps(options)]
+        command = [sys.executable, "-m", "companion.bench.gpu_parts", part.name, str(file), json.dumps(options)]
         with errors.open("wb") as stream:
             process = subprocess.Popen(
                 command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
@@ -162,7 +162,7 @@ def head(record: dict[str, Any]) -> str:
     machine = record["machine"]
     name = "a rehearsal on the CPU: nothing below says how fast anything is"
     if not record["rehearsal"]:
-        name = f"{machine['device']}, {report.si(float(machine['memory']))}B, CUDA {machine['cuda']}"
+        name = f"{machine['device']}, {printed.si(float(machine['memory']))}B, CUDA {machine['cuda']}"
     lines = [
         f"GPU       {name}",
         f"when      {record['started']}",
@@ -177,10 +177,10 @@ def block(part: Part, goals: bool) -> str:
     lines = [title + (f": {part.why}" if part.why else "")]
     if part.chip:
         flops, reading = part.chip
-        lines.append(f"{report.si(flops)}FLOP/s in products, {report.si(reading)}B/s of memory when it is only read")
+        lines.append(f"{printed.si(flops)}FLOP/s in products, {printed.si(reading)}B/s of memory when it is only read")
         peak = published_peak(torch.cuda.get_device_name(), torch.bfloat16) if goals else None
-        lines += [f"{flops / peak:.0%} of the published {report.si(peak)}FLOP/s"] if peak else []
-    lines += [report.tables(part.comparisons)] if part.comparisons else []
+        lines += [f"{flops / peak:.0%} of the published {printed.si(peak)}FLOP/s"] if peak else []
+    lines += [printed.tables(part.comparisons)] if part.comparisons else []
     lines += [f"  . {remark}" for remark in part.remarks]
     lines += [f"goal: {said}: {'met' if met else 'missed'}" for said, met in goals_of(part) if goals]
     return "\n".join(lines)

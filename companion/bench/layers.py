@@ -17,7 +17,6 @@ from companion.config.model import FeedForwardConfig, MoEConfig
 from companion.layers.attention import attend
 from companion.layers.experts import Way
 from companion.layers.feedforward import FeedForward
-from companion.layers.kernels.flex import flex_attention
 from companion.layers.kernels.tiled import tiled_attention
 from companion.layers.moe import MoE
 
@@ -187,8 +186,6 @@ def _backends(setting: Setting, backward: bool) -> dict[str, Callable[[Tensor, T
         "sdpa": partial(attend, causal=True, backend="sdpa"),
         "tiled": partial(tiled_attention, causal=True),
     }
-    if setting.device.type == "cuda":  # on a CPU it is the formula, with a mask in addition
-        backends["flex"] = partial(flex_attention, causal=True)
     if not backward and (setting.device.type == "cuda" or "TRITON_INTERPRET" in os.environ):
         backends["triton"] = _triton  # the kernel has no backward pass
     return backends

@@ -65,7 +65,7 @@ def run(flags: Namespace) -> int:
     if data.is_dir():
         raise ValueError(f"{flag} {wanted}: expected a place for a file, but {data} is a folder")
     must_be_writable(data.parent, flag, wanted)
-    from companion.bench.run import QUICK_ROUNDS, bench
+    from companion.bench.measured import QUICK_ROUNDS, bench
     from companion.ground.device import find_device, find_precision
 
     device = find_device(flags.device)

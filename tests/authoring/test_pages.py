@@ -14,7 +14,7 @@ from PIL import Image
 from authoring.lesson import ROOT, Lesson, LessonError, built_lessons
 from authoring.notation import atoms, meanings, plain, second_meanings
 from authoring.pages import __main__ as command
-from authoring.pages import differ, drawing, front, glossary, map, notation, readme
+from authoring.pages import differ, drawing, front, glossary, map, notation, readme, tour
 
 LESSONS = built_lessons()
 MARKDOWN = [page.path for page in command.PAGES if page.path.suffix == ".md"]
@@ -61,6 +61,8 @@ def test_links_lead_to_files_and_cells_that_exist(path):
             if target not in ids:
                 ids[target] = {cell.id for cell in nbformat.read(target, as_version=4).cells}
             missing += [] if anchor.removeprefix("cell-id=") in ids[target] else [link]
+        elif re.fullmatch(r"L\d+", anchor):
+            missing += [] if int(anchor[1:]) <= len(target.read_text(encoding="utf-8").splitlines()) else [link]
         elif anchor:
             headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             slugs = {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
@@ -274,6 +276,28 @@ def test_readme_shows_every_file_of_the_package_with_its_first_sentence():
         r"^    model\.py +What a model is: frozen, validated dataclasses that travel as JSON\.$", shown, re.M
     )
     assert shown.count("lesson_") == 1
+
+
+def test_the_tour_leads_to_lines_that_begin_what_they_name(tmp_path):
+    page = (ROOT / "companion" / "README.md").read_text(encoding="utf-8")
+    stops = re.findall(r"\[`([\w.]+)`, [\w/.]+:(\d+)\]\(([\w/.]+)#L(\d+)\)", page)
+    assert len(stops) == 8
+    for name, said, file, line in stops:
+        code = (ROOT / "companion" / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+        assert said == line and re.match(rf"\s*def {name.split('.')[-1]}\(", code), f"{file}:{line}: {code}"
+    (tmp_path / "a.py").write_text("class A:\n    def b(self): ...\n")
+    assert tour.line_of("a.py", "A.b", tmp_path) == 2
+    for file, name in (("a.py", "A.c"), ("b.py", "A.b")):
+        with pytest.raises(LessonError, match=f"the tour stops at {name} in companion/{file}, and it is not there"):
+            tour.line_of(file, name, tmp_path)
+
+
+def test_the_drawing_has_every_room_above_those_that_it_imports_from(imports):
+    level = {room: at for at, rooms in enumerate(tour.levels()) for room in rooms}
+    assert sorted(level) == list(range(len(map.FLOORS)))
+    pairs = {(map.floor(file), map.floor(other)) for file in imports for other in imports[file]}
+    assert all(level[below] < level[room] for room, below in pairs if room != below)
+    assert len({len(line) for line in tour.rooms().splitlines()[1:-1]}) == 1, "its walls are straight"
 
 
 def test_file_that_does_not_say_what_it_is_is_refused(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from companion.bench import batching, layers, models, peers, report, speculative
+from companion.bench import batching, drafts, layers, models, peers, printed
 from companion.bench.compare import OURS, Comparison, Setting, difference
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
 from companion.bench.timing import Spread, interleaved, paired_ratio
@@ -40,7 +40,7 @@ def few_sequences(monkeypatch):
     """Of those that are written at a time: one alone, batches that fill again, and more rows than there are."""
     monkeypatch.setattr(batching, "SEQUENCES", 7)
     monkeypatch.setattr(batching, "AT_A_TIME", (1, 3, 16))
-    monkeypatch.setattr(speculative, "UPDATES", 20)
+    monkeypatch.setattr(drafts, "UPDATES", 20)
 
 
 def names(comparison):
@@ -120,7 +120,7 @@ def test_another_function_is_never_timed_and_the_exit_code_says_so(tmp_path, mon
         return peer
 
     monkeypatch.setattr(peers, "build", build)
-    monkeypatch.setattr(speculative, "UPDATES", 2)
+    monkeypatch.setattr(drafts, "UPDATES", 2)
     arguments = ["bench", "--quick", "--sizes", "tiny", "--rounds", "1", "--device", "cpu", "--out", str(tmp_path)]
     assert main([*arguments, "--only", "decode", "train"]) == 1
     record = json.loads((tmp_path / "bench.json").read_text())
@@ -327,7 +327,7 @@ def test_more_than_the_ceiling_is_explained(setting):
         for least, expected in ((1e9, True), (1e-9, False)):
             comparison = Comparison("train", "a step", "tiny", 1, 1.0, least, bound)
             comparison.time({OURS: lambda: None}, setting)
-            assert (words in report.table(comparison)) == expected
+            assert (words in printed.table(comparison)) == expected
 
 
 def test_there_is_no_comparison_without_ours(setting):

@@ -16,7 +16,7 @@ import torch
 from models import drawn
 
 from companion import KVCache, ModelConfig
-from companion.bench import child, gpu, graphs, needs, sizes
+from companion.bench import gpu, gpu_parts, graphs, needs, sizes
 from companion.bench.__main__ import main
 from companion.bench.compare import OURS, Comparison, Row
 from companion.bench.layers import DENSE
@@ -58,7 +58,7 @@ def test_every_other_part_is_rehearsed_too(tmp_path):
     """In one process, to save its start, they compute what they do in their own."""
     script = """
 import sys
-from companion.bench.child import main
+from companion.bench.gpu_parts import main
 sys.exit(max(main(part, f"{sys.argv[1]}/{part}", sys.argv[2]) for part in sys.argv[3:]))
 """
     names = ["train", "decode", "cache", "moe", "ceiling"]
@@ -90,11 +90,11 @@ def test_all_of_it_works_with_nothing_but_torch_numpy_safetensors_jaxtyping_and_
 import sys
 sys.modules.update(dict.fromkeys({hidden.split()!r}))
 sys.path[:0] = [".", "tests"]
-import companion, companion.bench.child, companion.bench.gpu
+import companion, companion.bench.gpu_parts, companion.bench.gpu
 for name in companion.__all__:
     getattr(companion, name)
 import pytest
-from companion.bench.child import gpu_tests
+from companion.bench.gpu_parts import gpu_tests
 options = ["-q", "--collect-only", "-m", "gpu", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider"]
 sys.exit(pytest.main([*options, *map(str, gpu_tests())]))
 """
@@ -132,7 +132,7 @@ def test_the_others_go_on_within_the_time_of_all(monkeypatch, tmp_path):
     shown = []
     done = gpu.measure(list(gpu.LIMITS), rehearsal=True, out=tmp_path, minutes=1.6, show=shown.append)
     assert not done and "training (train, 0 s): failed: it broke" in "\n".join(shown)
-    assert list(limits) == list(gpu.LIMITS) == list(child.PARTS)
+    assert list(limits) == list(gpu.LIMITS) == list(gpu_parts.PARTS)
     assert limits["ceiling"] == 30 and limits["tests"] == pytest.approx(96 - 6 * 6, abs=2)
     assert [part["status"] for part in json.loads((tmp_path / "gpu.json").read_text())["parts"]].count("done") == 7
 
@@ -232,8 +232,8 @@ def test_what_nothing_can_do_without_is_named_before_anything_starts(monkeypatch
 
 
 def test_the_tests_of_a_gpu_are_found_by_their_mark():
-    names = {path.name for path in child.gpu_tests()}
-    assert {"test_flex_attention.py", "test_on_a_gpu.py", "test_loop.py"} <= names
+    names = {path.name for path in gpu_parts.gpu_tests()}
+    assert {"test_predicates.py", "test_on_a_gpu.py", "test_loop.py"} <= names
     assert Path(__file__).name not in names
 
 

@@ -126,7 +126,11 @@ def test_a_mistake_in_a_file_of_flags_is_named_like_one_on_the_command_line(text
 def test_a_place_that_cannot_be_written_to_is_found_before_any_work(arguments, flag, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    for work in ("companion.training.run.open_task", "companion.selftest.kills.selftest", "companion.bench.run.bench"):
+    for work in (
+        "companion.training.run.open_task",
+        "companion.selftest.kills.selftest",
+        "companion.bench.measured.bench",
+    ):
         monkeypatch.setattr(work, lambda *_, **__: pytest.fail("work was begun"))
     assert main(arguments) == 2
     assert (

@@ -5,16 +5,11 @@ in one sentence that names what is wrong, with the folder byte for byte as befor
 from __future__ import annotations
 
 import hashlib
-import re
-import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hypothesis
-from hypothesis import HealthCheck, Phase
 from hypothesis.strategies import SearchStrategy
 
 WORKS, REFUSED = "works", "refused"
@@ -37,47 +32,6 @@ class Kind:
     cases: SearchStrategy[Any]
     attempt: Callable[[Any], str]
     share: int = 100
-
-
-@dataclass
-class Found:
-    """What became of the cases of a kind."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
-
-    def different(self) -> list[str]:
-        """The faults, without those that say the same of another case."""
-        said: dict[str, str] = {}
-        for fault in self.faults:
-            last = fault.partition("\n    case: ")[0].splitlines()[-1]
-            said.setdefault(re.sub(r"[\d'\"].*", "", last), fault)
-        return list(said.values())
-
-
-def run(kind: Kind, examples: int, seed: int, found: Found) -> None:
-    """Try so many cases. The seed decides which, on every machine."""
-
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @hypothesis.given(kind.cases)
-    def each(case: Any) -> None:
-        try:
-            found.counts[kind.attempt(case)] += 1
-        except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of a library in Rust
-                raise
-            what = str(error) if isinstance(error, Fault) else "".join(traceback.format_exception(error)[-3:])
-            found.counts["faults"] += 1
-            found.faults.append(f"{kind.name}: {what.strip()}\n    case: {case!r:.1500}")
-
-    each()
 
 
 def refused(call: Callable[[], Any], names: Iterable[str]) -> Any:

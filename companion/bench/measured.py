@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from companion.bench import batching, layers, models, peers, report, speculative, weights
+from companion.bench import batching, drafts, layers, models, peers, printed, weights
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
 from companion.costs.chips import Chip, measure_chip, measure_reading, published_peak
@@ -51,14 +51,14 @@ def measure(
     patience = PATIENCE if rounds is None else math.inf
     setting = Setting(device, precision, compile, rounds or ROUNDS, chip, progress, patience)
     record = _record(setting, copying, sizes, parts)
-    show(report.preamble(record))
+    show(printed.preamble(record))
     comparisons: list[Comparison] = []
     for size in sizes:
         for part in parts:
             with quiet():
                 new = _measure(part, size, setting)
             comparisons += new
-            show("\n" + report.tables(new))
+            show("\n" + printed.tables(new))
     return record, comparisons
 
 
@@ -80,7 +80,7 @@ def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
             return [
                 *models.decode(size, setting),
                 forms,
-                speculative.decode_drafts(size, setting),
+                drafts.decode_drafts(size, setting),
                 batching.decode_many(size, setting),
             ]
         case "moe":
@@ -136,7 +136,7 @@ def bench(
     False if a contender computed another function than ours: it was not timed then, and the last lines name it.
     """
     record, comparisons = measure(sizes, parts, show=show, **options)
-    report.write_json(data, record, comparisons)
+    printed.write_json(data, record, comparisons)
     show(f"\nfigures   {data}")
     wrong = [f"{out.name} ({c.title}): {out.why}" for c in comparisons for out in c.left_out if out.kind == "differs"]
     if wrong:

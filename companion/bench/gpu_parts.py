@@ -1,4 +1,4 @@
-"""One part of `make gpu`, in the process that `gpu.py` started for it: `python -m companion.bench.child PART FILE TOLD`
+"""One part of `make gpu`, in the process that `gpu.py` starts for it.
 
 What it finds goes to the file as soon as it is known, a line of JSON each, so that it survives the process.
 """
@@ -26,7 +26,7 @@ import torch.distributed as dist
 import companion
 from companion.bench import layers, models
 from companion.bench.compare import Comparison, Setting
-from companion.bench.run import ceiling, quiet
+from companion.bench.measured import ceiling, quiet
 from companion.bench.sizes import ON_A_GPU, REHEARSED, SIZES, Size
 from companion.costs.chips import Chip
 from companion.training.distributed.launch import start_processes
