@@ -5,7 +5,7 @@ prose is a link. So are the roles; head and counted minutes are put in as well.
 
     {ref}`coins`, {ref}`the coins <coins>`              a place of the same notebook, by its target
     {deeper}`why only rotations will do <05#rotations>` a section of a lesson's deeper notebook, with its minutes
-    {page}`attend causal`                               these definitions of companion/page.py, folded; a line of its own
+    {page}`attend causal`                               definitions of companion/page.py, folded; a line of its own
 """
 
 from __future__ import annotations
