@@ -1,8 +1,7 @@
 """The whole transformer on one page: what the lessons derive, in their order, with nothing but PyTorch.
 
 Each part bears the stage of *Your own transformer* that writes it and the lessons that derive it. Weights are named as
-in the package, so that one loads the other's; tests prove the two equal. Where this page ends, the package begins:
-other norms and positions, windows, kernels, published checkpoints, several GPUs.
+in the package, so that one loads the other's; tests prove the two equal. Where this page ends, the package begins.
 """
 import math
 from dataclasses import dataclass
@@ -279,6 +278,7 @@ class Translator(nn.Module):
         self.encoder, self.decoder = Stack(config), Stack(config, CrossBlock)
         initialise(self, config.d_model, writes=3 * config.layers)
     def turn(self, ids: Tensor):
+        """What turns queries or keys of a text, (batch, token) ids, by their places: for `Attention`."""
         return partial(rotate, places=torch.arange(ids.shape[1], device=ids.device), base=self.config.base)
     def encode(self, source: Tensor, real: Tensor) -> Tensor:
         """(batch, key) ids, and which of them are no filler -> (batch, key, d_model). All see all that are real."""
