@@ -160,7 +160,7 @@ LISTS = (
         ("```{question} far", "```{note} far", "{note}: expected a {code-cell} or a {question}"),
         ("(coins)=", "(coins)=\n\n(coins)=", "a second target (coins)="),
         ("{ref}`coins`", "{ref}`dice`", "{ref}`dice`: there is no target (dice)=; there are: coins"),
-        ("{ref}`coins`", "{page}`attend dice`", "`attend dice`: dice: expected a definition of companion/page.py"),
+        ("{ref}`coins`", "{page}`attend dice`", "{page}`attend dice`: dice: expected a definition of"),
         ("<02#cross>", "<02#gone>", "there is no deeper section 02#gone; there are: 02#cross"),
         ("<02#cross>", "<07#cross>", "there is no deeper section 07#cross; there are: none"),
         ("{deeper}`", "{depper}`", "{depper}: expected {ref}, {deeper}, {page} or {out}"),

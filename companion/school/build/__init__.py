@@ -14,4 +14,6 @@ origin      from a tensor that differs back to its line
 streams     the runs of each stage, and the tensors in them
 bugs        bugs that people write
 placed      whether each of these is placed where it stands
+bridge      answers to exercises taken over into the files of the stages
+score       bits for each byte of what a race is measured on
 """
