@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from companion.selftest.plan import KILL, Plan, digest
+from companion.selftest.moments import KILL, Plan, digest
 from companion.training.distributed.launch import launched
 from companion.training.trainer import Trainer, Update
 

@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from companion.layers.block import Block
 from companion.layers.moe import MoE
-from companion.training.distributed.experts import Exchanged, Spread, keep_the_compiler_out
+from companion.training.distributed.expert_parallel import Exchanged, Spread, keep_the_compiler_out
 from companion.training.distributed.parallel import Elsewhere, Made, Parallel, exit_code
 from companion.training.losses import Scored
 
