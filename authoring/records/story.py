@@ -49,7 +49,7 @@ DENSE = ModelConfig(
 )
 EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(128, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
 """Its twin: as many active numbers, up to the router."""
-UPDATES, LOOKS = 1500, (0, 120, 360, 720, 1080, 1500)
+UPDATES, LOOKS = 1800, (0, 120, 360, 720, 1080, 1800)
 RUNS = (("dense", DENSE, 0),)
 """What it is called, what it is, and its start."""
 SCORED = 100
