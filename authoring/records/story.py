@@ -155,8 +155,9 @@ def look(model: Transformer, text: Text) -> dict[str, Any]:
         "bits_per_byte": round(bits_of(model, text), 4),
         "stories": len(wrote),
         "whole": sum(reading.whole for reading in readings),
+        "kept_who": sum(reading.keeps_who for reading in readings),
         "kept": sum(reading.keeps for reading in readings),
-        "plots": len({reading.plot for reading in readings if reading.keeps}),
+        "plots": len({reading.plot for reading in readings if reading.keeps_who}),
         "samples": wrote[:8],
     }
 
