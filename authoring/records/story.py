@@ -49,7 +49,7 @@ DENSE = ModelConfig(
 )
 EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(128, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
 """Its twin: as many active numbers, up to the router."""
-UPDATES, LOOKS = 1500, (0, 120, 360, 720, 1080, 1500)
+UPDATES, LOOKS = 1800, (0, 120, 360, 720, 1080, 1800)
 RUNS = (("dense", DENSE, 0),)
 """What it is called, what it is, and its start."""
 SCORED = 100
@@ -155,8 +155,9 @@ def look(model: Transformer, text: Text) -> dict[str, Any]:
         "bits_per_byte": round(bits_of(model, text), 4),
         "stories": len(wrote),
         "whole": sum(reading.whole for reading in readings),
+        "kept_who": sum(reading.keeps_who for reading in readings),
         "kept": sum(reading.keeps for reading in readings),
-        "plots": len({reading.plot for reading in readings if reading.keeps}),
+        "plots": len({reading.plot for reading in readings if reading.keeps_who}),
         "samples": wrote[:8],
     }
 

@@ -581,6 +581,7 @@ class Reading:
     followed: how many of its characters were read as beats of the plot.
     whole:   whether it was read to its end, and the plot's own end was there.
     faults:  what it says of a role in two ways, in the order of the text, a sentence each.
+    places:  how many of these are about a place.
     """
 
     plot: str
@@ -588,6 +589,12 @@ class Reading:
     followed: int
     whole: bool
     faults: tuple[str, ...]
+    places: int
+
+    @property
+    def keeps_who(self) -> bool:
+        """Whether the text is a whole story in which persons and things stay who and what they are, wherever."""
+        return self.whole and len(self.faults) == self.places
 
     @property
     def keeps(self) -> bool:
@@ -750,7 +757,7 @@ def _followed(name: str, text: str) -> Reading:
     """The text, read as this plot: beat after beat, of the ways that fit the one with the fewest faults."""
     plot, at, missing = PLOTS[name], 0, False
     roles: dict[str, dict[str, str]] = {}
-    faults: list[str] = []
+    faults: list[tuple[str, str]] = []
     for ways in plot.beats:
         fitting = [
             (found, slots) for way in ways if way for pattern, slots in [_pattern(name, way)]
@@ -769,7 +776,9 @@ def _followed(name: str, text: str) -> Reading:
         f"{one} and {two} are alike" for one, two in _pairs(plot, roles)
         if any(roles[one].get(key) == roles[two].get(key, "?") for key in ("name", "kind", "noun", "word"))
     ]  # fmt: skip
-    return Reading(name, roles, at, not missing and at == len(text) > 0, tuple(faults + alike))
+    places = sum(plot.roles[role] == "place" for role, _ in faults)
+    whole = not missing and at == len(text) > 0
+    return Reading(name, roles, at, whole, (*(fault for _, fault in faults), *alike), places)
 
 
 def _pairs(plot: Plot, roles: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
@@ -780,15 +789,16 @@ def _pairs(plot: Plot, roles: Mapping[str, Facts]) -> Iterator[tuple[str, str]]:
 
 def _bound(
     plot: Plot, roles: Mapping[str, Mapping[str, str]], found: re.Match[str], slots: Sequence[tuple[str, str]]
-) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """The roles with what this beat says of them, and what of it contradicts what was said before."""
-    new, faults = {role: dict(facts) for role, facts in roles.items()}, []
+) -> tuple[dict[str, dict[str, str]], list[tuple[str, str]]]:
+    """The roles with what this beat says of them, and (role, what of it contradicts what was said before)."""
+    new: dict[str, dict[str, str]] = {role: dict(facts) for role, facts in roles.items()}
+    faults: list[tuple[str, str]] = []
     for (role, form), text in zip(slots, found.groups(), strict=True):
         facts = new.setdefault(role, {})
         says = FORMS[plot.roles[role]][form][text]
         wrong = [key for key, value in says.items() if facts.get(key, value) != value]
         if wrong:
             was = facts.get("name") or {"yes": "she", "no": "he"}.get(facts[wrong[0]], facts[wrong[0]])
-            faults.append(f"{found[0].strip()!r}: the {role} was {was}, and here is {text}")
+            faults.append((role, f"{found[0].strip()!r}: the {role} was {was}, and here is {text}"))
         new[role] = {**says, **facts}
     return new, faults

@@ -49,6 +49,8 @@ def test_no_story_with_a_swapped_fact_keeps_who_did_what() -> None:
             assert text != story.text and not reading.keeps and reading.faults, done
             assert reading.holds() == {}
             kinds.add(done.split(" ")[1])
+            of_place = "word of place" in done
+            assert reading.keeps_who == of_place and reading.places == of_place * len(reading.faults)
     assert kinds == {"name", "kind", "she", "look", "noun", "word", "and"}  # and: two persons exchanged
 
 

@@ -32,7 +32,7 @@ def test_the_story_record_is_made_of_the_stories_that_the_package_tells():
 def test_what_the_record_says_of_the_stories_in_it_is_what_reading_them_says():
     for run in record("story")["runs"]:
         for look in run["looks"]:
-            assert 0 <= look["kept"] <= look["whole"] <= look["stories"]
+            assert 0 <= look["kept"] <= look.get("kept_who", look["whole"]) <= look["whole"] <= look["stories"]
             assert sum(map(keeps, look["samples"])) <= look["kept"]
             assert len(look["samples"]) == 8
 
