@@ -73,8 +73,8 @@ class Product(nn.Module):
     def part(self, x: Float[Tensor, "*axes d_in"], place: int = 0) -> Float[Tensor, "*axes out"]:
         """The same for a layer that is all there is."""
         if not torch.compiler.is_compiling():
-            if x.dtype == torch.float32 and len(x) == 1 == x.shape[-2]:
-                return self.compute(x.view(1, -1)).view(*x.shape[:-1], -1)
+            if self.numbers is not None and x.dtype == torch.float32:
+                return self.compute(x)
             out = self.compute(x.reshape(-1, x.shape[-1]).float())
             return out.view(*x.shape[:-1], self.out).to(x.dtype)
         flat = x.reshape(-1, x.shape[-1]).float()
@@ -215,10 +215,12 @@ def _numpy_fp32(weight: Tensor) -> Made:
     shared = _in_large_pages(weight)
     stored = torch.from_numpy(shared)
 
+    most = FEW * weight.shape[1]
+
     def compute(x: Tensor) -> Tensor:
-        if len(x) > FEW or x.requires_grad:
+        if x.requires_grad or x.numel() > most:
             return F.linear(x, stored)
-        return torch.from_numpy(np.vecdot(shared, x.numpy()[:, None]))
+        return torch.from_numpy(np.vecdot(shared, x.numpy()[..., None, :]))
 
     return Made(compute, (), stored.nbytes, stored)
 

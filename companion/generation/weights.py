@@ -151,7 +151,7 @@ def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool 
     form, there = OWN.get(weight.dtype), memory()
     if compile or form is None or weight.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return None
-    if steps < PAYS_FROM_STEPS or tokens > FEW:
+    if model.decoder is None or steps < PAYS_FROM_STEPS or tokens > FEW:
         return None
     size = form_bytes(model)
     if size < PAYS_FROM_WEIGHTS * weight.element_size() or (there is not None and size > there / 4):
