@@ -97,7 +97,8 @@ def _same_bits(numbers: Tensor, weight: Tensor) -> bool:
     """Whether fp32 numbers on the CPU are what a weight is in fp32."""
     if weight.device.type != "cpu" or weight.shape != numbers.shape:
         return False
-    return np.array_equal(*(x.detach().float().contiguous().view(torch.int32).numpy() for x in (numbers, weight)))
+    one, other = (x.detach().float().contiguous().view(torch.int32).numpy() for x in (numbers, weight))
+    return np.array_equal(one, other)
 
 
 def _whole(weights: Sequence[Tensor]) -> Float[Tensor, "out d_in"]:
@@ -111,7 +112,7 @@ def _mark(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, torc
     marks = []
     for weight in weights:
         bytes = weight.detach().cpu().contiguous().view(torch.uint8).numpy()
-        marks.append((weight.dtype, weight.shape, weight.device, zlib.crc32(bytes)))
+        marks.append((weight.dtype, weight.shape, weight.device, zlib.crc32(memoryview(bytes))))
     return marks
 
 
