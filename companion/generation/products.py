@@ -111,8 +111,8 @@ def _mark(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, torc
     once in 2^32; the parameters of a model change together, and each has its own."""
     marks = []
     for weight in weights:
-        bytes = weight.detach().cpu().contiguous().view(torch.uint8).numpy()
-        marks.append((weight.dtype, weight.shape, weight.device, zlib.crc32(memoryview(bytes))))
+        read = weight.detach().cpu().contiguous().view(torch.uint8).numpy()
+        marks.append((weight.dtype, weight.shape, weight.device, zlib.crc32(read.data)))
     return marks
 
 
