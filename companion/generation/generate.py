@@ -23,7 +23,7 @@ from companion.generation.passes import BUCKET, compiled_decode, decode, evaluat
 from companion.generation.request import Request, Stream, Text, check_model, check_prompts, check_rows, checked
 from companion.generation.sampling import Sampling
 from companion.generation.speculative import speculate
-from companion.generation.weights import Weights, writer_of
+from companion.generation.weights import Weights, fast_form, writer_of
 from companion.ground.fields import require_whole
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
@@ -185,6 +185,10 @@ def generate_long(
 def _generate_long(request: Request, texts: Sequence[Text]) -> Iterator[list[int | None]]:
     """`texts`, one for each prompt, grow, and keep what falls out of the context."""
     context, rules, most = request.model.config.context, request.rules, request.steps
+    if request.weights == "fast":  # decided once for the whole text, however it is cut
+        tokens = len(texts) * (1 if request.draft is None else 1 + request.draft.ahead)
+        form = fast_form(request.model, most - 1, tokens, compile=request.compile)
+        request = replace(request, weights=form)
     going = {row: list(prompt) for row, prompt in enumerate(request.prompts)}
     written = 0
     while written < most and going:

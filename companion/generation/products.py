@@ -73,8 +73,8 @@ class Product(nn.Module):
     def part(self, x: Float[Tensor, "*axes d_in"], place: int = 0) -> Float[Tensor, "*axes out"]:
         """The same for a layer that is all there is."""
         if not torch.compiler.is_compiling():
-            if x.dtype == torch.float32 and len(x) == 1 == x.shape[-2]:
-                return self.compute(x.view(1, -1)).view(*x.shape[:-1], -1)
+            if self.numbers is not None and x.dtype == torch.float32:
+                return self.compute(x)
             out = self.compute(x.reshape(-1, x.shape[-1]).float())
             return out.view(*x.shape[:-1], self.out).to(x.dtype)
         flat = x.reshape(-1, x.shape[-1]).float()
@@ -97,7 +97,8 @@ def _same_bits(numbers: Tensor, weight: Tensor) -> bool:
     """Whether fp32 numbers on the CPU are what a weight is in fp32."""
     if weight.device.type != "cpu" or weight.shape != numbers.shape:
         return False
-    return np.array_equal(*(x.detach().float().contiguous().view(torch.int32).numpy() for x in (numbers, weight)))
+    one, other = (x.detach().float().contiguous().view(torch.int32).numpy() for x in (numbers, weight))
+    return np.array_equal(one, other)
 
 
 def _whole(weights: Sequence[Tensor]) -> Float[Tensor, "out d_in"]:
@@ -110,8 +111,8 @@ def _mark(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, torc
     once in 2^32; the parameters of a model change together, and each has its own."""
     marks = []
     for weight in weights:
-        bytes = weight.detach().cpu().contiguous().view(torch.uint8).numpy()
-        marks.append((weight.dtype, weight.shape, weight.device, zlib.crc32(bytes)))
+        read = weight.detach().cpu().contiguous().view(torch.uint8).numpy()
+        marks.append((weight.dtype, weight.shape, weight.device, zlib.crc32(read.data)))
     return marks
 
 
@@ -215,10 +216,12 @@ def _numpy_fp32(weight: Tensor) -> Made:
     shared = _in_large_pages(weight)
     stored = torch.from_numpy(shared)
 
+    most = FEW * weight.shape[1]
+
     def compute(x: Tensor) -> Tensor:
-        if len(x) > FEW or x.requires_grad:
+        if x.requires_grad or x.numel() > most:
             return F.linear(x, stored)
-        return torch.from_numpy(np.vecdot(shared, x.numpy()[:, None]))
+        return torch.from_numpy(np.vecdot(shared, x.numpy()[..., None, :]))
 
     return Made(compute, (), stored.nbytes, stored)
 

@@ -40,7 +40,7 @@ from companion.transformer import Transformer
 Weights = Literal["fast", "fp32", "fp16", "bf16", "int8", "int4", "auto"]
 """The forms, see above."""
 FORMS = tuple(form for form in get_args(Weights) if form not in ("auto", "fast"))
-AUTO = ("fp32", "fp16", "bf16", "int8")
+AUTO: tuple[Weights, ...] = ("fp32", "fp16", "bf16", "int8")
 """What `"auto"` chooses from: forms that change the bits per byte of a text by less than 0.2 %."""
 OWN = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """The form of each dtype that computes the same, up to rounding."""
@@ -151,7 +151,7 @@ def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool 
     form, there = OWN.get(weight.dtype), memory()
     if compile or form is None or weight.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return None
-    if steps < PAYS_FROM_STEPS or tokens > FEW:
+    if model.decoder is None or steps < PAYS_FROM_STEPS or tokens > FEW:
         return None
     size = form_bytes(model)
     if size < PAYS_FROM_WEIGHTS * weight.element_size() or (there is not None and size > there / 4):
@@ -211,13 +211,13 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
         if isinstance(part, Block) and isinstance(part.cross, Attention):
             there -= {part.cross.key, part.cross.value}  # of the source alone, which is read once
     for part in parts:
-        names = ("query", "key", "value") if isinstance(part, Attention) else ()
-        names = ("gate", "inner") if isinstance(part, FeedForward) else names
+        names = ["query", "key", "value"] if isinstance(part, Attention) else []
+        names = ["gate", "inner"] if isinstance(part, FeedForward) else names
         group = [getattr(part, name) for name in names]
         if group and all(layer in there and not layer._forward_hooks for layer in group):
             there.difference_update(group)
             yield group
-    yield from ([part] for part in parts if part in there)  # type: ignore[misc]
+    yield from ([part] for part in parts if part in there)
     if model.unembedding is None and _is_plain(model.embedding, nn.Embedding):
         yield [model.embedding]
 
@@ -264,12 +264,13 @@ def _with(module: nn.Module, forms: Mapping[nn.Module, nn.Module], *, quick: boo
 def _fastest(model: Transformer) -> Weights:
     """The form whose steps take the least time: the best of five, after one to warm up."""
     if model not in _chosen:
-        device, seconds = model.embedding.weight.device.type, {}
+        device = model.embedding.weight.device.type
+        seconds: dict[Weights, float] = {}
         for form in AUTO:
             if possible(form, device):
-                made = prepared(model, form)  # type: ignore[arg-type]
+                made = prepared(model, form)
                 seconds[form] = min(_step_seconds(made) for _ in range(6))
-        _chosen[model] = min(seconds, key=seconds.__getitem__)  # type: ignore[assignment]
+        _chosen[model] = min(seconds, key=seconds.__getitem__)
         for form in seconds:
             if form != _chosen[model]:
                 del _kept[model][form, True]

@@ -241,6 +241,24 @@ def test_weights_in_another_form_write_and_are_measured(home: Path, capsys) -> N
     assert told is not None and abs(float(told[2])) < 0.2 and 0 < float(told[3]) < 0.1
 
 
+def test_the_fast_form_is_taken_where_it_pays_and_said(home: Path, capsys, monkeypatch) -> None:
+    from companion.generation import weights
+
+    flags = ["generate", "--checkpoint", "llama", "--prompt", PROMPTS[0], "--tokens", "17", "--temperature", "0"]
+    told = {}
+    for least in (weights.PAYS_FROM_WEIGHTS, 0):
+        monkeypatch.setattr(weights, "PAYS_FROM_WEIGHTS", least)
+        monkeypatch.setattr(weights, "quicker", lambda form: True)
+        for more in ([], ["--weights", "none"], ["--tokens", "16"]):
+            capsys.readouterr()
+            assert main([*flags, *more]) == 0
+            told[least, len(more), *more[1:]] = capsys.readouterr()
+    for (least, more, *_), (out, err) in told.items():
+        assert ("weights: a copy in fp32, laid out for decoding" in err) == (least == more == 0)
+        assert out
+    assert told[0, 0].out == told[0, 2, "none"].out
+
+
 def test_a_form_that_this_processor_cannot_do_is_refused(home: Path, capsys, monkeypatch) -> None:
     from companion.generation import weights
 
@@ -277,7 +295,10 @@ def test_a_model_of_a_hub_is_fetched_only_when_asked(home: Path, capsys, monkeyp
         (["--prompt", "a", "--beams", "2", "--top-k", "3"], "--top-k: expected no --beams beside it"),
         (["--prompt", "a", "--beams", "2", "--compile"], "--compile: expected no --beams beside it"),
         (["--prompt", "a", "--beams", "2", "--weights", "int8"], "--weights: expected no --beams beside it"),
-        (["--prompt", "a", "--weights", "int3"], "--weights int3: expected one of fp32, fp16, bf16, int8, int4, auto"),
+        (
+            ["--prompt", "a", "--weights", "int3"],
+            "--weights int3: expected one of fast, none, fp32, fp16, bf16, int8, int4, auto",
+        ),
         (
             ["--checkpoint", "gpt2", "--prompt", "a", "--beams", "2", "--length-penalty", "1e9"],
             "length_penalty=1000000000.0",
