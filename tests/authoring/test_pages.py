@@ -196,10 +196,6 @@ def test_glossary_has_a_line_for_each_term_and_no_term_twice():
 
 
 LATER = {
-    "00",
-    "01",
-    "03",
-    "04",
     "05",
     "06",
     "07",

@@ -55,7 +55,8 @@ def walk(
         raise ValueError("models: expected at least one, got none")
     ids = [words.index(word) for word in start]
     last = follow(list(checked.values())[-1], ids, eps)
-    p = {name: follow(arrays, ids, eps)[2] for name, arrays in checked.items()}
+    ends = dict.fromkeys((next(iter(checked)), [*checked][-1])) if film else checked
+    p = {name: follow(checked[name], ids, eps)[2] for name in ends}
     packed = [{"name": name, **arrays} for name, arrays in checked.items()]
     fig = _still(*last, words, list(start))
     moving.show(
@@ -66,13 +67,14 @@ def walk(
         "those it looks at, thicker for more weight; and bars for the chance of every next word. All of it follows the "
         "words that are chosen.",
         caption=caption,
+        colors=4,
         numbers={"next word": words} | {f"chance, {name}": np.round(row, 4).tolist() for name, row in p.items()},
     )
 
 
 def _still(state: np.ndarray, weights: np.ndarray, p: np.ndarray, words: list[str], start: list[str]) -> Figure:
     """The end of the walk: the state, lines from each word to those it looks at, and the next word."""
-    fig, (left, *heads, right) = figures.subplots(1, 4, width=8.4, height=2.6, width_ratios=[2, 1, 1, 2])
+    fig, (left, *heads, right) = figures.subplots(1, 4, width=7.6, height=2.3, width_ratios=[2, 1, 1, 2])
     for ax, title in ((left, "the state, at the end"), (heads[0], "head 0"), (heads[1], "head 1")):
         ax.set(title=title, xlim=(-0.2, 1.5), ylim=(len(start) - 0.5, -0.6))
         ax.axis("off")
