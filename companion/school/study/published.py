@@ -70,11 +70,12 @@ class Published:
         def note(layer: nn.Module, given: tuple[Tensor], named: dict[str, Tensor]) -> None:
             assert isinstance(layer, Attention)
             q, k, _ = layer.project(given[0], named["positions"])
-            how = {"score_width": layer.score_width, "score_cap": layer.score_cap}
-            seen.append(attention_weights(q, k, causal=True, window=layer.window, **how)[0])
+            width, cap = layer.score_width, layer.score_cap
+            weights = attention_weights(q, k, causal=True, window=layer.window, score_width=width, score_cap=cap)
+            seen.append(weights[0])
 
-        layers = [block.attention for block in self.model.decoder.blocks]  # type: ignore[union-attr]
-        hooks = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]  # type: ignore[union-attr, operator]
+        layers = [block.attention for block in self.model.decoder.blocks]
+        hooks = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]  # type: ignore[union-attr]
         try:
             out = self.model(torch.tensor([ids]), cache=KVCache.create(self.model.config, 1, len(ids)))
         finally:

@@ -1,0 +1,19 @@
+"""What lesson 13 compares: the edits from GPT-2 to Mixtral, and newer ones, each trained at a small size."""
+
+from __future__ import annotations
+
+from authoring.comparisons.cells import names_of, row
+
+BUDGETS = (150, 450)
+
+
+def edits() -> dict[tuple[str, int], list[float]]:
+    """Bits for each held-out byte of every stop of the walk, and of five newer edits of the seventh, from three
+    starts, by setting and updates."""
+    lesson, found = names_of("13", "setup", "sets-up-walk", "sets-up-learned"), {}
+    for setting, config in (lesson["little_walk"] | lesson["newer"]).items():
+        scores = [lesson["learned"](config, start, BUDGETS) for start in range(3)]
+        for budget, values in zip(BUDGETS, zip(*scores, strict=True), strict=True):
+            found[setting, budget] = list(values)
+            print(row(setting, f"{budget} updates", "bits a held-out byte", list(values)), flush=True)
+    return found
