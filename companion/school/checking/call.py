@@ -24,7 +24,16 @@ from .exercise import Answer, Case
 from .watch import Watch, forbidden_fault
 
 KEPT = 8  # earlier results that are looked at again
-_LISTS = (GeneratorType, range, map, filter, zip, type({}.keys()), type({}.values()), type({}.items()))
+_LISTS: tuple[type, ...] = (
+    GeneratorType,
+    range,
+    map,
+    filter,
+    zip,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+)
 """What is a list, in another form."""
 _LONGEST = 100_000  # of a generator that may have no end
 
