@@ -59,6 +59,12 @@ def parser() -> Parser:
     parser.add_argument(
         "--assignment", type=str, default=None, metavar="NAME", help="its name in the marks. Default: --pset's"
     )
+    _add_how(parser)
+    return parser
+
+
+def _add_how(parser: Parser) -> None:
+    """The flags that say how to grade, and not what."""
     parser.add_argument("--jobs", type=PositiveInt, default=2, help="submissions at once")
     parser.add_argument("--out", type=str, default="marks", metavar="FOLDER", help="gets marks.csv and feedback/")
     parser.add_argument(
@@ -86,7 +92,6 @@ def parser() -> Parser:
         help="what a robust answer adds, as a share of its exercise's points; max_score grows with it",
     )
     parser.add_argument("--memory", type=PositiveNumber, default=2.0, metavar="GIB", help="that an answer may take")
-    return parser
 
 
 def run(flags: Namespace) -> int:
@@ -162,8 +167,7 @@ def run(flags: Namespace) -> int:
     if tried:
         mean, most = sum(tried) / len(tried), graded[0].most
         print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most:g} points on average")
-    waiting = sum(not student.is_marked for student in graded)
-    if waiting:
+    if waiting := sum(not student.is_marked for student in graded):
         print(f"{waiting} of them wait for the marks of written answers: companion course collect {folder} --help")
     print(f"{out / 'marks.csv'}: the marks; {out / 'class.csv'}: which mistakes were made, and how often")
     print(f"{out / 'feedback'}: a page for each student")

@@ -24,7 +24,16 @@ from .exercise import Answer, Case
 from .watch import Watch, forbidden_fault
 
 KEPT = 8  # earlier results that are looked at again
-_LISTS = (GeneratorType, range, map, filter, zip, type({}.keys()), type({}.values()), type({}.items()))
+_LISTS: tuple[type, ...] = (
+    GeneratorType,
+    range,
+    map,
+    filter,
+    zip,
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+)
 """What is a list, in another form."""
 _LONGEST = 100_000  # of a generator that may have no end
 
@@ -90,29 +99,9 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         # The processor's generator alone: `torch.manual_seed` writes a traceback for each device that is not there.
         torch.default_generator.manual_seed(0)
         watch.measures = case.room is not None
-        try:
-            with warnings.catch_warnings(), watch:
-                warnings.simplefilter("ignore")  # PyTorch's, of axes of size one, say nothing of the answer
-                value = listed(answer(*arguments))
-        except KeyboardInterrupt:
-            if not case.is_robust:
-                raise
-            return Outcome(result=Result.TIMEOUT)  # stopped by hand where it costs no point: the check goes on
-        except NotImplementedError as error:
-            if not str(error):  # PyTorch says what it has not
-                return Outcome(result=Result.MISSING)
-            return Outcome(error=("NotImplementedError", str(error)))
-        except Exception as error:
-            if watch.seen:
-                return _refused(watch)
-            kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__  # as `except` sees it
-            return Outcome(error=(kind, str(error)))
-        if watch.seen:
-            return _refused(watch)
-        if value is ... or (value is None and _is_empty(answer)):
-            return Outcome(result=Result.MISSING)
-        if strange := _without_plain_numbers(value):
-            return Outcome(error=("TypeError", strange))
+        value, ended = _called(answer, arguments, case, watch)
+        if ended is not None:
+            return ended
         value = with_python_numbers(value)
         pairs = enumerate(zip(arguments, case.arguments, strict=True))
         changed = tuple(i for i, (now, was) in pairs if not identical(now, was))
@@ -125,6 +114,32 @@ def in_this_process(answer: Answer, forbidden: Collection[str] = (), watch: Watc
         return Outcome(given, gradients=gradients, changed=changed, spoiled=spoiled, shared=shared, peak=peak)
 
     return call
+
+
+def _called(answer: Answer, arguments: Sequence[Any], case: Case, watch: Watch) -> tuple[Any, Outcome | None]:
+    """What an answer returns; or the outcome, where that is none to look at."""
+    try:
+        with warnings.catch_warnings(), watch:
+            warnings.simplefilter("ignore")  # PyTorch's, of axes of size one, say nothing of the answer
+            value = listed(answer(*arguments))
+    except KeyboardInterrupt:
+        if not case.is_robust:
+            raise
+        return None, Outcome(result=Result.TIMEOUT)  # stopped by hand where it costs no point: the check goes on
+    except Exception as error:
+        if type(error) is NotImplementedError and not str(error):  # PyTorch says what it has not
+            return None, Outcome(result=Result.MISSING)
+        if watch.seen:
+            return None, _refused(watch)
+        kind = "ValueError" if isinstance(error, ValueError) else type(error).__name__  # as `except` sees it
+        return None, Outcome(error=(kind, str(error)))
+    if watch.seen:
+        return None, _refused(watch)
+    if value is ... or (value is None and _is_empty(answer)):
+        return None, Outcome(result=Result.MISSING)
+    if strange := _without_plain_numbers(value):
+        return None, Outcome(error=("TypeError", strange))
+    return value, None
 
 
 def _refused(watch: Watch) -> Outcome:

@@ -321,17 +321,7 @@ def exercise(
     Raises `ValueError` for an id that is not lesson and number, a task that is not a short line, not three hints,
     groups that do not share the points out, a function without statement or without the markers around its solution.
     """
-    if not re.fullmatch(r"\d{1,2}\.[1-9]\d?", id):
-        raise ValueError(f"id={id!r}: expected lesson and number, as in '2.3'")
-    if not 0 < len(task.strip()) <= LONGEST_TASK or set("\n|") & set(task) or task.endswith("."):
-        what = f"expected a line of at most {LONGEST_TASK} characters, without | and without a full stop"
-        raise ValueError(f"exercise {id}: task={task!r}: {what}")
-    if len(hints) != HINTS or not all(hint.strip() for hint in hints):
-        raise ValueError(f"exercise {id}: expected {HINTS} hints, got {len(hints)}")
-    if difficulty not in DIFFICULTIES:
-        raise ValueError(f"exercise {id}: difficulty={difficulty}: expected one of {sorted(DIFFICULTIES)}")
-    if points < 1 or minutes < 1:
-        raise ValueError(f"exercise {id}: expected at least one point and one minute, got {points} and {minutes}")
+    _check_facts(id, task, hints, difficulty, points, minutes)
     if groups:
         _check_groups(id, groups, points)
 
@@ -364,6 +354,20 @@ def exercise(
         )
 
     return make
+
+
+def _check_facts(id: str, task: str, hints: Sequence[str], difficulty: int, points: int, minutes: int) -> None:
+    if not re.fullmatch(r"\d{1,2}\.[1-9]\d?", id):
+        raise ValueError(f"id={id!r}: expected lesson and number, as in '2.3'")
+    if not 0 < len(task.strip()) <= LONGEST_TASK or set("\n|") & set(task) or task.endswith("."):
+        what = f"expected a line of at most {LONGEST_TASK} characters, without | and without a full stop"
+        raise ValueError(f"exercise {id}: task={task!r}: {what}")
+    if len(hints) != HINTS or not all(hint.strip() for hint in hints):
+        raise ValueError(f"exercise {id}: expected {HINTS} hints, got {len(hints)}")
+    if difficulty not in DIFFICULTIES:
+        raise ValueError(f"exercise {id}: difficulty={difficulty}: expected one of {sorted(DIFFICULTIES)}")
+    if points < 1 or minutes < 1:
+        raise ValueError(f"exercise {id}: expected at least one point and one minute, got {points} and {minutes}")
 
 
 def _check_groups(id: str, groups: Sequence[Group], points: int) -> None:

@@ -85,6 +85,20 @@ def test_answers_that_refuse_too_little_are_found(id, answer):
     assert verdict.result is not Result.RIGHT and verdict.shows == REFUSED
 
 
+def test_a_refusal_holds_beside_nothing_to_do_and_an_axis_more_is_another_shape():
+    write, norm = exercises()["0.5"], exercises()["0.3"]
+    verdict = examine(key_of(write), in_this_process(lambda text, n, *rest: write(text, n, *rest) if n else [])).strict
+    assert verdict.shows == "an unknown word is refused" and "n = 0" in verdict.input
+
+    def column(y, gain, eps):
+        if len(gain) != y.shape[-1]:
+            raise ValueError("gain")
+        return y / (y.square().mean(-1, keepdim=True) + eps).sqrt() * gain
+
+    found = examine(key_of(norm), in_this_process(column))
+    assert found.is_right and found.robust.shows == REFUSED and "(7, 1)" in found.robust.input
+
+
 @pytest.mark.parametrize("kind", ["int64", "int32"])
 def test_the_whole_numbers_of_numpy_are_numbers(kind):
     numpy = pytest.importorskip("numpy")

@@ -109,6 +109,7 @@ def _fault(graded: Graded, students: dict[str, Student]) -> str | None:
         if mark.points != due:
             return f"{id} should earn {due:g}, earns {mark.points:g}"
         verdict = mark.public or mark.hidden
+        verdict = mark.unstood or verdict
         named = verdict.mistake if verdict else None
         if id in student.ends and student.mistake is not None and named != student.mistake:
             return f"{id} should be told {student.mistake!r}, is told {named!r}"
@@ -237,7 +238,7 @@ def hostile_class() -> dict[str, Student]:
         elif forbidden_uses(text, book[id].forbidden):
             students[name] = Student(cells, {id: ("refused",)})
         else:
-            students[name] = Student(cells, {id: ("wrong",)}, mistake=message)
+            students[name] = Student(cells, {id: ("wrong", "right")}, mistake=message)  # told under either mark
     return students
 
 

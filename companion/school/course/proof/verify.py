@@ -79,8 +79,8 @@ def _example_faults(exercise: Exercise) -> Iterator[str]:
 
 def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
     """Examine everything that is known about an exercise, on each seed; and whether it has what it must have."""
-    for fault in missing(exercise):
-        yield Trial(exercise.id, "form", fault, seeds[0], fault)
+    for lack in missing(exercise):
+        yield Trial(exercise.id, "form", lack, seeds[0], lack)
     for seed in seeds:
         key = key_of(exercise, seed)
         for kind, answers in (("reference", [exercise.reference]), ("variant", exercise.variants)):

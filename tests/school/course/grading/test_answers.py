@@ -149,3 +149,11 @@ def test_cells_are_read_whatever_they_look_like(tmp_path):
 def test_what_is_no_notebook_is_told(tmp_path, content, why):
     with pytest.raises(Unreadable, match=why):
         read_cells(notebook(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    "line", ["f?  # what is it?", "%timeit f(1)  # slow?", "%time g = 3; \\\n    g", "x = !ls  # files"]
+)
+def test_an_answer_beside_a_magic_command_with_a_comment_is_found(line):
+    answer = Submission([f"{line}\ndef f(x):\n    return x + 1\n"]).find("f")
+    assert answer.broken is None and "return x + 1" in answer.program
