@@ -9,13 +9,13 @@ from __future__ import annotations
 import numbers
 import warnings
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from types import GeneratorType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -260,7 +260,7 @@ def overwrite(value: Any) -> None:
 def listed(value: Any) -> Any:
     """A result in which generators, ranges, and what dicts and loops give are lists; else the result itself."""
     if isinstance(value, _LISTS):
-        value = [*islice(value, _LONGEST)]
+        value = [*islice(cast(Iterable[Any], value), _LONGEST)]
     if type(value) in (list, tuple) and any(isinstance(part, (*_LISTS, list, tuple)) for part in value):
         return type(value)(listed(part) for part in value)
     return value
