@@ -66,12 +66,18 @@ class Parser(ArgumentParser):
             (file or sys.stderr).write(message)
             (file or sys.stderr).flush()
 
+    def add_argument(self, *names: Any, **settings: Any) -> Any:
+        """As everywhere; the type may be a number with limits."""
+        if "type" in settings:
+            settings["type"] = flag_type(settings["type"])
+        return super().add_argument(*names, **settings)
+
     def add_fields(self, kind: Any) -> None:
         """A flag for each field of a dataclass, of its type, with the help in its metadata; `None` if not given."""
         hints = get_type_hints(kind, include_extras=True)
         for f in fields(kind):
             flag, help = f"--{f.name.replace('_', '-')}", f.metadata["help"]
-            self.add_argument(flag, type=flag_type(hints[f.name] | None), default=None, help=help)
+            self.add_argument(flag, type=hints[f.name] | None, default=None, help=help)
 
     def add_device(self) -> None:
         self.add_argument("--device", type=str, default="auto", help=DEVICE)

@@ -61,7 +61,7 @@ def refused(arguments: list[str], capsys) -> str:
         (["--out", "t.txt/run"], "--out t.txt/run: expected a folder, or a place for one"),
         (["--out", ""], "--out '': expected something, got an empty text"),
         (["--data", ""], "--data '': expected something, got an empty text"),
-        (["--data", "fifo"], "'fifo' does not exist"),
+        (["--data", "fifo"], "'fifo' is none of them"),
         (["--experts", "2", "--capacity", ".inf"], "capacity=inf: expected a finite number"),
         (["--experts", "2", "--router-noise", ".inf"], "noise=inf: expected a finite number"),
         (["--experts", "2", "--router-noise", "1" + "0" * 400], "--router-noise 1000000"),
