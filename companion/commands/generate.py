@@ -16,7 +16,7 @@ from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
 from companion.generation.sampling import Sampling
-from companion.ground.quantities import Count, CountFromZero
+from companion.ground.quantities import Count, CountFromZero, Number
 from companion.training.settings import TextSettings
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def parser() -> Parser:
     parser.add_fields(Sampling)
     parser.add_argument(
         "--repetition-penalty",
-        type=float | None,
+        type=Number | None,
         default=None,
         help="above 1: make tokens less probable that the text has already",
     )
@@ -103,7 +103,7 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--length-penalty",
-        type=float | None,
+        type=Number | None,
         default=None,
         help="beams: divide a text's log-probability by its length to this power. Default: 1",
     )

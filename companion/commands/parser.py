@@ -116,14 +116,6 @@ class Parser(ArgumentParser):
             text += f"\n{len(hidden)} more flags, with sensible defaults: {self.prog} --help-all\n"
         return text
 
-    def parse_args(self, args: Any = None, *rest: Any, **settings: Any) -> Any:
-        try:
-            return super().parse_args(args, *rest, **settings)
-        except OverflowError:  # a whole number, but too large for a flag that takes any number
-            parser = self.inner(args or ())
-            names = [action.dest for action in parser._actions if _overflows(parser.given(action))]
-            self.error(f'Parser key "{".".join([*parser.prog.split()[1:], *names[:1]])}": too large')
-
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End with exit code 2, after one sentence that names the flag, what came and what was expected."""
         parser: Parser = self
@@ -281,16 +273,6 @@ def _speaks() -> bool:
     from companion.training.distributed.launch import launched  # loads torch, and so only where a launcher is likely
 
     return not launched()
-
-
-def _overflows(value: str | None) -> bool:
-    """Whether a value is a whole number that no float can hold."""
-    with suppress(ValueError):
-        try:
-            float(int(value or ""))
-        except OverflowError:
-            return True
-    return False
 
 
 def _plain(action: argparse.Action) -> list[str]:

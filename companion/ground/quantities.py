@@ -22,7 +22,10 @@ def _limited(base: type, words: str, **limits: float) -> Any:
         part = base is int and isinstance(value, float) and not value.is_integer()
         if isinstance(value, bool) or part:
             raise ValueError(f"{value}: expected {words}")
-        number = base(value)
+        try:
+            number = base(value)
+        except OverflowError:  # a whole number of hundreds of digits, which no float can hold
+            raise ValueError(f"{value}: expected {words}") from None
         if not all(_LIMITS[limit](number, bound) for limit, bound in limits.items()):
             raise ValueError(f"{value}: expected {words}")
         return base.__new__(kind, number)
@@ -36,11 +39,12 @@ CountFromTwo: TypeAlias = Annotated[int, _limited(int, "a whole number >= 2", le
 Positive: TypeAlias = Annotated[float, _limited(float, "a number > 0", above=0, below=math.inf)]
 NonNegative: TypeAlias = Annotated[float, _limited(float, "a number >= 0", least=0, below=math.inf)]
 PartOfOne: TypeAlias = Annotated[float, _limited(float, "a share above 0 and at most 1", above=0, most=1)]
+Number: TypeAlias = Annotated[float, _limited(float, "a finite number", above=-math.inf, below=math.inf)]
 InnerShare: TypeAlias = Annotated[float, _limited(float, "a share between 0 and 1, both excluded", above=0, below=1)]
 Decay: TypeAlias = Annotated[float, _limited(float, "a number of at least 0 and below 1", least=0, below=1)]
 Probability: TypeAlias = Annotated[float, _limited(float, "a number from 0 to 1", least=0, most=1)]
 
-_ALL = (Count, CountFromZero, CountFromTwo, Positive, NonNegative, PartOfOne, InnerShare, Decay, Probability)
+_ALL = (Count, CountFromZero, CountFromTwo, Positive, NonNegative, PartOfOne, Number, InnerShare, Decay, Probability)
 LIMITED: tuple[Any, ...] = tuple(get_args(quantity)[1] for quantity in _ALL)
 """All types of numbers with limits, as `kind_of` gives them."""
 
