@@ -187,7 +187,7 @@ class Transformer(nn.Module):
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device) if opened is None else opened[0].slots
         x = self._embed(tokens, positions, segments)
-        stack = self.decoder or self.encoder
+        stack = self.decoder or self.encoder  # its blocks one after the other, and the last norm
         assert stack is not None
         x, routing = stack(x, positions=positions, real=real, counted=counted, mask=mask, cache=opened, memory=memory)
         routing = (() if memory is None else memory.routing) + routing

@@ -10,7 +10,7 @@ from jsonargparse import Namespace
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
-from companion.ground.quantities import PositiveInt
+from companion.ground.quantities import Count
 
 
 def parser() -> Parser:
@@ -49,7 +49,7 @@ def parser() -> Parser:
     parser.add_argument("--compile", action="store_true", help="compile training steps; compiled decoding as well")
     parser.add_argument(
         "--rounds",
-        type=PositiveInt | None,
+        type=Count | None,
         default=None,
         help="how often. Default: 11, or as often as five minutes a table allow, but three times; with --quick 5",
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_commands
-from companion.ground.quantities import PositiveNumber
+from companion.ground.quantities import Positive
 
 
 def parser() -> Parser:
@@ -104,7 +104,7 @@ def _race_parser() -> Parser:
         ),
         epilog="examples:\n  companion build race --minutes 1\n  companion build race --minutes 5 --name 'wider'",
     )
-    parser.add_argument("--minutes", type=PositiveNumber, default=5.0, help="of training")
+    parser.add_argument("--minutes", type=Positive, default=5.0, help="of training")
     parser.add_argument("--name", type=str, default=None, metavar="NAME", help="what this run is called in the table")
     parser.add_argument("--reference", action="store_true", help="run the course's race.py, not yours")
     _add_folder(parser)

@@ -13,7 +13,7 @@ from companion.commands import marking
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser, add_commands
 from companion.ground.atomic import write_atomic
-from companion.ground.quantities import PositiveInt
+from companion.ground.quantities import Count
 
 if TYPE_CHECKING:
     from companion.school.course.release.problem_set import ProblemSet
@@ -189,7 +189,7 @@ def _verify_parser() -> Parser:
     parser.add_argument("exercises", nargs="*", type=str, default=[], metavar="ID", help="such as 5.3. Default: all")
     parser.add_argument("--mutants", action="store_true", help="try references with one thing changed in them")
     parser.add_argument("--json", action="store_true", help="print the counts, and every fault, as JSON")
-    parser.add_argument("--jobs", type=PositiveInt, default=2, help="processes at once")
+    parser.add_argument("--jobs", type=Count, default=2, help="processes at once")
     return parser
 
 

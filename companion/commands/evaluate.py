@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
-from companion.ground.quantities import PositiveInt
+from companion.ground.quantities import Count
 from companion.ground.readable import count
 from companion.training import report
 from companion.training.settings import NumberWordsSettings
@@ -50,13 +50,13 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--numbers",
-        type=PositiveInt | None,
+        type=Count | None,
         default=None,
         help="number-words: held-out numbers to translate. Default: 2,000",
     )
     parser.add_argument(
         "--beams",
-        type=PositiveInt | None,
+        type=Count | None,
         default=None,
         help="number-words: candidates of a beam search. Default: 1, greedy",
     )

@@ -16,7 +16,7 @@ from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
 from companion.generation.sampling import Sampling
-from companion.ground.quantities import NonNegativeInt, PositiveInt
+from companion.ground.quantities import Count, CountFromZero, Number
 from companion.training.settings import TextSettings
 
 if TYPE_CHECKING:
@@ -82,28 +82,28 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--tokens",
-        type=PositiveInt | None,
+        type=Count | None,
         default=None,
         help="most tokens to write for each prompt. Default: what the checkpoint says, or 200",
     )
     parser.add_fields(Sampling)
     parser.add_argument(
         "--repetition-penalty",
-        type=float | None,
+        type=Number | None,
         default=None,
         help="above 1: make tokens less probable that the text has already",
     )
     parser.add_argument("--stop", action="append", type=str, default=[], help="a text that ends it; may be repeated")
-    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="the same seed writes the same text")
+    parser.add_argument("--seed", type=CountFromZero, default=0, help="the same seed writes the same text")
     parser.add_argument(
         "--beams",
-        type=PositiveInt | None,
+        type=Count | None,
         default=None,
         help="search for the most probable text with this many candidates",
     )
     parser.add_argument(
         "--length-penalty",
-        type=float | None,
+        type=Number | None,
         default=None,
         help="beams: divide a text's log-probability by its length to this power. Default: 1",
     )

@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 
 from companion.commands.limits import must_be_writable, try_to_write
 from companion.commands.parser import Parser
-from companion.ground.quantities import NonNegativeNumber, PositiveInt, PositiveNumber
+from companion.ground.quantities import Count, NonNegative, Positive
 
 
 def parser() -> Parser:
@@ -33,7 +33,8 @@ def parser() -> Parser:
             "  companion grade submissions/ --pset week2 --seed-file secret.seed --out marks/\n"
             "  companion grade submissions/ --exercises 2.3 2.4 --seed-file secret.seed \\\n"
             "      --jobs 4 --time 5\n"
-            "  companion grade submissions/ --pset week2 --seed-file secret.seed --robust 0.25"
+            "  companion grade submissions/ --pset week2 --seed-file secret.seed \\\n"
+            "      --robust 0.25"
         ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
@@ -51,7 +52,7 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--race",
-        type=PositiveNumber,
+        type=Positive,
         default=None,
         metavar="MINUTES",
         help="of a project: let every race.py train for so long, one after the other, and make the table board.csv",
@@ -65,11 +66,11 @@ def parser() -> Parser:
 
 def _add_how(parser: Parser) -> None:
     """The flags that say how to grade, and not what."""
-    parser.add_argument("--jobs", type=PositiveInt, default=2, help="submissions at once")
+    parser.add_argument("--jobs", type=Count, default=2, help="submissions at once")
     parser.add_argument("--out", type=str, default="marks", metavar="FOLDER", help="gets marks.csv and feedback/")
     parser.add_argument(
         "--time",
-        type=PositiveNumber,
+        type=Positive,
         default=10.0,
         metavar="SECONDS",
         help="for all public cases of an exercise, and all hidden",
@@ -86,12 +87,12 @@ def _add_how(parser: Parser) -> None:
     )
     parser.add_argument(
         "--robust",
-        type=NonNegativeNumber,
+        type=NonNegative,
         default=0.0,
         metavar="SHARE",
         help="what a robust answer adds, as a share of its exercise's points; max_score grows with it",
     )
-    parser.add_argument("--memory", type=PositiveNumber, default=2.0, metavar="GIB", help="that an answer may take")
+    parser.add_argument("--memory", type=Positive, default=2.0, metavar="GIB", help="that an answer may take")
 
 
 def run(flags: Namespace) -> int:

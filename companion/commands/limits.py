@@ -108,8 +108,6 @@ def must_be_writable(place: str | Path, flag: str, given: str | None = None) -> 
     file can have such a name.
     """
     name = f"{flag} {plain(str(place if given is None else given))}"
-    if "\0" in str(place):
-        raise ValueError(f"{name}: expected a name without a NUL")
     path = Path(place).expanduser().absolute()
     try:
         above = next(folder for folder in (path, *path.parents) if folder.exists())

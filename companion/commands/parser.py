@@ -66,12 +66,18 @@ class Parser(ArgumentParser):
             (file or sys.stderr).write(message)
             (file or sys.stderr).flush()
 
+    def add_argument(self, *names: Any, **settings: Any) -> Any:
+        """As everywhere; the type may be a number with limits."""
+        if "type" in settings:
+            settings["type"] = flag_type(settings["type"])
+        return super().add_argument(*names, **settings)
+
     def add_fields(self, kind: Any) -> None:
         """A flag for each field of a dataclass, of its type, with the help in its metadata; `None` if not given."""
         hints = get_type_hints(kind, include_extras=True)
         for f in fields(kind):
             flag, help = f"--{f.name.replace('_', '-')}", f.metadata["help"]
-            self.add_argument(flag, type=flag_type(hints[f.name] | None), default=None, help=help)
+            self.add_argument(flag, type=hints[f.name] | None, default=None, help=help)
 
     def add_device(self) -> None:
         self.add_argument("--device", type=str, default="auto", help=DEVICE)
@@ -109,14 +115,6 @@ class Parser(ArgumentParser):
         if hidden:
             text += f"\n{len(hidden)} more flags, with sensible defaults: {self.prog} --help-all\n"
         return text
-
-    def parse_args(self, args: Any = None, *rest: Any, **settings: Any) -> Any:
-        try:
-            return super().parse_args(args, *rest, **settings)
-        except OverflowError:  # a whole number, but too large for a flag that takes any number
-            parser = self.inner(args or ())
-            names = [action.dest for action in parser._actions if _overflows(parser.given(action))]
-            self.error(f'Parser key "{".".join([*parser.prog.split()[1:], *names[:1]])}": too large')
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """End with exit code 2, after one sentence that names the flag, what came and what was expected."""
@@ -275,16 +273,6 @@ def _speaks() -> bool:
     from companion.training.distributed.launch import launched  # loads torch, and so only where a launcher is likely
 
     return not launched()
-
-
-def _overflows(value: str | None) -> bool:
-    """Whether a value is a whole number that no float can hold."""
-    with suppress(ValueError):
-        try:
-            float(int(value or ""))
-        except OverflowError:
-            return True
-    return False
 
 
 def _plain(action: argparse.Action) -> list[str]:

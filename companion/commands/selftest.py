@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
-from companion.ground.quantities import PositiveInt
+from companion.ground.quantities import Count
 
 
 def parser() -> Parser:
@@ -36,8 +36,8 @@ def parser() -> Parser:
             "  companion selftest --json > found.json"
         ),
     )
-    parser.add_argument("--kills", type=PositiveInt, default=25, help="how often to kill")
-    parser.add_argument("--processes", type=PositiveInt, default=1, help="processes that train together")
+    parser.add_argument("--kills", type=Count, default=25, help="how often to kill")
+    parser.add_argument("--processes", type=Count, default=1, help="processes that train together")
     parser.add_argument(
         "--shard",
         action="store_true",

@@ -12,7 +12,7 @@ from companion.commands.parser import Parser
 from companion.commands.runs import read_config
 from companion.families.registry import preset, systems
 from companion.ground.fields import shown
-from companion.ground.quantities import PositiveInt, PositiveNumber, Share
+from companion.ground.quantities import Count, PartOfOne, Positive
 
 MOST = 10**9
 """Of devices, tokens in a row and rows: what is more cannot be meant."""
@@ -58,27 +58,29 @@ def parser() -> Parser:
     parser.add_argument(
         "--config", type=str, default=None, metavar="FILE", help="a JSON file with a ModelConfig, as well"
     )
-    parser.add_argument("--devices", type=PositiveInt, default=8, help="how many train")
+    parser.add_argument("--devices", type=Count, default=8, help="how many train")
     parser.add_argument(
         "--chip",
         type=str,
         default=None,
         help="which they are, such as h100 or a100-80gb. Default: all sizes of memory, and the time on h100",
     )
-    parser.add_argument("--share", type=Share, default=0.4, help="of the chip's peak that training is taken to reach")
     parser.add_argument(
-        "--tokens", type=PositiveNumber | None, default=None, help="to train on. Default: 20 for each active parameter"
+        "--share", type=PartOfOne, default=0.4, help="of the chip's peak that training is taken to reach"
+    )
+    parser.add_argument(
+        "--tokens", type=Positive | None, default=None, help="to train on. Default: 20 for each active parameter"
     )
     parser.add_argument(
         "--context",
-        type=PositiveInt | None,
+        type=Count | None,
         default=None,
         help="tokens in a row to train on, and room in the cache. Default: the model's context; to train at most 4096",
     )
     parser.add_argument(
-        "--batch", type=PositiveInt, default=1, help="rows in a device's micro-batch, and rows served at once"
+        "--batch", type=Count, default=1, help="rows in a device's micro-batch, and rows served at once"
     )
-    parser.add_argument("--usable", type=Share, default=0.9, help="share of a memory that may be filled")
+    parser.add_argument("--usable", type=PartOfOne, default=0.9, help="share of a memory that may be filled")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser
 

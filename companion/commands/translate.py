@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
-from companion.ground.quantities import PositiveInt
+from companion.ground.quantities import Count
 from companion.training.settings import NumberWordsSettings
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def parser() -> Parser:
     add_run(parser, "a run of number-words. Default: the newest in runs/", best=True)
     parser.add_argument(
         "--beams",
-        type=PositiveInt,
+        type=Count,
         default=1,
         help="candidates of a beam search; 1 takes the most probable token at each step",
     )

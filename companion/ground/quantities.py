@@ -8,63 +8,45 @@ import types
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from companion.ground.fields import cut, is_number, require
 
-if TYPE_CHECKING:
-    PositiveInt: TypeAlias = int
-    NonNegativeInt: TypeAlias = int
-    Several: TypeAlias = int
-    PositiveNumber: TypeAlias = float
-    NonNegativeNumber: TypeAlias = float
-    Share: TypeAlias = float
-    OpenUnitInterval: TypeAlias = float
-    BelowOne: TypeAlias = float
-    ClosedUnitInterval: TypeAlias = float
-else:
+_LIMITS = {"above": operator.gt, "least": operator.ge, "below": operator.lt, "most": operator.le}
 
-    def _number(name: str, base: type, words: str, **limits: float) -> type:
-        """A type of numbers between limits, called as in `LIMITS`; another value is a `ValueError` to it."""
 
-        def make(kind: type, value: object) -> object:
-            part = base is int and isinstance(value, float) and not value.is_integer()
-            if isinstance(value, bool) or part:
-                raise ValueError(f"{value}: expected {words}")
+def _limited(base: type, words: str, **limits: float) -> Any:
+    """A type of numbers between limits, called so in messages; another value is a `ValueError` to it."""
+
+    def make(kind: Any, value: Any) -> object:
+        part = base is int and isinstance(value, float) and not value.is_integer()
+        if isinstance(value, bool) or part:
+            raise ValueError(f"{value}: expected {words}")
+        try:
             number = base(value)
-            if not all(LIMITS[limit](number, bound) for limit, bound in limits.items()):
-                raise ValueError(f"{value}: expected {words}")
-            return base.__new__(kind, number)
+        except OverflowError:  # a whole number of hundreds of digits, which no float can hold
+            raise ValueError(f"{value}: expected {words}") from None
+        if not all(_LIMITS[limit](number, bound) for limit, bound in limits.items()):
+            raise ValueError(f"{value}: expected {words}")
+        return base.__new__(kind, number)
 
-        return type(name, (base,), {"__new__": make, "base": base, "words": words, "__module__": __name__})
+    return type("Limited", (base,), {"__new__": make, "base": base, "words": words, "__module__": __name__})
 
-    LIMITS = {"above": operator.gt, "least": operator.ge, "below": operator.lt, "most": operator.le}
-    PositiveInt = _number("PositiveInt", int, "a whole number >= 1", least=1)
-    NonNegativeInt = _number("NonNegativeInt", int, "a whole number >= 0", least=0)
-    Several = _number("Several", int, "a whole number >= 2", least=2)
-    PositiveNumber = _number("PositiveNumber", float, "a number > 0", above=0, below=math.inf)
-    NonNegativeNumber = _number("NonNegativeNumber", float, "a number >= 0", least=0, below=math.inf)
-    Share = _number("Share", float, "a share above 0 and at most 1", above=0, most=1)
-    OpenUnitInterval = _number("OpenUnitInterval", float, "a share between 0 and 1, both excluded", above=0, below=1)
-    BelowOne = _number("BelowOne", float, "a number of at least 0 and below 1", least=0, below=1)
-    ClosedUnitInterval = _number("ClosedUnitInterval", float, "a number from 0 to 1", least=0, most=1)
 
-LIMITED: tuple[Any, ...] = (
-    *(PositiveInt, NonNegativeInt, Several, PositiveNumber, NonNegativeNumber),
-    *(Share, OpenUnitInterval, BelowOne, ClosedUnitInterval),
-)
-"""All types of numbers with limits."""
+Count: TypeAlias = Annotated[int, _limited(int, "a whole number >= 1", least=1)]
+CountFromZero: TypeAlias = Annotated[int, _limited(int, "a whole number >= 0", least=0)]
+CountFromTwo: TypeAlias = Annotated[int, _limited(int, "a whole number >= 2", least=2)]
+Positive: TypeAlias = Annotated[float, _limited(float, "a number > 0", above=0, below=math.inf)]
+NonNegative: TypeAlias = Annotated[float, _limited(float, "a number >= 0", least=0, below=math.inf)]
+PartOfOne: TypeAlias = Annotated[float, _limited(float, "a share above 0 and at most 1", above=0, most=1)]
+Number: TypeAlias = Annotated[float, _limited(float, "a finite number", above=-math.inf, below=math.inf)]
+InnerShare: TypeAlias = Annotated[float, _limited(float, "a share between 0 and 1, both excluded", above=0, below=1)]
+Decay: TypeAlias = Annotated[float, _limited(float, "a number of at least 0 and below 1", least=0, below=1)]
+Probability: TypeAlias = Annotated[float, _limited(float, "a number from 0 to 1", least=0, most=1)]
 
-# The same as annotations of a setting, which is a plain number.
-Count: TypeAlias = Annotated[int, PositiveInt]
-CountFromZero: TypeAlias = Annotated[int, NonNegativeInt]
-CountFromTwo: TypeAlias = Annotated[int, Several]
-Positive: TypeAlias = Annotated[float, PositiveNumber]
-NonNegative: TypeAlias = Annotated[float, NonNegativeNumber]
-PartOfOne: TypeAlias = Annotated[float, Share]
-InnerShare: TypeAlias = Annotated[float, OpenUnitInterval]
-Decay: TypeAlias = Annotated[float, BelowOne]
-Probability: TypeAlias = Annotated[float, ClosedUnitInterval]
+_ALL = (Count, CountFromZero, CountFromTwo, Positive, NonNegative, PartOfOne, Number, InnerShare, Decay, Probability)
+LIMITED: tuple[Any, ...] = tuple(get_args(quantity)[1] for quantity in _ALL)
+"""All types of numbers with limits, as `kind_of` gives them."""
 
 WORDS: dict[Any, str] = {
     **{int: "a whole number", float: "a number", bool: "true or false", str: "text"},

@@ -113,12 +113,12 @@ def attend(
     """
     shape, as_table = (*q.shape[:3], k.shape[2]), backend == "reference"
     seen = visible(mask, shape, q.device, causal=causal, window=window, as_table=as_table)
-    scores: Any = {"score_width": score_width, "score_cap": score_cap}
     if backend == "sdpa" and score_cap is None:
         return fused(q, k, v, mask=seen, dropout=dropout, score_width=score_width)
     if seen.causal:  # said beside the mask, as a table of all pairs would be large
-        return in_chunks(partial(attend, dropout=dropout, backend="reference", **scores), q, k, v, seen)
-    weights = attention_weights(q, k, mask=seen, **scores)
+        formula = partial(attend, dropout=dropout, backend="reference", score_width=score_width, score_cap=score_cap)
+        return in_chunks(formula, q, k, v, seen)
+    weights = attention_weights(q, k, mask=seen, score_width=score_width, score_cap=score_cap)
     weights = F.dropout(weights, dropout, training=dropout > 0)
     return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
 
@@ -205,12 +205,12 @@ class Attention(nn.Module):
         causal, window = self.causal, self.window
         if source is not None and not isinstance(cache, CrossCache):
             cache = self.project_source(source)
-        if isinstance(cache, CrossCache):
+        if isinstance(cache, CrossCache):  # at a source, of which every query sees all
             q = self._heads(self.query(x), self.sizes.heads, self.query_norm)
             k, v, causal, window = cache.keys, cache.values, False, None
-        elif cache is None:
+        elif cache is None:  # at x itself
             q, k, v = self.project(x, torch.arange(x.shape[1], device=x.device) if positions is None else positions)
-        else:
+        else:  # at what was kept, and at x
             require(causal, "causal", causal, "True with a cache: under a causal mask alone kept keys stay right")
             q, k, v = self.project(x, cache.slots if positions is None else positions)
             k, v = cache.write(k, v)

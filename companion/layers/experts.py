@@ -203,12 +203,12 @@ def grouped(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     compiler takes for constants, a new program for every routing: there it sees one operation and does not look inside.
     """
     if torch.compiler.is_compiling() and rows.dtype == torch.float32:
-        return whole(rows, matrices, ends)
+        return grouped_operator(rows, matrices, ends)
     return F.grouped_mm(rows, matrices, offs=ends)
 
 
 @torch.library.custom_op("companion::grouped", mutates_args=())
-def whole(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+def grouped_operator(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """rows[i] @ matrices[group of i]: (row, wide) and (group, wide, out) to (row, out).
 
     ends: behind each group's last row, int32; rows behind all groups give anything at all.
@@ -216,7 +216,7 @@ def whole(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     return F.grouped_mm(rows, matrices, offs=ends)
 
 
-@whole.register_fake
+@grouped_operator.register_fake
 def _(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     return rows.new_empty(rows.shape[0], matrices.shape[2])
 
@@ -239,7 +239,7 @@ def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> No
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
     rows, matrices, ends = ctx.saved_tensors
     gradient = gradient.contiguous()
-    return whole(gradient, matrices.transpose(1, 2), ends), grouped_outer(rows, gradient, ends), None
+    return grouped_operator(gradient, matrices.transpose(1, 2), ends), grouped_outer(rows, gradient, ends), None
 
 
-whole.register_autograd(_backward, setup_context=_keep)
+grouped_operator.register_autograd(_backward, setup_context=_keep)

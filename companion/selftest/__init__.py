@@ -1,7 +1,6 @@
 """The proof that a training run survives being killed, and what must come out the same on every machine.
 
 kills        the runs that are killed, and what each kill left
-moments      what a victim is to do: at which moments it dies, and how a run is told from another
-victim       the process that is killed: another program, which nobody imports
+victim       the process that is killed, what its plan may be, and how a run is told from another
 comparisons  small calculations, for `companion doctor`
 """

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from tqdm.auto import tqdm
 
 from companion.ground.readable import table
-from companion.selftest.moments import KILL, Plan, digest
+from companion.selftest.victim import KILL, Plan, digest
 from companion.training.checkpoints import Saved
 from companion.training.folder import MACHINE_FIELDS, RunFolder
 

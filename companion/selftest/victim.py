@@ -1,24 +1,54 @@
 """The process that is killed: it trains like `companion train`, and dies when its plan says so.
 
 `python -m companion.selftest.victim PLAN train ...`, the plan in JSON, runs `python -m companion train ...` as Python
-would. Nobody imports it.
+would. `kills` takes the plan and the digest from here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import runpy
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from companion.selftest.moments import KILL, Plan, digest
+import torch
+from torch import Tensor
+
 from companion.training.distributed.launch import launched
 from companion.training.trainer import Trainer, Update
 
+KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows one way only
 _OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a process of a run does besides training.
+
+    notes:    a folder for what it tells: `pid-RANK`; `moment`, just before the kill.
+    witness:  write the digest of the weights after each update to `digests`.
+    number:   of the file operation in the run's folder that is the moment; 0: none.
+    wait:     announce the moment and go on, for somebody else to do the killing; otherwise do it here, at once.
+    """
+
+    notes: str
+    witness: bool = False
+    number: int = 0
+    wait: bool = False
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of named tensors on the CPU: of names and bytes."""
+    made = hashlib.sha256()
+    for name in sorted(tensors):
+        made.update(name.encode() + b"\0" + tensors[name].detach().flatten().view(torch.uint8).numpy().tobytes())
+    return made.hexdigest()
 
 
 def train(plan: Plan, arguments: list[str]) -> None:

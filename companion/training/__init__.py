@@ -9,7 +9,7 @@ losses        what is made small
 evaluation    the loss over a whole text
 optimizer     AdamW
 schedule      the learning rate
-precision     of products, and seeds
+precision     of products; seeds: one for each purpose
 loop          the run from where it stands to its end
 folder        the run on disk; checkpoints: those of it
 report, plot, tensorboard    what there is to see

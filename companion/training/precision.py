@@ -1,4 +1,4 @@
-"""The precision in which products are computed, and seeds that belong to a purpose."""
+"""The precision in which products are computed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -31,8 +30,3 @@ def tf32(precision: str) -> Iterator[None]:
         yield
     finally:
         products.allow_tf32 = before
-
-
-def derived_seed(*numbers: int) -> int:
-    """A 64-bit seed from several whole numbers; near numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])

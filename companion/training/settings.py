@@ -32,6 +32,7 @@ from companion.ground.quantities import (
     Decay,
     InnerShare,
     NonNegative,
+    Number,
     Positive,
     check,
 )
@@ -100,15 +101,15 @@ class Settings(Learning, ABC):
         MODEL, "topk_softmax", "how the router's scores become the experts' weights"
     )
     shared_experts: CountFromZero = setting(MODEL, 0, "further experts that every token visits")
-    capacity: float | None = setting(
+    capacity: Number | None = setting(
         MODEL,
         None,
         "most tokens an expert takes in training, as a multiple of the even share; the rest is dropped. Default: all",
     )
-    router_noise: float = setting(MODEL, 0.0, "standard deviation of noise on the router's scores in training")
+    router_noise: Number = setting(MODEL, 0.0, "standard deviation of noise on the router's scores in training")
     balanced: bool = setting(MODEL, False, "balance experts by a bias that enters their choice alone")
     tied: bool = setting(MODEL, True, "the output head is the embedding table (true), or has its own weights (false)")
-    dropout: float = setting(MODEL, 0.15, "probability of dropout in training")
+    dropout: Number = setting(MODEL, 0.15, "probability of dropout in training")
 
     steps: Count | None = setting(TRAINING, None, "updates of the weights. Default: enough for the task, and no more")
     minutes: Positive | None = setting(
@@ -330,7 +331,7 @@ class NumberWordsSettings(Settings):
     context: Count = setting(MODEL, 96, "most tokens of a name: 96 are enough for any, also letter by letter")
     positions: Literal["rotary", "sinusoidal", "learned", "none"] = setting(MODEL, "sinusoidal", _help("positions"))
     norm: Literal["rms", "layer"] = setting(MODEL, "layer", _help("norm"))
-    dropout: float = setting(MODEL, 0.0, _help("dropout"))
+    dropout: Number = setting(MODEL, 0.0, _help("dropout"))
     batch: Count = setting(TRAINING, 64, _help("batch"))
     schedule: Schedule = setting(TRAINING, "linear", _help("schedule"))
     beta2: Decay = setting(TRAINING, 0.98, _help("beta2"))

@@ -25,9 +25,10 @@ from companion.training.evaluation import Evaluation, evaluate
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss
 from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
 from companion.training.plan import TrainingConfig
-from companion.training.precision import PRECISIONS, autocast, derived_seed, tf32
+from companion.training.precision import PRECISIONS, autocast, tf32
 from companion.training.recompute import recompute as run_blocks_again
 from companion.training.schedule import learning_rate
+from companion.training.seeds import derived_seed
 from companion.transformer import Transformer
 
 LARGE = 2**20

@@ -12,7 +12,7 @@ import pytest
 
 from companion.commands.main import main
 from companion.selftest.kills import Kill, Outcome, Reference, _Test, selftest
-from companion.selftest.moments import Plan
+from companion.selftest.victim import Plan
 from companion.training.checkpoints import Saved, Seals
 from companion.training.folder import RunFolder
 from companion.training.record import DIGEST, sealed

@@ -18,7 +18,7 @@ from companion.data.batches import EvaluationBatches
 from companion.training.evaluation import evaluate
 from companion.training.losses import Scored, next_token_loss
 from companion.training.optimizer import decayed
-from companion.training.precision import derived_seed
+from companion.training.seeds import derived_seed
 from companion.training.trainer import IGNORE, Diverged, Trainer, TrainingConfig
 from companion.transformer import Transformer
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from companion.school.build.bugs import BUGS, Bug, is_named
-from companion.school.build.part import part, sentence
+from companion.school.build.first_difference import first_difference, sentence
 from companion.school.build.stages import STAGES
 from companion.school.build.streams.training import trained
 
@@ -19,7 +19,7 @@ def table(bugs: Sequence[Bug] = BUGS) -> list[tuple[str, str, str, bool, bool]]:
     """Of each bug: where it stands, what it is, what is said, whether the tensor is right, and whether the line is."""
     rows = []
     for bug in bugs:
-        found = part(bug.stage, bug.sources)
+        found = first_difference(bug.stage, bug.sources)
         stands = f"{STAGES[bug.file].file}:{bug.lines[0]} {bug.function}"
         if found is None:
             rows.append((stands, bug.name, "nothing", False, False))
@@ -35,7 +35,7 @@ def trainings() -> list[tuple[str, str, bool]]:
     rows = []
     for bug in BUGS:
         if bug.training:
-            found = part(bug.stage, bug.sources, only=(trained,))
+            found = first_difference(bug.stage, bug.sources, only=(trained,))
             right = found is not None and found.node is not None and found.node.key.startswith(bug.training)
             rows.append((bug.name, sentence(bug.stage, found, bug.sources) if found else "nothing", right))
     return rows

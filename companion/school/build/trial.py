@@ -137,10 +137,10 @@ def _tried(part: Part, key: AnswerKey, sources: Mapping[str, str], files: Mappin
 
 def where(stage: Stage, folder: Path) -> str | None:
     """Where the learner's stream leaves the right one, if that can be said."""
-    from companion.school.build import part  # only where something is wrong
+    from companion.school.build import first_difference  # only where something is wrong
 
     try:
-        return part.where(stage.number, folder)
+        return first_difference.where(stage.number, folder)
     except BaseException:  # a word more, and no reason to end, whatever the learner's code raises
         return None
 

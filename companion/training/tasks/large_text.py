@@ -16,7 +16,7 @@ from companion.data.tokenizer import BytePairTokenizer
 from companion.ground.kept import forget, kept_file
 from companion.ground.readable import readable_bytes
 from companion.training.folder import RunFolder
-from companion.training.precision import derived_seed
+from companion.training.seeds import derived_seed
 from companion.training.settings import TextSettings
 from companion.training.tasks.text import TextTask, total_bytes
 

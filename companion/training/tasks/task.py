@@ -16,7 +16,7 @@ from companion.config.model import ModelConfig
 from companion.training.distributed.parallel import Parallel
 from companion.training.losses import Batch, Loss
 from companion.training.plan import TrainingConfig
-from companion.training.precision import derived_seed
+from companion.training.seeds import derived_seed
 from companion.training.settings import Settings
 from companion.training.trainer import Trainer
 from companion.transformer import Transformer

@@ -26,7 +26,7 @@ from companion.training.evaluation import Evaluation, evaluate
 from companion.training.folder import RunFolder
 from companion.training.losses import Loss, next_token_loss, packed_next_token_loss
 from companion.training.plot import plot_loss
-from companion.training.precision import derived_seed
+from companion.training.seeds import derived_seed
 from companion.training.settings import TextSettings, recorded
 from companion.training.tasks.task import Enough, Task
 from companion.transformer import Transformer

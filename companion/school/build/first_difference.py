@@ -1,4 +1,4 @@
-"""Where does it part? The first tensor at which a learner's code leaves the reference's, and the line that made it.
+"""The first difference: the tensor at which a learner's code leaves the reference's, and the line that made it.
 
 Both run the same scenes (`streams/`) with the same weights, and are recorded (`record`); the records are compared
 tensor by tensor (`stream`), and from the first that differs the way is followed back to a line (`origin`).
@@ -54,11 +54,11 @@ def where(stage: int, folder: Path) -> str | None:
     wanted = [STAGES[number].module for number in (*STAGES[stage].needs, stage)]
     files = {module: folder / f"{module}.py" for module in wanted}
     sources = {module: file.read_text("utf-8", "replace") for module, file in files.items() if file.is_file()}
-    found = part(stage, sources, {module: str(file) for module, file in files.items()})
+    found = first_difference(stage, sources, {module: str(file) for module, file in files.items()})
     return sentence(stage, found, sources) if found else None
 
 
-def part(
+def first_difference(
     number: int,
     sources: Mapping[str, str],
     files: Mapping[str, str] | None = None,

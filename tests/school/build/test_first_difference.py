@@ -5,7 +5,7 @@ import time
 import pytest
 
 from companion.school.build.bugs import BUGS, is_named
-from companion.school.build.part import part, where
+from companion.school.build.first_difference import first_difference, where
 from companion.school.build.parts import references
 from companion.school.build.placed import table, trainings
 from companion.school.build.sources import stub
@@ -74,7 +74,7 @@ def named(name):
 
 @pytest.mark.parametrize("stage", range(2, 10))
 def test_the_reference_parts_nowhere(stage):
-    assert part(stage, sources(stage)) is None
+    assert first_difference(stage, sources(stage)) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_reference_parts_nowhere(stage):
 )
 def test_a_bug_of_each_stage_is_placed_at_its_tensor_and_line(name):
     bug = named(name)
-    found = part(bug.stage, bug.sources)
+    found = first_difference(bug.stage, bug.sources)
     assert is_named(bug, found.node.key)
     assert bug.is_placed(found.origin)
 
@@ -113,7 +113,7 @@ def test_a_later_stage_names_the_earlier_file(tmp_path):
 
 @pytest.mark.parametrize("stage", [5, 7, 8, 9])
 def test_right_code_that_is_written_otherwise_parts_nowhere(stage):
-    assert part(stage, sources(stage, attention=FUSED)) is None
+    assert first_difference(stage, sources(stage, attention=FUSED)) is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_right_code_that_is_written_otherwise_parts_nowhere(stage):
 )  # fmt: skip
 def test_bugs_in_code_that_is_written_otherwise_are_not_blamed_on_what_agrees(old, new, tensor, line):
     text = FUSED.replace(old, new)
-    found = part(5, sources(5, attention=text))
+    found = first_difference(5, sources(5, attention=text))
     assert found.node.key.endswith(tensor) and found.origin.place.file == "attention.py"
     assert not line or text.splitlines()[found.origin.place.line - 1].strip() == line
 
@@ -153,11 +153,14 @@ def test_whatever_attend_gives_is_told(tmp_path, body, said):
 
 def test_float32_on_the_way_is_no_parting():
     new = "scores = (q.float() @ k.float().mT / math.sqrt(q.shape[-1])).double()"
-    assert part(5, sources(5, attention=attention_with("scores = q @ k.mT / math.sqrt(q.shape[-1])", new))) is None
+    assert (
+        first_difference(5, sources(5, attention=attention_with("scores = q @ k.mT / math.sqrt(q.shape[-1])", new)))
+        is None
+    )
 
 
 def test_a_loop_without_an_end_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr("companion.school.build.part.SECONDS", 0.5)
+    monkeypatch.setattr("companion.school.build.first_difference.SECONDS", 0.5)
     text = attention_with("scores = q @ k.mT / math.sqrt(q.shape[-1])", "while True:\n        pass")
     start = time.monotonic()
     assert "it did not end" in where(2, folder(tmp_path, 2, attention=text))
