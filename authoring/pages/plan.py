@@ -220,8 +220,8 @@ def _section(plan: Plan, weeks: Sequence[Load]) -> str:
     ]
     without = f" Stages {', '.join(left_out)} are left to those who want more." if left_out else ""
     return (
-        f"\n## {len(weeks)} weeks\n\n{plan.about} Of each lesson's exercises at most {kinds} are handed in.{without} The "
-        f"fullest week takes {longest / 60:.0f} hours, all of them {sum(total) / 60:.0f}.\n\n"
+        f"\n## {len(weeks)} weeks\n\n{plan.about} Of each lesson's exercises at most {kinds} are handed in.{without} "
+        f"The fullest week takes {longest / 60:.0f} hours, all of them {sum(total) / 60:.0f}.\n\n"
         f"{_table(head, [*(week.row for week in weeks), last])}\n\n"
         f"A stage is handed in as the folder with its file and those before it. The sets:\n\n```bash\n{commands}\n```\n"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from companion.commands import marking
+from companion.commands import marking, slides
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser, add_commands
 from companion.ground.atomic import write_atomic
@@ -46,6 +46,7 @@ def add_actions(parser: Parser) -> None:
         ("alike", _alike_parser(), "which answers of a class are too alike, after renaming"),
         ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
         ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
+        ("slides", slides.parser(), "make slides of lessons: figures, equations, questions"),
     )
     add_commands(parser, "action", "actions", actions)
 
@@ -216,7 +217,7 @@ def _notebooks_parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
-    actions |= {"collect": marking.collect, "mark": marking.mark}
+    actions |= {"collect": marking.collect, "mark": marking.mark, "slides": slides.run}
     if flags.action == "release" and flags.release.build is not None:
         return _release_project(flags.release)
     return actions[flags.action](flags[flags.action])
