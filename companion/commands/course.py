@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from companion.commands import marking, slides
+from companion.commands import exam, marking, slides
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser, add_commands
 from companion.ground.atomic import write_atomic
@@ -47,6 +47,7 @@ def add_actions(parser: Parser) -> None:
         ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
         ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
         ("slides", slides.parser(), "make slides of lessons: figures, equations, questions"),
+        ("exam", exam.parser(), "make an examination, and its marking key, from your seed"),
     )
     add_commands(parser, "action", "actions", actions)
 
@@ -217,7 +218,7 @@ def _notebooks_parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
-    actions |= {"collect": marking.collect, "mark": marking.mark, "slides": slides.run}
+    actions |= {"collect": marking.collect, "mark": marking.mark, "slides": slides.run, "exam": exam.run}
     if flags.action == "release" and flags.release.build is not None:
         return _release_project(flags.release)
     return actions[flags.action](flags[flags.action])
