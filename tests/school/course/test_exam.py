@@ -8,7 +8,16 @@ from random import Random
 import pytest
 import torch
 
-from companion import AttentionConfig, EmbeddingConfig, FeedForwardConfig, ModelConfig, Transformer, rotary_angles, rotate, sinusoidal
+from companion import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    Transformer,
+    rotary_angles,
+    rotate,
+    sinusoidal,
+)
 from companion.commands.main import main
 from companion.layers.attention import Attention
 from companion.school.course.exam import paper
