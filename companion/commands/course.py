@@ -166,11 +166,22 @@ def _alike_parser() -> Parser:
             "List pairs of answers that are equal, or nearly, after all that students name has been renamed. Answers "
             "that are short, or equal one that the course knows, are left out. Likeness proves nothing: talk with both."
         ),
-        epilog="examples:\n  companion course alike submissions/ --exercises 2.3 2.4",
+        epilog=(
+            "examples:\n"
+            "  companion course alike submissions/ --exercises 2.3 2.4\n"
+            "  companion course alike submissions/ --exercises 2.3 2.4 --export answers/"
+        ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
     parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to compare")
     parser.add_argument("--assignment", type=str, default=None, metavar="NAME", help="the folder in a student's")
+    parser.add_argument(
+        "--export",
+        type=str,
+        default=None,
+        metavar="FOLDER",
+        help="write the answers as files for a tool that compares such, like JPlag, instead",
+    )
     return parser
 
 
@@ -337,7 +348,7 @@ def _export(flags: Namespace) -> int:
 
 
 def _alike(flags: Namespace) -> int:
-    from companion.school.course.grading.alike import as_text, too_alike
+    from companion.school.course.grading.alike import as_text, export, too_alike
     from companion.school.course.grading.submissions import handed_in
     from companion.school.exercises.catalogue import find_exercise
 
@@ -345,6 +356,12 @@ def _alike(flags: Namespace) -> int:
         raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4")
     chosen = [find_exercise(id) for id in flags.exercises]
     handed = handed_in(Path(flags.folder), flags.assignment)
+    if flags.export is not None:
+        out = Path(flags.export)
+        must_be_writable(out.absolute().parent, "--export", flags.export)
+        total = export(handed, chosen, out)
+        print(f"{out / 'handed_in'}: {total} answers of {len(handed)} students; {out / 'known'}: what to leave out")
+        return 0
     pairs = too_alike(handed, chosen)
     print("\n".join([*filter(None, [as_text(pairs)]), f"{len(pairs)} pairs of {len(handed)} students are too alike"]))
     return 0
