@@ -1,4 +1,4 @@
-"""The pages beside the lessons, made from them: where texts differ, notation, glossary, map, sizing, the README's list.
+"""The pages beside the lessons, made from them: where texts differ, notation, glossary, map, sizing, plan, README.
 
     make notebooks        (or: python -m authoring.pages [--check])
 

@@ -24,7 +24,11 @@ BESIDE = (
     ("map.md", "The map"),
     ("sizing.md", "Sizing"),
 )
-TEACHING = (("exercises/INSTRUCTORS.md", "For instructors"), ("exercises/TUTOR.md", "For a tutor"))
+TEACHING = (
+    ("exercises/INSTRUCTORS.md", "For instructors"),
+    ("exercises/PLAN.md", "A plan of weeks"),
+    ("exercises/TUTOR.md", "For a tutor"),
+)
 # What belongs to a lesson, in the contents: the kind, and its name.
 PARTS = (("deeper", "Deeper"), ("exercises", "Exercises"))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from companion.commands import marking
+from companion.commands import exam, marking, slides
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser, add_commands
 from companion.ground.atomic import write_atomic
@@ -46,6 +46,8 @@ def add_actions(parser: Parser) -> None:
         ("alike", _alike_parser(), "which answers of a class are too alike, after renaming"),
         ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
         ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
+        ("slides", slides.parser(), "make slides of lessons: figures, equations, questions"),
+        ("exam", exam.parser(), "make an examination, and its marking key, from your seed"),
     )
     add_commands(parser, "action", "actions", actions)
 
@@ -164,11 +166,22 @@ def _alike_parser() -> Parser:
             "List pairs of answers that are equal, or nearly, after all that students name has been renamed. Answers "
             "that are short, or equal one that the course knows, are left out. Likeness proves nothing: talk with both."
         ),
-        epilog="examples:\n  companion course alike submissions/ --exercises 2.3 2.4",
+        epilog=(
+            "examples:\n"
+            "  companion course alike submissions/ --exercises 2.3 2.4\n"
+            "  companion course alike submissions/ --exercises 2.3 2.4 --export answers/"
+        ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="the submissions")
     parser.add_argument("--exercises", type=str, nargs="+", default=[], metavar="N.N", help="the exercises to compare")
     parser.add_argument("--assignment", type=str, default=None, metavar="NAME", help="the folder in a student's")
+    parser.add_argument(
+        "--export",
+        type=str,
+        default=None,
+        metavar="FOLDER",
+        help="write the answers as files for a tool that compares such, like JPlag, instead",
+    )
     return parser
 
 
@@ -216,7 +229,7 @@ def _notebooks_parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
-    actions |= {"collect": marking.collect, "mark": marking.mark}
+    actions |= {"collect": marking.collect, "mark": marking.mark, "slides": slides.run, "exam": exam.run}
     if flags.action == "release" and flags.release.build is not None:
         return _release_project(flags.release)
     return actions[flags.action](flags[flags.action])
@@ -335,7 +348,7 @@ def _export(flags: Namespace) -> int:
 
 
 def _alike(flags: Namespace) -> int:
-    from companion.school.course.grading.alike import as_text, too_alike
+    from companion.school.course.grading.alike import as_text, export, too_alike
     from companion.school.course.grading.submissions import handed_in
     from companion.school.exercises.catalogue import find_exercise
 
@@ -343,6 +356,12 @@ def _alike(flags: Namespace) -> int:
         raise ValueError("--exercises: expected at least one, as in --exercises 2.3 2.4")
     chosen = [find_exercise(id) for id in flags.exercises]
     handed = handed_in(Path(flags.folder), flags.assignment)
+    if flags.export is not None:
+        out = Path(flags.export)
+        must_be_writable(out.absolute().parent, "--export", flags.export)
+        total = export(handed, chosen, out)
+        print(f"{out / 'handed_in'}: {total} answers of {len(handed)} students; {out / 'known'}: what to leave out")
+        return 0
     pairs = too_alike(handed, chosen)
     print("\n".join([*filter(None, [as_text(pairs)]), f"{len(pairs)} pairs of {len(handed)} students are too alike"]))
     return 0

@@ -71,6 +71,7 @@ def course(tmp_path):
         "map",
         "sizing",
         "exercises/INSTRUCTORS",
+        "exercises/PLAN",
         "exercises/TUTOR",
     ):
         (folder / f"{file}.md").write_text(f"# {file}\n", encoding="utf-8")

@@ -25,7 +25,7 @@ MINE = "my"
 START = path.FILE
 KERNEL = "The Executable Transformer"
 RECORD = ".copied.json"  # in the reader's folder: each file as it was copied
-SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md")
+SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md", "PLAN.md")
 
 
 NOT_FOR_READERS = (

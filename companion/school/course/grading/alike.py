@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import combinations
+from pathlib import Path
 
+from companion.ground.atomic import write_atomic
 from companion.school.checking.exercise import Exercise
 from companion.school.course.grading.answers import Unreadable, contents
 from companion.school.course.grading.sandbox.parent import Limits, Worker
@@ -46,27 +48,55 @@ def too_alike(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[Pair
 
     Whose files cannot be read is left out. Raises `ValueError` on a system without fork.
     """
-    asked: dict[str, tuple[str, ...]] = {exercise.name: () for exercise in chosen}
-    submissions = []
-    with Worker(Limits()) as worker:
-        for one in handed:
-            try:
-                files = [(file.name, contents(file)) for file in one.files]
-                submissions.append((one.student, worker.read(files, asked)[1]))
-            except Unreadable:
-                continue
+    submissions = _programs(handed, chosen)
     found: list[Pair] = []
     for exercise in chosen:
         known = {tuple(words(as_answer(answer, exercise.name))) for answer in exercise.variants}
         known |= {tuple(words(text)) for text in (exercise.solution, exercise.stub)}
         answers = []
-        for student, found_there in submissions:
-            program = found_there[exercise.name].answer.program if exercise.name in found_there else None
-            spoken = tuple(words(program)) if program else ()
+        for student, programs in submissions:
+            spoken = tuple(words(programs.get(exercise.name, "")))
             if LEAST <= len(spoken) <= MOST and spoken not in known:
                 answers.append((student, spoken))
         found += _pairs(exercise.id, answers)
     return sorted(found, key=lambda pair: (-pair.share, pair.exercise, pair.first))
+
+
+def _programs(handed: Sequence[Handed], chosen: Sequence[Exercise]) -> list[tuple[str, dict[str, str]]]:
+    """Each student's programs by the names of their functions, with what they need of the same notebook."""
+    asked: dict[str, tuple[str, ...]] = {exercise.name: () for exercise in chosen}
+    made = []
+    with Worker(Limits()) as worker:
+        for one in handed:
+            try:
+                found = worker.read([(file.name, contents(file)) for file in one.files], asked)[1]
+            except Unreadable:
+                continue
+            programs = {name: there.answer.program for name, there in found.items()}
+            made.append((one.student, {name: program for name, program in programs.items() if program}))
+    return made
+
+
+def export(handed: Sequence[Handed], chosen: Sequence[Exercise], out: Path) -> int:
+    """Write the answers for a tool that compares files, such as JPlag or copydetect; how many there are.
+
+    OUT/handed_in/STUDENT/2.3.py   what each of them wrote
+    OUT/known/2.3.py               what everybody was given and what the course shows: to be left out of the comparison
+
+    Raises `ValueError` if OUT is there already, or on a system without fork.
+    """
+    if out.exists():
+        raise ValueError(f"--export {out}: it is there already; move it away, or choose another name")
+    total = 0
+    for student, programs in _programs(handed, chosen):
+        for exercise in chosen:
+            if program := programs.get(exercise.name):
+                write_atomic(out / "handed_in" / student / f"{exercise.id}.py", program.rstrip() + "\n")
+                total += 1
+    for exercise in chosen:
+        known = [exercise.stub, exercise.solution, *(as_answer(one, exercise.name) for one in exercise.variants)]
+        write_atomic(out / "known" / f"{exercise.id}.py", "\n\n\n".join(text.strip() for text in known) + "\n")
+    return total
 
 
 def _pairs(id: str, answers: Sequence[tuple[str, tuple[str, ...]]]) -> Iterator[Pair]:

@@ -43,3 +43,18 @@ def test_a_copy_in_a_class_is_told_and_the_courses_own_answer_is_not(tmp_path, c
 def test_no_exercise_is_one_sentence(tmp_path, capsys):
     assert main(["course", "alike", str(tmp_path)]) == 2
     assert "--exercises: expected at least one" in capsys.readouterr().err
+
+
+def test_an_export_has_a_file_for_each_answer_and_what_is_to_be_left_out(tmp_path, capsys):
+    for student, text in (("ada", ODD), ("ben", RENAMED)):
+        (tmp_path / "in" / student).mkdir(parents=True)
+        (tmp_path / "in" / student / "a.py").write_text(f"import math\nimport torch\n{text}", encoding="utf-8")
+    call = ["course", "alike", str(tmp_path / "in"), "--exercises", "2.3", "2.4", "--export", str(tmp_path / "out")]
+    assert main(call) == 0
+    assert "2 answers of 2 students" in capsys.readouterr().out
+    files = {file.relative_to(tmp_path / "out").as_posix() for file in (tmp_path / "out").rglob("*.py")}
+    assert files == {"handed_in/ada/2.3.py", "handed_in/ben/2.3.py", "known/2.3.py", "known/2.4.py"}
+    assert "total = sum(weights) or 1.0" in (tmp_path / "out/handed_in/ada/2.3.py").read_text("utf-8")
+    known = (tmp_path / "out/known/2.3.py").read_text("utf-8")
+    assert exercises()["2.3"].solution.strip() in known and "raise NotImplementedError" in known
+    assert main(call) == 2

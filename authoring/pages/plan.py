@@ -1,0 +1,234 @@
+"""exercises/PLAN.md: the course in 12 weeks and in 6: minutes, what is handed in, and the commands that make it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from authoring.lesson import Lesson, LessonError
+from companion.school.build.parts import parts
+from companion.school.build.stages import STAGES, Stage
+from companion.school.checking.exercise import DIFFICULTIES, Exercise
+from companion.school.course.release.uses import other_exercises
+from companion.school.course.written.items import Written, written_items
+from companion.school.exercises.catalogue import exercises
+
+FILE = "exercises/PLAN.md"
+
+
+@dataclass(frozen=True)
+class Week:
+    """What is read in a week, and the stages of *Your own transformer* that are written in it."""
+
+    lessons: tuple[int, ...] = ()
+    stages: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A course of some weeks.
+
+    about:    whom it suits.
+    hand_in:  how many exercises of each kind (`DIFFICULTIES`) are handed in for a lesson, at most.
+    written:  whether answers in words are handed in as well.
+    """
+
+    about: str
+    hand_in: dict[int, int]
+    weeks: tuple[Week, ...]
+    written: bool = False
+
+
+PLANS = (
+    Plan(
+        "Every lesson, and all of *Your own transformer*. The last two weeks have no new lesson: they are for the "
+        "longest stages, the race, and an examination.",
+        {1: 1, 2: 2, 3: 1},
+        (
+            Week((0,)),
+            Week((1,), (1,)),
+            Week((2, 3), (2,)),
+            Week((4, 5), (3,)),
+            Week((6,), (4,)),
+            Week((7, 8)),
+            Week((9, 13), (5,)),
+            Week((10,), (7,)),
+            Week((11, 14), (6,)),
+            Week((12,), (8,)),
+            Week((), (9, 10)),
+            Week((), (11,)),
+        ),
+        written=True,
+    ),
+    Plan(
+        "A short, full course: every lesson, one exercise to write and one to think about of each, and the stages that "
+        "lead to a decoder which is trained and writes.",
+        {2: 1, 3: 1},
+        (
+            Week((0, 1)),
+            Week((2, 3), (2,)),
+            Week((4, 5, 6), (3, 4)),
+            Week((7, 8, 13), (5,)),
+            Week((9, 10, 11), (7,)),
+            Week((12, 14), (6,)),
+        ),
+    ),
+)
+
+
+def faults(plan: Plan, lessons: Sequence[Lesson]) -> Iterator[str]:
+    """What cannot be in a plan: a lesson missing or before one that it needs, a stage before what it rests on."""
+    needs = {lesson.number: lesson.needs for lesson in lessons}
+    read = [number for week in plan.weeks for number in week.lessons]
+    if sorted(read) != sorted(needs):
+        yield f"lessons {sorted(read)} are planned, and the course has {sorted(needs)}"
+    seen: set[int] = set()
+    written: set[int] = set()
+    for at, week in enumerate(plan.weeks, 1):
+        for number in week.lessons:
+            if missing := sorted(set(needs.get(number, ())) - seen):
+                yield f"week {at}: lesson {number:02d} needs lesson {missing[0]:02d} before it"
+            seen.add(number)
+        for stage in (STAGES[number] for number in week.stages):
+            if missing := sorted(set(stage.lessons) - seen):
+                yield f"week {at}: stage {stage.number} needs lesson {missing[0]:02d} before it"
+            if stage.number in written:
+                yield f"week {at}: stage {stage.number} is planned twice"
+            if missing := sorted(set(stage.needs) - written):
+                yield f"week {at}: stage {stage.number} rests on stage {missing[0]}"
+            written.add(stage.number)
+
+
+def handed_in(plan: Plan, lesson: int) -> list[Exercise]:
+    """The exercises of a lesson that are handed in: the first of each kind, in the order of the course."""
+    left, chosen = dict(plan.hand_in), []
+    for exercise in exercises().values():
+        free = int(exercise.id.split(".")[0]) == lesson and not other_exercises(exercise)
+        if free and left.get(exercise.difficulty, 0):
+            left[exercise.difficulty] -= 1
+            chosen.append(exercise)
+    return chosen
+
+
+@dataclass(frozen=True)
+class Load:
+    """A week with what it asks for, looked up."""
+
+    number: int
+    lessons: tuple[Lesson, ...]
+    exercises: tuple[Exercise, ...]
+    stages: tuple[Stage, ...]
+    written: tuple[Written, ...]
+
+    @property
+    def reading(self) -> int:
+        return sum(lesson.minutes for lesson in self.lessons)
+
+    @property
+    def practice(self) -> int:
+        return sum(one.minutes for one in (*self.exercises, *self.written))
+
+    @property
+    def building(self) -> int:
+        return sum(stage.minutes for stage in self.stages)
+
+    @property
+    def points(self) -> int:
+        stages = sum(part.points for stage in self.stages for part in parts(stage.number))
+        return stages + sum(one.points for one in (*self.exercises, *self.written))
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The week as a row of the table."""
+        lessons = ", ".join(f"[{one.label}](../{one.notebook.name})" for one in self.lessons)
+        stages = ", ".join(f"{stage.number} `{stage.file}`" for stage in self.stages)
+        minutes = (self.reading, self.practice, self.building)
+        hand_in = ", ".join(one.id for one in (*self.exercises, *self.written))
+        told = [str(one or "") for one in (*minutes, sum(minutes), self.points)]
+        return (str(self.number), lessons, stages, hand_in, *told)
+
+    @property
+    def commands(self) -> list[str]:
+        """What makes the week's problem set, and its part of the project."""
+        made = []
+        asked = f" --exercises {' '.join(one.id for one in self.exercises)}" if self.exercises else ""
+        asked += f" --written {' '.join(one.id for one in self.written)}" if self.written else ""
+        if asked:
+            made.append(f"companion course release week{self.number}{asked} --out course/")
+        if self.stages:
+            spec = ",".join(str(stage.number) for stage in self.stages)
+            made.append(f"companion course release build{self.number} --build {spec} --out course/")
+        return made
+
+
+def loads(plan: Plan, lessons: Sequence[Lesson]) -> list[Load]:
+    """The weeks of a plan. Raises `LessonError` where one cannot be."""
+    if found := list(faults(plan, lessons)):
+        raise LessonError(f"authoring/pages/plan.py, {len(plan.weeks)} weeks: {'; '.join(found)}")
+    by_number = {lesson.number: lesson for lesson in lessons}
+    made = []
+    for number, week in enumerate(plan.weeks, 1):
+        chosen = tuple(exercise for lesson in week.lessons for exercise in handed_in(plan, lesson))
+        items = [item for item in written_items().values() if int(item.id.split(".")[0]) in week.lessons]
+        stages = tuple(STAGES[stage] for stage in week.stages)
+        made.append(
+            Load(
+                number,
+                tuple(by_number[lesson] for lesson in week.lessons),
+                chosen,
+                stages,
+                tuple(items if plan.written else ()),
+            )
+        )
+    return made
+
+
+def render(lessons: Sequence[Lesson]) -> str:
+    """The page: both plans."""
+    kinds = ", ".join(f"*{kind}*" for kind in DIFFICULTIES.values())
+    opening = (
+        "# A plan of weeks\n\nThis page is for whoever teaches the course; [INSTRUCTORS.md](INSTRUCTORS.md) says how a "
+        "set is made, handed out and graded. It is made from the lessons, exercises and stages as they are, by `make "
+        "notebooks`: minutes of reading are those that each lesson's head tells, minutes of exercises and stages those "
+        "of someone who has just read. Stages are the files of [*Your own transformer*](../build/01_tokenizer.ipynb). "
+        "Lessons and stages stand where all that they need has come before. What is handed in is a choice of each "
+        f"lesson's exercises, by their kinds ({kinds}); the others are practice without marks, and so are the "
+        "questions at the end of each sitting and the deeper notebooks.\n"
+    )
+    return opening + "".join(_section(plan, loads(plan, lessons)) for plan in PLANS)
+
+
+def _section(plan: Plan, weeks: Sequence[Load]) -> str:
+    head = (
+        "week",
+        "lessons",
+        "stages",
+        "hand in",
+        "reading, min",
+        "exercises, min",
+        "stages, min",
+        "all, min",
+        "points",
+    )
+    total = [sum(one.reading for one in weeks), sum(one.practice for one in weeks), sum(one.building for one in weeks)]
+    points, longest = sum(one.points for one in weeks), max(sum((w.reading, w.practice, w.building)) for w in weeks)
+    last = ("all", "", "", "", *(f"{number:,}" for number in (*total, sum(total), points)))
+    kinds = ", ".join(f"{most} *{DIFFICULTIES[kind]}*" for kind, most in plan.hand_in.items())
+    commands = "\n".join(line for week in weeks for line in week.commands)
+    left_out = [
+        str(number) for number in STAGES if not any(stage.number == number for w in weeks for stage in w.stages)
+    ]
+    without = f" Stages {', '.join(left_out)} are left to those who want more." if left_out else ""
+    return (
+        f"\n## {len(weeks)} weeks\n\n{plan.about} Of each lesson's exercises at most {kinds} are handed in.{without} "
+        f"The fullest week takes {longest / 60:.0f} hours, all of them {sum(total) / 60:.0f}.\n\n"
+        f"{_table(head, [*(week.row for week in weeks), last])}\n\n"
+        f"A stage is handed in as the folder with its file and those before it. The sets:\n\n```bash\n{commands}\n```\n"
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown: words to the left, numbers to the right."""
+    words = len(head) - 5
+    rule = ["---:", *["---"] * (words - 1), *["---:"] * 5]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))

@@ -1,0 +1,58 @@
+"""The plans of weeks: what cannot be taught in an order is found, and every command of the page is one."""
+
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from authoring.lesson import LessonError, built_lessons
+from authoring.pages import plan
+from companion.commands.main import command_parser
+from companion.school.course.release.problem_set import ProblemSet
+from companion.school.exercises.catalogue import exercises
+
+LESSONS = built_lessons()
+
+
+@pytest.mark.parametrize("which", plan.PLANS, ids=lambda which: f"{len(which.weeks)} weeks")
+def test_minutes_and_points_are_those_of_what_a_week_asks_for(which):
+    weeks = plan.loads(which, LESSONS)
+    assert [len(plan.PLANS[0].weeks), len(plan.PLANS[1].weeks)] == [12, 6]
+    assert sum(week.reading for week in weeks) == sum(lesson.minutes for lesson in LESSONS)
+    for week in weeks:
+        ids = [one.id for one in week.exercises]
+        if ids:
+            ProblemSet.of("week", ids, (), [item.id for item in week.written])
+        for lesson in week.lessons:
+            kinds = [exercises()[id].difficulty for id in ids if int(id.split(".")[0]) == lesson.number]
+            assert kinds and all(kinds.count(kind) <= which.hand_in.get(kind, 0) for kind in kinds)
+
+
+def test_every_command_of_the_page_is_one():
+    shell = re.findall(r"```bash\n(.*?)```", plan.render(LESSONS), re.DOTALL)
+    lines = "".join(shell).splitlines()
+    assert len(shell) == 2 and len(lines) > 25
+    for line in lines:
+        command_parser().parse_args(shlex.split(line)[1:])
+
+
+def changed(week, **fields):
+    weeks = list(plan.PLANS[0].weeks)
+    weeks[week - 1] = replace(weeks[week - 1], **fields)
+    return replace(plan.PLANS[0], weeks=tuple(weeks))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (changed(10, lessons=()), "the course has"),
+        (changed(1, lessons=(14,)), "lesson 14 needs lesson 01 before it"),
+        (changed(2, stages=(2,)), "stage 2 needs lesson 02 before it"),
+        (changed(3, stages=()), "stage 4 rests on stage 2"),
+        (changed(11, stages=(8,)), "stage 8 is planned twice"),
+    ],
+)
+def test_a_plan_that_cannot_be_taught_is_refused(wrong, said):
+    with pytest.raises(LessonError, match=said):
+        plan.loads(wrong, LESSONS)

@@ -1,0 +1,166 @@
+"""Examination questions: each number is calculated here in another way, each broken piece of code fails where the
+mended one holds, and no paper tells what its key does."""
+
+import math
+import re
+from random import Random
+
+import pytest
+import torch
+
+from companion import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    Transformer,
+    rotary_angles,
+    rotate,
+    sinusoidal,
+)
+from companion.commands.main import main
+from companion.layers.attention import Attention
+from companion.school.course.exam import paper
+from companion.school.course.exam.asked import exam_questions
+
+QUESTIONS = exam_questions()
+SECRETS = [b"a secret of twenty letters", b"another one of some letters"]
+
+
+def numbers(text):
+    """What a student reads: the numbers of a question, in order."""
+    return [float(found.replace(",", "")) for found in re.findall(r"(?<![\w^.])-?\d[\d,]*(?:\.\d+)?", text)]
+
+
+def parameters(layer):
+    return sum(weight.numel() for weight in layer.parameters())
+
+
+def attention_parameters(width, heads, kv, head):
+    assert width == heads * head
+    with torch.device("meta"):
+        return parameters(Attention(int(width), AttentionConfig(heads=int(heads), kv_heads=int(kv))))
+
+
+def whole(layers, width, vocab):
+    with torch.device("meta"):
+        config = ModelConfig(
+            vocab=int(vocab),
+            d_model=int(width),
+            layers=int(layers),
+            context=16,
+            attention=AttentionConfig(heads=4),
+            feed_forward=FeedForwardConfig(d_ff=3 * int(width), activation="swiglu"),
+            embedding=EmbeddingConfig(tied=False),
+        )
+        return parameters(Transformer(config))
+
+
+def turned(degrees, a, b, at, there):
+    def turn(x, place):
+        angle = torch.full((1, 1), place * math.radians(degrees), dtype=torch.float64)
+        return rotate(torch.tensor(x, dtype=torch.float64).view(1, 1, 1, 2), angle, "half")
+
+    return (turn([a, 0.0], at) * turn([0.0, b], there)).sum().item()
+
+
+def running_days(billions, tokens, devices, peak, share):
+    return 6 * billions * tokens * 1e18 / (peak * 1e12 * share / 100) / devices / 3600 / 24
+
+
+AGAIN = {
+    "0.chance": lambda n: torch.softmax(torch.tensor([1.0, n[1], n[2]], dtype=torch.float64).log(), 0)[2],
+    "0.loss": lambda n: torch.nn.functional.cross_entropy(torch.zeros(1, int(n[1])), torch.tensor([0])),
+    "1.tied": lambda n: torch.nn.Embedding(int(n[0]), int(n[1]), device="meta").weight.numel(),
+    "1.vocabulary": lambda n: 2**8 + sum(n),
+    "2.variance": lambda n: torch.full((int(n[0]),), n[2] * n[4]).sum() / n[0],
+    "2.average": lambda n: torch.softmax(torch.tensor([1.0, n[1], 0.0]).log(), 0) @ torch.tensor(n[3:6]),
+    "3.parameters": lambda n: attention_parameters(n[0], n[1], n[2], n[3]),
+    "3.sorted": lambda n: torch.arange(int(n[0])).view(int(n[1]), int(n[2])).eq(int(n[-1])).nonzero()[0, 0],
+    "4.wavelength": lambda n: 2 * math.pi / (n[1] ** (-2 * n[2] / n[0])),
+    "4.product": lambda n: torch.dot(*sinusoidal(torch.tensor(n[2:4]).long(), 4, base=100.0).double()),
+    "5.turn": lambda n: turned(n[0], n[1], n[4], n[5], n[6]),
+    "5.slow": lambda n: (rotary_angles(torch.tensor([int(n[3])]), int(n[0]), base=n[1]) < 2 * math.pi).sum(),
+    "6.gated": lambda n: 2 * n[0] / 3,
+    "6.rms": lambda n: torch.nn.functional.rms_norm(torch.tensor(n[2:4]).double(), (2,), eps=0.0)[0] * n[0],
+    "7.filler": lambda n: sum(x * x for x in n[:4]) / max(n[:4]) ** 2 / 4,
+    "7.reach": lambda n: next(layers for layers in range(1, 99) if layers * n[0] >= n[1]),
+    "8.seen": lambda n: torch.ones(int(n[1]), int(n[1])).tril().sum() + n[0] * n[1],
+    "8.layer": lambda n: 2 * attention_parameters(n[0], 4, 4, n[0] / 4) + 2 * n[0] * 4 * n[0],
+    "9.unbroken": lambda n: math.exp(n[1] * math.log(n[0] / 100)),
+    "9.mean": lambda n: torch.tensor([n[1]] * int(n[0]) + [n[3]] * int(n[2])).mean(),
+    "10.cache": lambda n: 2 * n[0] * n[4] * n[2] * n[3] * 16 / 8,
+    "10.temperature": lambda n: math.exp(math.log(n[1]) / n[2]),
+    "11.active": lambda n: n[3] * (n[1] * n[2] * 3) + n[0] * n[1],
+    "11.capacity": lambda n: -(-n[0] * n[1] * n[3] // n[2]),
+    "12.days": lambda n: running_days(n[0], n[1], n[2], n[3], n[4]),
+    "12.even": lambda n: (2 * 4 * n[0] ** 2 + 2 * 2 * n[1] * n[0] ** 2) / (2 * 2 * n[0]),
+    "13.count": lambda n: whole(n[0], n[1], n[3]),
+    "13.bits": lambda n: n[0] * (n[3] * n[1] + n[2]) / n[3] / 8,
+    "14.rate": lambda n: n[0] * math.cos(math.pi / 2 * (n[4] - n[1]) / (n[3] - n[1])) ** 2,
+    "14.clip": lambda n: torch.tensor(n[:2])[0] * n[2] / torch.tensor(n[:2]).norm(),
+}
+
+
+def test_there_are_four_for_each_lesson_of_all_three_kinds():
+    for lesson in range(15):
+        kinds = sorted(one.kind for one in QUESTIONS.values() if one.lesson == lesson)
+        assert kinds == ["code", "number", "number", "reason"], lesson
+    assert set(AGAIN) == {id for id, one in QUESTIONS.items() if one.kind == "number"}
+
+
+@pytest.mark.parametrize("id", AGAIN)
+def test_a_number_is_what_another_way_gives(id):
+    answers = set()
+    for seed in range(6):
+        asked = QUESTIONS[id].make(Random(seed))
+        assert float(AGAIN[id](numbers(asked.text))) == pytest.approx(asked.answer, rel=2e-5, abs=1e-6), asked.text
+        answers.add(asked.answer)
+    assert len(answers) > 1, "every seed has one answer"
+
+
+@pytest.mark.parametrize("id", [id for id, one in QUESTIONS.items() if one.kind == "code"])
+def test_what_is_broken_fails_and_one_line_mends_it(id):
+    asked = QUESTIONS[id].make(Random(0))
+    torch.manual_seed(0)
+    exec(f"{asked.mended}\n{asked.proof}", {"torch": torch})
+    with pytest.raises((AssertionError, RuntimeError)):
+        exec(f"{asked.code}\n{asked.proof}", {"torch": torch})
+    before, after = asked.code.splitlines(), asked.mended.splitlines()
+    assert sum(line not in after for line in before) <= 1 and len(after) - len(before) in (0, 1)
+
+
+def test_a_paper_has_no_word_of_its_key():
+    for id, question in QUESTIONS.items():
+        text = paper.paper("final", [question], SECRETS[0], "A")
+        asked = paper.asked(question, SECRETS[0], "A")
+        assert asked.text in text and asked.key not in text, id
+        assert not asked.mended or asked.mended not in text
+        assert asked.key in paper.key("final", [question], SECRETS[0], "A")
+
+
+def test_numbers_follow_from_the_secret_and_from_the_version():
+    def of(secret, version):
+        return paper.paper("final", paper.chosen([2, 12], 4, secret), secret, version)
+
+    assert of(SECRETS[0], "A") == of(SECRETS[0], "A")
+    assert len({of(SECRETS[0], "A").replace("version A", ""), of(SECRETS[0], "B").replace("version B", "")}) == 2
+    assert of(SECRETS[0], "A") != of(SECRETS[1], "A")
+    picks = {tuple(one.id for one in paper.chosen(range(15), 1, secret)) for secret in SECRETS}
+    assert len(picks) == 2
+
+
+def test_the_key_is_not_in_what_students_get_and_not_made_without_the_seed(tmp_path, capsys):
+    seed = tmp_path / "secret.seed"
+    seed.write_bytes(SECRETS[0])
+    out = ["--lessons", "0-4", "--each", "2", "--versions", "2", "--out", str(tmp_path / "course")]
+    assert main(["course", "exam", "midterm", *out]) == 2
+    assert "--seed-file" in capsys.readouterr().err and not (tmp_path / "course").exists()
+    assert main(["course", "exam", "midterm", *out, "--seed-file", str(seed)]) == 0
+    given = sorted((tmp_path / "course" / "release").rglob("*.*"))
+    assert [file.name for file in given] == ["midterm_A.md", "midterm_B.md"]
+    assert "10 questions" in given[0].read_text("utf-8")
+    assert "alone" in (tmp_path / "course" / "midterm_key.md").read_text("utf-8")
+    assert main(["course", "exam", "midterm", *out, "--seed-file", str(seed)]) == 2
+    assert main(["course", "exam", "other", "--lessons", "15", *out[2:], "--seed-file", str(seed)]) == 2
+    assert "expected lessons from 0 to 14" in capsys.readouterr().err

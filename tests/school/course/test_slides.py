@@ -1,0 +1,81 @@
+"""Slides of a lesson: one idea each, the answer after its question, and nothing fetched where reveal.js is at hand."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from companion.commands.main import main
+from companion.school.course import slides
+from companion.school.questions.question import questions
+
+NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
+
+
+@pytest.fixture(scope="module")
+def lesson():
+    return nbformat.read(slides.read_lesson("05", NOTEBOOKS), as_version=4)
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A folder with the names of reveal.js's files; the notes hold what a page must not read as its own."""
+    for name in slides.NEEDED:
+        file = tmp_path / "reveal" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"/* {name} */ a = '<!-- <script></script>'", encoding="utf-8")
+    return tmp_path / "reveal"
+
+
+def test_every_figure_equation_and_question_of_the_lesson_has_a_slide_of_its_own(lesson):
+    made = slides.slides_of(lesson)
+    drawn = sum("ext-figure" in str(cell.get("outputs")) for cell in lesson.cells)
+    figures = [sum("shown" in cell.metadata.get("tags", ()) for cell in slide.cells) for slide in made]
+    assert drawn >= 5 and sum(figures) == drawn and max(figures) == 1
+    text = "\n".join(cell.source for cell in lesson.cells if cell.cell_type == "markdown")
+    for number in re.findall(r"\\tag\{(.+?)\}", text):
+        [slide] = [s for s in made if any(f">({number})<" in cell.source for cell in s.cells)]
+        assert "<math" in slide.cells[-1].source
+    asked = [s.cells[0].source for s in made if s.cells[0].source.startswith("### Question")]
+    assert len(asked) == sum(question.lesson == 5 for question in questions().values())
+
+
+def test_an_answer_comes_with_the_step_after_its_question(lesson):
+    [slide] = [s for s in slides.slides_of(lesson) if s.cells[0].source.startswith("### Question 5.c")]
+    made = slides.as_notebook([slide]).cells
+    assert [cell.metadata.slideshow.slide_type for cell in made[:2]] == ["subslide", "fragment"]
+    assert "**13**" in made[1].source and "13" not in made[0].source
+
+
+def test_prose_goes_to_the_speaker(lesson):
+    made = slides.as_notebook(slides.slides_of(lesson)).cells
+    notes = "\n".join(cell.source for cell in made if cell.metadata.slideshow.slide_type == "notes")
+    assert "Not the values." in notes and "](" not in notes
+    assert "You can stop here" not in "\n".join(cell.source for cell in made)
+
+
+def test_with_the_package_at_hand_a_page_fetches_nothing(lesson, package):
+    page = slides.page(lesson, "five", str(package))
+    for name in slides.NEEDED:
+        assert page.count(f"/* {name} */") == 1
+    assert not re.findall(r"<(?:script|link|img)[^>]*(?:src|href)=\"(?!data:)[^\"]+\"", page)
+    assert "\\x3C!-- \\x3Cscript>\\x3C/script>" in page and "MathJax" not in page
+
+
+@pytest.mark.parametrize("place", sorted(NOTEBOOKS.glob("[01]*.ipynb")), ids=lambda place: place.name[:2])
+def test_every_lesson_can_be_shown(place):
+    made = slides.slides_of(nbformat.read(place, as_version=4))
+    shown = "\n".join(cell.source for slide in made for cell in slide.cells if cell.cell_type == "markdown")
+    assert len(made) > 20 and sum(slide.top for slide in made) >= 4
+    assert "$$" not in shown and "\\tag" not in shown
+
+
+def test_the_command_says_where_reveal_comes_from_and_refuses_what_is_none(tmp_path, capsys):
+    where = ["--notebooks", str(NOTEBOOKS), "--out", str(tmp_path)]
+    assert main(["course", "slides", "05", *where]) == 0
+    assert (tmp_path / "05_rotary_positions.html").is_file()
+    assert "take reveal.js from https://unpkg.com/reveal.js@4" in capsys.readouterr().out
+    assert main(["course", "slides", "05", *where, "--reveal", str(tmp_path)]) == 2
+    assert "has no dist/reveal.css" in capsys.readouterr().err
+    assert main(["course", "slides", "77", *where]) == 2
