@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
-from companion.ground.quantities import PositiveInt
+from companion.ground.quantities import Count
 
 
 def parser() -> Parser:
@@ -28,8 +28,8 @@ def parser() -> Parser:
     )
     made.add_argument("name", type=str, metavar="NAME", help="what it is called: letters, digits, - and _")
     made.add_argument("--lessons", type=str, default="0-14", metavar="LESSONS", help="as in 0-4 or 2,3,5-7")
-    made.add_argument("--each", type=PositiveInt, default=4, help="questions of each lesson")
-    made.add_argument("--versions", type=PositiveInt, default=1, help="papers with other numbers")
+    made.add_argument("--each", type=Count, default=4, help="questions of each lesson")
+    made.add_argument("--versions", type=Count, default=1, help="papers with other numbers")
     made.add_argument("--out", type=str, default=None, metavar="FOLDER", help="where to; made where there is none")
     made.add_argument("--seed-file", type=str, default=None, metavar="SECRET", help="a file with what only you know")
     return made

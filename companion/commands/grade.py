@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from jsonargparse import Namespace
@@ -170,6 +171,11 @@ def run(flags: Namespace) -> int:
         print(f"\n{len(tried)} of {len(graded)} submissions graded, {mean:.1f} of {most:g} points on average")
     if waiting := sum(not student.is_marked for student in graded):
         print(f"{waiting} of them wait for the marks of written answers: companion course collect {folder} --help")
+    return _written(out, faults)
+
+
+def _written(out: Path, faults: Sequence[str]) -> int:
+    """Says what a marking has left, and what of it could not be written; the exit code."""
     print(f"{out / 'marks.csv'}: the marks; {out / 'class.csv'}: which mistakes were made, and how often")
     print(f"{out / 'feedback'}: a page for each student")
     for fault in faults:

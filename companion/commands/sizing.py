@@ -65,9 +65,7 @@ def parser() -> Parser:
         default=None,
         help="which they are, such as h100 or a100-80gb. Default: all sizes of memory, and the time on h100",
     )
-    parser.add_argument(
-        "--share", type=PartOfOne, default=0.4, help="of the chip's peak that training is taken to reach"
-    )
+    parser.add_argument("--share", type=PartOfOne, default=0.4, help="of the chip's peak that training reaches")
     parser.add_argument(
         "--tokens", type=Positive | None, default=None, help="to train on. Default: 20 for each active parameter"
     )

@@ -62,6 +62,17 @@ def hearing(*, words: Sequence[str], start: int = 0, who: int = 0, caption: str 
     )
 
 
+def _check_filler(table: np.ndarray, points: np.ndarray, words: int, offered: list[int], start: int) -> None:
+    """Raises `ValueError` for what `filler` cannot draw."""
+    if not 2 <= words <= 4 or table.shape != (words + 1,) * 2 or points.shape != (words + 1, 2) or points.min() < 0:
+        what = "scores, values: expected (word + 1, word + 1) and (word + 1, 2) from 0 upwards, for two to four words"
+        raise ValueError(f"{what}; got {table.shape} and {points.shape} for {words}")
+    if offered[:1] != [0] or any(a >= b for a, b in pairwise(offered)):
+        raise ValueError(f"counts: expected numbers that rise from 0, got {offered}")
+    if start not in offered:
+        raise ValueError(f"start: expected one of {offered}, got {start}")
+
+
 def filler(
     scores: Sequence[Sequence[float]] | torch.Tensor,
     values: Sequence[Sequence[float]] | torch.Tensor,
@@ -85,15 +96,8 @@ def filler(
     is not one of them.
     """
     table, points = (np.asarray(x, dtype=float) for x in (scores, values))
-    n = len(words)
-    if not 2 <= n <= 4 or table.shape != (n + 1, n + 1) or points.shape != (n + 1, 2) or points.min() < 0:
-        what = "scores, values: expected (word + 1, word + 1) and (word + 1, 2) from 0 upwards, for two to four words"
-        raise ValueError(f"{what}; got {table.shape} and {points.shape} for {n}")
-    offered = list(counts)
-    if offered[:1] != [0] or any(a >= b for a, b in pairwise(offered)):
-        raise ValueError(f"counts: expected numbers that rise from 0, got {offered}")
-    if start not in offered:
-        raise ValueError(f"start: expected one of {offered}, got {start}")
+    n, offered = len(words), list(counts)
+    _check_filler(table, points, n, offered, start)
 
     def shares(count: int) -> np.ndarray:
         """The weight of all filler together, for each word."""
