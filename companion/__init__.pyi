@@ -31,7 +31,8 @@ from .layers.balance import switch_loss as switch_loss, update_bias as update_bi
 from .layers.block import Block as Block
 from .transformer import Memory as Memory, Output as Output, Transformer as Transformer
 from .costs import account as account, chips as chips, sizing as sizing
-from .generation.generate import Sampling as Sampling, complete as complete, generate as generate
+from .generation.sampling import Sampling as Sampling
+from .generation.generate import complete as complete, generate as generate
 from .generation.draft import Draft as Draft
 from .generation.batch import Batch as Batch
 from .generation.beam import Beam as Beam, beam_search as beam_search

@@ -1,0 +1,43 @@
+"""The types that a user sees: a file with every public name passes `mypy --strict`, and runs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import user
+
+import companion
+
+FILE = Path(user.__file__)
+ROOT = FILE.parents[1]
+
+
+def test_the_file_uses_every_public_name():
+    tree = ast.parse(FILE.read_text(encoding="utf-8"))
+    [line] = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "companion"]
+    below = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert {entry.name for entry in line.names} == set(companion.__all__) <= below
+
+
+def test_it_runs(tmp_path):
+    torch.manual_seed(0)
+    model = companion.Transformer(user.config()).eval()
+    written = user.written(model, tmp_path / "model")
+    assert len(written[0]) == 3 and len(written) == 4
+    assert user.layers(torch.randn(2, 5, 16)).shape == (2, 5, 16)
+    full, _, tiled, *_ = user.attention()
+    torch.testing.assert_close(full, tiled)
+
+
+def test_mypy_strict_finds_nothing_and_would_find_a_wrong_type(tmp_path):
+    wrong = tmp_path / "wrong.py"
+    text = FILE.read_text(encoding="utf-8").replace("first: int | None = step[0]", "first: str = step[0]")
+    wrong.write_text(text, encoding="utf-8")
+    flags = ["--strict", "--config-file", "", "--follow-imports", "silent", "--no-error-summary"]
+    call = [sys.executable, "-m", "mypy", *flags, "--cache-dir", str(tmp_path / "cache"), str(FILE), str(wrong)]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
+    faults = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(faults) == 1 and "wrong.py" in faults[0], done.stdout + done.stderr
+    assert "Incompatible types in assignment" in faults[0]

@@ -1,0 +1,137 @@
+"""A user's file: every public name of companion once, as somebody writes it who checks types with `mypy --strict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from companion import (
+    Attention,
+    AttentionConfig,
+    Batch,
+    Beam,
+    Block,
+    CrossCache,
+    Draft,
+    EmbeddingConfig,
+    FeedForward,
+    FeedForwardConfig,
+    KVCache,
+    LayerNorm,
+    Learned,
+    Memory,
+    ModelConfig,
+    MoE,
+    MoEConfig,
+    NormConfig,
+    Output,
+    PositionConfig,
+    RMSNorm,
+    RotaryScaling,
+    RoutingStats,
+    Sampling,
+    Transformer,
+    WindowConfig,
+    account,
+    attend,
+    attention_weights,
+    beam_search,
+    chips,
+    complete,
+    generate,
+    half_from_interleaved,
+    linear_attention,
+    load_model,
+    load_pretrained,
+    rms_norm,
+    rotary_angles,
+    rotate,
+    route,
+    save_model,
+    sinusoidal,
+    sizing,
+    sliding_window_attention,
+    switch_loss,
+    tiled_attention,
+    update_bias,
+    z_loss,
+)
+
+
+def config() -> ModelConfig:
+    """A small decoder with experts."""
+    return ModelConfig(
+        vocab=17,
+        d_model=16,
+        layers=2,
+        context=32,
+        attention=AttentionConfig(heads=4, kv_heads=2, window=WindowConfig(8)),
+        feed_forward=FeedForwardConfig(d_ff=24, activation="swiglu"),
+        positions=PositionConfig("rotary", scaling=RotaryScaling("linear", 2.0)),
+        norm=NormConfig("rms"),
+        embedding=EmbeddingConfig(tied=True),
+        moe=MoEConfig(experts=3, top_k=2, balanced=True),
+    )
+
+
+def written(model: Transformer, folder: Path) -> list[list[int]]:
+    """Text from a model, in every way; and the model saved and loaded."""
+    prompts = [[1, 2, 3]]
+    out: list[list[int]] = complete(model, prompts, max_new_tokens=3, sampling=Sampling(temperature=0.0))
+    for step in generate(model, prompts, max_new_tokens=2, draft=Draft("ngram")):
+        first: int | None = step[0]
+        out.append([] if first is None else [first])
+    beams: list[list[Beam]] = beam_search(model, prompts, width=2, max_new_tokens=2)
+    out.append([*beams[0][0].tokens])
+    save_model(folder, model)
+    again: Transformer = load_model(folder, dtype=torch.float32)
+    batch = Batch(again, rows=2)
+    del batch
+    return out
+
+
+def published(folder: Path) -> Transformer:
+    """A published model from its folder."""
+    return load_pretrained(folder, dtype=torch.float32)
+
+
+def layers(x: Tensor) -> Tensor:
+    """Layers by themselves, (batch, token, d_model)."""
+    one = config()
+    x = Attention(16, one.attention, causal=True)(LayerNorm(16)(x))
+    x = FeedForward(16, one.feed_forward)(RMSNorm(16)(x))
+    x = rms_norm(x, torch.ones(16), 1e-6)
+    block, learned = Block(one, causal=True), Learned(32, 16)
+    assert one.moe is not None
+    experts = MoE(16, one.feed_forward, one.moe)
+    stats: RoutingStats = route(torch.randn(5, 3), 2)
+    loss: Tensor = switch_loss(stats) + z_loss(stats)
+    update_bias(experts, torch.tensor([3, 4, 3]), 0.01)
+    return x + loss + sum(weight.sum() for part in (block, learned) for weight in part.parameters()) * 0
+
+
+def attention() -> list[Tensor]:
+    """Attention, in every way, on (batch, head, token, d_head)."""
+    q, k, v = torch.randn(3, 1, 2, 6, 8).unbind(0)
+    angles: Tensor = rotary_angles(torch.arange(6), 8)
+    q, k = rotate(q, angles), rotate(k[..., half_from_interleaved(8)], angles)
+    return [
+        attend(q, k, v, causal=True),
+        attention_weights(q, k, causal=True),
+        tiled_attention(q, k, v, causal=True),
+        sliding_window_attention(q, k, v, 3),
+        linear_attention(q, k, v),
+        sinusoidal(torch.arange(6), 8),
+    ]
+
+
+def told(out: Output, memory: Memory | None = None, cross: CrossCache | None = None) -> tuple[Tensor, KVCache | None]:
+    """What a call of a model gives."""
+    return out.logits, out.cache
+
+
+def costs() -> list[str]:
+    """The modules of costs."""
+    return [account.__name__, chips.__name__, sizing.__name__]
