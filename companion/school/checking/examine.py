@@ -308,7 +308,7 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
     Of several, the one that gives the same most often, first on what the answer fails and then on what it does not.
     Cases that must be refused count for the latter only: a mistake seldom knows what to refuse, and an answer may.
     """
-    alike = [known for known in key.mistakes if _may_be(key, index, outcome, *known)]
+    alike = [(message, gives) for message, gives in key.mistakes if _may_be(key, index, outcome, gives)]
     if not alike:
         return None
     others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
@@ -326,14 +326,10 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
     return name
 
 
-def _may_be(key: AnswerKey, index: int, outcome: Outcome, message: str, gives: Callable[[int], Outcome]) -> bool:
-    """Whether a known mistake gives the same on this case, and is wrong in the same way.
-
-    One whose message speaks of the `ValueError` that is missing is named where one is asked for, and only there.
-    """
-    if not same(outcome, gives(index), key.cases[index]) or ("ValueError" in message and not key.cases[index].refuse):
-        return False
-    return _first_kind(key, index, gives(index)) == _first_kind(key, index, outcome)
+def _may_be(key: AnswerKey, index: int, outcome: Outcome, gives: Callable[[int], Outcome]) -> bool:
+    """Whether a known mistake gives the same on this case, and is wrong in the same way."""
+    alike = same(outcome, gives(index), key.cases[index])
+    return alike and _first_kind(key, index, gives(index)) == _first_kind(key, index, outcome)
 
 
 def _both(first: Sequence[bool], second: Sequence[bool]) -> int:
