@@ -302,31 +302,45 @@ def _gradient_faults(
 
 
 def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | None:
-    """The known mistake that gives the same as the answer: on this case, on half of the others that it fails, and on
-    half of all others.
+    """The known mistake that gives the same as the answer: on this case, on half of the others that either fails, and
+    on half of all others.
 
-    Of several, the one that gives the same most often, first on what fails and then on what does not. Cases that must
-    be refused count for the latter only: a mistake seldom knows what to refuse, and an answer may.
+    Of several, the one that gives the same most often, first on what the answer fails and then on what it does not.
+    Cases that must be refused count for the latter only: a mistake seldom knows what to refuse, and an answer may.
     """
-    alike = [known for known in key.mistakes if same(outcome, known[1](index), key.cases[index])]
+    alike = [(message, gives) for message, gives in key.mistakes if _may_be(key, index, outcome, gives)]
     if not alike:
         return None
     others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
-    failed = [
-        not case.refuse and any(True for _ in call_faults(case, gave, key.expected(at), key.names, told=False))
-        for at, case, gave in others
-    ]
+    failed = [not case.refuse and _first_kind(key, at, gave) is not None for at, case, gave in others]
     best: tuple[int, int] | None = None
     name = None
     for message, gives in alike:
         agrees = [same(gave, gives(at), case) for at, case, gave in others]
-        on_failed = sum(agree for agree, fails in zip(agrees, failed, strict=True) if fails)
-        asked = [agree for agree, (_, case, _) in zip(agrees, others, strict=True) if not case.refuse]
-        if 2 * on_failed < sum(failed) or 2 * sum(asked) < len(asked):
+        its_own = [not case.refuse and _first_kind(key, at, gives(at)) is not None for at, case, _ in others]
+        asked = [not case.refuse for _, case, _ in others]
+        if any(2 * _both(agrees, counted) < sum(counted) for counted in (failed, its_own, asked)):
             continue
-        if best is None or (on_failed, sum(agrees)) > best:
-            best, name = (on_failed, sum(agrees)), message
+        if best is None or (_both(agrees, failed), sum(agrees)) > best:
+            best, name = (_both(agrees, failed), sum(agrees)), message
     return name
+
+
+def _may_be(key: AnswerKey, index: int, outcome: Outcome, gives: Callable[[int], Outcome]) -> bool:
+    """Whether a known mistake gives the same on this case, and is wrong in the same way."""
+    alike = same(outcome, gives(index), key.cases[index])
+    return alike and _first_kind(key, index, gives(index)) == _first_kind(key, index, outcome)
+
+
+def _both(first: Sequence[bool], second: Sequence[bool]) -> int:
+    """How often both are true."""
+    return sum(a and b for a, b in zip(first, second, strict=True))
+
+
+def _first_kind(key: AnswerKey, index: int, outcome: Outcome) -> str | None:
+    """The kind of the first thing that is wrong with what a call on this case gave; None where nothing is."""
+    faults = call_faults(key.cases[index], outcome, key.expected(index), key.names, told=False)
+    return next((kind for kind, _ in faults), None)
 
 
 def same(first: Outcome, second: Outcome, case: Case) -> bool:

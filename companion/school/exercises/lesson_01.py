@@ -470,12 +470,13 @@ def _(ids, G, vocab):
     ),
 )
 def tied_gradient(E, ids, answers):
-    """The smallest tied model is $Z = \\sqrt d\\, E[t]\\, E^\\top$: the table `E` (vocab, d_model), used twice, and nothing else. `ids` (token) are
-    the tokens read, `answers` (token) those that should come next, both `int64`. The loss is the *sum* over the places of minus the logarithm
-    of the right answer's probability. Return its gradient with respect to the table, (vocab, d_model), without autograd.
+    """The smallest tied model uses the table `E` (vocab, d_model) twice, and nothing else: having read the token $t$, it gives all tokens
+    the scores $\\sqrt d\\, E[t]\\, E^\\top$, with $d$ = d_model. `ids` (token) are the tokens read, `answers` (token) those that should
+    come next, both `int64`. The loss is the *sum* over the places of minus the logarithm of the right answer's probability. Return its
+    gradient with respect to the table, (vocab, d_model), without autograd.
 
     ```python
-    >>> tied_gradient(torch.zeros(2, 1) + torch.tensor([[1.0], [0.0]]), torch.tensor([0]), torch.tensor([1]))
+    >>> tied_gradient(torch.tensor([[1.0], [0.0]]), torch.tensor([0]), torch.tensor([1]))
     tensor([[ 1.4621],
             [-0.7311]])
     ```

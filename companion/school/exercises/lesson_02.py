@@ -202,7 +202,7 @@ def _(d_k, mean, std):
 def visible_softmax(scores, may_look):
     """Write a softmax that can hide. `scores` (query, key) are scaled already; `may_look`, boolean and of the same shape, says True where a
     query may look. Return the weights: rows add up to one, hidden keys get exactly 0, whatever their score, and a row that sees nothing is
-    all zeros. Use no softmax of PyTorch's.
+    all zeros. Scores of 1,000, up or down, do not overflow. Use no softmax of PyTorch's.
 
     ```python
     >>> visible_softmax(torch.tensor([[0.0, 5.0, 0.0]]), torch.tensor([[True, False, True]]))
@@ -210,7 +210,7 @@ def visible_softmax(scores, may_look):
     ```
 
     ★
-    - Scores of 1,000, up or down, do not overflow, and hidden NaN stays hidden.
+    - Scores of $-2 \\cdot 10^{10}$ are scores like others, and hidden NaN stays hidden.
     - A `may_look` that is not boolean, or of another shape, is refused with a `ValueError`.
     """
     ### BEGIN SOLUTION

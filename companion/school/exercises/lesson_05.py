@@ -804,6 +804,7 @@ def _(q, k, kept, base):
     right={
         "gradients": "its answer goes into a model that learns",
     },
+    robust={"far from the start of a text": "angles in float32 are right for a text of usual length"},
     hints=(
         "Project, then split: `(x @ w_q).unflatten(-1, (heads, d_head)).transpose(1, 2)` is (batch, head, token, d_head). Which of q, k and v turn?",
         "Angles (batch, token, pair) need an axis for the heads: `angles[:, None]` turns all heads of a row alike.",
@@ -825,6 +826,7 @@ def rotary_attention(x, w_q, w_k, w_v, heads, positions, base):
 
     ★
     - Columns of `w_q` that cannot be divided among the `heads`, and an odd d_head, are refused with a `ValueError`.
+    - Positions of a million are as right as small ones: angles are computed in `float64`.
     """
     ### BEGIN SOLUTION
     width = w_q.shape[1]

@@ -651,8 +651,9 @@ def _(x, branches, gains, last_gain, eps):
     ),
 )
 def write_scale(count, v, keep):
-    """A post-norm stack has `count` sub-layers, each of which would write with mean square `v`. By which positive number must all writing
-    matrices $W_2$ be multiplied, so that the mean square along the identity path, (D6.19), is exactly `keep` at the bottom? Return a `float`.
+    """A post-norm stack has `count` sub-layers, each of which would write with mean square `v` into a stream of mean square 1. By which
+    positive number must all writing matrices $W_2$ be multiplied, so that the mean square along the identity path, (D6.19), deeper, is
+    exactly `keep` at the bottom? Return a `float`.
 
     ```python
     >>> write_scale(1, 3.0, 0.25)
@@ -1026,12 +1027,20 @@ def _(draw):
     tight = torch.tensor([10000.0, 10008.0, 10016.0, 10000.0], dtype=torch.float16)
     one, none = torch.ones(4, dtype=torch.float16), torch.zeros(4, dtype=torch.float16)
     yield Case("a mean that half precision does not have", (tight, one, none, 1e-5))
+    far = torch.tensor([3.0, 1.0, 0.0, -1.0], dtype=half)
+    normed = _ln(far, 1e-5).to(half)
+    yield Case("a bias that takes away what the gain made: rounding comes last", (far, 64 * one, -64 * normed, 1e-5))
 
 
 def _ln(x, eps, dim=-1, correction=0):
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     variance = wide.var(dim=dim, correction=correction, keepdim=True)
     return (wide - wide.mean(dim=dim, keepdim=True)) / (variance + eps).sqrt()
+
+
+@careful_layer_norm.mistake("you round before gain and bias: what they leave of it is mostly rounding; round last")
+def _(x, gain, bias, eps):
+    return _ln(x, eps).to(x.dtype) * gain + bias
 
 
 @careful_layer_norm.mistake("your variance is divided by d - 1; LayerNorm divides by d")
@@ -1135,12 +1144,12 @@ def _(x, gain, bias, eps):
 
 @careful_layer_norm.variant
 def _(x, gain, bias, eps):
-    # token by token; the mean is taken off by the matrix I - 11^T / d, and half precision is kept from the gain on
+    # token by token; the mean is taken off by the matrix I - 11^T / d, and it rounds last
     d = x.shape[-1]
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     centre = torch.eye(d, dtype=dtype) - 1 / d
     tokens = []
     for token in x.reshape(-1, d):
         deviation = centre @ token.to(dtype)
-        tokens.append((deviation / torch.sqrt(deviation @ deviation / d + eps)).to(x.dtype) * gain + bias)
-    return torch.stack(tokens).reshape(x.shape)
+        tokens.append(deviation / torch.sqrt(deviation @ deviation / d + eps) * gain + bias)
+    return torch.stack(tokens).reshape(x.shape).to(x.dtype)

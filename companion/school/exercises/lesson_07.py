@@ -457,8 +457,8 @@ def cloze(tokens, real, mask_id, lots, how, anything):
     and -100 elsewhere. All are (batch, token).
 
     ```python
-    >>> cloze(torch.tensor([[5, 6]]), torch.tensor([[True, True]]), 1, torch.tensor([[0.1, 0.5]]), torch.zeros(1, 2), torch.ones(1, 2))
-    (tensor([[1., 6.]]), tensor([[   5, -100]]))
+    >>> cloze(torch.tensor([[5, 6]]), torch.tensor([[True, True]]), 1, torch.tensor([[0.1, 0.5]]), torch.zeros(1, 2), torch.tensor([[7, 7]]))
+    (tensor([[1, 6]]), tensor([[   5, -100]]))
     ```
 
     ★

@@ -498,6 +498,7 @@ def _(draw):
     yield Case("any dependencies", _moved(draw, some, draw.whole(8, 10), real=any_real))
     before, after, all_real = _moved(draw, honest(4), 5)
     yield Case("a change below 1e-9 is rounding", (before, after + 1e-12, all_real))
+    yield Case("a change of 1e-7 is none of rounding", (before, before + 1e-7 * (after - before), all_real))
     ruled_out = _moved(draw, unshifted, 4)
     for logits in ruled_out[:2]:
         logits[..., 3] = -math.inf
@@ -612,6 +613,12 @@ def _(before, after, real):
 @leaks.mistake("a change of 1e-12 is rounding: only what changes by more than 1e-9 counts")
 def _(before, after, real):
     return _pairs(_should(before, real) != (after != before).any(dim=-1).T)
+
+
+@leaks.mistake("a change of 1e-7 is more than rounding: the bound is 1e-9")
+def _(before, after, real):
+    moved = torch.where(after == before, 0.0, (after - before).abs())
+    return _pairs(_should(before, real) != (moved.amax(dim=-1) > 1e-6).T)
 
 
 @leaks.mistake("logits of the wrong shape are broadcast in silence: refuse them with a ValueError")
