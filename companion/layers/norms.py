@@ -37,6 +37,7 @@ class RMSNorm(nn.Module):
         self.unit_offset = unit_offset
         self.weight = nn.Parameter(torch.zeros(d_model) if unit_offset else torch.ones(d_model))
 
+    @checked(sizes=lambda layer: {"d_model": len(layer.weight)})
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """Each token normalised alone, over its last axis."""
         if self.unit_offset:

@@ -254,7 +254,7 @@ MISUSES = {
         lambda: MODELS["decoder"].decoder.blocks[0].attention(torch.rand(2, 5, 10)),
         "x has d_model=10: expected 12, as here",
     ),
-    "a gain of another width": (lambda: RMSNorm(6)(torch.rand(2, 1)), "gain has d_model=6: expected 1, as in x"),
+    "a gain of another width": (lambda: RMSNorm(6)(torch.rand(2, 1)), "x has d_model=1: expected 6, as here"),
     "stop=5": (lambda: write(stop=5), "stop=5: expected a list of token ids"),
     "stop as text": (lambda: write(stop="ab"), "stop='ab': expected a list"),
     "sampling=0.7": (lambda: write(sampling=0.7), "sampling=0.7: expected a Sampling, such as"),
