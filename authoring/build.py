@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 
 import nbformat
 from nbclient import NotebookClient
@@ -81,6 +82,10 @@ def _assemble(cells: list[NotebookNode], companion: str) -> str:
 # --- what a lesson uses of the companion
 
 
+_READING = Lock()
+"""Lessons are built side by side, and read one package: what one has half read, another must not find."""
+
+
 def companion_digest(cells: Sequence[NotebookNode], package: Path = PACKAGE, questions: Sequence[Question] = ()) -> str:
     """Of all functions, classes and values of the companion that the code cells use (uses.py), and these use.
 
@@ -89,7 +94,8 @@ def companion_digest(cells: Sequence[NotebookNode], package: Path = PACKAGE, que
     """
     trees = [parsed(cell.source) for cell in _code(cells)]
     there = _package(package)
-    uses = Uses(trees, there, also=[asked for tree in trees for asked in _exercises_checked(tree, there)])
+    with _READING:
+        uses = Uses(trees, there, also=[asked for tree in trees for asked in _exercises_checked(tree, there)])
     folders = {file.parent for module, _ in uses.found if (file := there.file(module))}
     assets = sorted(file for folder in folders for file in folder.iterdir() if file.suffix in ASSETS)
     shown = [file for file in assets if {file.name, file.stem} & uses.texts]

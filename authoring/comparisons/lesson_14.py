@@ -1,11 +1,11 @@
-"""What lesson 14 compares: the run that its law advises with its largest, two rates of a model of eight times that."""
+"""What lesson 14 compares: the run that its law advises, with its largest."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from authoring.comparisons.cells import row
-from authoring.records.law import ADVISED, LARGE, Trials
+from authoring.records.law import ADVISED, Trials
 
 FOLDER = Path(__file__).parents[2] / "build" / "records" / "law"
 
@@ -18,15 +18,4 @@ def advice() -> dict[tuple[str, str], list[float]]:
             runs = [trial(width, length, 0.01, start=start, last_share=1.0) for start in range(3)]
             ends = found[name, half] = [run["scores"][str(length)] for run in runs]
             print(row(f"{name}, width {width}", f"{half} compute", "bits per byte", ends), flush=True)
-    return found
-
-
-def rate_of_the_large() -> dict[tuple[str, str], list[float]]:
-    """Held-out bits per byte of the model of eight times the weights, at a rate of its own and at the fit's."""
-    trial, found = Trials(FOLDER), {}
-    for updates in (120, 240):
-        for rate in (0.003, 0.01):
-            runs = [trial(LARGE, updates, rate, start=start, last_share=1.0) for start in range(3)]
-            ends = found[f"rate {rate}", f"{updates} updates"] = [run["scores"][str(updates)] for run in runs]
-            print(row(f"rate {rate}", f"{updates} updates", "bits per byte", ends), flush=True)
     return found
