@@ -127,7 +127,7 @@ def test_a_model_is_fetched_by_name_without_its_pickles(tmp_path, monkeypatch):
     assert {"config.json", "model.safetensors", "model-*.safetensors", "tokenizer.json", "source.spm"} <= {
         *asked["some/llama"]
     }
-    assert all(pattern.endswith((".json", ".safetensors", ".txt", ".spm")) for pattern in asked["some/llama"])
+    assert all(pattern.endswith((".json", ".safetensors", ".txt", ".spm", ".jinja")) for pattern in asked["some/llama"])
 
 
 def test_a_hub_that_cannot_be_reached_or_a_missing_library_is_a_clear_word(monkeypatch):

@@ -305,8 +305,8 @@ def _text(markdown: str, kind: str = "-") -> NotebookNode:
 
 def _prose(markdown: str) -> str:
     """Markdown without links, which lead nowhere from a slide, and with its formulas as MathML; code as it is."""
-    parts = _FENCE.split(markdown)
-    return "".join(part if at % 2 else _FORMULA.sub(_mathml, _LINK.sub(r"\1", part)) for at, part in enumerate(parts))
+    parts = _FENCE.split(_LINK.sub(r"\1", markdown))  # a link's text may be code
+    return "".join(part if at % 2 else _FORMULA.sub(_mathml, part) for at, part in enumerate(parts))
 
 
 def _inline(markdown: str) -> str:

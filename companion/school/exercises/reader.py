@@ -51,9 +51,8 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
     if own:
         kept.note_check(exercise.id, passed=True, robust=verdict.is_robust)
     print(praise(verdict, f"{title}: right. {count(exercise.points, 'point')}."))
-    if own and (bridge := BRIDGES.get(exercise.id)) is not None:
-        where = f"`{bridge.definition}` of {bridge.stage.file}, stage {bridge.stage.number} of your own transformer"
-        print(f'It is also {where}. take_over("{exercise.id}") lays it in there.')
+    if own and exercise.id in BRIDGES:
+        print(BRIDGES[exercise.id].told(exercise.id))
 
 
 def take_over(id: str | float) -> None:

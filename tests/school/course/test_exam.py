@@ -21,7 +21,7 @@ from companion import (
 from companion.commands.main import main
 from companion.layers.attention import Attention
 from companion.school.course.exam import paper
-from companion.school.course.exam.asked import exam_questions
+from companion.school.course.exam.paper import exam_questions
 
 QUESTIONS = exam_questions()
 SECRETS = [b"a secret of twenty letters", b"another one of some letters"]

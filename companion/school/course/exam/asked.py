@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 Kind = Literal["number", "reason", "code"]
@@ -55,34 +54,25 @@ class Question:
         return 2 * self.points
 
 
-_ALL: dict[str, Question] = {}
+ASKED: dict[str, Question] = {}
 
 
 def number(id: str, points: int = 3) -> Callable[[Callable[[random.Random], Asked]], None]:
     """Add a question for a number; the function makes it."""
 
     def add(make: Callable[[random.Random], Asked]) -> None:
-        _ALL[id] = Question(id, "number", points, make)
+        ASKED[id] = Question(id, "number", points, make)
 
     return add
 
 
 def reason(id: str, text: str, key: str, points: int = 4) -> None:
     """Add a question for a reason."""
-    _ALL[id] = Question(id, "reason", points, lambda draw: Asked(text, key))
+    ASKED[id] = Question(id, "reason", points, lambda draw: Asked(text, key))
 
 
 def broken(id: str, text: str, code: str, mended: str, proof: str, key: str, points: int = 4) -> None:
     """Add a piece of code with one fault: what is wrong with it, how it shows, and how it is mended."""
     code, mended, proof = code.strip(), mended.strip(), proof.strip()
     ask = f"{text} One line is wrong. Say which, what one would see, and write it as it should be."
-    _ALL[id] = Question(id, "code", points, lambda draw: Asked(ask, key, None, code, mended, proof))
-
-
-@cache
-def exam_questions() -> dict[str, Question]:
-    """Every question by its name, in the order of the course."""
-    from companion.school.course.exam import lessons_00_04, lessons_05_09, lessons_10_14
-
-    assert lessons_00_04 and lessons_05_09 and lessons_10_14  # loading them adds what they ask
-    return dict(sorted(_ALL.items(), key=lambda pair: pair[1].lesson))
+    ASKED[id] = Question(id, "code", points, lambda draw: Asked(ask, key, None, code, mended, proof))

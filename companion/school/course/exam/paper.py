@@ -14,7 +14,8 @@ from random import Random
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import shown
 from companion.ground.readable import count
-from companion.school.course.exam.asked import KINDS, Asked, Question, exam_questions
+from companion.school.course.exam import lessons_00_04, lessons_05_09, lessons_10_14
+from companion.school.course.exam.asked import ASKED, KINDS, Asked, Question
 from companion.school.course.seeds import keyed
 
 VERSIONS = "ABCDEFGH"
@@ -105,3 +106,9 @@ def write(name: str, questions: Sequence[Question], secret: bytes, out: Path, ve
         write_atomic(path, paper(name, questions, secret, letter))
     write_atomic(file, key(name, questions, secret, letters))
     return papers, file
+
+
+def exam_questions() -> dict[str, Question]:
+    """Every question by its name, in the order of the course."""
+    assert lessons_00_04 and lessons_05_09 and lessons_10_14  # loading them adds what they ask
+    return dict(sorted(ASKED.items(), key=lambda pair: pair[1].lesson))

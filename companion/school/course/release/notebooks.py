@@ -10,6 +10,7 @@ import nbformat
 
 from companion.ground.atomic import write_atomic
 from companion.ground.readable import count
+from companion.school.build.bridge import BRIDGES
 from companion.school.checking.attempt import praise
 from companion.school.checking.call import Result
 from companion.school.checking.examine import Verdict
@@ -107,6 +108,8 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
                 cells.append(code(exercises()[id].solution, prints=""))
         right = f"{exercise.id} {exercise.title}: right. {count(exercise.points, 'point')}."
         right = f"{praise(Verdict(Result.RIGHT), right)}\n"
+        if exercise.id in BRIDGES:
+            right += f"{BRIDGES[exercise.id].told(exercise.id)}\n"
         cells += [
             markdown(heading(exercise)),
             code(exercise.solution, prints=""),
