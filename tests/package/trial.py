@@ -84,8 +84,9 @@ def commands(page: str) -> list[list[str]]:
 
 
 def promised(example: str) -> list[str]:
-    """What an example says that it prints: the comments behind `print(...)` and `check(...)`."""
-    return re.findall(r"^(?:print|check)\(.*\)  # (.+)$", example, re.MULTILINE)
+    """What an example says that it prints: the comments behind `print(...)` and `check(...)`, and in the lines below."""
+    said = re.findall(r"^(?:print|check)\(.*\)((?:  #|\n#) .+(?:\n# .+)*)$", example, re.MULTILINE)
+    return [line for comments in said for line in re.findall(r"# (.+)", comments)]
 
 
 def refuse_other_version(tag: str, version: str) -> None:
