@@ -84,7 +84,7 @@ def commands(page: str) -> list[list[str]]:
 
 
 def promised(example: str) -> list[str]:
-    """What an example says that it prints: the comments behind `print(...)` and `check(...)`, and in the lines below."""
+    """What an example says that it prints: the comments behind `print(...)` and `check(...)`, and below them."""
     said = re.findall(r"^(?:print|check)\(.*\)((?:  #|\n#) .+(?:\n# .+)*)$", example, re.MULTILINE)
     return [line for comments in said for line in re.findall(r"# (.+)", comments)]
 
