@@ -48,6 +48,7 @@ def mapped() -> dict[str, dict[str, str]]:
     return {claim: entry for claim, entry in read.items() if isinstance(entry, dict)}
 
 
+@cache
 def entries(kind: str = "correction") -> list[dict[str, Any]]:
     """The tables of the TOML source, in order: `correction` or `undecided`."""
     return tomllib.loads(SOURCE.read_text(encoding="utf-8"))[kind]

@@ -204,7 +204,16 @@ def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
     torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
     limits = Limits(flags.time, flags.memory)
     with tqdm(total=len(handed), desc="hand-ins", unit=" students", file=sys.stderr) as bar:
-        graded = project.grade(handed, stages, secret, jobs=flags.jobs, limits=limits, done=lambda _: bar.update())
+        graded = project.grade(
+            handed,
+            stages,
+            secret,
+            jobs=flags.jobs,
+            limits=limits,
+            require_sandbox=flags.require_sandbox,
+            done=lambda _: bar.update(),
+            warn=lambda text: bar.write(text, file=sys.stderr),
+        )
     project.write(graded, stages, out)
     rows = project.table(graded, stages)
     print(table([tuple(row) for row in rows], left=(0, len(rows[0]) - 1), width=None))

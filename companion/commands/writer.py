@@ -64,6 +64,7 @@ class Writer:
     spell:   the text of ids with special tokens in it, where it can be told.
     flag:    where prompts come from, for messages.
     chat:    how its model expects a conversation to be written, where its folder says so.
+    marked:  the ids of a text that has its special tokens in it, as a conversation has; `None` where there is no such.
     answers: what is printed is what the model writes alone, without the prompt before it.
     """
 
@@ -74,6 +75,7 @@ class Writer:
     spell: Callable[[Sequence[int]], str] | None = None
     flag: str = "--prompt"
     chat: ChatTemplate | None = None
+    marked: Callable[[str], list[int]] | None = None
     answers: bool = False
 
     @property
@@ -190,7 +192,7 @@ def from_checkpoint(
     nothing here follows, and a model that writes no text.
     """
     from companion.data.chat import load_chat_template
-    from companion.data.published_tokenizers import TextStream, load_tokenizer
+    from companion.data.published_tokenizers import JsonTokenizer, TextStream, load_tokenizer
     from companion.families.pretrained import family_of, load_pretrained, pretrained_folder
     from companion.files.published.writing import GENERATION, read_writing
 
@@ -224,7 +226,10 @@ def from_checkpoint(
         return _by_ids(Writer(model, says, read_ids, _Numbers))
     known = tokenizer
     writer = Writer(model, says, known.encode, lambda before: TextStream(known, before), known.spell)
-    return _by_ids(writer) if ids else replace(writer, chat=load_chat_template(folder))
+    if ids:
+        return _by_ids(writer)
+    marked = partial(known.encode, special=False) if isinstance(known, JsonTokenizer) else None
+    return replace(writer, chat=load_chat_template(folder), marked=marked)
 
 
 def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -> tuple[Writer, str]:
@@ -233,17 +238,15 @@ def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -
     Raises `ValueError` for an even number of turns, a folder without a chat template, and one that refuses them.
     """
     from companion.data.chat import conversation
-    from companion.data.published_tokenizers import JsonTokenizer
 
     if writer.chat is None:
         raise ValueError("--chat: expected a model whose folder has a chat template, found none; leave it away")
-    tokenizer = getattr(writer.encode, "__self__", None)
-    if not isinstance(tokenizer, JsonTokenizer):
+    if writer.marked is None:
         raise ValueError("--chat: expected a model that continues texts, got one that translates them")
     if len(turns) % 2 == 0:
         raise ValueError(f"--chat: expected an odd number of --prompt, the user's first and last, got {len(turns)}")
     text = writer.chat.write(conversation(turns, system))
-    return replace(writer, encode=partial(tokenizer.encode, special=False), answers=True), text
+    return replace(writer, encode=writer.marked, answers=True), text
 
 
 def _by_ids(writer: Writer) -> Writer:

@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict
 
-from companion.ground.fields import parse_json, shown, why
+from companion.ground.fields import shown
+from companion.ground.reading import read_json
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -112,10 +113,7 @@ _NAMED = {"name", "template"}
 
 
 def _settings(path: Path) -> Mapping[str, Any]:
-    try:
-        settings = parse_json(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({why(error)})") from None
+    settings = read_json(path)
     if not isinstance(settings, Mapping):
         raise ValueError(f"{path}: expected an object, got {shown(settings)}")
     return settings

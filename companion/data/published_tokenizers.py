@@ -13,7 +13,8 @@ from typing import Protocol, runtime_checkable
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from companion.data.tokenizer import library_faults
-from companion.ground.fields import parse_json, shown, why
+from companion.ground.fields import shown, why
+from companion.ground.reading import read_json
 
 
 @runtime_checkable
@@ -208,10 +209,7 @@ def _table(path: Path) -> dict[str, int]:
     """A table from pieces to ids. Raises `ValueError` if it is missing, damaged, or something else."""
     if not path.is_file():
         raise ValueError(f"{path}: expected a table from pieces to ids, found no such file")
-    try:
-        table = parse_json(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({why(error)})") from None
+    table = read_json(path)
     whole = isinstance(table, dict) and table and all(type(i) is int and i >= 0 for i in table.values())
     if not whole:
         raise ValueError(f"{path}: expected a table from pieces to ids, got {shown(table)}")

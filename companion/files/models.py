@@ -26,7 +26,8 @@ from torch.overrides import TorchFunctionMode
 
 from companion.config.model import ModelConfig
 from companion.ground.atomic import _replacing
-from companion.ground.fields import cut, parse_json, shown, why
+from companion.ground.fields import cut, shown, why
+from companion.ground.reading import read_json
 from companion.transformer import Transformer
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -201,11 +202,9 @@ def read_config(folder: Path, name: str = CONFIG) -> dict[str, Any]:
         aside = f"; this is a run: --run {folder} takes it, its models are in {folder / 'checkpoints'}" if run else ""
         raise ValueError(f"{path}: expected the model's configuration, found no such file{aside}")
     try:
-        data = parse_json(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON; it is damaged or was cut short ({why(error)})") from None
     if not isinstance(data, dict):
         raise ValueError(f"{path}: expected a JSON object, got {shown(data)}")
     return data

@@ -43,10 +43,11 @@ class Bridge:
     part: str
     bodies: dict[str, str]
 
-    def told(self, exercise: str) -> str:
+    @property
+    def told(self) -> str:
         """What a check says of it, in a line."""
         where = f"`{self.definition}` of {self.stage.file}, stage {self.stage.number} of your own transformer"
-        return f'It is also {where}. take_over("{exercise}") lays it in there.'
+        return f'It is also {where}. take_over("{self.exercise}") lays it in there.'
 
 
 def _bridge(exercise: str, stage: int, definition: str, body: str | dict[str, str], part: str = "") -> Bridge:

@@ -52,7 +52,7 @@ def check(id: str | float, answer: Callable[..., Any] | None = None) -> None:
         kept.note_check(exercise.id, passed=True, robust=verdict.is_robust)
     print(praise(verdict, f"{title}: right. {count(exercise.points, 'point')}."))
     if own and exercise.id in BRIDGES:
-        print(BRIDGES[exercise.id].told(exercise.id))
+        print(BRIDGES[exercise.id].told)
 
 
 def take_over(id: str | float) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from companion.school.checking.exercise import Exercise
 from companion.school.checking.watch import unwatched
 from companion.school.course.grading.answers import LARGEST, Unreadable, contents
 from companion.school.course.grading.mark import UNREADABLE, Graded, KeyRing, Mark, Text, mark
 from companion.school.course.grading.sandbox.parent import Limits, Worker
+from companion.school.course.grading.side_by_side import side_by_side
 from companion.school.course.grading.submissions import Handed, plain
 from companion.school.course.written.items import MARK, Written
 from companion.school.course.written.sheet import Given, Key, text_id
@@ -46,42 +44,23 @@ def grade(
     robust:           what a robust answer adds, as a share of its exercise's points.
     done:             gets each student's marks as they are made.
     warn:             gets a sentence on what this system does not guard.
-    require_sandbox:  refuse to begin where the kernel does not keep answers to what they may do (Landlock and seccomp:
-                      Linux 5.13 or newer, on x86-64 or 64-bit ARM).
+    require_sandbox:  as `side_by_side` has it, and the last two.
 
     Raises `ValueError` for jobs < 1, a system without fork, or without the sandbox that is required; `OSError` if the
     process for answers does not start.
     """
     if jobs < 1:
         raise ValueError(f"--jobs {jobs}: expected a whole number >= 1")
-    keys, limits = KeyRing(secret), limits or Limits()
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in range(len(handed)):
-        waiting.put(number)
-    graded: dict[int, Graded] = {}
-    stop = threading.Event()
-
-    def work(place: int) -> None:
-        with Worker(limits, place) as worker:
-            if require_sandbox and not worker.is_sandboxed:
-                raise ValueError(f"--require-sandbox: expected a kernel that confines answers; {_missing(worker)}")
-            if place == 0 and not worker.is_sandboxed:
-                warn(f"{_missing(worker)}: what an answer may do is guarded by Python alone; use a container")
-            while not stop.is_set():
-                try:
-                    number = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                graded[number] = grade_one(worker, handed[number], chosen, keys, written, given or {}, robust)
-                done(graded[number])
-
-    with ThreadPoolExecutor(min(jobs, len(handed)) or 1) as pool:
-        try:
-            for future in [pool.submit(work, place) for place in range(min(jobs, len(handed)))]:
-                future.result()
-        finally:
-            stop.set()
-    return [graded[number] for number in range(len(handed))]
+    keys = KeyRing(secret)
+    return side_by_side(
+        handed,
+        lambda worker, one: grade_one(worker, one, chosen, keys, written, given or {}, robust),
+        jobs=jobs,
+        limits=limits or Limits(),
+        require_sandbox=require_sandbox,
+        done=done,
+        warn=warn,
+    )
 
 
 def grade_one(
@@ -128,9 +107,3 @@ def _text(student: str, item: Written, text: str, given: Mapping[Key, Given]) ->
     """A written answer, with what was given to just this text."""
     mark = given.get((student, item.id))
     return Text(item, text, mark if mark and mark.text_id == text_id(text) else None)
-
-
-def _missing(worker: Worker) -> str:
-    """Which of the kernel's means this system does not have."""
-    means = {"Landlock (files, connections, signals)": worker.landlock, "seccomp (calls)": worker.seccomp}
-    return f"this system has no {' and no '.join(name for name, there in means.items() if not there)}"

@@ -12,11 +12,8 @@ import csv
 import hashlib
 import inspect
 import io
-import queue
-import threading
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,6 +29,7 @@ from companion.school.checking.exercise import Case
 from companion.school.checking.watch import forbidden_fault, forbidden_uses
 from companion.school.course.grading.mark import KeyRing, try_answer
 from companion.school.course.grading.sandbox.parent import Limits, Program, Worker
+from companion.school.course.grading.side_by_side import side_by_side
 
 LARGEST = 2**20
 """Bytes of a student's file, and of all their files together four times as many."""
@@ -177,33 +175,22 @@ def grade(
     *,
     jobs: int = 2,
     limits: Limits | None = None,
+    require_sandbox: bool = False,
     done: Callable[[Graded], None] = lambda _: None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> list[Graded]:
-    """The hand-ins graded, each in processes of its own. What a student handed in can only cost that student."""
-    keys, waiting = KeyRing(secret), queue.SimpleQueue[int]()
-    for number in range(len(handed)):
-        waiting.put(number)
-    graded: dict[int, Graded] = {}
-    stop = threading.Event()
+    """The hand-ins graded, each in processes of its own. What a student handed in can only cost that student.
 
-    def work(place: int) -> None:
-        with Worker(limits or Limits(), place) as worker:
-            while not stop.is_set():
-                try:
-                    number = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                marks = [_mark(worker, part, handed[number], keys) for stage in stages for part in parts(stage.number)]
-                graded[number] = Graded(handed[number], tuple(marks))
-                done(graded[number])
+    require_sandbox, done, warn:  as `side_by_side` has them.
+    """
+    keys = KeyRing(secret)
 
-    with ThreadPoolExecutor(min(jobs, len(handed)) or 1) as pool:
-        try:
-            for future in [pool.submit(work, place) for place in range(min(jobs, len(handed)))]:
-                future.result()
-        finally:
-            stop.set()
-    return [graded[number] for number in range(len(handed))]
+    def make(worker: Worker, one: Handed) -> Graded:
+        return Graded(one, tuple(_mark(worker, part, one, keys) for stage in stages for part in parts(stage.number)))
+
+    return side_by_side(
+        handed, make, jobs=jobs, limits=limits or Limits(), require_sandbox=require_sandbox, done=done, warn=warn
+    )
 
 
 def _mark(worker: Worker, part: Part, handed: Handed, keys: KeyRing) -> PartMark:

@@ -109,7 +109,7 @@ def solved(name: str, title: str, book: Iterable[Exercise]) -> Notebook:
         right = f"{exercise.id} {exercise.title}: right. {count(exercise.points, 'point')}."
         right = f"{praise(Verdict(Result.RIGHT), right)}\n"
         if exercise.id in BRIDGES:
-            right += f"{BRIDGES[exercise.id].told(exercise.id)}\n"
+            right += f"{BRIDGES[exercise.id].told}\n"
         cells += [
             markdown(heading(exercise)),
             code(exercise.solution, prints=""),

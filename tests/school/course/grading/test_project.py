@@ -65,6 +65,20 @@ def test_parts_earn_by_themselves_and_an_earlier_fault_costs_its_own_stage_alone
     assert "attention.py, line 1: it is no Python" in (course / "marks" / "feedback" / "cyd.md").read_text("utf-8")
 
 
+@pytest.mark.parametrize(("landlock", "filtered", "named"), [(False, True, "Landlock"), (True, False, "seccomp")])
+def test_a_sandbox_that_is_required_and_not_there_is_told_before_anything_runs(
+    landlock, filtered, named, course, monkeypatch
+):
+    def nothing_starts(self):
+        self.landlock, self.seccomp = landlock, filtered
+
+    hand_in(course, "ada", attention=reference(2))
+    monkeypatch.setattr(project.Worker, "_start", nothing_starts)
+    given = hand_ins(course / "handed"), [STAGES[2]], b"a secret of sixteen"
+    with pytest.raises(ValueError, match=f"--require-sandbox: expected a kernel that confines answers; .* no {named}"):
+        project.grade(*given, jobs=1, require_sandbox=True)
+
+
 def test_bad_hand_ins_get_a_sentence_each(course):
     zipped(course, "large", {"transformer/attention.py": "#" * (LARGEST + 1), "transformer/layers.py": reference(4)})
     zipped(course, "other", {"notes.txt": "hello"})
