@@ -261,7 +261,7 @@ def generate(model, ids: list[int], new: int, stop: int | None = None, seed=0, c
 
 # --- stage 8, translation.py: lessons 07, 08 and 09 ------------------------------------------------------------------
 class CrossBlock(Block):
-    """A block that looks at a source, (batch, key, d_model), before its network: cross(cross_norm(x)) under `seen`."""
+    """x + cross(cross_norm(x)) of a `source`, (batch, key, d_model), `seen` its mask, before a block's network."""
     def __init__(self, d_model: int, heads: int, kv_heads: int, d_ff: int):
         super().__init__(d_model, heads, kv_heads, d_ff)
         self.cross_norm, self.cross = RMSNorm(d_model), Attention(d_model, heads, kv_heads)
@@ -271,7 +271,7 @@ class CrossBlock(Block):
         return x + self.feed_forward(self.feed_forward_norm(x))
 
 class Translator(nn.Module):
-    """An `encoder` that reads a source, a `decoder` that writes the target, and one `embedding` for both."""
+    """An `encoder` reads a source, a `decoder` writes; both have one `embedding`. `initialise`: 3 writes a layer."""
     def __init__(self, config: Config):
         super().__init__()
         self.config, self.embedding = config, nn.Embedding(config.vocab, config.d_model)
@@ -322,7 +322,7 @@ def balance(logits: Tensor, top_k: int) -> Tensor:
 
 class Experts(nn.Module):
     """Many networks in place of one; each token visits `top_k`. A linear `router` without bias; `gate` and `inner`,
-    (expert, d_model, d_ff), and `outer`, (expert, d_ff, d_model)."""
+    (expert, d_model, d_ff), and `outer`, (expert, d_ff, d_model). `logits`, (token, expert): the router's last word."""
     def __init__(self, d_model: int, d_ff: int, experts: int, top_k: int = 2, capacity: float | None = None):
         super().__init__()
         self.top_k, self.capacity, self.router = top_k, capacity, nn.Linear(d_model, experts, bias=False)

@@ -80,6 +80,7 @@ def _(draw):
     yield Case("top-p keeps the fewest that reach it: the one that crosses stays", (few, 1.0, None, 0.6, 0.0))
     yield Case("top-p keeps at least the first", (few, 1.0, None, 0.01, 0.0))
     yield Case("min-p is a share of the largest", (few, 1.0, None, 1.0, 0.4))
+    yield Case("min-p of one: the likeliest alone", (few, 1.0, None, 1.0, 1.0))
     yield Case("top-p is of what top-k has left", (few, 1.0, 3, 0.8, 0.0))
     logits = 2 * draw.normal(draw.whole(11, 17))
     for case in (
@@ -111,6 +112,7 @@ probabilities.mistake(
     "top-p is of all tokens; it is of what top-k has left: divide by the sum first", "    p = p / p.sum()\n", ""
 )
 probabilities.mistake("min-p is a probability by itself; it is a share of the largest", "min_p * p[0]", "min_p")
+probabilities.mistake("min-p drops what is just as likely; keep what is at least that", "p >= min_p", "p > min_p")
 probabilities.mistake("min-p is not used", " * (p >= min_p * p[0])", "")
 probabilities.mistake("top-p is not used", "(p.cumsum(-1) - p < top_p) * ", "")
 probabilities.mistake("top-k keeps the least likely", "sort(descending=True)", "sort()")

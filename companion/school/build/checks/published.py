@@ -138,21 +138,33 @@ WideAttention.variant(
 
 def _layout(draw, kind):
     """The fields and the tensors of a small random checkpoint, as released files name them."""
-    d, heads, kv, ff, vocab, layers, d_head = 8, 4, 2, 12, 13, 2, 3
-    if kind == "gpt2":
-        fields = {"model_type": kind, "vocab_size": vocab, "n_embd": d, "n_head": heads, "n_layer": layers,
-                  "n_positions": 9, "n_inner": ff, "layer_norm_epsilon": 1e-2, "activation_function": "gelu_new"}  # fmt: skip
+    d, heads, kv, ff, vocab, layers, wide = 8, 4, 2, 12, 13, 2, 4
+    if kind.startswith("gpt2"):
+        released = kind.endswith("released")
+        ff = 4 * d if released else ff
+        fields = {"model_type": "gpt2", "vocab_size": vocab, "n_embd": d, "n_head": heads, "n_layer": layers,
+                  "n_positions": 9, "n_inner": None if released else ff, "layer_norm_epsilon": 1e-2, "scale_attn_weights": True,
+                  "activation_function": "gelu_new", "tie_word_embeddings": True, "scale_attn_by_inverse_layer_idx": False}  # fmt: skip
         one = {"ln_1.weight": (d,), "ln_1.bias": (d,), "ln_2.weight": (d,), "ln_2.bias": (d,),
                "attn.c_attn.weight": (d, 3 * d), "attn.c_attn.bias": (3 * d,), "attn.c_proj.weight": (d, d),
                "attn.c_proj.bias": (d,), "mlp.c_fc.weight": (d, ff), "mlp.c_fc.bias": (ff,),
                "mlp.c_proj.weight": (ff, d), "mlp.c_proj.bias": (d,)}  # fmt: skip
         shapes = {"wte.weight": (vocab, d), "wpe.weight": (9, d), "ln_f.weight": (d,), "ln_f.bias": (d,)}
         shapes |= {f"h.{n}.{name}": shape for n in range(layers) for name, shape in one.items()}
-        return fields, {f"transformer.{name}": draw.normal(*shape).float() for name, shape in shapes.items()}
+        made = {name: draw.normal(*shape).float() for name, shape in shapes.items()}
+        if not released:
+            return fields, {f"transformer.{name}": tensor for name, tensor in made.items()}
+        for n in range(layers):
+            made |= {f"h.{n}.attn.bias": torch.ones(1, 1, 9, 9).tril(), f"h.{n}.attn.masked_bias": torch.tensor(-1e4)}
+        return fields, made | {"lm_head.weight": made["wte.weight"]}
     fields = {"model_type": kind.split()[0], "vocab_size": vocab, "hidden_size": d, "num_attention_heads": heads,
               "num_key_value_heads": kv, "num_hidden_layers": layers, "intermediate_size": ff, "rms_norm_eps": 1e-2,
-              "rope_theta": 50.0, "hidden_act": "silu", "head_dim": d_head + 1, "tie_word_embeddings": kind.endswith("tied")}  # fmt: skip
-    wide = d_head + 1
+              "rope_theta": 50.0, "hidden_act": "silu", "head_dim": wide, "tie_word_embeddings": kind.endswith("tied"),
+              "attention_bias": False, "mlp_bias": False, "use_sliding_window": False}  # fmt: skip
+    if kind == "llama of the first":
+        heads = kv = fields["num_attention_heads"] = 2
+        for name in ("num_key_value_heads", "head_dim", "rope_theta", "tie_word_embeddings"):
+            del fields[name]
     one = {"input_layernorm": (d,), "post_attention_layernorm": (d,), "self_attn.q_proj": (heads * wide, d),
            "self_attn.k_proj": (kv * wide, d), "self_attn.v_proj": (kv * wide, d), "self_attn.o_proj": (d, heads * wide),
            "mlp.gate_proj": (ff, d), "mlp.up_proj": (ff, d), "mlp.down_proj": (d, ff)}  # fmt: skip
@@ -161,12 +173,13 @@ def _layout(draw, kind):
     shapes = {"model.embed_tokens": (vocab, d), "model.norm": (d,)}
     shapes |= {} if kind.endswith("tied") else {"lm_head": (vocab, d)}
     shapes |= {f"model.layers.{n}.{name}": shape for n in range(layers) for name, shape in one.items()}
-    return fields, {f"{name}.weight": draw.normal(*shape).float() for name, shape in shapes.items()}
+    made = {f"{name}.weight": draw.normal(*shape).float() for name, shape in shapes.items()}
+    return fields, made | ({"lm_head.weight": made["model.embed_tokens.weight"]} if kind == "qwen3 tied" else {})
 
 
 @part(10, points=6, excused=_USUAL, seconds=60.0)
 def load(code, fields, tensors, ids):
-    """A folder with a checkpoint, and its logits in the own model."""
+    """A folder with a checkpoint, and its logits in the own model, at once and in pieces with caches."""
     import json
     import struct
     import tempfile
@@ -182,14 +195,28 @@ def load(code, fields, tensors, ids):
         (Path(folder) / "config.json").write_text(json.dumps(fields))
         (Path(folder) / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
         model = code.load(folder)
+
+    class Cache:
+        def __init__(self):
+            self.kept = []
+
+        def __len__(self):
+            return sum(k.shape[2] for k, _ in self.kept)
+
+        def extend(self, k, v):
+            self.kept.append((k, v))
+            return [torch.cat(rows, dim=2) for rows in zip(*self.kept, strict=True)]
+
+    caches = [Cache() for _ in model.decoder.blocks]
     with torch.no_grad():
-        return model(ids).float(), model.training
+        pieces = [model(piece, caches) for piece in ids.split([3, 3, 1], dim=1)]
+        return model(ids).float(), torch.cat(pieces, dim=1).float(), model.training
 
 
 @load.cases
 def _(draw):
     ids = draw.wholes(0, 12, 2, 7)
-    kinds = ("llama", "llama tied", "qwen3", "qwen3 tied", "gpt2")
+    kinds = ("llama", "llama of the first", "llama tied", "qwen3", "qwen3 tied", "gpt2", "gpt2 as released")
     given = {kind: _layout(draw, kind) for kind in kinds}
     for kind, (fields, tensors) in given.items():
         yield Case(f"a {kind}", (fields, tensors, ids), tolerance=1e-4)
@@ -198,6 +225,14 @@ def _(draw):
     yield Case(
         "what the own model does not do is refused", (fields | {"hidden_act": "relu"}, tensors, ids), refuse=True
     )
+    for other in ({"attention_bias": True}, {"mlp_bias": True}, {"use_sliding_window": True}):
+        yield Case(f"{next(iter(other))} is refused", (fields | other, tensors, ids), refuse=True)
+    old = {"rope_scaling": {"type": "linear", "factor": 2.0}}
+    yield Case("stretched positions, as older files name them", (fields | old, tensors, ids), refuse=True)
+    own, weights = given["gpt2"]
+    for other in ({"activation_function": "relu"}, {"tie_word_embeddings": False}, {"scale_attn_weights": False},
+                  {"scale_attn_by_inverse_layer_idx": True}):  # fmt: skip
+        yield Case(f"a gpt2 with another {next(iter(other))} is refused", (own | other, weights, ids), refuse=True)
     stretched = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0}}
     yield Case("stretched positions are refused", (fields | stretched, tensors, ids), refuse=True)
     missing = {name: tensor for name, tensor in tensors.items() if "layers.1.mlp.up" not in name}
@@ -267,6 +302,21 @@ load.mistake(
 )
 load.mistake("Qwen 3's queries and keys are normed", 'normed=fields["model_type"] == "qwen3"', "normed=False",
              'return model, renamed(tensors, names)', 'return model, {n: x for n, x in renamed(tensors, names).items() if ".norm." not in n or "decoder.norm" in n}')  # fmt: skip
+load.mistake(
+    "with caches the places begin anew: go on at len(caches[0])", "torch.arange(seen, seen + new", "torch.arange(0, new"
+)
+load.mistake("GPT-2 files may hold their masks, `attn.bias`, and the head once more: leave them out",
+             "            continue  # a mask that was stored, and the embedding once more\n", "            pass\n")  # fmt: skip
+load.mistake(
+    "GPT-2's names may begin with `transformer.`, and need not",
+    'name.removeprefix("transformer.")',
+    'name[len("transformer."):]',
+)
+load.mistake(
+    "a missing `num_key_value_heads` means: each head has its own",
+    'fields.get("num_key_value_heads") or heads',
+    'fields["num_key_value_heads"]',
+)
 load.mistake("the model is left in training", "return model.eval()", "return model.train()")
 load.variant(
     """

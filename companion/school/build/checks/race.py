@@ -5,6 +5,7 @@ import math
 import torch
 
 from companion.school.build.parts import part
+from companion.school.build.world import default_dtype
 from companion.school.checking.exercise import Case
 
 _FREE = {
@@ -16,7 +17,7 @@ _FREE = {
 @part(11, points=10, excused=_FREE, seconds=120.0)
 def race(code, text, unseen, seconds):
     """A race of a few seconds: in time, tokens that give the text back, logits that look at nothing ahead, and something
-    learned."""
+    learned. Where nothing was, it races again with three times as many: the machine may have been busy."""
     import time
 
     facts = (
@@ -33,43 +34,42 @@ def race(code, text, unseen, seconds):
         holds[facts[number]] = bool(fact)
         return bool(fact)
 
-    dtype, start = torch.get_default_dtype(), time.monotonic()
-    try:
-        runner = code.race(text, seconds)
-        note(0, time.monotonic() - start < 3 * seconds + 10)
-        note(1, torch.get_default_dtype() == dtype and torch.is_grad_enabled())
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(True)
-    if not note(2, all(hasattr(runner, name) for name in ("model", "merges", "context"))):
-        return holds
-    tokenizer, model, context = code["tokenizer"], runner.model, int(runner.context)
-    if not note(3, context >= 1):
-        return holds
-    ids = list(tokenizer.encode(unseen, runner.merges))
-    note(4, tokenizer.decode(ids, runner.merges) == unseen)
-    vocab, nats, again, ahead = 256 + len(runner.merges), 0.0, True, True
-    with torch.no_grad():
-        for at in range(0, len(ids) - 1, context):
-            window = torch.tensor([ids[at : at + context + 1]])
-            logits = model(window[:, :-1])
-            shape = (*logits.shape, 0, 0)
-            shaped = note(5, logits.ndim == 3), note(6, shape[1] == window.shape[1] - 1), note(7, shape[2] == vocab)
-            if not all(shaped) or not note(8, logits.isfinite().all()):
-                return holds
-            sums = logits.double().sum(-1)
-            if not note(9, (logits < 0).any() or not torch.allclose(sums, torch.ones_like(sums), atol=1e-3)):
-                return holds
-            logs = logits.double().log_softmax(-1)
-            nats -= logs.gather(-1, window[:, 1:, None]).sum().item()
-            again = again and torch.allclose(logits, model(window[:, :-1]), rtol=1e-3, atol=1e-3)
-            other = window.clone()
-            other[0, -2] = (other[0, -2] + 1) % 256
-            before, after = logits[:, : window.shape[1] - 2], model(other[:, :-1])[:, : window.shape[1] - 2]
-            ahead = ahead and torch.allclose(before, after, rtol=1e-2, atol=1e-2)
-    note(10, again)
-    note(11, ahead or not again)  # what is drawn anew each time looks as if it looked ahead
-    note(12, nats < math.log(vocab) * len(ids))
+    for given in (seconds, 3 * seconds):
+        dtype, start = torch.get_default_dtype(), time.monotonic()
+        with default_dtype(dtype), torch.enable_grad():  # which put back what the race may not
+            runner = code.race(text, given)
+            note(0, time.monotonic() - start < 3 * given + 10)
+            note(1, torch.get_default_dtype() == dtype and torch.is_grad_enabled())
+        if not note(2, all(hasattr(runner, name) for name in ("model", "merges", "context"))):
+            return holds
+        tokenizer, model, context = code["tokenizer"], runner.model, int(runner.context)
+        if not note(3, context >= 1):
+            return holds
+        ids = list(tokenizer.encode(unseen, runner.merges))
+        note(4, tokenizer.decode(ids, runner.merges) == unseen)
+        vocab, nats, again, ahead = 256 + len(runner.merges), 0.0, True, True
+        with torch.no_grad():
+            for at in range(0, len(ids) - 1, context):
+                window = torch.tensor([ids[at : at + context + 1]])
+                logits = model(window[:, :-1])
+                shape = (*logits.shape, 0, 0)
+                shaped = note(5, logits.ndim == 3), note(6, shape[1] == window.shape[1] - 1), note(7, shape[2] == vocab)
+                if not all(shaped) or not note(8, logits.isfinite().all()):
+                    return holds
+                sums = logits.double().sum(-1)
+                if not note(9, (logits < 0).any() or not torch.allclose(sums, torch.ones_like(sums), atol=1e-3)):
+                    return holds
+                logs = logits.double().log_softmax(-1)
+                nats -= logs.gather(-1, window[:, 1:, None]).sum().item()
+                again = again and torch.allclose(logits, model(window[:, :-1]), rtol=1e-3, atol=1e-3)
+                other = window.clone()
+                other[0, -2] = (other[0, -2] + 1) % 256
+                before, after = logits[:, : window.shape[1] - 2], model(other[:, :-1])[:, : window.shape[1] - 2]
+                ahead = ahead and torch.allclose(before, after, rtol=1e-2, atol=1e-2)
+        note(10, again)
+        note(11, ahead or not again)  # what is drawn anew each time looks as if it looked ahead
+        if note(12, nats < math.log(vocab) * len(ids)):
+            break
     return holds
 
 

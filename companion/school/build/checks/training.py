@@ -34,7 +34,8 @@ def windows(code, ids, context, batch):
             return follows, shifted, inputs[:2], targets[:2]
         starts |= {place[int(row[0])] for row in inputs}
         differ = differ or bool((inputs[0] != inputs[-1]).any())
-    return sorted(starts), differ
+    first, again = (code.windows(ids, context, batch, torch.Generator().manual_seed(7))[0] for _ in range(2))
+    return sorted(starts), differ, bool((first == again).all())
 
 
 @windows.cases
@@ -59,6 +60,9 @@ windows.mistake(
 )
 windows.mistake("all windows of a batch begin at the same place", "(batch, 1), generator=generator)",
                 "(1, 1), generator=generator).expand(batch, 1)")  # fmt: skip
+windows.mistake(
+    "the generator is not used: from one seed come the same windows each time", ", generator=generator)", ")"
+)
 windows.mistake("each token of a window is drawn alone; a window is a piece of the text",
                 "(batch, 1), generator", "(batch, context + 1), generator")  # fmt: skip
 windows.variant(
@@ -318,8 +322,9 @@ def train(code, start, data, updates, accumulate, most):
         asked.append(n)
         return (model(data[n % len(data)]) - 1).square().mean()
 
-    losses = [float(loss) for loss in code.train(model, loss_at, updates, 0.05, 2, accumulate, most)]
-    return asked, losses, model.weight.detach().clone()
+    losses = list(code.train(model, loss_at, updates, 0.05, 2, accumulate, most))
+    hang = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
+    return asked, [float(loss) for loss in losses], model.weight.detach().clone(), hang
 
 
 @train.cases
@@ -339,6 +344,8 @@ train.mistake("each micro-batch makes an update; they are collected first", "   
 train.mistake(
     "the gradients are not clipped, or only after the step, when it is too late", "        clip(model, most)\n", ""
 )
+train.mistake("the losses are tensors that keep what they were made of: give numbers, `loss.item()`", "total += loss.item()",
+              "total += loss")  # fmt: skip
 train.mistake("every update sees the same micro-batch", "loss = loss_at(n)", "loss = loss_at(0)")
 train.mistake("the updates count from 0: the first one's rate is 0", "range(1, updates + 1)", "range(updates)",
               "range((update - 1) * accumulate, update * accumulate)", "range(update * accumulate, (update + 1) * accumulate)")  # fmt: skip
@@ -383,6 +390,7 @@ def _(draw):
     table = draw.normal(5, 5)
     yield Case("one window", (table, draw.wholes(0, 4, 5), 4, 9))
     yield Case("several, the last one shorter", (table, draw.wholes(0, 4, 18), 5, 31))
+    yield Case("the last one scores a single token", (table, draw.wholes(0, 4, 17), 5, 29))
     yield Case("the whole text fits into one", (table, draw.wholes(0, 4, 7), 50, 12))
 
 

@@ -50,9 +50,19 @@ def CrossBlock(code, x, source, mask, seen, weights):
     def turn(y):
         return y * torch.arange(1, y.shape[2] + 1, dtype=y.dtype)[:, None] + y.roll(1, -1)
 
-    return run_with(
-        lambda: code.CrossBlock(x.shape[-1], 4, 2, 12), weights, x, mask=mask, turn=turn, source=source, seen=seen
-    )
+    class Cache:
+        kept = ()
+
+        def extend(self, k, v):
+            self.kept = (*self.kept, k.shape[2])
+            return k, v
+
+    cache = Cache()
+    made = run_with(
+        lambda: code.CrossBlock(x.shape[-1], 4, 2, 12), weights, x, mask=mask, turn=turn, cache=cache, source=source,
+        seen=seen,
+    )  # fmt: skip
+    return made, cache.kept
 
 
 @CrossBlock.cases
@@ -84,6 +94,18 @@ CrossBlock.mistake(
     _CROSS.replace("source, seen", "source, seen, turn"),
 )  # fmt: skip
 CrossBlock.mistake(
+    "`seen` is ready for `attend`, (batch, 1, 1, key): hand it on as it is", _CROSS,
+    _CROSS.replace("seen", "seen[:, None, None]"),
+)  # fmt: skip
+CrossBlock.mistake(
+    "the cache does not reach its own attention", "mask=mask, turn=turn, cache=cache)\n        x = x + self.cross",
+    "mask=mask, turn=turn)\n        x = x + self.cross",
+)  # fmt: skip
+CrossBlock.mistake(
+    "the source is put into the cache: that is for its own attention alone", _CROSS,
+    _CROSS.replace("seen)", "seen, cache=cache)"),
+)  # fmt: skip
+CrossBlock.mistake(
     "one norm serves both attentions; each has its own",
     _CROSS,
     _CROSS.replace("self.cross_norm", "self.attention_norm"),
@@ -110,10 +132,10 @@ CrossBlock.variant(
 )
 
 
-@part(8, points=4, excused=_USUAL, seconds=60.0)
-def Translator(code, source, real, target, weights):
+@part(8, points=3, excused=_USUAL, seconds=60.0)
+def Translator(code, source, real, target, weights, base):
     """The whole model: logits of the target, and what the encoder hands over."""
-    config = code["model"].Config(11, 8, 2, 4, 2, 12)
+    config = code["model"].Config(11, 8, 2, 2, 1, 12, base)  # heads so wide that the base tells
     logits = run_with(lambda: code.Translator(config), weights, source, real, target)
     with default_dtype(torch.float64):
         model = code.Translator(config)
@@ -127,10 +149,11 @@ def Translator(code, source, real, target, weights):
 def _(draw):
     weights, source, target = _model(draw), draw.wholes(0, 10, 2, 5), draw.wholes(0, 10, 2, 4)
     everywhere = torch.ones(2, 5, dtype=torch.bool)
-    yield Case("one source, one target", (source[:1], everywhere[:1], target[:1], weights))
-    yield Case("two of equal length", (source, everywhere, target, weights))
+    yield Case("one source, one target", (source[:1], everywhere[:1], target[:1], weights, 1e4))
+    yield Case("two of equal length", (source, everywhere, target, weights, 1e4))
     real = torch.arange(5) < torch.tensor([[3], [5]])
-    yield Case("a source with filler", (source, real, target, weights))
+    yield Case("a source with filler", (source, real, target, weights, 1e4))
+    yield Case("the base of the configuration", (source, real, target, weights, 100.0))
 
 
 Translator.mistake(
@@ -148,6 +171,7 @@ Translator.mistake(
 )
 Translator.mistake("the decoder has no positions", ", turn=self.turn(target), source", ", source")
 Translator.mistake("the encoder has no positions", ", turn=self.turn(source))", ")")
+Translator.mistake("the base of the configuration does not reach `rotate`", ", base=self.config.base)", ")")
 Translator.mistake(
     "the decoder sees the embedded source, not what the encoder made of it",
     "memory = self.encode(source, real) if memory is None else memory", "memory = self.embedding(source)",
@@ -191,6 +215,29 @@ Translator.variant(
             return nn.functional.linear(x, self.embedding.weight)
     """
 )
+
+
+@part(8, points=1, excused=_USUAL)
+def Translator_begins(code, sizes, seed):
+    """A new translator's weights are drawn by `initialise`."""
+    with default_dtype(torch.float64):
+        torch.manual_seed(seed)
+        model = code.Translator(code["model"].Config(**sizes))
+    return {name: 100 * weight.std().item() for name, weight in model.named_parameters() if weight.ndim > 1}
+
+
+@Translator_begins.cases
+def _(draw):
+    sizes = {"vocab": 300, "d_model": 64, "layers": 2, "heads": 4, "kv_heads": 2, "d_ff": 96}
+    yield Case("a hundred times the standard deviations, to a tenth", (sizes, draw.whole(1, 99)), tolerance=0.07)
+
+
+_INIT = "initialise(self, config.d_model, writes=3 * config.layers)"
+Translator_begins.mistake("the weights are PyTorch's: call `initialise`", _INIT, "pass")
+Translator_begins.mistake(
+    "a layer of the decoder writes to its stream three times: `writes` is 3 * layers, for both stacks", _INIT,
+    _INIT.replace("3 *", "2 *"),
+)  # fmt: skip
 
 
 @part(8, points=1, excused=_USUAL)
