@@ -99,6 +99,13 @@ def _release_parser() -> Parser:
         metavar="STAGES",
         help="a project instead: these stages of Your own transformer, as in 2-7",
     )
+    parser.add_argument(
+        "--notebooks",
+        type=str,
+        default=None,
+        metavar="FOLDER",
+        help="the course's notebooks, whose guides to the stages go into a project. Default: found where the course is",
+    )
     parser.add_argument("--out", type=str, default=None, metavar="FOLDER", help="where to; made where there is none")
     parser.add_argument(
         "--gradescope",
@@ -281,7 +288,7 @@ def _release(flags: Namespace) -> int:
 def _release_project(flags: Namespace) -> int:
     from companion.school.build.stages import find_stages
     from companion.school.course.release.problem_set import checked_name
-    from companion.school.course.release.project import release
+    from companion.school.course.release.project import UNGUIDED, release
 
     others = ("exercises", "questions", "written", "gradescope", "github_classroom", "due", "late")
     if beside := [f"--{name.replace('_', '-')}" for name in others if flags.get(name)]:
@@ -291,16 +298,30 @@ def _release_project(flags: Namespace) -> int:
     out = Path(flags.out)
     must_be_writable(out, "--out")
     name, stages = checked_name(flags.pset), find_stages(flags.build)
-    notebooks = Path("notebooks") / "build"
-    written = release(name, stages, out, notebooks if notebooks.is_dir() else None)
+    notebooks = _guides(flags.notebooks)
+    written = release(name, stages, out, notebooks)
     file = Path(flags.seed_file) if flags.seed_file is not None else out / "secret.seed"
     if not file.exists():
         _put_secret(file)
         print(f"{file}: your secret, new. Keep it; grading needs it, and nobody else may read it.")
     for path in written:
         print(f"{path}: written")
+    if notebooks is None:
+        print(f"\n{UNGUIDED}")
     print(f"\nGive students {written[0]}, the whole folder. {written[1]} is your page.")
     return 0
+
+
+def _guides(named: str | None) -> Path | None:
+    """The folder of the stages' notebooks: of the course that is named, of the one around, or of the one that the
+    package stands in; None where there is none. Raises `ValueError` if the named one has none."""
+    import companion
+
+    places = [Path(named)] if named else [Path("notebooks"), Path(companion.__file__).parents[1] / "notebooks"]
+    found = next((place / "build" for place in places if (place / "build").is_dir()), None)
+    if named and found is None:
+        raise ValueError(f"--notebooks {named}: expected the course's notebooks, with a folder build in it; found none")
+    return found
 
 
 def _bundles(pset: ProblemSet, flags: Namespace) -> list[Path]:

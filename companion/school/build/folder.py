@@ -41,8 +41,8 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
     """The learner's folder, whether or not it is there yet.
 
     named:  by a flag; else the variable COMPANION_BUILD names it.
-    start:  from here and upwards it is looked for, as `my/transformer` or as a folder that has a record of stages; by
-            default from the current folder.
+    start:  from here and upwards it is looked for, as `my/transformer`, as a folder that has a record of stages, or as
+            the `transformer` of a project that was handed out, which has one; by default from the current folder.
 
     Where none is found, it is `my/transformer` of the nearest folder that holds `my` or the course's `notebooks`, else
     of `start`. Raises `ValueError` if what is named is a file.
@@ -59,6 +59,8 @@ def find_folder(named: str | os.PathLike[str] | None = None, start: Path | None 
             return place
         if (place / NAME).is_dir():
             return place / NAME
+        if (place / NAME.name / RECORD).is_file():
+            return place / NAME.name
         if (place / NAME.parent).is_dir() or (place / "notebooks" / ".lab").is_dir():
             return place / NAME
     return start / NAME

@@ -8,6 +8,7 @@ document with log2 of the number of tokens, and the tokens must give the text ba
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -133,19 +134,37 @@ def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
     """Draw the results against the minutes; the figure, which is written to `file`, too."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
+    shown = [*MEASURED, *runs]
+    minutes = sorted({one.minutes for one in shown})
+    axes.set(xscale="log", xlim=(minutes[0] / 2, 5 * minutes[-1]), xticks=minutes, xlabel="minutes of training",
+             ylabel="bits per byte of held-out text")  # fmt: skip
+    axes.set_xticks(minutes, [f"{at:g}" for at in minutes])
+    axes.minorticks_off()
     for mark in marks:
-        axes.axhline(mark.bits_per_byte, color="0.7", linewidth=1)
-        axes.annotate(mark.name, (1, mark.bits_per_byte), xycoords=("axes fraction", "data"), ha="right", va="bottom",
-                      fontsize=7, color="0.4")  # fmt: skip
-    for known in MEASURED:
-        axes.plot(known.minutes, known.bits_per_byte, "s", label=known.name)
-    axes.plot(
-        [one.minutes for one in runs], [one.bits_per_byte for one in runs], "o", color="black", label="races here"
-    )
-    axes.set(xlabel="minutes of training", ylabel="bits per byte, held out", xscale="log")
-    axes.legend(fontsize=8)
+        axes.axhline(mark.bits_per_byte, color="0.75", linewidth=1, zorder=0)
+    named = [(mark.bits_per_byte, mark.name) for mark in marks]
+    _name(axes, named, 0.99, color="0.4", ha="right", bbox={"color": "white", "pad": 1})
+    for one in shown:
+        known, last = one in MEASURED, one is shown[-1]
+        color = "#0072B2" if known else "#D55E00" if last else "black"
+        axes.plot(one.minutes, one.bits_per_byte, "s" if known else "o", color=color,
+                  fillstyle="none" if one.is_late else "full")  # fmt: skip
+    for at in minutes:
+        named = [(one.bits_per_byte, one.name + ", late" * one.is_late) for one in shown if one.minutes == at]
+        _name(axes, named, axes.transAxes.inverted().transform(axes.transData.transform((at, 2)))[0] + 0.015)
+    axes.set_title("blue: the course, measured once; black: your races; orange: the last", fontsize=9, loc="left")
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=120)
     return figure
+
+
+def _name(axes: Any, rows: Sequence[tuple[float, str]], x: float, **look: Any) -> None:
+    """Write names beside heights, none over another: from the lowest up, each at least a line above the one before."""
+    low, high = axes.get_ylim()
+    line, free = 0.032 * (high - low), -math.inf
+    for bits, name in sorted(rows):
+        free = max(bits, free + line)
+        axes.text(x, free, f"{bits:.3f} {name}", transform=axes.get_yaxis_transform(), fontsize=8,
+                  va="center_baseline", **look)  # fmt: skip

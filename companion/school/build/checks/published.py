@@ -194,7 +194,10 @@ def load(code, fields, tensors, ids):
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(fields))
         (Path(folder) / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
-        model = code.load(folder)
+        try:
+            model = code.load(folder)
+        except ValueError as error:  # of the same mistake the same words
+            raise ValueError(str(error).replace(folder, "FOLDER")) from None
 
     class Cache:
         def __init__(self):

@@ -13,15 +13,23 @@ from pathlib import Path
 
 from companion.ground.atomic import write_atomic
 from companion.ground.readable import count
+from companion.school.build.folder import TAKEN, lay_stubs
 from companion.school.build.parts import OPEN, parts
-from companion.school.build.sources import given, names, reference, stub
+from companion.school.build.sources import given, names, reference
 from companion.school.build.stages import STAGES, Stage
+
+UNGUIDED = (
+    "The guiding notebooks are not in it: they stand in the course's repository, in `notebooks/build`, and the wheel "
+    "has none. Release it again with `--notebooks FOLDER`, where FOLDER is the repository's `notebooks`; or hand them "
+    "out beside it."
+)
 
 
 def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | None = None) -> list[Path]:
     """Write a project into `out`, whole or not at all; the folder and the page that were written.
 
-    notebooks:  the folder of the guiding notebooks, `build` of the course's; those of the stages go along.
+    notebooks:  the folder of the guiding notebooks, `build` of the course's; those of the stages go along. `None`: none
+                do, and both pages say so.
 
     Earlier stages that the project rests on and does not ask for are handed out as the course's references.
     Raises `ValueError` if it is there already, or a stage has no check yet.
@@ -39,24 +47,22 @@ def release(name: str, stages: Sequence[Stage], out: Path, notebooks: Path | Non
     unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=out))
     try:
         made = unfinished / name
-        for stage in stages:
-            write_atomic(made / "transformer" / stage.file, stub(stage.number))
+        lay_stubs(made / "transformer", stages)
         for number in sorted(needed):
-            text = f"# taken: the course's reference, not yours\n{reference(number)}"
-            write_atomic(made / "transformer" / STAGES[number].file, text)
+            write_atomic(made / "transformer" / STAGES[number].file, f"{TAKEN}\n{reference(number)}")
         for stage in stages:
             for file in sorted(notebooks.glob(f"{stage.number:02d}_*.ipynb")) if notebooks else []:
                 write_atomic(made / "notebooks" / file.name, file.read_bytes())
-        write_atomic(made / "README.md", _for_students(name, stages))
+        write_atomic(made / "README.md", _for_students(name, stages, guided=notebooks is not None))
         place.parent.mkdir(parents=True, exist_ok=True)
         made.rename(place)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    write_atomic(page, _for_teachers(name, stages, needed))
+    write_atomic(page, _for_teachers(name, stages, needed, guided=notebooks is not None))
     return [place, page]
 
 
-def _for_students(name: str, stages: Sequence[Stage]) -> str:
+def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
     lines = [
         f"# {name}: your own transformer",
         "",
@@ -71,11 +77,14 @@ def _for_students(name: str, stages: Sequence[Stage]) -> str:
         lines.append(
             f"| {stage.number} | `{stage.file}` | {asked} | {lessons} | {stage.minutes} min | {_worth(stage)} |"
         )
+    if guided:
+        lines += ["", "`notebooks/` has a guide to each: what is to be written and why in this order, and what your "
+                  "own code then makes visible."]  # fmt: skip
     lines += [
         "",
-        "Try a stage as often as you like:",
+        "Try a stage as often as you like, in this folder:",
         "",
-        f"    companion build check {stages[0].number} --folder transformer",
+        f"    companion build check {stages[0].number}",
         "",
         "Hand in the folder `transformer`, or a zip of it. Each part of a stage earns its points by itself, and no "
         "stage's points are lost by a fault in an earlier one.",
@@ -83,7 +92,7 @@ def _for_students(name: str, stages: Sequence[Stage]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int]) -> str:
+def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guided: bool) -> str:
     hours, points = round(sum(stage.minutes for stage in stages) / 60), sum(map(_worth, stages))
     spec = ",".join(str(stage.number) for stage in stages)
     lines = [
@@ -107,6 +116,8 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int]) -> str:
     if needed:
         files = ", ".join(f"`{STAGES[number].file}`" for number in sorted(needed))
         lines += [f"The stages rest on {files}: handed out as the course's references.", ""]
+    if not guided:
+        lines += [UNGUIDED, ""]
     for stage in stages:
         lines += [f"## Stage {stage.number}, {stage.file}: {stage.title}", ""]
         if ready := given(stage.number):

@@ -7,6 +7,7 @@ import pytest
 from companion.commands.main import main
 from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
+from companion.school.build.folder import VARIABLE, find_folder
 from companion.school.build.sources import is_untouched, reference
 from companion.school.build.stages import STAGES
 from companion.school.course.grading import project
@@ -45,6 +46,22 @@ def test_a_project_is_handed_out_with_stubs_and_no_solution(course, capsys):
     assert main(["course", "release", "later", "--build", "4", "--out", "course"]) == 0
     taken = course / "course" / "release" / "later" / "transformer" / "attention.py"
     assert taken.read_text("utf-8").startswith("# taken:")
+
+
+def test_the_guides_go_along_from_wherever_it_is_released_or_it_is_said_that_they_do_not(course, capsys, monkeypatch):
+    made = course / "course" / "release" / "project"  # released outside the repository
+    assert [file.name[:2] for file in sorted((made / "notebooks").iterdir())] == ["02", "04"]
+    assert "`notebooks/` has a guide" in (made / "README.md").read_text("utf-8")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert find_folder(start=made / "notebooks") == made / "transformer"  # so the guides run with the student's files
+    capsys.readouterr()
+    monkeypatch.setattr("companion.__file__", str(course / "site-packages" / "companion" / "__init__.py"))
+    assert main(["course", "release", "bare", "--build", "2", "--out", "course"]) == 0
+    assert "guiding notebooks are not in it" in capsys.readouterr().out
+    assert "--notebooks FOLDER" in (course / "course" / "bare.md").read_text("utf-8")
+    assert "notebooks" not in (course / "course" / "release" / "bare" / "README.md").read_text("utf-8")
+    assert main(["course", "release", "other", "--build", "2", "--out", "course", "--notebooks", "course"]) == 2
+    assert "--notebooks course: expected the course's notebooks" in capsys.readouterr().err
 
 
 def test_parts_earn_by_themselves_and_an_earlier_fault_costs_its_own_stage_alone(course, capsys):
