@@ -92,20 +92,7 @@ def _release_parser() -> Parser:
         metavar="N.NAME",
         help="written answers for a person to mark, as in 14.curves",
     )
-    parser.add_argument(
-        "--build",
-        type=str,
-        default=None,
-        metavar="STAGES",
-        help="a project instead: these stages of Your own transformer, as in 2-7",
-    )
-    parser.add_argument(
-        "--notebooks",
-        type=str,
-        default=None,
-        metavar="FOLDER",
-        help="the course's notebooks, whose guides to the stages go into a project. Default: found where the course is",
-    )
+    _add_project(parser)
     parser.add_argument("--out", type=str, default=None, metavar="FOLDER", help="where to; made where there is none")
     parser.add_argument(
         "--gradescope",
@@ -133,6 +120,23 @@ def _release_parser() -> Parser:
         help="a file with what only you know. Default: FOLDER/secret.seed, made if it is not there",
     )
     return parser
+
+
+def _add_project(parser: Parser) -> None:
+    parser.add_argument(
+        "--build",
+        type=str,
+        default=None,
+        metavar="STAGES",
+        help="a project instead: these stages of Your own transformer, as in 2-7",
+    )
+    parser.add_argument(
+        "--notebooks",
+        type=str,
+        default=None,
+        metavar="FOLDER",
+        help="the course's notebooks, whose guides to the stages go into a project. Default: found where the course is",
+    )
 
 
 def _export_parser() -> Parser:

@@ -1,6 +1,5 @@
 """Stage 9, experts: who visits whom, who finds a place, how even the load is, and the layer."""
 
-import math
 
 import torch
 
@@ -247,19 +246,22 @@ Experts.variant(
 def put_experts(code, experts, top_k, capacity, ids):
     """A decoder whose networks are mixtures: its weights' shapes and spread, and what it remembers of its choices."""
     model = code["model"]
+    torch.manual_seed(3)
     with default_dtype(torch.float64):
         own = code.put_experts(model.Transformer(model.Config(11, 32, 2, 4, 2, 48)), experts, top_k, capacity)
         shape = tuple(own(ids).shape)
-    spread = [round(2 * math.log2(float(weight.detach().std()) * 10)) for weight in own.parameters() if weight.ndim > 1]
+    spread = {name: 100 * float(weight.detach().std()) for name, weight in own.named_parameters() if weight.ndim > 1}
     seen = [tuple(block.feed_forward.logits.shape) for block in own.decoder.blocks]
     visits = [(block.feed_forward.top_k, block.feed_forward.capacity) for block in own.decoder.blocks]
-    return sorted((name, tuple(weight.shape)) for name, weight in own.named_parameters()), spread, shape, seen, visits
+    return {"the weights": sorted((name, tuple(weight.shape)) for name, weight in own.named_parameters()),
+            "a hundred times their standard deviations": spread, "the logits' shape": shape,
+            "the shapes of what the routers said": seen, "visits and places": visits}  # fmt: skip
 
 
 @put_experts.cases
 def _(draw):
-    yield Case("a mixture in every block", (6, 2, None, draw.wholes(0, 10, 2, 5)))
-    yield Case("experts, visits and places as asked for", (3, 1, 1.25, draw.wholes(0, 10, 3, 4)))
+    yield Case("a mixture in every block", (6, 2, None, draw.wholes(0, 10, 2, 5)), tolerance=0.25)
+    yield Case("experts, visits and places as asked for", (3, 1, 1.25, draw.wholes(0, 10, 3, 4)), tolerance=0.25)
 
 
 put_experts.mistake(

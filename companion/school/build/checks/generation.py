@@ -31,6 +31,8 @@ def _(draw):
 
 _KEEP = "self.keys = k if self.keys is None else torch.cat([self.keys, k], dim=2)"
 Cache.mistake("old keys are overwritten; new ones stand behind them", _KEEP, "self.keys = k")
+Cache.mistake("the new ones are put beside the old along the heads; tokens are the axis before the last, `dim=2`",
+              _KEEP, _KEEP.replace("dim=2", "dim=1"), "torch.cat([self.values, v], dim=2)", "torch.cat([self.values, v], dim=1)")  # fmt: skip
 Cache.mistake("the new keys stand before the old", _KEEP, _KEEP.replace("[self.keys, k]", "[k, self.keys]"))
 Cache.mistake("only the values are kept: old keys are lost", "return self.keys, self.values", "return k, self.values")
 Cache.mistake("the new ones come back alone; give all", "return self.keys, self.values", "return k, v")
@@ -153,7 +155,7 @@ probabilities.variant(
 )
 
 
-@part(7, points=4, excused=_NONE, seconds=60.0)
+@part(7, points=4, excused=_NONE, seconds=120.0)
 def generate(code, weights, ids, new, stop, temperature, top_k, seed):
     """The loop: the same text with and without the cache, and what each pass reads."""
     model = code["model"]
@@ -166,7 +168,9 @@ def generate(code, weights, ids, new, stop, temperature, top_k, seed):
     cached = list(code.generate(own, list(ids), new, **choice))
     read = list(passes)
     passes.clear()
-    return cached, read, list(code.generate(own, list(ids), new, cached=False, **choice)), passes
+    plain = list(code.generate(own, list(ids), new, cached=False, **choice))
+    return {"the text": cached, "how many tokens each pass reads": read, "the text without a cache": plain,
+            "how many tokens each pass reads without a cache": passes}  # fmt: skip
 
 
 def _model(draw):
@@ -216,6 +220,10 @@ generate.mistake(
 generate.mistake(
     "the choice (top-k, top-p, min-p) does not reach `probabilities`", ", **choice)\n        token", ")\n        token"
 )
+generate.mistake(
+    "with the cache the first pass reads the last token alone; it must read the whole text once",
+    "    for _ in range(new):", "    unread = text[:, -1:] if cached else text\n    for _ in range(new):",
+)  # fmt: skip
 generate.mistake("one token too few", "for _ in range(new)", "for _ in range(new - 1)")
 generate.mistake("the seed is not used", "manual_seed(seed)", "manual_seed(0)")
 generate.mistake(

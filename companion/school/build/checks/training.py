@@ -35,7 +35,8 @@ def windows(code, ids, context, batch):
         starts |= {place[int(row[0])] for row in inputs}
         differ = differ or bool((inputs[0] != inputs[-1]).any())
     first, again = (code.windows(ids, context, batch, torch.Generator().manual_seed(7))[0] for _ in range(2))
-    return sorted(starts), differ, bool((first == again).all())
+    return {"where windows begin": sorted(starts), "the windows of a batch differ": differ,
+            "of one seed come the same": bool((first == again).all())}  # fmt: skip
 
 
 @windows.cases
@@ -324,7 +325,8 @@ def train(code, start, data, updates, accumulate, most):
 
     losses = list(code.train(model, loss_at, updates, 0.05, 2, accumulate, most))
     hang = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
-    return asked, [float(loss) for loss in losses], model.weight.detach().clone(), hang
+    return {"the micro-batches asked for": asked, "the losses": [float(loss) for loss in losses],
+            "the weights afterwards": model.weight.detach().clone(), "losses that keep their graph": hang}  # fmt: skip
 
 
 @train.cases

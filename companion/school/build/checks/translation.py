@@ -142,7 +142,9 @@ def Translator(code, source, real, target, weights, base):
     model.load_state_dict(weights)
     with torch.no_grad():
         memory = model.encode(source, real)
-        return logits, memory.masked_fill(~real[..., None], 0.0), model(source, real, target, memory)
+        again = model(source, real, target, memory)
+    return {"the logits": logits, "what the encoder gives": memory.masked_fill(~real[..., None], 0.0),
+            "the logits of a memory that is given": again}  # fmt: skip
 
 
 @Translator.cases
@@ -284,7 +286,8 @@ def translate(code, source, real, start, stop, most, weights):
     model.load_state_dict(weights)
     encoded, encode = [], model.encode
     model.encode = lambda *inputs: encoded.append(1) or encode(*inputs)
-    return code.translate(model, source, real, start, stop, most), len(encoded)
+    written = code.translate(model, source, real, start, stop, most)
+    return {"the text": written, "how often the source is encoded": len(encoded)}
 
 
 @translate.cases
