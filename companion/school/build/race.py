@@ -64,7 +64,7 @@ MEASURED = (
     Result("the course's stages 1 to 6", 5.0, 1.980, 300.0, "a fifth of a core", "2026-11-27"),
 )
 """Measured once, on a server; a machine of another speed has others (`--reference` measures there). The stages 1 to 6
-raced on a core that others used too: 65 of its 300 seconds were theirs."""
+raced on a core that others used too, and had 65 of its 300 seconds."""
 
 
 @cache

@@ -75,6 +75,21 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f", and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+class PlainCache:
+    """The simplest cache of keys and values, (batch, kv_head, token, d_head): before stage 7 the learner has none."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __len__(self) -> int:
+        return sum(k.shape[2] for k, _ in self._kept)
+
+    def extend(self, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Keep these behind the others, and give all."""
+        self._kept.append((k, v))
+        return tuple(torch.cat(rows, dim=2) for rows in zip(*self._kept, strict=True))
+
+
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """What PyTorch makes without a word on its type has this one."""

@@ -1,6 +1,5 @@
 """Stage 9, experts: who visits whom, who finds a place, how even the load is, and the layer."""
 
-
 import torch
 
 from companion.school.build.parts import part

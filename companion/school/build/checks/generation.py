@@ -95,7 +95,6 @@ def _(draw):
         yield Case("all together, in any order of the scores", (logits, *case))
 
 
-_P = "p = p * (p.cumsum(-1) - p < top_p) * (p >= min_p * p[0])"
 probabilities.mistake(
     "top-p drops the token that crosses it; keep the fewest that have it together",
     "p.cumsum(-1) - p < top_p",

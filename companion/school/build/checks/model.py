@@ -5,7 +5,7 @@ import torch
 import companion
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.school.build.parts import part
-from companion.school.build.world import default_dtype, run_with
+from companion.school.build.world import PlainCache, default_dtype, run_with
 from companion.school.checking.exercise import Case
 
 _EXCUSED = {
@@ -195,19 +195,8 @@ Transformer.variant(
 def Transformer_goes_on(code, sizes, weights, ids, cut):
     """With caches a text may come in pieces: the logits are those of the whole."""
 
-    class Cache:
-        def __init__(self):
-            self.kept = []
-
-        def __len__(self):
-            return sum(k.shape[2] for k, _ in self.kept)
-
-        def extend(self, k, v):
-            self.kept.append((k, v))
-            return [torch.cat(rows, dim=2) for rows in zip(*self.kept, strict=True)]
-
     made = code.Transformer
-    pieces, caches = [], [Cache() for _ in range(sizes["layers"])]
+    pieces, caches = [], [PlainCache() for _ in range(sizes["layers"])]
     for piece in (ids[:, :cut], ids[:, cut:-1], ids[:, -1:]):
         pieces.append(run_with(lambda: made(code.Config(**sizes)), weights, piece, caches))
     return torch.cat(pieces, dim=1), [len(cache) for cache in caches]

@@ -3,7 +3,7 @@
 import torch
 
 from companion.school.build.parts import part
-from companion.school.build.world import run_with
+from companion.school.build.world import PlainCache, run_with
 from companion.school.checking.exercise import Case
 
 _USUAL = {
@@ -199,18 +199,7 @@ def load(code, fields, tensors, ids):
         except ValueError as error:  # of the same mistake the same words
             raise ValueError(str(error).replace(folder, "FOLDER")) from None
 
-    class Cache:
-        def __init__(self):
-            self.kept = []
-
-        def __len__(self):
-            return sum(k.shape[2] for k, _ in self.kept)
-
-        def extend(self, k, v):
-            self.kept.append((k, v))
-            return [torch.cat(rows, dim=2) for rows in zip(*self.kept, strict=True)]
-
-    caches = [Cache() for _ in model.decoder.blocks]
+    caches = [PlainCache() for _ in model.decoder.blocks]
     with torch.no_grad():
         pieces = [model(piece, caches) for piece in ids.split([3, 3, 1], dim=1)]
         logits = model(ids).float()

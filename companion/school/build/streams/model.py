@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from companion.school.build.record import Recorder
 from companion.school.build.stream import Node
 from companion.school.build.streams.parts import (
@@ -23,7 +21,7 @@ from companion.school.build.streams.parts import (
     same_weights,
 )
 from companion.school.build.streams.scene import Scene, scene
-from companion.school.build.world import World
+from companion.school.build.world import PlainCache, World
 
 LAYERS, PREFIX, NEW = 2, 4, 2
 
@@ -67,21 +65,6 @@ def passes(make: Callable[[World], Any]) -> Scene:
     return read
 
 
-class _Cache:
-    """The simplest one: before stage 7 the learner has none."""
-
-    def __init__(self) -> None:
-        self._held: tuple[torch.Tensor, ...] = ()
-
-    def __len__(self) -> int:
-        return self._held[0].shape[2] if self._held else 0
-
-    def extend(self, *new: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        both = zip(self._held, new, strict=True) if self._held else ()
-        self._held = tuple(torch.cat(pair, dim=2) for pair in both) or new
-        return self._held
-
-
 @scene(
     "for the count of a model's numbers",
     [Node("count", "what count gives", mark("count"), (), ("count",))],
@@ -90,4 +73,4 @@ def counted(world: World, log: Recorder) -> None:
     log.mark("count", world["model"].count(config(world)))
 
 
-SCENES = (logits, passes(lambda _: _Cache()), counted)
+SCENES = (logits, passes(lambda _: PlainCache()), counted)

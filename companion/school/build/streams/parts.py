@@ -16,7 +16,6 @@ from companion.school.build.stream import Find, Node, operation
 Where = Callable[[Log], Call | None]
 VOCAB, D_MODEL, HEADS, KV_HEADS, D_HEAD, D_FF = 11, 24, 4, 2, 6, 20
 BATCH, TOKENS = 2, 7
-EMBEDDED = "the embedding's vectors"
 
 
 # Where a value is found
