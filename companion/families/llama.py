@@ -63,13 +63,19 @@ GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 """Our name of a gated network, by the activation of its gate."""
 
 
-def configuration(fields: Fields, types: Sequence[str] = (), turning: Sequence[bool] = (True,)) -> ModelConfig:
+def configuration(
+    fields: Fields,
+    types: Sequence[str] = (),
+    turning: Sequence[bool] = (True,),
+    local_base: str | None = None,
+) -> ModelConfig:
     """What all of them say alike.
 
-    types:    the kind of each layer, where not all are global.
-    turning:  which layers turn queries and keys.
+    types:       the kind of each layer, where not all are global.
+    turning:     which layers turn queries and keys.
+    local_base:  see `companion.files.published.rope.positions`.
     """
-    order, local = positions(fields, turning)
+    order, local = positions(fields, turning, local_base)
     gate = "hidden_activation" if "hidden_activation" in fields.table else "hidden_act"
     activation: Any = GATED.get(fields.activation(gate))
     if activation is None:

@@ -25,7 +25,8 @@ SIZES = {
     "head_dim": 8, "intermediate_size": 20, "max_position_embeddings": 32, "query_pre_attn_scalar": 7,
     "moe_intermediate_size": 12, "num_experts": 5, "num_local_experts": 5, "num_experts_per_tok": 2, "d_model": 20,
     "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 36, "decoder_ffn_dim": 36,
+    "encoder_ffn_dim": 36, "decoder_ffn_dim": 36, "shared_intermediate_size": 20, "mamba_n_heads": 6,
+    "mamba_d_head": 8, "original_max_position_embeddings": 24,
 }  # fmt: skip
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1}
 IDS |= {"forced_eos_token_id": 2, "unk_token_id": 3}
@@ -38,9 +39,14 @@ def tiny(fields):
         sizes = sizes | {"num_key_value_heads": 6}
     if "sliding_window_pattern" in fields or "_sliding_window_pattern" in fields:
         sizes = sizes | {"num_hidden_layers": 8}  # each kind of layer, and the pattern begun anew
-    elif "no_rope_layers" in fields:
+    elif "no_rope_layers" in fields or fields["model_type"] == "olmo3":
         sizes = sizes | {"num_hidden_layers": 5}
+    if "partial_rotary_factor" in fields and "head_dim" not in fields:
+        sizes = sizes | {"hidden_size": 48}  # heads of 8 numbers, of which a part is turned
     small = fields | {name: value for name, value in sizes.items() if fields.get(name) is not None}
+    for name in ("rope_scaling", "rope_parameters"):
+        small[name] = _short_lists(fields[name]) if fields.get(name) else fields.get(name)
+        small = {key: value for key, value in small.items() if key in fields}
     for name in ("layer_types", "no_rope_layers"):
         if name in fields:
             small[name] = fields[name][: small["num_hidden_layers"]]
@@ -49,6 +55,13 @@ def tiny(fields):
     if "bad_words_ids" in fields:
         small["bad_words_ids"] = [[VOCAB - 1]]
     return small
+
+
+def _short_lists(scaling):
+    """The divisors of longrope for the 3 pairs that are turned, the fastest, the slowest and one between."""
+    lists = {name: value[:: len(value) // 2 - 1][:3] for name, value in scaling.items() if isinstance(value, list)}
+    lists |= {"original_max_position_embeddings": 24} if lists else {}
+    return scaling | {name: value for name, value in lists.items() if name in scaling}
 
 
 @torch.no_grad()
