@@ -53,7 +53,7 @@ class RotaryScaling:
                  code released with Llama 3.1).
     `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, by divisors that were
                  searched for; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). A row goes by
-                 its furthest position in a call, as with `"dynamic"`.
+                 its furthest position in a call, as with `"dynamic"`; `generate` reads it anew where it passes C.
 
     factor:     s, at least 1. Of longrope it makes nothing but the magnitude.
     original:   C in tokens. All but `"linear"` need it.
@@ -109,6 +109,11 @@ class RotaryScaling:
                 len(self.long) == len(self.short), "long", self.long, f"as many numbers as short, {len(self.short)}"
             )
             require((self.original or 0) > 1, "original", self.original, "a whole number > 1: its logarithm divides")
+
+    @property
+    def by_length(self) -> bool:
+        """Whether frequencies depend on how long a text is."""
+        return self.kind in ("dynamic", "longrope")
 
     @property
     def ramp(self) -> tuple[float, float]:
@@ -440,7 +445,7 @@ class ModelConfig:
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
             divisors = None if self.positions.scaling is None else self.positions.scaling.short
-            for_each = f"{shown(turned // 2)} numbers, one for each pair that is turned"
+            for_each = f"a number for each of the {shown(turned // 2)} pairs that are turned"
             require(divisors is None or len(divisors) == turned // 2, "short", divisors, for_each)
         window = self.attention.window
         if window is not None:

@@ -35,8 +35,10 @@ _OWN = {"attention": {"qk_norm": "head"}, "norm": {"placement": "after"}}
 def _exaone4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     layers, windowed = layers_of(fields), fields.take("sliding_window") is not None
     usual = [GLOBAL] * layers
-    if windowed and fields.take("layer_types") is None:
+    if fields.take("layer_types") is None:
         every = fields.take("sliding_window_pattern")
+        if not windowed:  # where released code divides by zero
+            raise fields.refuse("sliding_window", None, "a number of tokens, or layer_types beside it")
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise fields.refuse("sliding_window_pattern", every, "a whole number >= 1, or layer_types beside it")
         usual = [LOCAL if (layer + 1) % every else GLOBAL for layer in range(layers)]

@@ -70,7 +70,8 @@ def positions(
         local = _part(fields, "", {}, local_base, _KEYS).base
         if "type" in values:  # which released code of some versions overlooks
             raise fields.refuse(f"{name}.type", values["type"], "the kind as rope_type")
-    own = replace(_part(fields, name, values, "rope_theta", _KEYS), layout="half", pattern=shortest(turning))
+    kinds = _KEYS if _ORIGINAL not in fields.table else {kind: _KEYS[kind] for kind in ("default", "longrope")}
+    own = replace(_part(fields, name, values, "rope_theta", kinds), layout="half", pattern=shortest(turning))
     return own, None if own.scaling is None and local == own.base else local
 
 
@@ -115,7 +116,7 @@ def _part(
 
     values = {key: value for key, value in values.items() if value is not None or key in ("rope_type", "type")}
     kind = values.pop("rope_type", values.get("type", "default"))
-    if fields.table.get(_ORIGINAL) is not None and kind in ("su", "yarn"):  # Phi-3's first names of it
+    if _ORIGINAL in fields.table and kind in ("su", "yarn"):  # Phi-3's first names of it
         kind = values["type"] = "longrope"
     if values.pop("type", kind) != kind or not isinstance(kind, str) or kind not in kinds:
         raise wrong("rope_type", kind, "one of " + ", ".join(map(repr, kinds)))
@@ -160,9 +161,9 @@ def _share(fields: Fields, name: str, values: dict[str, Any]) -> float:
 
 def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) -> RotaryScaling:
     context = fields.take("max_position_embeddings")
-    outside = fields.take(_ORIGINAL) if _ORIGINAL in fields.table else None  # in Phi-3's
-    original = values.get(_ORIGINAL, context if outside is None else outside)
-    if outside is not None and not alike(original, outside):
+    outside = fields.take(_ORIGINAL) if _ORIGINAL in fields.table else values.get(_ORIGINAL, context)
+    original = values.get(_ORIGINAL, outside)
+    if not alike(original, outside):  # in Phi-3's, which has it twice
         raise fields.refuse(f"{name}.{_ORIGINAL}", original, f"{shown(outside)}, as {_ORIGINAL} outside of it")
     if kind == "dynamic" and original != context:
         expected = f"{shown(context)}, as max_position_embeddings, by which released code goes"
