@@ -22,7 +22,7 @@ FIELDS = llama.FIELDS | rows(
     """
     num_key_value_heads              taken = 2               attention.kv_heads
     head_dim                         taken = 128             attention.d_head
-    attention_bias                   taken                   attention.bias, of queries, keys and values
+    attention_bias                   taken = true            attention.bias, of queries, keys and values
     mlp_bias                         must be false
     partial_rotary_factor            taken = 0.5             positions.share
     rms_norm_eps                     taken = 1.5625e-07      norm.eps
