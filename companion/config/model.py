@@ -138,6 +138,11 @@ class AttentionConfig:
     score_cap:    scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024, Gemma 2, section 2).
                   `None`: they stay.
     window:       layers that see the last tokens only. `None`: every layer sees all.
+    sinks:        each head has a logit, learned, that joins every row's softmax and takes weight from it, and has no
+                  value: a row's weights sum to less than one (OpenAI 2025, gpt-oss).
+    gate:         what the heads found is multiplied by a sigmoid of a linear map of the layer's input, before the
+                  output matrix (Qiu et al. 2025): `"width"`, each of their heads d_v numbers by one of its own
+                  (Qwen3-Next); `"head"`, one number a head. `None`: it is not.
     """
 
     heads: int
@@ -150,6 +155,8 @@ class AttentionConfig:
     score_width: float | None = None
     score_cap: float | None = None
     window: WindowConfig | None = None
+    sinks: bool = False
+    gate: Literal["head", "width"] | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -166,6 +173,10 @@ class AttentionConfig:
         for name in ("score_width", "score_cap"):
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "a number > 0, or None")
+
+    def gates(self, d_v: int) -> int:
+        """How many numbers a token's output gate has, where values are `d_v` wide."""
+        return {None: 0, "head": self.heads, "width": self.heads * d_v}[self.gate]
 
     @property
     def biased_output(self) -> bool:

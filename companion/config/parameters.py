@@ -52,7 +52,7 @@ def parameters(config: ModelConfig) -> Parameters:
     """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
 
     An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case; a feed-forward
-    network 2 d_model d_ff, or 3 with SwiGLU; biases and norms come on top.
+    network 2 d_model d_ff, or 3 with SwiGLU; biases, norms, gates and sinks come on top.
     """
     d_model, sizes, moe = config.d_model, config.sizes, config.moe
     encoder, decoder = stacks(config)
@@ -60,6 +60,8 @@ def parameters(config: ModelConfig) -> Parameters:
     attention = attention_weights(config)
     if config.attention.bias:
         attention += sizes.heads * sizes.d_head + sizes.kv_heads * (sizes.d_head + sizes.d_v)
+        attention += config.attention.gates(sizes.d_v)
+    attention += sizes.heads * config.attention.sinks
     attention += d_model * config.attention.biased_output
     gains = 2 if config.norm.kind == "layer" else 1  # a gain, and for layer norm a bias
     norm, around = d_model * gains, 2 if config.norm.placement == "both" else 1
@@ -112,9 +114,10 @@ def stacks(config: ModelConfig) -> tuple[int, int]:
 
 
 def attention_weights(config: ModelConfig) -> int:
-    """Numbers in the four matrices of one attention."""
+    """Numbers in the four matrices of one attention, and in that of its gate."""
     sizes = config.sizes
-    return config.d_model * (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
+    four = (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
+    return config.d_model * (four + config.attention.gates(sizes.d_v))
 
 
 def matrices(config: ModelConfig) -> int:

@@ -35,8 +35,9 @@ from companion.layers.rolling import columns
 class Flops:
     """Floating-point operations of a forward pass, by part.
 
-    projections:  the four matrices of attention.
-    scores:       q k^T and the weighted sum of the values: the part that grows with the pairs of tokens.
+    projections:  the four matrices of attention, and that of its gate.
+    scores:       q k^T and the weighted sum of the values: the part that grows with the pairs of tokens. Sinks, which
+                  are no tokens, are left out.
     """
 
     projections: int
