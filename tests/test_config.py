@@ -48,6 +48,8 @@ LONG = ModelConfig(
         score_width=3.0,
         score_cap=50.0,
         window=WindowConfig(5, (True, True, False), base=100.0),
+        sinks=True,
+        gate="width",
     ),
     feed_forward=FeedForwardConfig(13, "geglu_tanh"),
     positions=PositionConfig(

@@ -64,7 +64,7 @@ LONG = dict(
     layers=4,
     attention=AttentionConfig(
         6, 3, d_head=4, d_v=5, bias=True, output_bias=False, qk_norm="width", score_cap=3.0,
-        window=WindowConfig(3, (True, True, False), base=50.0),
+        window=WindowConfig(3, (True, True, False), base=50.0), sinks=True, gate="head",
     ),
     positions=PositionConfig(share=0.5, scaling=RotaryScaling("yarn", 2.0, 16), pattern=(True, False)),
     norm=NormConfig("rms", "both", unit_offset=True),
@@ -78,6 +78,16 @@ MULTIPLIED = dict(
     residual=0.3,
 )
 VARIANTS += [LONG, MULTIPLIED]
+VARIANTS.append(
+    dict(
+        layers=4,
+        attention=AttentionConfig(
+            6, 3, d_head=4, d_v=5, window=WindowConfig(3, (True, False)), sinks=True, gate="width"
+        ),
+        moe=MoEConfig(6, 2, "sigmoid", groups=3, top_groups=2, scale=2.5, balanced=True, pattern=(False, True)),
+        feed_forward=FeedForwardConfig(14, "swiglu_clamped", bias=True),
+    )
+)
 
 
 @pytest.mark.parametrize("training", [True, False])

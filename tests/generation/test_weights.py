@@ -58,6 +58,9 @@ LAYOUTS = {
     "norms of the whole width, after": PLAIN.with_(
         attention=AttentionConfig(4, 2, qk_norm="width"), norm=NormConfig(placement="after")
     ),
+    "sinks, gates, and experts in some layers": PLAIN.with_(
+        attention=AttentionConfig(4, 2, sinks=True, gate="width"), moe=MoEConfig(4, 2, shared=1, pattern=(False, True))
+    ),
 }
 HERE = [form for form in FORMS if possible(form, "cpu")]
 ROUNDING = {"fp32": 1e-5, "fp16": 3e-3, "bf16": 2e-2, "int8": 4e-2, "int4": 0.4}
