@@ -21,6 +21,7 @@ from companion.config.model import AttentionConfig, NormConfig, PositionConfig, 
 from companion.ground.boundary import check_broadcasts, settle_mask
 from companion.ground.door import checked
 from companion.ground.fields import require
+from companion.ground.precision import wide_dtype
 from companion.layers.attention import Backend, attend
 from companion.layers.cache import LayerCache
 from companion.layers.masks import GivenMask, Predicate, Visible, visible
@@ -199,6 +200,8 @@ class LatentAttention(nn.Module):
         q = torch.cat((torch.einsum("bhnd,hdr->bhnr", plain, to_latent), turned), -1)
         heads, tokens = q.shape[1:3]
         mask = Visible(_side_by_side(seen.mask, heads, tokens), _side_by_side(seen.empty, heads, tokens))
+        if wide_dtype(q.dtype) == q.dtype:  # else the formula would first widen all that is kept
+            asked["backend"] = "reference"  # of one head, two plain products are as fast as the fused operator
         sums = attend(q.flatten(1, 2)[:, None], kept, kept[..., : self.rank], mask=mask, **asked)
         return torch.einsum("bhnr,hvr->bhnv", sums[:, 0].unflatten(1, (heads, tokens)), to_value)
 
