@@ -13,7 +13,6 @@ from torch.compiler import is_compiling
 from companion.layers.kernels.chunked import in_chunks
 from companion.layers.masks import Visible, addable
 
-
 LEAST = 2**12
 """Pairs of a query and a key from which on it pays to give all three the same width, for which alone there are fused
 kernels: four to fourteen times as fast, on two cores from 256 to 1,024 tokens."""
