@@ -2,7 +2,7 @@
 
 # No "from __future__ import annotations": the operators' schemas are read from the annotations.
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -17,34 +17,43 @@ Way = Literal["auto", "loop", "grouped", "gather", "every"]
 class Networks(NamedTuple):
     """Feed-forward networks of one size side by side: all experts of a layer, or for each row that of its own.
 
-    activation:  of the hidden numbers, or of the gate where there is one.
-    gate:        (expert, d_model, d_ff), or `None`.
-    inner:       (expert, d_model, d_ff).
-    outer:       (expert, d_ff, d_model).
+    hidden:  `feedforward.hidden`: between the products.
+    gate:    (expert, d_model, d_ff), or `None`.
+    inner:   (expert, d_model, d_ff).
+    outer:   (expert, d_ff, d_model).
+    biases:  of gate, inner and outer, (expert, d_ff), the same, and (expert, d_model); each may be `None`.
     """
 
-    activation: Callable[[Tensor], Tensor]
+    hidden: Callable[..., Tensor]
     gate: Tensor | None
     inner: Tensor
     outer: Tensor
+    biases: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
 
 
 def network_of(networks: Networks, index: int | Int[Tensor, "visit"]) -> Networks:
     """That of one expert, or copies for as many visits."""
-    gate = None if networks.gate is None else networks.gate[index]
-    return Networks(networks.activation, gate, networks.inner[index], networks.outer[index])
+    gate, *biases = (None if tensor is None else tensor[index] for tensor in (networks.gate, *networks.biases))
+    first, second, third = biases
+    return Networks(networks.hidden, gate, networks.inner[index], networks.outer[index], (first, second, third))
+
+
+def _affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    out = x @ matrix
+    return out if bias is None else out + bias.unsqueeze(-2)
 
 
 def outputs(
     networks: Networks,
     x: Float[Tensor, "*expert row d_model"],
-    product: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
+    product: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _affine,
 ) -> Float[Tensor, "*expert row d_model"]:
-    """What they make of x, by a product that may take many matrices at once."""
-    hidden = product(x, networks.inner)
+    """What they make of x, by a product with a bias that may take many matrices at once."""
+    of_gate, of_inner, of_outer = networks.biases
+    inner = product(x, networks.inner, of_inner)
     if networks.gate is None:
-        return product(networks.activation(hidden), networks.outer)
-    return product(networks.activation(product(x, networks.gate)) * hidden, networks.outer)
+        return product(networks.hidden(inner), networks.outer, of_outer)
+    return product(networks.hidden(product(x, networks.gate, of_gate), inner), networks.outer, of_outer)
 
 
 def answers_of(
@@ -86,8 +95,13 @@ def answers_of(
     if way == "grouped":
         if kept is not None:  # the kernel writes nothing to dropped visits, neither now nor in the gradient
             rows = rows.masked_fill((key == len(networks.inner))[:, None], 0)
-        ends = _ends(networks, key).to(torch.int32)
-        answers = outputs(networks, rows, lambda rows, matrices: grouped(rows, matrices, ends))
+        ends, expert = _ends(networks, key).to(torch.int32), key.clamp(max=len(networks.inner) - 1)
+
+        def product(rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
+            out = grouped(rows, matrices, ends)
+            return out if bias is None else out + bias[expert]
+
+        answers = outputs(networks, rows, product)
     else:
         answers = _in_turn(networks, rows, _ends(networks, key))
     return Reordered.apply(answers, inverse, order, 1).view(*chosen.shape, tokens.shape[1])
@@ -102,13 +116,17 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
     """Each expert's answers to its own rows, one expert after the other."""
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
     *pieces, dropped = rows.split([*sizes, len(rows) - sum(sizes)])
-    gates = [None] * len(pieces) if networks.gate is None else networks.gate.unbind()
-    # unbind, because the gradient of inner[e] would be as large as inner, for every e
-    each = zip(gates, networks.inner.unbind(), networks.outer.unbind(), pieces, strict=True)
+
+    def each(tensor: Tensor | None) -> Sequence[Tensor | None]:
+        """Of each expert; unbind, because the gradient of inner[e] would be as large as inner, for every e."""
+        return [None] * len(pieces) if tensor is None else tensor.unbind()
+
+    matrices = zip(*map(each, (networks.gate, networks.inner, networks.outer)), strict=True)
+    biases = zip(*map(each, networks.biases), strict=True)
     # Experts without tokens are skipped, unless all are.
     visited = [
-        outputs(Networks(networks.activation, gate, inner, outer), piece)
-        for gate, inner, outer, piece in each
+        outputs(Networks(networks.hidden, *three, biases=bias), piece)
+        for three, bias, piece in zip(matrices, biases, pieces, strict=True)
         if len(piece) or not sum(sizes)
     ]
     return torch.cat([*visited, torch.zeros_like(dropped)])
