@@ -62,7 +62,6 @@ OF_V2 = llama.FIELDS | rows(
     routed_scaling_factor            taken = 1.0             moe.scale
     scoring_func                     must be "softmax"
     norm_topk_prob                   must be false
-    tie_word_embeddings              must be false
     ep_size                          neutral                 by hand; of one way to spread experts
     aux_loss_alpha                   neutral                 by hand; of a loss in training
     seq_aux                          neutral                 by hand; the same
