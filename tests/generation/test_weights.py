@@ -11,6 +11,7 @@ from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
+    LatentConfig,
     NormConfig,
     PositionConfig,
     RotaryScaling,
@@ -55,6 +56,8 @@ LAYOUTS = {
         ),
         residual=0.22,
     ),
+    "latents": PLAIN.with_(attention=AttentionConfig(4, latent=LatentConfig(32, 8, query_rank=64))),
+    "latents, queries of the stream": PLAIN.with_(attention=AttentionConfig(4, latent=LatentConfig(24, 8))),
     "norms of the whole width, after": PLAIN.with_(
         attention=AttentionConfig(4, 2, qk_norm="width"), norm=NormConfig(placement="after")
     ),
