@@ -53,3 +53,17 @@ def balanced() -> dict[Any, list[float]]:
             _noted(found, setting, said, "bits a held-out byte", [run.bits[0] for run in runs])
             _noted(found, setting, said, "as even as", [lesson["evenness"](run) for run in runs])
     return found
+
+
+def placed() -> dict[Any, list[float]]:
+    """Bits for each held-out byte in windows of 64 tokens, as in training, and of 256: with everything turned, half of
+    each head, and nothing in every fourth layer."""
+    cells = "setup", "sets-up-text", "sets-up-watch", "sets-up-held", "sets-up-places"
+    lesson, found = names_of("16", *cells), {}
+    for setting, config in lesson["places"].items():
+        for budget in BUDGETS:
+            models = [lesson["learn"](config, start, lesson["usual"], (budget,)).model for start in STARTS]
+            for window in (64, 256):
+                values = [lesson["bits"](model, window, window) for model in models]
+                _noted(found, setting, f"{budget} updates", f"bits, windows of {window}", values)
+    return found

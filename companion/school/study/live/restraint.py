@@ -80,16 +80,16 @@ def bounded(
         numbers={"key": [*words, "nobody"]}
         | {f"{name}, at {start} times": [f"{w:.3f}" for w in row] + [""] * (len(words) + 1 - len(row))
            for name, row in rows.items()},
+        colors=8,
     )  # fmt: skip
 
 
 def _still(rows: dict[str, np.ndarray], words: Sequence[str], start: int) -> figures.Figure:
-    fig, axes = figures.subplots(1, 4, width=9.6, height=2.9, sharey=True)
+    fig, axes = figures.subplots(1, 4, width=7.6, height=2.4, sharey=True)
     for ax, (title, row) in zip(axes, rows.items(), strict=True):
-        bars = ax.bar(range(len(row)), row, color=figures.PALETTE["blue"], width=0.7)
-        ax.bar_label(bars, [f"{weight:.2f}" for weight in row], fontsize=9, padding=2)
-        ax.set_xticks(range(len(row)), words[: len(row)], rotation=50)
-        ax.set(title=title, xlabel=f"key, {start} times", ylim=(0, 1.12))
+        ax.bar(range(len(row)), row, color=figures.PALETTE["blue"], width=0.7)
+        ax.set_xticks(range(len(row)), words[: len(row)], rotation=90)
+        ax.set(title=title, xlabel="key", ylim=(0, 1.05))
         ax.grid(False)
     axes[0].set_ylabel("weight")
     return fig
