@@ -297,17 +297,21 @@ class FeedForwardConfig:
     d_ff:        hidden width.
     activation:  `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation), `"silu"` (x sigmoid(x)); or gated,
                  with three matrices: `"swiglu"` by a silu, `"geglu"` by a gelu, `"geglu_tanh"` by its approximation
-                 (Shazeer 2020; Gemma).
+                 (Shazeer 2020; Gemma); `"swiglu_clamped"` (min(x, 7) sigmoid(1.702 min(x, 7)) times 1 + the hidden
+                 number, cut to [-7, 7]; OpenAI 2025, gpt-oss).
+    bias:        whether its products add a bias.
     """
 
     d_ff: int
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"] = "swiglu"
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "swiglu_clamped"] = (
+        "swiglu"
+    )
     bias: bool = False
 
     @property
     def gated(self) -> bool:
         """Whether a third matrix makes a gate."""
-        return self.activation in ("swiglu", "geglu", "geglu_tanh")
+        return self.activation in ("swiglu", "geglu", "geglu_tanh", "swiglu_clamped")
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -316,30 +320,57 @@ class FeedForwardConfig:
 
 @dataclass(frozen=True)
 class MoEConfig:
-    """A mixture of experts in place of each feed-forward network (Shazeer et al. 2017).
+    """A mixture of experts in place of feed-forward networks (Shazeer et al. 2017).
 
-    experts:   how many feed-forward networks there are to choose from.
-    top_k:     how many of them each token visits.
-    gating:    how the router's logits become the weights of the chosen experts.
-               `"topk_softmax"`: softmax over the chosen logits (Mixtral); equals `"softmax_topk_renormalised"`.
-               `"softmax_topk"`: softmax over all, then cut: the weights sum to less than one (Switch).
-               `"sigmoid"`: a sigmoid each, then divided by their sum (DeepSeek-V3). With k = 1 the three that
-               renormalise give weight one and the router no gradient.
-    shared:    further experts that every token visits with weight one (DeepSeekMoE).
-    capacity:  most tokens an expert takes in training, as a multiple of the even share tokens * top_k / experts; later
-               ones are dropped and get zero from it. `None`: no token is dropped.
-    noise:     standard deviation of normal noise added to the logits in training.
-    balanced:  a bias for each expert, not trained by gradient, enters the choice of experts but not their weights, and
-               is moved towards even load (Wang et al. 2024).
+    experts:      how many feed-forward networks there are to choose from.
+    top_k:        how many of them each token visits.
+    gating:       how the router's logits become the weights of the chosen experts.
+                  `"topk_softmax"`: softmax over the chosen logits (Mixtral); equals `"softmax_topk_renormalised"`.
+                  `"softmax_topk"`: softmax over all, then cut: the weights sum to less than one (Switch, DeepSeek-V2).
+                  `"sigmoid"`: a sigmoid each, then divided by their sum (DeepSeek-V3). With k = 1 the three that
+                  renormalise give weight one and the router no gradient.
+                  `"sigmoid_topk"`: a sigmoid each, as it is (Llama 4).
+    shared:       further experts that every token visits with weight one (DeepSeekMoE).
+    capacity:     most tokens an expert takes in training, as a multiple of the even share tokens * top_k / experts;
+                  later ones are dropped and get zero from it. `None`: no token is dropped.
+    noise:        standard deviation of normal noise added to the logits in training.
+    balanced:     a bias for each expert, not trained by gradient, enters the choice of experts but not their weights,
+                  and is moved towards even load (Wang et al. 2024).
+    router_bias:  whether the logits have a bias, which is trained and enters the weights too (gpt-oss).
+    groups:       experts stand in so many groups of equal size, and a token chooses among those of its best groups
+                  alone (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). 1: among all.
+    top_groups:   how many groups these are.
+    group_best:   what makes a group good: the sum of so many of its best scores, the bias of `balanced` included
+                  (DeepSeek-V3: 2; DeepSeek-V2: 1).
+    scale:        all weights are multiplied by it (DeepSeek-V3: 2.5).
+    weighted:     `"output"`: weights multiply what experts answer. `"input"`: what they are asked (Llama 4).
+    pattern:      which layers have experts, from the first on; it begins anew where it is used up. The others have one
+                  plain network. (False,) + (True,) * 45: the first of 46 layers is plain (GLM-4.5-Air). (False, True):
+                  every second has experts (Llama 4 Maverick).
+    plain_d_ff:   hidden width of the networks in layers without experts. `None`: that of an expert.
+    shared_d_ff:  hidden width of each shared expert. `None`: that of the others.
+
+    Raises `ValueError` naming the field, what it was and what it must be.
     """
 
     experts: int
     top_k: int
-    gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = "topk_softmax"
+    gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid", "sigmoid_topk"] = (
+        "topk_softmax"
+    )
     shared: int = 0
     capacity: float | None = None
     noise: float = 0.0
     balanced: bool = False
+    router_bias: bool = False
+    groups: int = 1
+    top_groups: int = 1
+    group_best: int = 2
+    scale: float = 1.0
+    weighted: Literal["output", "input"] = "output"
+    pattern: tuple[bool, ...] = (True,)
+    plain_d_ff: int | None = None
+    shared_d_ff: int | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -349,6 +380,28 @@ class MoEConfig:
         require_whole("shared", self.shared, 0)
         require(self.capacity is None or self.capacity > 0, "capacity", self.capacity, "a number > 0, or None")
         require(self.noise >= 0, "noise", self.noise, "a number >= 0")
+        require(self.scale > 0, "scale", self.scale, "a number > 0")
+        require_pattern("pattern", self.pattern)
+        for name in ("groups", "top_groups", "group_best"):
+            require_whole(name, getattr(self, name))
+        require_groups(self.experts, self.top_k, self.groups, self.top_groups, self.group_best)
+        for name, used in (("plain_d_ff", not all(self.pattern)), ("shared_d_ff", self.shared > 0)):
+            width = getattr(self, name)
+            if width is not None:
+                require_whole(name, width)
+                require(used, name, width, "None where no network has that width")
+
+
+def require_groups(experts: int, top_k: int, groups: int, top_groups: int, group_best: int) -> None:
+    """Raises `ValueError` naming a size of `MoEConfig` by which a token cannot choose among the experts of its best
+    groups."""
+    require(experts % groups == 0, "groups", groups, f"a divisor of experts={shown(experts)}")
+    size = experts // groups
+    require(top_groups <= groups, "top_groups", top_groups, f"at most groups={shown(groups)}")
+    if groups > 1:
+        require(group_best <= size, "group_best", group_best, f"at most the {shown(size)} experts of a group")
+        open_ = top_groups * size
+        require(top_k <= open_, "top_k", top_k, f"at most the {shown(open_)} experts of {shown(top_groups)} groups")
 
 
 @dataclass(frozen=True)
@@ -402,6 +455,7 @@ class ModelConfig:
     d_model:       width of the residual stream.
     layers:        number of blocks (in an encoder-decoder: of each of the two stacks).
     context:       the longest sequence, in tokens, the model is meant for.
+    feed_forward:  of each block, or of each expert.
     moe:           `None` for a plain feed-forward network in each block.
     stack:         `"decoder"` (causal), `"encoder"` (sees both ways) or `"encoder_decoder"`.
     dropout:       probability, applied in training to embeddings, attention weights and each sub-layer's output.
@@ -430,9 +484,6 @@ class ModelConfig:
             require_whole(name, getattr(self, name))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
         require(self.residual > 0, "residual", self.residual, "a number > 0")
-        if self.moe is not None:
-            bias = self.feed_forward.bias
-            require(not bias, "feed_forward.bias", bias, "False beside moe: the networks of experts have no biases")
         if self.stack != "encoder":
             segments, pooled = self.embedding.segments, self.embedding.pooled
             require(segments == 0, "segments", segments, "0; only an encoder has segments")
@@ -480,6 +531,20 @@ class ModelConfig:
         if self.local(layer) and window is not None and window.base is not None:
             positions = replace(positions, base=window.base, scaling=None)
         return self._seen(layer), replace(positions, pattern=(True,))
+
+    def network(self, layer: int) -> tuple[FeedForwardConfig, MoEConfig | None]:
+        """The feed-forward network of layer `layer`, counted from 0; if it has experts, that of each, and which."""
+        if self.moe is None or in_turn(self.moe.pattern, layer):
+            return self.feed_forward, self.moe
+        return replace(self.feed_forward, d_ff=self.moe.plain_d_ff or self.feed_forward.d_ff), None
+
+    @property
+    def mixtures(self) -> int:
+        """How many layers of a stack have experts."""
+        if self.moe is None:
+            return 0
+        whole, rest = divmod(self.layers, len(self.moe.pattern))
+        return whole * sum(self.moe.pattern) + sum(self.moe.pattern[:rest])
 
     def _seen(self, layer: int) -> AttentionConfig:
         return self.attention if self.local(layer) else replace(self.attention, window=None)

@@ -18,7 +18,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from companion.config.model import ModelConfig
-from companion.config.parameters import attention_weights, matrices, parameters, stacks
+from companion.config.parameters import (
+    attention_weights,
+    matrices,
+    parameters,
+    plain_d_ff,
+    routed,
+    shared_d_ff,
+    stacks,
+)
 from companion.ground.fields import require_whole
 from companion.layers.rolling import columns
 
@@ -90,18 +98,20 @@ def forward_flops(
     keys_values = 2 * config.d_model * sizes.kv_heads * (sizes.d_head + sizes.d_v)
     queries_output = 2 * attention_weights(config) - keys_values
     pairs = _pairs(config, written, cached, causal)
-    visits = encoder * read + decoder * written  # of a token to a layer's feed-forward network
-    experts, visited = (0, 1) if config.moe is None else (config.moe.experts, config.moe.top_k + config.moe.shared)
+    visits = encoder * read + decoder * written  # of a token to a layer
+    asked = ((encoder > 0) * read + (decoder > 0) * written) * config.mixtures  # to one with experts
+    experts = 0 if config.moe is None else config.moe.experts
+    visited = shared_d_ff(config) + (0 if config.moe is None else config.moe.top_k * config.feed_forward.d_ff)
     heads = {"all": tokens, "last": 1, "none": 0}[logits]
     masked = config.d_model if config.embedding.head == "masked" else 0  # one more matrix, d_model by d_model
     projections = visits * (keys_values + queries_output) + cross * (written * queries_output + read * keys_values)
     pair = 2 * sizes.heads * (sizes.d_head + sizes.d_v)
-    network = 2 * matrices(config) * config.d_model * config.feed_forward.d_ff
+    hidden = asked * visited + (visits - asked) * plain_d_ff(config)  # numbers in the middle of networks
     return Flops(
         projections=batch * projections,
         scores=batch * pair * (encoder * read**2 + (decoder > 0) * pairs + cross * written * source),
-        feed_forward=batch * visits * visited * network,
-        router=batch * visits * 2 * config.d_model * experts,
+        feed_forward=batch * hidden * 2 * matrices(config) * config.d_model,
+        router=batch * asked * 2 * config.d_model * experts,
         head=batch * heads * 2 * config.d_model * (config.vocab + masked),
     )
 
@@ -238,8 +248,7 @@ def forward_bytes(
         weights += min(rows, config.context) * config.d_model
     if config.moe is not None:
         missed = (1 - config.moe.top_k / config.moe.experts) ** rows  # the chance that no token visits an expert
-        routed = config.moe.experts / (config.moe.experts + config.moe.shared)  # the shared ones are never missed
-        weights -= missed * routed * count.feed_forward
+        weights -= missed * routed(config)
     sizes, window = config.sizes, config.attention.window
     seen = [cached + tokens] * config.layers
     if window is not None:

@@ -55,10 +55,9 @@ class Block(nn.Module):
             Attention(d_model, attention, causal=False, dropout=config.dropout, norms=config.norm) if cross else None
         )
         self.cross_norm = norm(config.norm, d_model) if cross else None
+        network, experts = config.network(layer)
         self.feed_forward: FeedForward | MoE = (
-            FeedForward(d_model, config.feed_forward)
-            if config.moe is None
-            else MoE(d_model, config.feed_forward, config.moe)
+            FeedForward(d_model, network) if experts is None else MoE(d_model, network, experts)
         )
         self.feed_forward_norm = norm(config.norm, d_model)
         both = self.placement == "both"

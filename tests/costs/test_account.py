@@ -52,9 +52,13 @@ def ends(draw, stack):
 def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
     kv_heads, stack = draw(st.integers(1, 3)), draw(st.sampled_from(stacks))
     mixtures = st.builds(
-        lambda k, extra, shared: MoEConfig(k + extra, k, shared=shared, balanced=extra > 1),
-        *(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)),
-    )
+        lambda k, extra, shared, plain, width, biased: MoEConfig(
+            k + extra, k, shared=shared, balanced=extra > 1, router_bias=biased, pattern=(False, True, True)[plain:],
+            plain_d_ff=None if plain else width, shared_d_ff=width if shared else None,
+        ),
+        *(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2), st.integers(0, 1), st.none() | st.integers(1, 9)),
+        st.booleans(),
+    )  # fmt: skip
     moe = draw(st.none() | mixtures)
     windows = st.builds(WindowConfig, st.integers(1, 6), st.sampled_from([(True,), (True, False)]))
     return ModelConfig(
@@ -76,7 +80,7 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
         feed_forward=FeedForwardConfig(
             d_ff=draw(st.integers(1, 20)),
             activation=draw(st.sampled_from(["relu", "gelu", "swiglu", "geglu"])),
-            bias=moe is None and draw(st.booleans()),
+            bias=draw(st.booleans()),
         ),
         positions=PositionConfig(draw(st.sampled_from(["rotary", "sinusoidal", "learned", "none"]))),
         norm=NormConfig(
