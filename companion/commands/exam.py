@@ -22,12 +22,12 @@ def parser() -> Parser:
         epilog=(
             "examples:\n"
             "  companion course exam midterm --lessons 0-6 --seed-file course/secret.seed --out course/\n"
-            "  companion course exam final --lessons 0-14 --each 1 --versions 2 \\\n"
+            "  companion course exam final --each 1 --versions 2 \\\n"
             "      --seed-file course/secret.seed --out course/"
         ),
     )
     made.add_argument("name", type=str, metavar="NAME", help="what it is called: letters, digits, - and _")
-    made.add_argument("--lessons", type=str, default="0-14", metavar="LESSONS", help="as in 0-4 or 2,3,5-7")
+    made.add_argument("--lessons", type=str, default="all", metavar="LESSONS", help="as in 0-4 or 2,3,5-7")
     made.add_argument("--each", type=Count, default=4, help="questions of each lesson")
     made.add_argument("--versions", type=Count, default=1, help="papers with other numbers")
     made.add_argument("--out", type=str, default=None, metavar="FOLDER", help="where to; made where there is none")

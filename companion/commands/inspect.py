@@ -28,21 +28,31 @@ def parser() -> Parser:
             "Look into a folder of a published model, or of one of your own: what the model is, what became of every "
             "field of its files, what is missing, and how it will write. Where it could not be loaded as it is, the "
             "exit code is 2, and the last lines say why. The model is loaded on the way, to see that its numbers are "
-            "numbers."
+            "numbers. A config.json can be looked into alone: then its fields and the model's figures are said."
         ),
-        epilog="examples:\n  companion inspect SmolLM2-135M/\n  companion inspect runs/one/checkpoints/step-200/",
+        epilog="examples:\n  companion inspect SmolLM2-135M/\n  companion inspect runs/one/checkpoints/step-200/\n"
+        "  companion inspect downloads/config.json",
     )
-    parser.add_argument("folder", type=str, metavar="FOLDER", help="a folder with config.json and model.safetensors")
+    parser.add_argument(
+        "folder", type=str, metavar="FOLDER", help="a folder with config.json and model.safetensors, or a config.json"
+    )
     return parser
 
 
 def run(flags: Namespace) -> int:
-    from companion.families.inspected import inspect
+    from companion.families.inspected import inspect, read_card
+    from companion.files.models import read_config
 
     folder = Path(flags.folder)
-    if not folder.is_dir():
-        raise ValueError(f"FOLDER {flags.folder}: expected a folder with config.json and model.safetensors, found none")
-    found = inspect(folder)
+    if folder.is_file():
+        found = read_card(read_config(folder.parent, folder.name), folder)
+    elif not folder.is_dir():
+        raise ValueError(
+            f"FOLDER {flags.folder}: expected a folder with config.json and model.safetensors, or a config.json, found "
+            "none"
+        )
+    else:
+        found = inspect(folder)
     print("\n\n".join(_report(folder, found)), flush=True)
     if found.refused:
         print()
@@ -55,10 +65,13 @@ def _report(folder: Path, found: Inspection) -> Iterable[str]:
     yield f"{folder}: {found.family.kind if found.family else 'a model of companion'}"
     if found.config is not None:
         yield f"The model\n{_wrapped(described(found.config))}\n\n{_settings(found.config)}"
+        yield f"Figures\n{_wrapped(figures(found.config))}"
     left_out = ", ".join(f"{name} ({_json(value)})" for name, value in found.usual.items())
     rest = "\n\n" + _wrapped(f"Left out, with what that means: {left_out}.") if left_out else ""
     yield f"config.json\n{_became(found.fields)}{rest}"
-    if found.family is None or not found.family.writes:
+    if folder.is_file():
+        pass  # how it writes stands in other files
+    elif found.family is None or not found.family.writes:
         yield "Writing\n" + _wrapped("Nothing is said of it." if found.family is None else "It writes no text.")
     elif found.rules or found.writing is not None:
         said = _became(found.rules) if found.source != "config.json" else ""
@@ -67,7 +80,10 @@ def _report(folder: Path, found: Inspection) -> Iterable[str]:
             usual = ", ".join(f"{name} ({_json(value)})" for name, value in found.unsaid.items())
             rest = "\n\n" + _wrapped(f"Left out, with what released code does then: {usual}.") if usual else ""
             yield f"Writing\n{_wrapped(writes(found.writing, found.config))}{rest}"
-    yield "Files\n" + "\n".join(map(_wrapped, files(folder, found)))
+    if folder.is_file():
+        yield "Files\n" + _wrapped("No tensor was looked at.")
+    else:
+        yield "Files\n" + "\n".join(map(_wrapped, files(folder, found)))
     if found.refused:
         yield "Refused\n" + "\n".join(map(_wrapped, found.refused))
 
@@ -143,6 +159,23 @@ def described(config: ModelConfig) -> str:
         f"{config.d_model:,}. Attention with {heads}. Then {network}. There are {norm} {where[config.norm.placement]} "
         f"each sub-layer, {order}, {config.vocab:,} token ids in {table}, and a context of {config.context:,} tokens."
     )
+
+
+def figures(config: ModelConfig) -> str:
+    """What a model takes: its parameters, those that a token meets, its weights and its cache in bf16."""
+    import torch
+
+    from companion.costs.account import cache_bytes, parameters, weights_bytes
+    from companion.ground.readable import readable_bytes
+
+    count = parameters(config)
+    active = f", of which a token meets {count.active:,}" if config.moe is not None else ""
+    words = f"{count.total:,} parameters{active}; in bf16 they take {readable_bytes(weights_bytes(config, torch.bfloat16))}"
+    if config.stack != "decoder":
+        return words + "."
+    tokens = min(config.context, 8192)
+    kept = cache_bytes(config, tokens, dtype=torch.bfloat16)
+    return words + f", and the keys and values of a text of {tokens:,} tokens {readable_bytes(kept)}."
 
 
 def writes(says: Writing, config: ModelConfig | None) -> str:

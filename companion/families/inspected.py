@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from companion.config.model import ModelConfig
 from companion.families.pretrained import family_of, load_pretrained
+from companion.families.registry import families
 from companion.files.models import CONFIG, plain_dtype, read_config
 from companion.files.published.family import Family
 from companion.files.published.folder import Became, Fields, load_published, weight_files
@@ -63,6 +65,30 @@ def inspect(folder: str | Path) -> Inspection:
     _look_at_tensors(folder, found)
     if family is not None and family.writes:
         _look_at_writing(folder, found)
+    return found
+
+
+def read_card(card: Mapping[str, Any], named: str | Path = CONFIG) -> Inspection:
+    """What the fields of a published config.json say without any tensor beside it: what each became, and the model.
+
+    named:  what refusals call it.
+
+    Raises `ValueError` for a card of a kind that is not known.
+    """
+    kind = card.get("model_type")
+    known = families()
+    if not isinstance(kind, str) or kind not in known:
+        raise ValueError(f"{named}: model_type={shown(kind)}: expected one of {', '.join(sorted(known))}")
+    family = known[kind]
+    said = Fields(Path(named).parent, family.kind, family.table, card)
+    said.path = Path(named)
+    found = Inspection(family, said.became(), said.usual())
+    found.refused += [end.refused for end in found.fields if end.refused is not None]
+    if not found.refused:
+        try:
+            found.config = said.finish(lambda: family.config(said, {}))
+        except ValueError as error:
+            found.refused.append(str(error))
     return found
 
 

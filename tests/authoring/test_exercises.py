@@ -29,5 +29,5 @@ def test_a_lesson_without_exercises_has_no_table():
 
 
 def test_exercises_are_written_where_the_contract_says_so():
-    for number in range(15):
-        assert (ROOT / exercises.file_of(number)).exists()
+    for lesson in LESSONS:
+        assert (ROOT / exercises.file_of(lesson.number)).exists()

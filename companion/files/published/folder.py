@@ -55,12 +55,16 @@ class Became:
 class Fields:
     """A published config.json of one kind of model, every field of which goes the way that its `table` says.
 
+    given:  its fields, where they have been read.
+
     Raises `ValueError` for a file that is missing or damaged, or is of another kind of model.
     """
 
-    def __init__(self, folder: Path, kind: str, table: Mapping[str, Policy]) -> None:
+    def __init__(
+        self, folder: Path, kind: str, table: Mapping[str, Policy], given: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = folder / CONFIG
-        self.given = read_config(folder)
+        self.given = read_config(folder) if given is None else dict(given)
         self.table = table
         if self.given.get("model_type") != kind:
             raise self.refuse("model_type", self.given.get("model_type"), repr(kind))

@@ -22,15 +22,17 @@ PATH = (
     (0.15, "choose the next word", "10", "sky"),
 )
 AROUND = (
-    (7.15, "waves in place of rotation", "04"),
-    (6.3, "a stack that reads: encoder", "07"),
-    (5.45, "a stack that writes: decoder", "08"),
-    (4.6, "training all positions at once", "09"),
-    (3.75, "writing fast: what may be kept", "10"),
-    (2.9, "what attention costs", "12"),
-    (2.05, "BERT, GPT, LLaMA, Mixtral", "13"),
-    (1.2, "train one on real text", "14"),
+    ("waves in place of rotation", "04"),
+    ("a stack that reads: encoder", "07"),
+    ("a stack that writes: decoder", "08"),
+    ("training all positions at once", "09"),
+    ("writing fast: what may be kept", "10"),
+    ("what attention costs", "12"),
+    ("BERT, GPT, LLaMA, Mixtral", "13"),
+    ("train one on real text", "14"),
+    ("keep less of each token", "15"),
 )
+"""Text and lesson, from the top to the bottom."""
 HEIGHT = 0.6
 
 
@@ -41,8 +43,8 @@ def draw() -> Figure:
     ax.set(xlim=(0, 12.4), ylim=(0, 9.9))
     for bottom, text, lesson, color in PATH:
         _box(ax, 1.3, bottom, 5.6, text, lesson, figures.PALETTE[color])
-    for bottom, text, lesson in AROUND:
-        _box(ax, 7.9, bottom, 4.4, text, lesson, "white")
+    for place, (text, lesson) in enumerate(AROUND):
+        _box(ax, 7.9, 7.15 - 7.0 * place / (len(AROUND) - 1), 4.4, text, lesson, "white")
     ax.text(7.9, 9.4, "This lesson, 00, walks down the left side.", fontsize=10.5, style="italic", va="center")
     ax.text(7.9, 8.1, "Around the model", fontsize=12, weight="bold")
     ax.add_patch(Rectangle((1.0, 2.1), 6.2, 6.35, fill=False, linestyle="--", edgecolor="black"))

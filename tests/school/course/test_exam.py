@@ -8,6 +8,7 @@ from random import Random
 import pytest
 import torch
 
+from authoring.lesson import lessons
 from companion import (
     AttentionConfig,
     EmbeddingConfig,
@@ -24,6 +25,7 @@ from companion.school.course.exam import paper
 from companion.school.course.exam.paper import exam_questions
 
 QUESTIONS = exam_questions()
+LESSONS = [lesson.number for lesson in lessons()]
 SECRETS = [b"a secret of twenty letters", b"another one of some letters"]
 
 
@@ -103,7 +105,7 @@ AGAIN = {
 
 
 def test_there_are_four_for_each_lesson_of_all_three_kinds():
-    for lesson in range(15):
+    for lesson in LESSONS:
         kinds = sorted(one.kind for one in QUESTIONS.values() if one.lesson == lesson)
         assert kinds == ["code", "number", "number", "reason"], lesson
     assert set(AGAIN) == {id for id, one in QUESTIONS.items() if one.kind == "number"}
@@ -146,7 +148,7 @@ def test_numbers_follow_from_the_secret_and_from_the_version():
     assert of(SECRETS[0], "A") == of(SECRETS[0], "A")
     assert len({of(SECRETS[0], "A").replace("version A", ""), of(SECRETS[0], "B").replace("version B", "")}) == 2
     assert of(SECRETS[0], "A") != of(SECRETS[1], "A")
-    picks = {tuple(one.id for one in paper.chosen(range(15), 1, secret)) for secret in SECRETS}
+    picks = {tuple(one.id for one in paper.chosen(LESSONS, 1, secret)) for secret in SECRETS}
     assert len(picks) == 2
 
 
@@ -162,5 +164,5 @@ def test_the_key_is_not_in_what_students_get_and_not_made_without_the_seed(tmp_p
     assert "10 questions" in given[0].read_text("utf-8")
     assert "alone" in (tmp_path / "course" / "midterm_key.md").read_text("utf-8")
     assert main(["course", "exam", "midterm", *out, "--seed-file", str(seed)]) == 2
-    assert main(["course", "exam", "other", "--lessons", "15", *out[2:], "--seed-file", str(seed)]) == 2
-    assert "expected lessons from 0 to 14" in capsys.readouterr().err
+    assert main(["course", "exam", "other", "--lessons", f"{LESSONS[-1] + 1}", *out[2:], "--seed-file", str(seed)]) == 2
+    assert f"expected lessons from 0 to {LESSONS[-1]}" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from companion.school.study.live.experts import queues
 from companion.school.study.live.family import edits, memory
 from companion.school.study.live.generation import roofline, sampling, triangle
 from companion.school.study.live.heads import bricks, switchboard
+from companion.school.study.live.restraint import bounded
 from companion.school.study.live.rotary import dials, together
 from companion.school.study.live.tiles import climb, sweep
 from companion.school.study.live.tokens import cut
@@ -23,6 +24,7 @@ from companion.school.study.live.walk import walk
 from companion.school.study.live.waves import clocks
 
 __all__ = [
+    "bounded",
     "bricks",
     "climb",
     "clocks",

@@ -1,0 +1,69 @@
+"""What lesson 16 compares: what holds scores at a high rate, a gate on a head, positions in some layers or in a part of
+a head, norms around branches, and a loss against a bias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from authoring.comparisons.cells import names_of, row
+
+STARTS = range(3)
+BUDGETS = (150, 450)
+
+
+def _noted(found: dict[Any, list[float]], setting: str, budget: str, measure: str, values: list[float]) -> None:
+    found[setting, budget, measure] = values
+    print(row(setting, budget, measure, values), flush=True)
+
+
+def held() -> dict[Any, list[float]]:
+    """Bits for each held-out byte, and the largest score of an update, at the usual rate and at five times as much."""
+    lesson, found = names_of("16", "setup", "sets-up-text", "sets-up-watch", "sets-up-held"), {}
+    for rate in (lesson["usual"], lesson["high"]):
+        for setting, config in lesson["holds"].items():
+            runs = [lesson["learn"](config, start, rate, BUDGETS) for start in STARTS]
+            for at, budget in enumerate(BUDGETS):
+                said = f"{budget} at {rate:g}"
+                _noted(found, setting, said, "bits a held-out byte", [run.bits[at] for run in runs])
+                _noted(found, setting, said, "the largest score", [run.score[budget - 1] for run in runs])
+    return found
+
+
+def silent() -> dict[Any, list[float]]:
+    """What one head does where it is asked and where it is not, with a gate and without."""
+    lesson, found, budgets = names_of("16", "setup", "sets-up-signs", "one-head", "sets-up-repeat"), {}, (200, 600)
+    for gated in (False, True):
+        runs = [lesson["repeat"](gated, start, budgets)[1] for start in STARTS]
+        for at, budget in enumerate(budgets):
+            for measure in runs[0][at]:
+                for part, where in enumerate(("asked", "not asked")):
+                    values = [run[at][measure][part] for run in runs]
+                    _noted(found, f"gate {gated}", f"{budget} updates", f"{measure}, {where}", values)
+    return found
+
+
+def balanced() -> dict[Any, list[float]]:
+    """Bits for each held-out byte and the evenness of the load: left alone, with the loss, with the bias."""
+    cells = "setup", "sets-up-text", "sets-up-watch", "sets-up-held", "sets-up-experts"
+    lesson, found = names_of("16", *cells), {}
+    for setting, (config, more) in lesson["remedies"].items():
+        for budget in BUDGETS:
+            runs = [lesson["learn"](config, start, lesson["usual"], (budget,), **more) for start in STARTS]
+            said = f"{budget} updates"
+            _noted(found, setting, said, "bits a held-out byte", [run.bits[0] for run in runs])
+            _noted(found, setting, said, "as even as", [lesson["evenness"](run) for run in runs])
+    return found
+
+
+def placed() -> dict[Any, list[float]]:
+    """Bits for each held-out byte in windows of 64 tokens, as in training, and of 256: with everything turned, half of
+    each head, and nothing in every fourth layer."""
+    cells = "setup", "sets-up-text", "sets-up-watch", "sets-up-held", "sets-up-places"
+    lesson, found = names_of("16", *cells), {}
+    for setting, config in lesson["places"].items():
+        for budget in BUDGETS:
+            models = [lesson["learn"](config, start, lesson["usual"], (budget,)).model for start in STARTS]
+            for window in (64, 256):
+                values = [lesson["bits"](model, window, window) for model in models]
+                _noted(found, setting, f"{budget} updates", f"bits, windows of {window}", values)
+    return found
