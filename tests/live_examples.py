@@ -127,6 +127,15 @@ EXAMPLES = {
         marks={"compressor": 2.0, "counting": 1.9},
         caption="Figure 14.1. A model grows up.",
     ),
+    "leaves": lambda: live.leaves(
+        layers=61,
+        heads=128,
+        d_head=192,
+        d_v=128,
+        groups=8,
+        latent=(512, 64),
+        caption="Figure 15.1. What a layer keeps.",
+    ),
     "valley": lambda: live.valley(caption="Figure 14.3. A narrow valley."),
     "cut": lambda: live.cut(
         BytePairTokenizer.train(["the cat sat on the mat, the cat sat"] * 3, 300),

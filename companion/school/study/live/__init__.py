@@ -17,6 +17,7 @@ from companion.school.study.live.generation import roofline, sampling, triangle
 from companion.school.study.live.heads import bricks, switchboard
 from companion.school.study.live.restraint import bounded
 from companion.school.study.live.rotary import dials, together
+from companion.school.study.live.shrinking import leaves
 from companion.school.study.live.tiles import climb, sweep
 from companion.school.study.live.tokens import cut
 from companion.school.study.live.training import growing, lanes, valley
@@ -38,6 +39,7 @@ __all__ = [
     "home",
     "hover",
     "lanes",
+    "leaves",
     "mask_and_shift",
     "memory",
     "queues",

@@ -1,0 +1,69 @@
+"""What lesson 15 compares at equal bytes: kinds of attention in the same small decoder, from several starts, trained for
+two budgets.
+
+The lesson's own cells are run: its `trained` and its `loss_of`. Each run is kept in `build/records/cache` when it is
+done, and is not made again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from authoring.comparisons.cells import names_of
+from companion.config.model import AttentionConfig, LatentConfig
+
+STARTS = (0, 1, 2)
+BUDGETS = (300, 900)
+KINDS = {
+    "MHA": AttentionConfig(8, d_head=16),
+    "GQA, 2 groups": AttentionConfig(8, 2, d_head=16),
+    "MQA": AttentionConfig(8, 1, d_head=16),
+    "MLA, 48 + 16": AttentionConfig(8, d_head=16, latent=LatentConfig(rank=48, d_rope=16)),
+    "MLA, 16 + 16": AttentionConfig(8, d_head=16, latent=LatentConfig(rank=16, d_rope=16)),
+    "MLA, 24 + 8": AttentionConfig(8, d_head=16, latent=LatentConfig(rank=24, d_rope=8)),
+}
+
+
+class Runs:
+    """The lesson's training, with what it gave kept in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def _names(self) -> dict[str, Any]:
+        return names_of("15", "setup", "sets-up-text")
+
+    def __call__(self, kind: str, start: int, updates: int) -> dict[str, Any]:
+        """What one run gave: how many numbers a layer keeps of a token, and the loss on unseen text."""
+        file = self.folder / f"{kind.replace(' ', '').replace(',', '_')}-{start}-{updates}.json"
+        if not file.exists():
+            config, began = self._names["decoder"](KINDS[kind]), time.perf_counter()
+            model = self._names["trained"](config, start, updates)
+            with torch.no_grad():
+                loss = self._names["loss_of"](model)
+            found = {
+                "kind": kind,
+                "start": start,
+                "updates": updates,
+                "kept": config.sizes.kept_numbers,
+                "weights": sum(p.numel() for p in model.decoder.blocks[0].attention.parameters()),
+                "loss": round(loss, 4),
+            }
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found), encoding="utf-8")
+            print(found, f"{time.perf_counter() - began:.0f} s", flush=True)
+        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return read
+
+
+def cache(folder: Path) -> dict[str, Any]:
+    """The record: a list of runs."""
+    run = Runs(folder)
+    return {"runs": [run(kind, start, updates) for updates in BUDGETS for start in STARTS for kind in KINDS]}
