@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
@@ -30,9 +31,19 @@ def parser() -> Parser:
             "exit code is 2, and the last lines say why. The model is loaded on the way, to see that its numbers are "
             "numbers."
         ),
-        epilog="examples:\n  companion inspect SmolLM2-135M/\n  companion inspect runs/one/checkpoints/step-200/",
+        epilog=(
+            "examples:\n"
+            "  companion inspect SmolLM2-135M/\n"
+            "  companion inspect runs/one/checkpoints/step-200/\n"
+            "  companion inspect SmolLM2-135M/ --json    to be read by a program: an object with\n"
+            "                                            folder, kind, model, parameters, fields,\n"
+            "                                            left_out, tensors, files, writing and\n"
+            "                                            refused. Names may be added, and none\n"
+            "                                            is changed"
+        ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="a folder with config.json and model.safetensors")
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     return parser
 
 
@@ -43,12 +54,43 @@ def run(flags: Namespace) -> int:
     if not folder.is_dir():
         raise ValueError(f"FOLDER {flags.folder}: expected a folder with config.json and model.safetensors, found none")
     found = inspect(folder)
-    print("\n\n".join(_report(folder, found)), flush=True)
+    if flags.json:
+        said = json.dumps(as_data(folder, found), default=str)
+        print(json.dumps(json.loads(said, parse_constant=str), indent=2), flush=True)  # JSON has no NaN: "NaN"
+    else:
+        print("\n\n".join(_report(folder, found)), flush=True)
     if found.refused:
-        print()
+        if not flags.json:
+            print()
         more = len(found.refused) - 1
         raise ValueError(found.refused[0] + (f"; and {more} more, said above" if more else ""))
     return 0
+
+
+def as_data(folder: Path, found: Inspection) -> dict[str, Any]:
+    """What was found, for JSON; `None` for what there is not."""
+    from companion.costs.account import parameters
+
+    writing = None
+    if found.rules or found.writing is not None:
+        writing = {
+            "source": found.source,
+            "fields": list(map(asdict, found.rules)),
+            "left_out": found.unsaid,
+            "says": None if found.writing is None else writes(found.writing, found.config),
+        }
+    return {
+        "folder": str(folder),
+        "kind": "companion" if found.family is None else found.family.kind,
+        "model": None if found.config is None else asdict(found.config),
+        "parameters": None if found.config is None else parameters(found.config).total,
+        "fields": list(map(asdict, found.fields)),
+        "left_out": found.usual,
+        "tensors": found.tensors,
+        "files": list(files(folder, found)),
+        "writing": writing,
+        "refused": found.refused,
+    }
 
 
 def _report(folder: Path, found: Inspection) -> Iterable[str]:
