@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 PUBLISHED = f"Published systems: {', '.join(systems())}."
 
 
+JSON = (
+    "print the figures as JSON: a list with an object a model, of name, stack, context, parameters, flops, bytes "
+    "and decoding. Names may be added to them, and none is changed"
+)
+
+
 def parser() -> Parser:
     parser = Parser(
         description=(
@@ -33,11 +39,7 @@ def parser() -> Parser:
             "  companion account gpt2 llama-7b            several\n"
             "  companion account mixtral-8x7b --chip h100\n"
             "  companion account --config my_model.json\n"
-            "  companion account gpt2 --json              the same as numbers, to be read by a\n"
-            "                                             program: a list with an object for each\n"
-            "                                             model (name, stack, context, parameters,\n"
-            "                                             flops, bytes, decoding). Names may be\n"
-            "                                             added, and none is changed"
+            "  companion account gpt2 bert-base --json    for a program"
         ),
     )
     parser.add_argument("name", nargs="*", type=str, default=[], metavar="NAME", help="published systems, not a run")
@@ -48,7 +50,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--chip", type=str, default=None, help="a chip's name, such as h100 or a100-80gb. Default: this machine"
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true", help=JSON)
     return parser
 
 
@@ -93,11 +95,12 @@ def _print_json(models: Mapping[str, ModelConfig], chip: Chip | None) -> None:
 def _print_tables(models: Mapping[str, ModelConfig], chip: Chip | None) -> None:
     from companion.costs.chips import this_chip
     from companion.costs.tables import account_table, decoding_table
+    from companion.ground.readable import columns
 
     for at, (name, config) in enumerate(models.items()):
         if len(models) > 1:
             print(f"{chr(10) if at else ''}{name}\n")
-        print(account_table(config), flush=True)
+        print(account_table(config, columns()), flush=True)
         if config.stack == "decoder":
             chip = chip or this_chip()
-            print("\n" + decoding_table(config, chip))
+            print("\n" + decoding_table(config, chip, columns()))

@@ -23,7 +23,7 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser
 from companion.ground.installed import CHECKOUT, NAME, install_line, installed, missing
 from companion.ground.processor import SETTINGS, processor, processor_flags, processors
-from companion.ground.readable import count
+from companion.ground.readable import columns, count
 
 EXTRAS = ("school", "lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79
@@ -31,6 +31,12 @@ WIDTH = 79
 
 NOTED = (*SETTINGS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG")
 """The variables of the environment that the receipt shows."""
+
+
+JSON = (
+    "print the receipt as JSON: an object of course, python, versions, extras, wrong, machine, comparisons and holds. "
+    "Names may be added to it, and none is changed"
+)
 
 
 def parser() -> Parser:
@@ -48,14 +54,10 @@ def parser() -> Parser:
             "  OMP_NUM_THREADS=1 companion doctor            with one thread\n"
             "  ATEN_CPU_CAPABILITY=default companion doctor  PyTorch's plainest kernels\n"
             "  MKL_CBWR=COMPATIBLE companion doctor          sums in one order everywhere\n"
-            "  companion doctor --json                       to be read by a program: an object\n"
-            "                                                with course, python, versions,\n"
-            "                                                extras, wrong, machine, comparisons\n"
-            "                                                and holds. Names may be added, and\n"
-            "                                                none is changed"
+            "  companion doctor --json                       for a program"
         ),
     )
-    parser.add_argument("--json", action="store_true", help="print the receipt as JSON")
+    parser.add_argument("--json", action="store_true", help=JSON)
     return parser
 
 
@@ -293,7 +295,7 @@ def comparisons() -> bool:
 
 
 def _line(name: str, value: str) -> str:
-    return textwrap.fill(f"{name:<9} {value}", WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False)
+    return textwrap.fill(f"{name:<9} {value}", columns(WIDTH), subsequent_indent=" " * 10, break_on_hyphens=False)
 
 
 def _short(path: Path) -> str:

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from companion.files.published.folder import Became
     from companion.files.published.writing import Writing
 
-WIDTH = 80
-"""Columns of sentences; tables are as wide as they are."""
+
+JSON = (
+    "print what was found as JSON: an object of folder, kind, model, parameters, fields, left_out, tensors, files, "
+    "writing and refused. Names may be added to it, and none is changed"
+)
 
 
 def parser() -> Parser:
@@ -35,15 +38,11 @@ def parser() -> Parser:
             "examples:\n"
             "  companion inspect SmolLM2-135M/\n"
             "  companion inspect runs/one/checkpoints/step-200/\n"
-            "  companion inspect SmolLM2-135M/ --json    to be read by a program: an object with\n"
-            "                                            folder, kind, model, parameters, fields,\n"
-            "                                            left_out, tensors, files, writing and\n"
-            "                                            refused. Names may be added, and none\n"
-            "                                            is changed"
+            "  companion inspect SmolLM2-135M/ --json    for a program"
         ),
     )
     parser.add_argument("folder", type=str, metavar="FOLDER", help="a folder with config.json and model.safetensors")
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.add_argument("--json", action="store_true", help=JSON)
     return parser
 
 
@@ -115,8 +114,10 @@ def _report(folder: Path, found: Inspection) -> Iterable[str]:
 
 
 def _wrapped(text: str) -> str:
+    from companion.ground.readable import columns
+
     return textwrap.fill(
-        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        text, columns(), initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
 
 

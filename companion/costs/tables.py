@@ -32,7 +32,7 @@ from companion.costs.sizing import (
     train_cost,
 )
 from companion.ground.quantities import Count, PartOfOne, Positive, check
-from companion.ground.readable import Table, figure, many, readable_bytes, table
+from companion.ground.readable import WIDTH, Table, figure, many, readable_bytes, table
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def account_data(config: ModelConfig) -> dict[str, Any]:
     return {"stack": config.stack, "context": context, "parameters": whole, "flops": flops, "bytes": sizes}
 
 
-def account_table(config: ModelConfig) -> str:
+def account_table(config: ModelConfig, width: int = WIDTH) -> str:
     """The account of a model as text: parameters by part, FLOPs a token, and memory to hold, train and serve it.
 
     In the column int8 the weights have one byte each; what serves them keeps a bf16 cache.
@@ -296,7 +296,7 @@ def account_table(config: ModelConfig) -> str:
     }
     rows += [("memory", *COLUMNS)]
     rows += [(f"  {said[name]}", *map(readable_bytes, sizes.values())) for name, sizes in found["bytes"].items()]
-    return table(rows, indent=0)
+    return table(rows, indent=0, width=width)
 
 
 def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
@@ -328,7 +328,7 @@ def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
     }
 
 
-def decoding_table(config: ModelConfig, chip: Chip) -> str:
+def decoding_table(config: ModelConfig, chip: Chip, width: int = WIDTH) -> str:
     """`decoding_data` as text. Raises `ValueError` for a stack other than a decoder."""
     found = decoding_data(config, chip)
     rows = [
@@ -337,7 +337,7 @@ def decoding_table(config: ModelConfig, chip: Chip) -> str:
     ]
     if found["chips"] is not None:
         rows += [("  chips to hold it and its cache", *map(str, found["chips"].values()))]
-    limits = table(rows, ("memory's limit on writing", *COLUMNS), indent=0)
+    limits = table(rows, ("memory's limit on writing", *COLUMNS), indent=0, width=width)
     return f"on {chip.name}: {chip.bandwidth / 1e9:,.0f} GB/s\n{limits}"
 
 
