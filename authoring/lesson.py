@@ -295,16 +295,26 @@ def claimed(cell: NotebookNode) -> list[str]:
     return list(cell.metadata.get("claims", [])) if cell.cell_type == "code" else []
 
 
-def assertion_lines(code: str) -> list[int]:
-    """The last line (from 0) of every assertion: an `assert`, or a call of some `assert_...` function."""
+def assertions(code: str) -> list[ast.expr | ast.Assert]:
+    """Every assertion, in order: an `assert`, or a call of some `assert_...` function."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
         return []
-    found = []
+    found: list[ast.expr | ast.Assert] = []
     for node in ast.walk(tree):
         called = node.func if isinstance(node, ast.Call) else None
         name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-        if isinstance(node, ast.Assert) or name.startswith("assert_"):
-            found.append(node.end_lineno - 1)  # type: ignore[attr-defined]
-    return sorted(found)
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and name.startswith("assert_")):
+            found.append(node)
+    return sorted(found, key=lambda node: (node.lineno, node.col_offset))
+
+
+def assertion_lines(code: str) -> list[int]:
+    """The last line (from 0) of every assertion."""
+    return sorted((node.end_lineno or node.lineno) - 1 for node in assertions(code))
+
+
+def asserted(code: str) -> list[str]:
+    """What every assertion says, in a line, as Python itself writes it: `x.shape == (3, 4)`, `assert_close(x, y)`."""
+    return [ast.unparse(node.test if isinstance(node, ast.Assert) else node) for node in assertions(code)]

@@ -10,8 +10,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from authoring.lesson import assertion_lines, claimed, lessons, with_deeper
-from authoring.pages.claims import VERDICTS, render, sentence
+from authoring.lesson import LessonError, assertion_lines, claimed, lessons, with_deeper
+from authoring.pages import differ
+from authoring.pages.claims import VERDICTS, decided, decisions, render, sentence
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -33,9 +34,12 @@ def form_fault(key, entry, rows):
     if key not in rows:
         return f"{key} is not in ledger.csv"
     kinds = [kind for kind in KINDS if kind in entry]
-    if len(kinds) != 1 or set(entry) - {*KINDS, "says"}:
-        return f"{key}: expected one of {', '.join(KINDS)}, and at most `says` beside it; got {sorted(entry)}"
-    if not all(isinstance(value, str) and value.strip() for value in entry.values()):
+    if len(kinds) != 1 or set(entry) - {*KINDS, "says", "asserts"}:
+        return f"{key}: expected one of {', '.join(KINDS)}, and `says` and `asserts` at most; got {sorted(entry)}"
+    if ("cell" in entry) != bool(entry.get("asserts")):
+        return f"{key}: expected `asserts` beside `cell`, and there alone: the assertions that decide it"
+    texts = [text for value in entry.values() for text in (value if isinstance(value, list) else [value])]
+    if not all(isinstance(text, str) and text.strip() for text in texts):
         return f"{key}: every value must be text"
     if "not_decidable" in entry and rows[key]["verdict"] != "N":
         return f"{key}: its verdict is {rows[key]['verdict']}, so something can be computed; not_decidable is for N"
@@ -119,6 +123,27 @@ def test_what_is_mapped_exists_is_executed_and_asserts():
     assert not faults, "\n".join(["tests/claims.toml:", *faults])
 
 
+def test_every_claim_of_a_cell_is_decided_by_assertions_that_are_there():
+    written = lessons()
+    counts = {key: len(decisions(key, written)) for key, entry in claims_map().items() if "cell" in entry}
+    assert len(counts) == 259
+    assert all(1 <= count <= 4 for count in counts.values()), counts
+
+
+def test_an_assertion_that_is_not_there_or_is_meant_twice_is_found(monkeypatch):
+    entry = {"cell": "00_one_token_by_hand", "says": "ids become vectors"}
+    for named, found in (("X.shape == (4, 3)", "found 0"), ("torch.equal( ...", "found 2")):
+        monkeypatch.setattr(differ, "mapped", lambda named=named: {"S2-03": entry | {"asserts": [named]}})
+        monkeypatch.setattr("authoring.pages.claims.mapped", differ.mapped)
+        with pytest.raises(LessonError, match=rf"S2-03: .*expected one assertion.*{found}"):
+            decisions("S2-03", lessons())
+
+
+def test_a_claim_shows_the_assertion_behind_the_link_to_its_cell():
+    said = decided("S2-07", lessons())
+    assert re.fullmatch(r"\[.+\]\(00_\S+#cell-id=\w+\): `ids == \[1, 5, 9\] and .*`", said)
+
+
 def test_lessons_name_only_claims_that_exist():
     rows = ledger()
     named = {(x.name, key) for x in lessons() for cell in cells_of(x.name) for key in claimed(cell)}
@@ -142,10 +167,13 @@ ROWS = {
         ("S0-04", {}, "expected one of cell, test, not_decidable"),
         ("S0-04", {"cell": "02", "test": "a::b"}, "expected one of"),
         ("S0-04", {"cell": "02", "said": "a"}, "expected one of"),
-        ("S0-04", {"cell": 2}, "every value must be text"),
+        ("S0-04", {"cell": "02"}, "expected `asserts` beside `cell`"),
+        ("S0-04", {"test": "a::b", "asserts": ["x"]}, "expected `asserts` beside `cell`"),
+        ("S0-04", {"cell": 2, "asserts": ["x"]}, "every value must be text"),
+        ("S0-04", {"cell": "02", "asserts": [" "]}, "every value must be text"),
         ("S0-04", {"not_decidable": "hard"}, "its verdict is H"),
         ("S0-68", {"not_decidable": "an opinion"}, None),
-        ("S0-04", {"cell": "02", "says": "it holds"}, None),
+        ("S0-04", {"cell": "02", "says": "it holds", "asserts": ["x == 1"]}, None),
     ],
 )
 def test_entry_in_bad_form_is_found(key, entry, message):

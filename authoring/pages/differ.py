@@ -26,7 +26,7 @@ class Correction:
     true: str
 
     @classmethod
-    def of(cls, entry: Mapping[str, Any], mapped: Mapping[str, Mapping[str, str]]) -> Correction:
+    def of(cls, entry: Mapping[str, Any], mapped: Mapping[str, Mapping[str, Any]]) -> Correction:
         says = mapped.get(entry["claims"][0], {})
         true = entry.get("true") or says.get("says") or says.get("not_decidable")
         if not true:
@@ -42,7 +42,7 @@ def ledger() -> dict[str, str]:
 
 
 @cache
-def mapped() -> dict[str, dict[str, str]]:
+def mapped() -> dict[str, dict[str, Any]]:
     """The entries of tests/claims.toml: where each claim is executed, and what is true."""
     read = tomllib.loads((ROOT / "tests" / "claims.toml").read_text(encoding="utf-8"))
     return {claim: entry for claim, entry in read.items() if isinstance(entry, dict)}

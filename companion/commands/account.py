@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import read_config, run_folder
 from companion.families.registry import preset, systems
 
+if TYPE_CHECKING:
+    from companion.config.model import ModelConfig
+    from companion.costs.chips import Chip
+
 PUBLISHED = f"Published systems: {', '.join(systems())}."
+
+
+JSON = (
+    "print the figures as JSON: a list with an object a model, of name, stack, context, parameters, flops, bytes "
+    "and decoding. Names may be added to them, and none is changed"
+)
 
 
 def parser() -> Parser:
@@ -23,7 +38,8 @@ def parser() -> Parser:
             "  companion account llama-2-70b              a published system\n"
             "  companion account gpt2 llama-7b            several\n"
             "  companion account mixtral-8x7b --chip h100\n"
-            "  companion account --config my_model.json"
+            "  companion account --config my_model.json\n"
+            "  companion account gpt2 bert-base --json    for a program"
         ),
     )
     parser.add_argument("name", nargs="*", type=str, default=[], metavar="NAME", help="published systems, not a run")
@@ -34,6 +50,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--chip", type=str, default=None, help="a chip's name, such as h100 or a100-80gb. Default: this machine"
     )
+    parser.add_argument("--json", action="store_true", help=JSON)
     return parser
 
 
@@ -44,24 +61,46 @@ def run(flags: Namespace) -> int:
         raise ValueError(
             f"expected one model: a published name, --run or --config; got {' and '.join(names[n] for n in given)}"
         )
-    from companion.costs.chips import published_chip, this_chip
-    from companion.costs.tables import account_table, decoding_table
+    from companion.costs.chips import published_chip
 
     chip = None if flags.chip is None else published_chip(flags.chip)
     if flags.config is not None:
-        configs = [read_config(flags.config)]
+        models = {Path(flags.config).stem: read_config(flags.config)}
     elif flags.name:
-        configs = [preset(name) for name in flags.name]
+        models = {name: preset(name) for name in flags.name}
     else:
-        configs = [run_folder(flags.run).model().config]
-    for config in configs:
+        found = run_folder(flags.run)
+        models = {found.path.name: found.model().config}
+    for config in models.values():
         if chip is not None and config.stack != "decoder":
             raise ValueError(f"--chip {flags.chip}: expected a decoder, which writes, got stack={config.stack!r}")
-    for at, config in enumerate(configs):
-        if len(configs) > 1:
-            print(f"{chr(10) if at else ''}{flags.name[at]}\n")
-        print(account_table(config), flush=True)
+    (_print_json if flags.json else _print_tables)(models, chip)
+    return 0
+
+
+def _print_json(models: Mapping[str, ModelConfig], chip: Chip | None) -> None:
+    from companion.costs.chips import this_chip
+    from companion.costs.tables import account_data, decoding_data
+
+    found = []
+    for name, config in models.items():
+        decoding = None
         if config.stack == "decoder":
             chip = chip or this_chip()
-            print("\n" + decoding_table(config, chip))
-    return 0
+            decoding = decoding_data(config, chip)
+        found.append({"name": name, **account_data(config), "decoding": decoding})
+    print(json.dumps(found, indent=2))
+
+
+def _print_tables(models: Mapping[str, ModelConfig], chip: Chip | None) -> None:
+    from companion.costs.chips import this_chip
+    from companion.costs.tables import account_table, decoding_table
+    from companion.ground.readable import columns
+
+    for at, (name, config) in enumerate(models.items()):
+        if len(models) > 1:
+            print(f"{chr(10) if at else ''}{name}\n")
+        print(account_table(config, columns()), flush=True)
+        if config.stack == "decoder":
+            chip = chip or this_chip()
+            print("\n" + decoding_table(config, chip, columns()))

@@ -6,21 +6,24 @@ end the process at the first product (`ATEN_CPU_CAPABILITY=avx512` without AVX-5
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import subprocess
-import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
 from companion.ground.installed import CHECKOUT, NAME, install_line, installed, missing
 from companion.ground.processor import SETTINGS, processor, processor_flags, processors
-from companion.ground.readable import count
+from companion.ground.readable import columns, count
 
 EXTRAS = ("school", "lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79
@@ -30,8 +33,14 @@ NOTED = (*SETTINGS, "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 """The variables of the environment that the receipt shows."""
 
 
+JSON = (
+    "print the receipt as JSON: an object of course, python, versions, extras, wrong, machine, comparisons and holds. "
+    "Names may be added to it, and none is changed"
+)
+
+
 def parser() -> Parser:
-    return Parser(
+    parser = Parser(
         description=(
             "Print a receipt of this machine, to be pasted into a question: processor, memory, kernels, threads, GPU, "
             "versions, what is not installed; then calculate, in seconds, what must come out the same everywhere and "
@@ -44,9 +53,12 @@ def parser() -> Parser:
             "  companion doctor\n"
             "  OMP_NUM_THREADS=1 companion doctor            with one thread\n"
             "  ATEN_CPU_CAPABILITY=default companion doctor  PyTorch's plainest kernels\n"
-            "  MKL_CBWR=COMPATIBLE companion doctor          sums in one order everywhere"
+            "  MKL_CBWR=COMPATIBLE companion doctor          sums in one order everywhere\n"
+            "  companion doctor --json                       for a program"
         ),
     )
+    parser.add_argument("--json", action="store_true", help=JSON)
+    return parser
 
 
 def run(flags: Namespace) -> int:
@@ -54,14 +66,19 @@ def run(flags: Namespace) -> int:
     should be. Raises `ValueError` for a kernel setting that this processor does not know."""
     refuse_unknown_settings(os.environ, processor_flags())
     wrong = missing_requirements()
-    for line in software():
-        print(line)
-    if any("torch" in sentence for sentence in wrong):
+    torchless = any("torch" in sentence for sentence in wrong)
+    if flags.json:
+        machine = None if torchless else hardware()
+        found = [] if torchless else [asdict(one) for one in compared()]
+        holds = not wrong and all(one["same"] for one in found if one["must_hold"])
+        said = {**software(), "wrong": wrong, "machine": machine, "comparisons": found, "holds": holds}
+        print(json.dumps(said, indent=2))
+        return 0 if holds else 1
+    print("\n".join(software_lines()))
+    if torchless:
         print("\n".join(wrong))
         return 1
-    for line in hardware():
-        print(line)
-    sys.stdout.flush()
+    print("\n".join(hardware_lines()), flush=True)
     holds = comparisons()
     for sentence in wrong:
         print(sentence)
@@ -71,18 +88,30 @@ def run(flags: Namespace) -> int:
 # What is installed
 
 
-def software() -> list[str]:
+def software() -> dict[str, Any]:
     """Versions of Python, of the course and of what it calculates with; the extras that are here, and those not."""
     names = ("torch", "numpy", "safetensors", "tokenizers", "transformers")
-    found = [f"{name} {number}" for name in names if (number := installed(name))]
-    here = [extra for extra in EXTRAS if not missing(extra)]
-    gone = [extra for extra in EXTRAS if missing(extra)]
+    return {
+        "course": course(),
+        "python": platform.python_version(),
+        "versions": {name: number for name in names if (number := installed(name))},
+        "extras": {
+            "here": [extra for extra in EXTRAS if not missing(extra)],
+            "not_here": [extra for extra in EXTRAS if missing(extra)],
+        },
+    }
+
+
+def software_lines() -> list[str]:
+    """`software`, in lines of the receipt."""
+    found = software()
+    here, gone = found["extras"].values()
     extras = ", ".join(here) or "none"
     if gone:
         extras += f"; not here: {', '.join(gone)} ({install_line(gone[0])})"
     return [
-        _line("course", f"{course()}, Python {platform.python_version()}"),
-        _line("versions", ", ".join(found)),
+        _line("course", f"{found['course']}, Python {found['python']}"),
+        _line("versions", ", ".join(f"{name} {number}" for name, number in found["versions"].items())),
         _line("extras", extras),
     ]
 
@@ -125,30 +154,52 @@ def course_version() -> str:
 # What calculates
 
 
-def hardware() -> list[str]:
-    """The machine, its kernels, threads and GPUs."""
+def hardware() -> dict[str, Any]:
+    """The machine, its kernels, threads and GPUs; `set` are the variables of the environment that bear on them."""
+    import torch
+
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": processor(),
+        "memory": memory(),
+        "processors": processors(),
+        "threads": torch.get_num_threads(),
+        "kernels": kernels(),
+        "set": {name: os.environ[name] for name in NOTED if name in os.environ},
+        "gpu": gpu(),
+    }
+
+
+def hardware_lines() -> list[str]:
+    """`hardware`, in lines of the receipt."""
+    found = hardware()
+    chosen = [f"{name}={value}" for name, value in found["set"].items()]
+    how_many = f"{count(found['processors'], 'processor')}, {count(found['threads'], 'thread')}"
+    return [
+        _line("machine", f"{found['system']}, {found['processor']}"),
+        _line("memory", f"{found['memory']}; {how_many}"),
+        _line("kernels", ", ".join(found["kernels"]) + (f"; set: {', '.join(chosen)}" if chosen else "")),
+        _line("GPU", found["gpu"]),
+    ]
+
+
+def kernels() -> list[str]:
+    """What multiplies matrices here."""
     import torch
 
     built = torch.__config__.show()
-    kernels = [f"{torch.backends.cpu.get_cpu_capability()} (ATen)"]
+    found = [f"{torch.backends.cpu.get_cpu_capability()} (ATen)"]
     for name, pattern in (("MKL", r"Math Kernel Library Version (\S+?)(?:-Product)? "), ("oneDNN", r"MKL-DNN v(\S+)")):
         if match := re.search(pattern, built):
-            kernels.append(f"{name} {match[1]}")
+            found.append(f"{name} {match[1]}")
     blas = re.search(r"BLAS_INFO=(\w+)", built)
     if blas and blas[1] != "mkl":
-        kernels.append(f"BLAS: {blas[1]}")
+        found.append(f"BLAS: {blas[1]}")
     if not torch.backends.mkldnn.enabled:
-        kernels.append("oneDNN switched off")
+        found.append("oneDNN switched off")
     if (precision := torch.get_float32_matmul_precision()) != "highest":
-        kernels.append(f"float32 products: {precision}")
-    chosen = [f"{name}={os.environ[name]}" for name in NOTED if name in os.environ]
-    how_many = f"{count(processors(), 'processor')}, {count(torch.get_num_threads(), 'thread')}"
-    return [
-        _line("machine", f"{platform.system()} {platform.machine()}, {processor()}"),
-        _line("memory", f"{memory()}; {how_many}"),
-        _line("kernels", ", ".join(kernels) + (f"; set: {', '.join(chosen)}" if chosen else "")),
-        _line("GPU", gpu()),
-    ]
+        found.append(f"float32 products: {precision}")
+    return found
 
 
 def gpu() -> str:
@@ -205,22 +256,36 @@ def refuse_unknown_settings(environment: Mapping[str, str], flags: Iterable[str]
 # What comes out
 
 
-def comparisons() -> bool:
-    """Run and print them; whether all that must hold does."""
+@dataclass(frozen=True)
+class Compared:
+    """A calculation that was made in two ways. must_hold: on every machine; the others may differ by rounding."""
+
+    must_hold: bool
+    claim: str
+    same: bool
+    found: str
+
+
+def compared() -> Iterator[Compared]:
+    """Calculate, and say of each what came out; those that must hold first."""
     from companion.selftest.comparisons import MUST_HOLD, may_differ
 
-    print("must hold on every machine")
-    holds = True
-    for compare in MUST_HOLD:
-        finding = compare()
-        holds &= finding.same
-        print(f"  {'holds' if finding.same else 'FAILS':<8} {finding.claim:<50} {finding.found}", flush=True)
-    print("may differ by rounding")
-    differs = False
-    for compare in may_differ():
-        finding = compare()
-        differs |= not finding.same
-        print(f"  {'same' if finding.same else 'differs':<8} {finding.claim:<50} {finding.found}", flush=True)
+    for must_hold, some in ((True, MUST_HOLD), (False, may_differ())):
+        for compare in some:
+            finding = compare()
+            yield Compared(must_hold, finding.claim, finding.same, finding.found)
+
+
+def comparisons() -> bool:
+    """Run and print them; whether all that must hold does."""
+    holds, differs = True, False
+    for must_hold, some in groupby(compared(), key=lambda one: one.must_hold):
+        print("must hold on every machine" if must_hold else "may differ by rounding")
+        for one in some:
+            holds &= one.same or not must_hold
+            differs |= not one.same and not must_hold
+            word = ("holds" if one.same else "FAILS") if must_hold else ("same" if one.same else "differs")
+            print(f"  {word:<8} {one.claim:<50} {one.found}", flush=True)
     print(
         "All that must hold holds here." if holds else "NOT all holds that must: show this to whoever keeps the course."
     )
@@ -230,7 +295,7 @@ def comparisons() -> bool:
 
 
 def _line(name: str, value: str) -> str:
-    return textwrap.fill(f"{name:<9} {value}", WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False)
+    return textwrap.fill(f"{name:<9} {value}", columns(WIDTH), subsequent_indent=" " * 10, break_on_hyphens=False)
 
 
 def _short(path: Path) -> str:

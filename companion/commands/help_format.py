@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import shutil
+import re
 import textwrap
 from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
 
 from companion.ground.quantities import choices, kind_of
-
-WIDTH = 80
+from companion.ground.readable import WIDTH, columns
 
 
 def name_of(action: argparse.Action) -> str:
@@ -22,11 +21,10 @@ def name_of(action: argparse.Action) -> str:
 
 
 class HelpFormatter(DefaultHelpFormatter):
-    """Paragraphs are wrapped; lines that begin with a space, as examples do, stay as they are written."""
+    """Paragraphs are wrapped; lines that begin with a space, as examples do, stay as they are in 80 columns."""
 
     def __init__(self, prog: str, *arguments: Any, **settings: Any) -> None:
-        width = min(shutil.get_terminal_size().columns, WIDTH)
-        super().__init__(prog, max_help_position=24, width=width)
+        super().__init__(prog, max_help_position=24, width=columns())
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(_wrapped(line, width) for line in text.split("\n"))
@@ -68,4 +66,21 @@ class HelpFormatter(DefaultHelpFormatter):
 
 
 def _wrapped(line: str, width: int) -> str:
-    return line if line.startswith(" ") else textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+    if line.startswith(" ") and (width >= WIDTH or (len(line) <= width and line[2:3] != " ")):
+        return line
+    if not line.startswith(" "):
+        return _filled(line, width, "")
+    what, *about = re.split(r" {2,}", line.strip())  # an example and what it does; or what goes on with the line above
+    first = _filled(what, width, "  " if line[2:3] != " " else "      ")
+    return "\n".join([first, *(_filled(words, width, "      ") for words in about)])
+
+
+def _filled(text: str, width: int, indent: str) -> str:
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  " if indent == "  " else indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

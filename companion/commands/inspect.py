@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     from companion.files.published.folder import Became
     from companion.files.published.writing import Writing
 
-WIDTH = 80
-"""Columns of sentences; tables are as wide as they are."""
+
+JSON = (
+    "print what was found as JSON: an object of folder, kind, model, parameters, fields, left_out, tensors, files, "
+    "writing and refused. Names may be added to it, and none is changed"
+)
 
 
 def parser() -> Parser:
@@ -30,12 +34,18 @@ def parser() -> Parser:
             "exit code is 2, and the last lines say why. The model is loaded on the way, to see that its numbers are "
             "numbers. A config.json can be looked into alone: then its fields and the model's figures are said."
         ),
-        epilog="examples:\n  companion inspect SmolLM2-135M/\n  companion inspect runs/one/checkpoints/step-200/\n"
-        "  companion inspect downloads/config.json",
+        epilog=(
+            "examples:\n"
+            "  companion inspect SmolLM2-135M/\n"
+            "  companion inspect runs/one/checkpoints/step-200/\n"
+            "  companion inspect downloads/config.json\n"
+            "  companion inspect SmolLM2-135M/ --json    for a program"
+        ),
     )
     parser.add_argument(
         "folder", type=str, metavar="FOLDER", help="a folder with config.json and model.safetensors, or a config.json"
     )
+    parser.add_argument("--json", action="store_true", help=JSON)
     return parser
 
 
@@ -53,12 +63,43 @@ def run(flags: Namespace) -> int:
         )
     else:
         found = inspect(folder)
-    print("\n\n".join(_report(folder, found)), flush=True)
+    if flags.json:
+        said = json.dumps(as_data(folder, found), default=str)
+        print(json.dumps(json.loads(said, parse_constant=str), indent=2), flush=True)  # JSON has no NaN: "NaN"
+    else:
+        print("\n\n".join(_report(folder, found)), flush=True)
     if found.refused:
-        print()
+        if not flags.json:
+            print()
         more = len(found.refused) - 1
         raise ValueError(found.refused[0] + (f"; and {more} more, said above" if more else ""))
     return 0
+
+
+def as_data(folder: Path, found: Inspection) -> dict[str, Any]:
+    """What was found, for JSON; `None` for what there is not."""
+    from companion.costs.account import parameters
+
+    writing = None
+    if found.rules or found.writing is not None:
+        writing = {
+            "source": found.source,
+            "fields": list(map(asdict, found.rules)),
+            "left_out": found.unsaid,
+            "says": None if found.writing is None else writes(found.writing, found.config),
+        }
+    return {
+        "folder": str(folder),
+        "kind": "companion" if found.family is None else found.family.kind,
+        "model": None if found.config is None else asdict(found.config),
+        "parameters": None if found.config is None else parameters(found.config).total,
+        "fields": list(map(asdict, found.fields)),
+        "left_out": found.usual,
+        "tensors": found.tensors,
+        "files": list(files(folder, found)),
+        "writing": writing,
+        "refused": found.refused,
+    }
 
 
 def _report(folder: Path, found: Inspection) -> Iterable[str]:
@@ -89,8 +130,10 @@ def _report(folder: Path, found: Inspection) -> Iterable[str]:
 
 
 def _wrapped(text: str) -> str:
+    from companion.ground.readable import columns
+
     return textwrap.fill(
-        text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        text, columns(), initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
 
 

@@ -15,6 +15,7 @@ from companion.commands import (
     account,
     bench,
     build,
+    completion,
     course,
     doctor,
     evaluate,
@@ -48,6 +49,7 @@ COMMANDS = {
     "progress": (progress, "show which exercises you have done"),
     "review": (review, "ask the lessons' questions again, when it is time"),
     "grade": (grade, "grade a folder of submissions"),
+    "completion": (completion, "let a shell complete commands, flags and choices"),
     "course": (course, "problem sets, marks, and the proof that the checks work"),
 }
 """Each command's file, with `parser` and `run`, and what it does in a line."""

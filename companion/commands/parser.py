@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
@@ -22,6 +23,7 @@ from companion.commands.help_format import HelpFormatter, name_of
 from companion.commands.limits import read_settings
 from companion.ground.fields import cut, plain
 from companion.ground.quantities import LIMITED, choices, expected, flag_type, kind_of
+from companion.ground.readable import columns
 
 _CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # what the system makes of bytes that are no UTF-8
@@ -100,6 +102,7 @@ class Parser(ArgumentParser):
         self.usage = " ".join([self.prog, *map(_positional, self._positionals._group_actions), "[flags]"])
         if self._subcommands_action:
             self.usage = f"{self.prog} {self._subcommands_action.metavar} [flags]"
+        self.usage = textwrap.fill(self.usage, columns() - len("usage: "), subsequent_indent="  ")
         hidden = [action for action in self._actions if self.short and self.rare & set(_plain(action))]
         helps, epilog = [action.help for action in hidden], self.epilog
         for action in hidden:
@@ -113,7 +116,8 @@ class Parser(ArgumentParser):
                 action.help = help
             self.usage, self.epilog = None, epilog
         if hidden:
-            text += f"\n{len(hidden)} more flags, with sensible defaults: {self.prog} --help-all\n"
+            more = f"{len(hidden)} more flags, with sensible defaults: {self.prog} --help-all"
+            text += "\n" + textwrap.fill(more, columns(), break_long_words=False, break_on_hyphens=False) + "\n"
         return text
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
@@ -155,6 +159,8 @@ class Parser(ArgumentParser):
         if action is None:
             return _first_line(message)
         value = self.given(action)
+        if value is None and (got := re.search(r"Got value: (.*)", message)):  # of an argument without a flag
+            value = got[1].strip()
         if isinstance(action, ActionConfigFile) and "does not exist" in message:
             return f"{name_of(action)} {value}: expected a file, found none there"
         if (hint := getattr(action, "_typehint", None)) is None:

@@ -32,7 +32,7 @@ from companion.costs.sizing import (
     train_cost,
 )
 from companion.ground.quantities import Count, PartOfOne, Positive, check
-from companion.ground.readable import Table, figure, many, readable_bytes, table
+from companion.ground.readable import WIDTH, Table, figure, many, readable_bytes, table
 
 
 @dataclass(frozen=True)
@@ -235,70 +235,114 @@ def _short(chip: Chip) -> str:
     return name
 
 
-def account_table(config: ModelConfig) -> str:
+COLUMNS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+"""The forms of weights that an account tells; a cache is fp32 beside fp32 weights, else bf16."""
+
+
+def account_data(config: ModelConfig) -> dict[str, Any]:
+    """The account of a model as numbers: its parameters by part, FLOPs a token, and bytes to hold, train and serve it.
+
+    A figure that the model has not is left out: an encoder writes nothing and keeps no cache.
+    """
+    counted, context = parameters(config), config.context
+    source = context if config.stack == "encoder_decoder" else 0
+    flops = {}
+    if config.stack == "decoder":
+        flops["write_first_token"] = forward_flops(config, 1).total
+        flops["write_last_token"] = forward_flops(config, 1, cached=context - 1).total
+    flops["train_token"] = train_flops(config, context, source=source) // (context + source)
+    halves = {name: dtype for name, dtype in COLUMNS.items() if name != "int8"}
+    sizes = {
+        "weights": {name: weights_bytes(config, dtype) for name, dtype in COLUMNS.items()},
+        "train": {name: train_bytes(config, dtype) for name, dtype in halves.items()},
+    }
+    if config.stack != "encoder":
+        sizes["cache_token"] = {name: cache_bytes(config, 1, dtype=dtype) for name, dtype in halves.items()}
+        sizes["cache_full"] = {
+            name: cache_bytes(config, context, dtype=dtype, source=source) for name, dtype in halves.items()
+        }
+        sizes["serve"] = {
+            name: serve_bytes(config, dtype=dtype, cache_dtype=_cache_dtype(dtype)) for name, dtype in COLUMNS.items()
+        }
+    whole = {**counted.parts, "total": counted.total, "active": counted.active}
+    return {"stack": config.stack, "context": context, "parameters": whole, "flops": flops, "bytes": sizes}
+
+
+def account_table(config: ModelConfig, width: int = WIDTH) -> str:
     """The account of a model as text: parameters by part, FLOPs a token, and memory to hold, train and serve it.
 
     In the column int8 the weights have one byte each; what serves them keeps a bf16 cache.
     """
-    counted, context = parameters(config), config.context
-    source = context if config.stack == "encoder_decoder" else 0
+    found = account_data(config)
+    count = dict(found["parameters"])
+    total, active = count.pop("total"), count.pop("active")
     rows: list[tuple[str, ...]] = [("parameters",)]
-    rows += [(f"  {name.replace('_', ' ')}", f"{value:,}") for name, value in counted.parts.items() if value]
-    rows += [("  total", f"{counted.total:,}")]
+    rows += [(f"  {name.replace('_', ' ')}", f"{value:,}") for name, value in count.items() if value]
+    rows += [("  total", f"{total:,}")]
     if config.moe is not None:
-        rows += [("  active for one token", f"{counted.active:,}")]
-    rows += [("FLOPs",)]
-    if config.stack == "decoder":
-        for place in (1, context):
-            flops = forward_flops(config, 1, cached=place - 1).total
-            rows += [(f"  to write token {place:,}", f"{flops:,}")]
-    flops = train_flops(config, context, source=source) // (context + source)
-    rows += [("  to train on a token, full context", f"{flops:,}")]
-    single, half, byte = torch.float32, torch.bfloat16, torch.int8
-    rows += [("memory", "fp32", "bf16", "int8")]
-
-    def cells(name: str, *sizes: int) -> tuple[str, ...]:
-        return name, *(readable_bytes(size) for size in sizes)
-
-    rows += [cells("  to hold: weights", *(weights_bytes(config, dtype) for dtype in (single, half, byte)))]
-    rows += [cells("  to train, without activations", *(train_bytes(config, dtype) for dtype in (single, half)))]
-    if config.stack != "encoder":
-        rows += [cells("  cache, a token", *(cache_bytes(config, 1, dtype=dtype) for dtype in (single, half)))]
-        full = (cache_bytes(config, context, dtype=dtype, source=source) for dtype in (single, half))
-        rows += [cells("  cache, full context", *full)]
-        served = [serve_bytes(config, dtype=single), serve_bytes(config, dtype=half)]
-        served += [serve_bytes(config, dtype=byte, cache_dtype=half)]
-        rows += [cells("  to serve: weights and full cache", *served)]
-    return table(rows, indent=0)
+        rows += [("  active for one token", f"{active:,}")]
+    said = {
+        "write_first_token": "to write token 1",
+        "write_last_token": f"to write token {config.context:,}",
+        "train_token": "to train on a token, full context",
+    }
+    rows += [("FLOPs",), *((f"  {said[name]}", f"{flops:,}") for name, flops in found["flops"].items())]
+    said = {
+        "weights": "to hold: weights",
+        "train": "to train, without activations",
+        "cache_token": "cache, a token",
+        "cache_full": "cache, full context",
+        "serve": "to serve: weights and full cache",
+    }
+    rows += [("memory", *COLUMNS)]
+    rows += [(f"  {said[name]}", *map(readable_bytes, sizes.values())) for name, sizes in found["bytes"].items()]
+    return table(rows, indent=0, width=width)
 
 
-def decoding_table(config: ModelConfig, chip: Chip) -> str:
-    """How many tokens a second one row can get at most, as text: the memory's limit, with an empty and a full context.
+def decoding_data(config: ModelConfig, chip: Chip) -> dict[str, Any]:
+    """How many tokens a second one row can get at most on a chip, as numbers: the memory's limit, with an empty and a
+    full context, and how many chips hold weights and cache (`None` for a machine whose memory is not known).
 
     In the column int8 the weights have one byte each and the cache two a number.
     Raises `ValueError` for a stack other than a decoder.
     """
     if config.stack != "decoder":
         raise ValueError(f"config has stack={config.stack!r}: expected a decoder")
-    columns = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 
-    def cache_dtype(dtype: torch.dtype) -> torch.dtype:
-        return torch.bfloat16 if dtype == torch.int8 else dtype
+    def limits(cached: int) -> dict[str, float]:
+        return {
+            name: chip.bandwidth / decode_bytes(config, cached, dtype=dtype, cache_dtype=_cache_dtype(dtype))
+            for name, dtype in COLUMNS.items()
+        }
 
-    def limit(dtype: torch.dtype, cached: int) -> str:
-        moved = decode_bytes(config, cached, dtype=dtype, cache_dtype=cache_dtype(dtype))
-        return _readable(chip.bandwidth / moved)
+    needed = {
+        name: weights_bytes(config, dtype) + cache_bytes(config, config.context, dtype=_cache_dtype(dtype))
+        for name, dtype in COLUMNS.items()
+    }
+    known = chip.memory < math.inf
+    return {
+        "chip": chip.name,
+        "bytes_a_second": chip.bandwidth,
+        "tokens_a_second": {"empty_context": limits(0), "full_context": limits(config.context - 1)},
+        "chips": {name: math.ceil(size / chip.memory) for name, size in needed.items()} if known else None,
+    }
 
-    rows = [("  tokens a second, empty context", *(limit(dtype, 0) for dtype in columns.values()))]
-    rows += [("  tokens a second, full context", *(limit(dtype, config.context - 1) for dtype in columns.values()))]
-    if chip.memory < math.inf:
-        needed = [
-            weights_bytes(config, dtype) + cache_bytes(config, config.context, dtype=cache_dtype(dtype))
-            for dtype in columns.values()
-        ]
-        rows += [("  chips to hold it and its cache", *(f"{math.ceil(size / chip.memory)}" for size in needed))]
-    limits = table(rows, ("memory's limit on writing", *columns), indent=0)
+
+def decoding_table(config: ModelConfig, chip: Chip, width: int = WIDTH) -> str:
+    """`decoding_data` as text. Raises `ValueError` for a stack other than a decoder."""
+    found = decoding_data(config, chip)
+    rows = [
+        (f"  tokens a second, {name.replace('_', ' ')}", *map(_readable, limits.values()))
+        for name, limits in found["tokens_a_second"].items()
+    ]
+    if found["chips"] is not None:
+        rows += [("  chips to hold it and its cache", *map(str, found["chips"].values()))]
+    limits = table(rows, ("memory's limit on writing", *COLUMNS), indent=0, width=width)
     return f"on {chip.name}: {chip.bandwidth / 1e9:,.0f} GB/s\n{limits}"
+
+
+def _cache_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.bfloat16 if dtype == torch.int8 else dtype
 
 
 def _readable(rate: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Collection, Sequence
 
 WIDTH = 80
@@ -10,6 +11,11 @@ WIDTH = 80
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """The headings of the columns, and the rows, of which each has a cell for each heading."""
+
+
+def columns(most: int = WIDTH) -> int:
+    """Columns that a line may have: `most`, or those of a narrower terminal; at least 30."""
+    return max(min(shutil.get_terminal_size().columns, most), 30)
 
 
 def table(

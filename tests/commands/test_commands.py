@@ -451,6 +451,23 @@ def test_an_account_of_a_published_system(name: str, figures: tuple[str, ...], c
     assert max(map(len, said.splitlines())) < 80
 
 
+def test_an_account_for_a_program_has_the_numbers_of_the_tables(capsys) -> None:
+    assert main(["account", "mixtral-8x7b", "--chip", "h100", "--json"]) == 0
+    [mixtral] = json.loads(capsys.readouterr().out)
+    assert mixtral["name"] == "mixtral-8x7b" and mixtral["decoding"]["chips"] == {"fp32": 3, "bf16": 2, "int8": 1}
+    assert (mixtral["parameters"]["total"], mixtral["parameters"]["active"]) == (46_702_792_704, 12_879_925_248)
+    assert mixtral["bytes"]["weights"]["bf16"] == 2 * mixtral["parameters"]["total"]
+    assert main(["account", "gpt2", "bert-base", "transformer-base", "--json"]) == 0
+    gpt2, bert, translator = json.loads(capsys.readouterr().out)
+    assert set(gpt2) == set(bert) == {"name", "stack", "context", "parameters", "flops", "bytes", "decoding"}
+    assert (
+        bert["decoding"] is None
+        and set(bert["bytes"]) == {"weights", "train"}
+        and set(bert["flops"]) == {"train_token"}
+    )
+    assert gpt2["decoding"]["tokens_a_second"]["empty_context"]["fp32"] > 0 and "serve" in translator["bytes"]
+
+
 def test_an_account_of_what_does_not_write_and_of_what_is_not_known(capsys) -> None:
     assert main(["account", "bert-base"]) == 0
     said = capsys.readouterr().out

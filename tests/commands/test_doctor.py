@@ -1,5 +1,7 @@
 """The receipt: it fits on a screen, says what is not as it should be, and what to do about it."""
 
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,23 @@ def test_it_fits_on_a_screen_and_all_that_must_hold_holds(capsys, monkeypatch) -
     first = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
     assert first.count("holds") == len(comparisons.MUST_HOLD) == 6
     assert first.count("same") + first.count("differs") == len(comparisons.may_differ()) >= 4
+
+
+def test_a_program_reads_the_same(capsys, monkeypatch) -> None:
+    assert main(["doctor", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["holds"] and said["versions"]["torch"] == torch.__version__ and said["wrong"] == []
+    assert set(said) == {"course", "python", "versions", "extras", "wrong", "machine", "comparisons", "holds"}
+    assert said["machine"]["threads"] == torch.get_num_threads() and "test" in said["extras"]["here"]
+    assert sum(one["must_hold"] for one in said["comparisons"]) == len(comparisons.MUST_HOLD)
+    monkeypatch.setattr("companion.selftest.comparisons.attend", lambda q, k, v, causal: 1.001 * v)
+    assert main(["doctor", "--json"]) == 1
+    wrong = [one for one in json.loads(capsys.readouterr().out)["comparisons"] if one["must_hold"] and not one["same"]]
+    assert [one["claim"] for one in wrong] == ["PyTorch's fused attention is the formula"]
+    _asked(monkeypatch, "torch>=999")
+    assert main(["doctor", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["machine"] is None and not said["holds"] and "torch>=999" in said["wrong"][0]
 
 
 def test_a_calculation_that_is_wrong_here_is_named(capsys, monkeypatch) -> None:

@@ -47,6 +47,14 @@ def test_help_fits_into_80_columns_and_speaks_no_python(command, capsys, monkeyp
             assert word not in text, word
 
 
+@pytest.mark.parametrize("command", HELP, ids=" ".join)
+def test_help_fits_a_narrow_terminal(command, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = said([*command, "--help"], capsys).splitlines()
+    long = [line for line in lines if len(line) > 40 and len(line.split()) > 1]
+    assert not long, long  # but a word that is longer, such as a path
+
+
 def test_help_of_train_is_short_first_and_says_how_to_see_the_rest(capsys):
     short, all_ = said(["train", "--help"], capsys), said(["train", "--help-all"], capsys)
     assert len(short.splitlines()) < 75 < len(all_.splitlines())

@@ -279,6 +279,25 @@ def test_inspect_says_what_a_release_is(name, words, home, capsys) -> None:
     assert "Tokenizer: there, with" in flat and "REFUSED" not in out
 
 
+def test_inspect_says_the_same_to_a_program(home, capsys) -> None:
+    code, out, _ = run(capsys, "inspect", "qwen2.5-0.5b", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["kind"] == "qwen2" and found["refused"] == []
+    assert found["model"]["layers"] == 3 and found["parameters"] == sum(
+        tensor.numel() for tensor in load_file(home / "qwen2.5-0.5b" / "model.safetensors").values()
+    )
+    fields = {one["name"]: one for one in found["fields"]}
+    assert fields["num_hidden_layers"]["value"] == 3 and all(one["refused"] is None for one in found["fields"])
+    assert found["writing"]["source"] == "generation_config.json" and found["writing"]["left_out"]["top_k"] == 50
+    assert found["tensors"] == {"float32": sum(found["tensors"].values())}
+    config = home / "qwen2.5-0.5b" / "config.json"
+    config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": NaN'))
+    code, out, err = run(capsys, "inspect", "qwen2.5-0.5b", "--json")
+    found = json.loads(out, parse_constant=lambda name: 1 / 0)  # which JSON itself has not
+    assert code == 2 and found["model"] is None and "rms_norm_eps" in found["refused"][0] and "rms_norm_eps" in err
+    assert next(one for one in found["fields"] if one["name"] == "rms_norm_eps")["value"] == "NaN"
+
+
 def test_inspect_says_what_is_refused_and_exits_with_2(home, capsys) -> None:
     path = home / "qwen2.5-0.5b" / "config.json"
     good = json.loads(path.read_text())
