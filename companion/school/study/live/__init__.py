@@ -18,7 +18,7 @@ from companion.school.study.live.heads import bricks, switchboard
 from companion.school.study.live.rotary import dials, together
 from companion.school.study.live.tiles import climb, sweep
 from companion.school.study.live.tokens import cut
-from companion.school.study.live.training import growing, lanes, valley
+from companion.school.study.live.training import film, growing, lanes, valley
 from companion.school.study.live.walk import walk
 from companion.school.study.live.waves import clocks
 
@@ -31,6 +31,7 @@ __all__ = [
     "dials",
     "edits",
     "filler",
+    "film",
     "growing",
     "hearing",
     "home",
