@@ -72,3 +72,71 @@ def faults(said: list[Said], cells: list[NotebookNode]) -> Iterator[tuple[int, s
         if not _bears_out(shown[one.cell], one.words):
             there = " ".join(shown[one.cell].split())
             yield one.line, f"the text says {one.words!r}, and the cell {one.cell!r} shows {there[:MOST]!r}"
+
+
+# --- what no text binds
+
+
+_UNSEEN = re.compile(
+    r"\{\w+\}`[^`]*`|`[^`]*`|\$[^$\n]*\$|\]\([^)]*\)"
+    r"|\(D?\d+\.\d+\)|\b(?:lessons?|[Ff]igures?|exercises?)\s+[\d.]*\d"
+)
+_LITERAL = re.compile(r"(?<![\w.])\d[\d_]*(?:\.\d+)?(?:e-?\d+)?")
+LEAST = 11  # smaller whole numbers stand everywhere
+
+
+def by_hand(text: str, cells: list[NotebookNode]) -> Iterator[tuple[int, str, str]]:
+    """Numbers in a source's prose that a cell under the same `##` printed, and that nothing binds to it.
+
+    Yields the line, the number as typed, and the name of the nearest cell that shows it. A number that also stands in
+    code of this part is taken for what goes in, and not for a result; so is a whole number under `LEAST`.
+    """
+    shown = {cell.metadata["name"]: printed(cell) for cell in cells if "name" in cell.metadata}
+    for prose, code, named in _parts_of(text):
+        inputs = {Decimal(found.replace("_", "")) for found in _LITERAL.findall(code)}
+        there = {name: [number for number, _ in numbers(shown.get(name, ""))] for name in named}
+        for line, words in prose:
+            for match in _NUMBER.finditer(_UNSEEN.sub(lambda found: " " * len(found[0]), words)):
+                [(number, share)] = numbers(match[0]) or [(Decimal(0), False)]
+                whole = number == number.to_integral_value() and "." not in match[0]
+                if abs(number) in inputs or (whole and not share and abs(number) < LEAST):
+                    continue
+                near = sorted(there, key=lambda name: abs(named[name] - line))
+                for name in near:
+                    if any(_said_by(one, number, share, whole) for one in there[name]):
+                        yield line, match[0].strip(' ,'), name
+                        break
+
+
+def _said_by(shown: Decimal, number: Decimal, share: bool, whole: bool) -> bool:
+    if share and _rounds_to(100 * shown, number):
+        return True
+    return shown == number if whole and not share else _rounds_to(shown, number)
+
+
+def _parts_of(text: str) -> Iterator[tuple[list[tuple[int, str]], str, dict[str, int]]]:
+    """Each part of a source under a `##`: its lines of prose, its code, and its named cells with their lines."""
+    prose: list[tuple[int, str]] = []
+    code: list[str] = []
+    named: dict[str, int] = {}
+    fence = math = given = False
+    for line, words in enumerate(text.split("\n"), 1):
+        if words.startswith("## ") and not fence:
+            yield prose, "\n".join(code), named
+            prose, code, named = [], [], {}
+        if words.startswith("```{code-cell}"):
+            fence = given = True
+        elif fence and words == "```":
+            fence = False
+        elif fence and words.startswith(":name: "):
+            named[words.removeprefix(":name: ").strip()] = line
+        elif fence:
+            given &= not words.startswith(("# checks ", "# draws "))  # which repeat results, to hold them to it
+            code += [words] * given
+        elif words.startswith("$$"):
+            math = not math
+        elif not math and not words.startswith(("= ", "~ ", "|---")):
+            prose.append((line, words))
+        elif not math and " | " in words:
+            prose.append((line, " " * (words.index(" | ") + 3) + words[words.index(" | ") + 3 :]))
+    yield prose, "\n".join(code), named

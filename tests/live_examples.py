@@ -2,6 +2,8 @@
 
 import math
 
+import torch
+
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig, chips
 from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer
@@ -64,6 +66,14 @@ EXAMPLES = {
         caption="Figure 13.4. Gigabytes.",
     ),
     "home": lambda: live.home(caption="Figure 6.2. Two ways home."),
+    "film": lambda: live.film(
+        {"two layers": [0.02, 0.2, 0.6, 0.98], "one layer": [0.02, 0.1, 0.2, 0.2]},
+        [[torch.eye(5) * (at / 3) + (1 - at / 3) / 5, torch.eye(5)] for at in range(4)],
+        updates=[0, 100, 140, 260],
+        heads=["layer 0: previous token", "layer 1: induction"],
+        tokens="abcab",
+        caption="Figure 3.4. Two heads while they learn.",
+    ),
     "hearing": lambda: live.hearing(
         words=["the", "bank", "by", "the", "old", "river"], who=1, caption="Figure 7.2. Who has heard of whom."
     ),

@@ -49,8 +49,11 @@ DENSE = ModelConfig(
 )
 EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(128, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
 """Its twin: as many active numbers, up to the router."""
-UPDATES, LOOKS = 1800, (0, 120, 360, 720, 1080, 1800)
-RUNS = (("dense", DENSE, 0),)
+UPDATES, LOOKS = 6000, (0, 150, 300, 600, 1200, 1800, 3600, 6000)
+RUNS = (
+    *(("dense", DENSE, start) for start in range(3)),
+    *(("experts", EXPERTS, start) for start in range(3)),
+)
 """What it is called, what it is, and its start."""
 SCORED = 100
 """Held-out stories that are scored, and beginnings that are continued, at each look."""

@@ -9,6 +9,8 @@ predict the rest: look for the last time the present symbol occurred, and take w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -101,16 +103,20 @@ def practise(
     periods: tuple[int, int] = (8, 16),
     length: int = CONTEXT,
     turn: Float[Tensor, "token pair"] | None = None,
+    watch: Callable[[int], None] | None = None,
 ) -> Reader:
     """The model, trained on texts drawn with seed `start`; only predictions that can be known count. Adam, whose step
     size rises to `lr` within 20 updates and falls to 0 in the last two fifths. The symbols' vectors and the output,
     which carry what is copied, take steps three times as long: without that the task takes half as many updates again.
+    `watch` is called before each update, and at the end, with how many were made.
     """
     generator = torch.Generator().manual_seed(start)
     ends = [*model.symbols.parameters(), *model.out.parameters()]
     others = [*model.table.parameters(), *model.layers.parameters()]
     optimizer = torch.optim.Adam([{"params": ends}, {"params": others}], betas=(0.9, 0.98), fused=True)
     for step in range(steps):
+        if watch:
+            watch(step)
         share = min(1.0, (step + 1) / 20, (steps - step) / (0.4 * steps))
         for group, times in zip(optimizer.param_groups, (3, 1), strict=True):
             group["lr"] = times * lr * share
@@ -119,6 +125,8 @@ def practise(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    if watch:
+        watch(steps)
     return model
 
 

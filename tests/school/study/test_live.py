@@ -89,6 +89,12 @@ def walk(models=None, start=("the", "boss", "is")):
     live.walk({"trained": SMALL} if models is None else models, vocabulary=micro_example.VOCABULARY, start=start)
 
 
+def film(curves=None, maps=None, updates=(0, 10, 20, 30), heads=("a", "b"), tokens="xyx", **others):
+    curves = {"one": [0.0, 0.25, 0.5, 1.0]} if curves is None else curves
+    maps = [[torch.eye(3), torch.full((3, 3), 1 / 3)]] * 4 if maps is None else maps
+    live.film(curves, maps, updates=updates, heads=heads, tokens=tokens, **others)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_figure_keeps_the_contract_and_is_the_same_each_time(shown, name):
     for _ in range(2):
@@ -152,6 +158,13 @@ def test_what_a_model_writes_follows_its_prompt_and_made_up_words_are_marked(sho
     first, last = data(shown[0])["rows"]
     assert first == [["The ", "models", " ", "zx", " ", "of", ""]]  # each second piece is marked
     assert last == [["The model is a row"]]
+
+
+def test_a_film_keeps_the_lower_half_of_its_maps_row_by_row_and_begins_at_the_end(shown):
+    film()
+    drawn = data(shown[0])
+    assert drawn["start"] == 3
+    assert drawn["maps"][0] == ["z0z00z", "cccccc"]  # of 0 ... z
 
 
 def test_the_still_picture_of_the_valley_goes_down_as_its_rate_says(shown):
@@ -390,6 +403,12 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: growing({9: (4.0, "a"), 3: (2.0, "b")}), r"moments: expected .* that rise, got \[9, 3\]"),
         (lambda: growing(marks={}), "marks: expected one to three yardsticks, got 0"),
         (lambda: growing(start=7), r"start: expected one of the updates \[0, 50\], got 7"),
+        (lambda: film(updates=(0, 10, 10, 20)), "updates: expected four to sixteen that rise"),
+        (lambda: film(start=5), "start: expected one of the updates .* got 5"),
+        (lambda: film(heads=["a"]), "curves, heads: expected one or two, and two; got 1 and 1"),
+        (lambda: film(curves={"one": [0.0, 2.0, 0.0, 0.0]}), "curves, one: expected 4 shares from 0 to 1"),
+        (lambda: film(tokens="xy"), "maps: expected two maps of 2 by 2 for each of 4 moments"),
+        (lambda: film(maps=[[torch.eye(3)]] * 4), "maps: expected two maps of 3 by 3"),
         (lambda: live.valley(rate=0.3), r"rate: expected one of \(0.02, .*\), got 0.3"),
         (lambda: queues(tokens="ABC"), "tokens: expected 8 to 96, got 3"),
         (lambda: queues(experts=9), "experts: expected 2 to 8, got 9"),

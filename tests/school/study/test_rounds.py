@@ -37,6 +37,14 @@ def test_practice_makes_better_and_is_the_same_each_time():
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
+def test_whoever_watches_sees_the_model_before_each_update_and_at_the_end():
+    reader, seen = Reader("rotary", 0), []
+    practise(reader, 0, steps=3, batch=2, watch=lambda done: seen.append((done, reader.out.weight.clone())))
+    assert [done for done, _ in seen] == [0, 1, 2, 3]
+    assert torch.equal(seen[0][1], Reader("rotary", 0).out.weight) and torch.equal(seen[3][1], reader.out.weight)
+    assert not torch.equal(seen[1][1], seen[2][1])
+
+
 def test_a_kind_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="kind='alibi': expected one of sinusoidal, learned, rotary, linear biases"):
         Reader("alibi", 0)

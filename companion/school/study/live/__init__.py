@@ -20,7 +20,7 @@ from companion.school.study.live.rotary import dials, together
 from companion.school.study.live.shrinking import leaves
 from companion.school.study.live.tiles import climb, sweep
 from companion.school.study.live.tokens import cut
-from companion.school.study.live.training import growing, lanes, valley
+from companion.school.study.live.training import film, growing, lanes, valley
 from companion.school.study.live.walk import walk
 from companion.school.study.live.waves import clocks
 
@@ -34,6 +34,7 @@ __all__ = [
     "dials",
     "edits",
     "filler",
+    "film",
     "growing",
     "hearing",
     "home",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import string
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+import torch
+from matplotlib.figure import Figure
 
 from companion.school.study import figures
 from companion.school.study.live import moving
 
 START, END = "<bos>", "<eos>"
+LEVELS = string.digits + string.ascii_lowercase  # a weight as one of 36 characters: a film has thousands
 LETTERS = re.compile(r"[A-Za-z]+")
 LINE = 88  # characters of a line of what a model wrote
 RATES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 0.9)
@@ -140,6 +144,87 @@ def growing(
         caption=caption,
         numbers={"update": updates, "bits per byte": [f"{score:.2f}" for score in bits], "it writes": texts},
     )  # fmt: skip
+
+
+def film(
+    curves: Mapping[str, Sequence[float]],
+    maps: Sequence[Sequence[torch.Tensor]],
+    *,
+    updates: Sequence[int],
+    heads: Sequence[str],
+    tokens: Sequence[str],
+    start: int | None = None,
+    caption: str = "",
+) -> None:
+    """How often one or two models are right while they learn, over the maps of two heads of one of them.
+
+    curves:   name -> the share of right answers at each moment, (moment,).
+    maps:     of each moment the attention weights of the two heads, (query, key) each, causal.
+    updates:  the moments, four to sixteen, rising.
+    heads:    what the two heads are called.
+    tokens:   of the text that they read, at most 20.
+    start:    the update that is shown first; the last one if it is not given.
+    caption:  the sentence under the figure, with its number.
+
+    Raises `ValueError` for moments that are too few, too many or do not rise, a start that is none of them, other than
+    one or two curves and two heads, shares that are not as many as the moments or not from 0 to 1, and other maps.
+    """
+    moments, n = list(updates), len(tokens)
+    if not 4 <= len(moments) <= 16 or moments != sorted(set(moments)):
+        raise ValueError(f"updates: expected four to sixteen that rise, got {moments}")
+    first = moments[-1] if start is None else start
+    if first not in moments:
+        raise ValueError(f"start: expected one of the updates {moments}, got {start!r}")
+    if len(curves) not in (1, 2) or len(heads) != 2:
+        raise ValueError(f"curves, heads: expected one or two, and two; got {len(curves)} and {len(heads)}")
+    for name, right in curves.items():
+        if len(right) != len(moments) or not all(0 <= share <= 1 for share in right):
+            raise ValueError(f"curves, {name}: expected {len(moments)} shares from 0 to 1, got {list(right)}")
+    shapes = {tuple(weights.shape) for moment in maps for weights in moment} | {(len(moment),) for moment in maps}
+    if not 2 <= n <= 20 or len(maps) != len(moments) or shapes != {(n, n), (2,)}:
+        expected = f"two maps of {n} by {n} for each of {len(moments)} moments, of at most 20 tokens"
+        raise ValueError(f"maps: expected {expected}; got {len(maps)} moments and {sorted(shapes)}")
+    at, below = moments.index(first), torch.ones(n, n).tril().bool()
+    packed = [["".join(LEVELS[round(35 * one)] for one in weights[below].tolist()) for weights in moment] for moment in maps]
+    moving.show(
+        "film",
+        {
+            "updates": moments, "start": at, "heads": list(heads), "tokens": list(tokens), "maps": packed,
+            "curves": [{"name": name, "right": [float(share) for share in right]} for name, right in curves.items()],
+        },
+        _film_still(curves, maps[at], moments, at, heads, tokens),
+        alt="Curves of how often a model is right over the updates, and under them the attention maps of two heads on "
+        "one text. A handle over the updates moves a dot along the curves, and the maps follow: at first the weight is "
+        "spread, later it lies on few tokens.",
+        caption=caption,
+        numbers={"update": moments}
+        | {f"right, {name}": [f"{share:.2f}" for share in right] for name, right in curves.items()},
+        colors=5,
+    )  # fmt: skip
+
+
+def _film_still(
+    curves: Mapping[str, Sequence[float]],
+    maps: Sequence[torch.Tensor],
+    updates: Sequence[int],
+    at: int,
+    heads: Sequence[str],
+    tokens: Sequence[str],
+) -> Figure:
+    fig, (left, *right) = figures.subplots(1, 3, width=7.0, height=2.5, width_ratios=[1.2, 1, 1])
+    for (name, shares), color, style in zip(curves.items(), ("blue", "red"), ("-", "--"), strict=False):
+        percent = [100 * share for share in shares]
+        left.plot(updates, percent, color=figures.PALETTE[color], linestyle=style, marker="", label=name)
+        left.plot(updates[at], percent[at], "o", color=figures.PALETTE[color], markersize=8)
+    left.set(xlabel="update", ylabel="right, of 100", ylim=(-4, 104))
+    left.legend(loc="upper left", fontsize=9)
+    for ax, weights, name in zip(right, maps, heads, strict=True):
+        ax.imshow(weights.numpy(), cmap="Blues", vmin=0, vmax=1)
+        ax.set(title=name, xlabel="key", ylabel="query")
+        ax.set_xticks(range(len(tokens)), tokens, fontsize=8)
+        ax.set_yticks(range(len(tokens)), tokens, fontsize=8)
+        ax.grid(False)
+    return fig
 
 
 def _shown(text: str) -> str:

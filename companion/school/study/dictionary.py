@@ -1,0 +1,76 @@
+"""A task that is attention and nothing else, and one head that learns it: a dictionary, made up anew each time.
+
+An entry is a token that says "key 17 has value 5", a question one that asks "key 17?". No order is needed, and no
+example comes twice, so what is right during training is a test already (lesson 02).
+
+    head, right = learn(start=0, divisor=8)
+    right[-1]                                        # the share of right answers in the last 20 of 280 steps
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+KEYS, VALUES, WIDTH = 128, 16, 64
+
+
+class Lookup(nn.Module):
+    """One attention of width 64 between an embedding for each key and value, and scores for the 16 values.
+
+    start:    seed of its weights: embeddings of variance one, and matrices that keep it.
+    divisor:  what the scores are divided by; the root of the width is 8.
+    """
+
+    def __init__(self, start: int, divisor: float) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(start)
+        sizes = [(KEYS, WIDTH), (VALUES, WIDTH), *[(WIDTH, WIDTH)] * 3, (WIDTH, VALUES)]
+        deviations = [1.0, 1.0, *[WIDTH**-0.5] * 4]
+        drawn = [torch.randn(*size, generator=generator) * std for size, std in zip(sizes, deviations, strict=True)]
+        self.key, self.value, self.W_q, self.W_k, self.W_v, self.out = map(nn.Parameter, drawn)
+        self.divisor = divisor
+
+    def weights(
+        self, keys: Int[Tensor, "batch entry"], values: Int[Tensor, "batch entry"], asked: Int[Tensor, "batch query"]
+    ) -> tuple[Float[Tensor, "batch query entry"], Float[Tensor, "batch entry width"]]:
+        """How much each question takes of each entry, and what the entries hand over. `asked`: numbers of entries."""
+        entry = (self.key[keys] + self.value[values]) / 2**0.5
+        q, k = self.key[keys.gather(1, asked)] @ self.W_q, entry @ self.W_k
+        return torch.softmax(q @ k.transpose(-2, -1) / self.divisor, dim=-1), entry @ self.W_v
+
+    def forward(
+        self, keys: Int[Tensor, "batch entry"], values: Int[Tensor, "batch entry"], asked: Int[Tensor, "batch query"]
+    ) -> Float[Tensor, "batch query value"]:
+        """Logits of the value of each entry that is asked for."""
+        a, v = self.weights(keys, values, asked)
+        return a @ v @ self.out
+
+
+def dictionaries(
+    generator: torch.Generator, batch: int = 32, questions: int = 8, entries: int = 64
+) -> tuple[Int[Tensor, "batch entry"], Int[Tensor, "batch entry"], Int[Tensor, "batch query"]]:
+    """Keys, all different within an example, and values; and the numbers of the entries that are asked for."""
+    keys = torch.rand(batch, KEYS, generator=generator).argsort(dim=-1)[:, :entries]
+    values = torch.randint(VALUES, (batch, entries), generator=generator)
+    return keys, values, torch.randint(entries, (batch, questions), generator=generator)
+
+
+def learn(
+    start: int, divisor: float, steps: int = 280, lr: float = 2e-3
+) -> tuple[Lookup, Float[Tensor, "twenty_steps"]]:
+    """A head that was trained from the seed `start`, and its share of right answers over each 20 steps. Adam."""
+    head, generator, right = Lookup(start, divisor), torch.Generator().manual_seed(start), []
+    optimizer = torch.optim.Adam(head.parameters(), lr=lr, fused=True)
+    for _ in range(steps):
+        keys, values, asked = dictionaries(generator)
+        logits = head(keys, values, asked)
+        answers = values.gather(1, asked)
+        loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        right.append((logits.argmax(dim=-1) == answers).double().mean())
+    return head, torch.stack(right)[: steps // 20 * 20].view(-1, 20).mean(dim=1)
