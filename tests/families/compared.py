@@ -42,7 +42,7 @@ def tiny(fields):
     elif "no_rope_layers" in fields:
         sizes = sizes | {"num_hidden_layers": 5}
     if fields.get("n_group", 1) > 1:
-        sizes = sizes | {"n_group": 4, "topk_group": 2}
+        sizes = sizes | {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}  # more than groups
     small = fields | {name: value for name, value in sizes.items() if fields.get(name) is not None}
     for name in ("layer_types", "no_rope_layers"):
         if name in fields:
