@@ -121,6 +121,34 @@ class WindowConfig:
 
 
 @dataclass(frozen=True)
+class LatentConfig:
+    """Latent attention: keys and values of all heads are made of one small vector a token (DeepSeek-AI 2024,
+    DeepSeek-V2, section 2.1), which is all that a cache keeps, beside one turned key that the heads share.
+
+    rank:        width of that vector (d_c).
+    d_rope:      width of the shared key and of the part of each query that meets it: what rotary positions turn. With
+                 other kinds of positions it may be 0.
+    query_rank:  queries too are made of a small vector, of this width (d'_c). `None`: of the stream.
+    eps:         of the norms of these vectors. `None`: that of the model's norms.
+
+    Raises `ValueError` naming the field, what it was and what it must be.
+    """
+
+    rank: int
+    d_rope: int
+    query_rank: int | None = None
+    eps: float | None = None
+
+    def __post_init__(self) -> None:
+        require_types(self)
+        require_whole("rank", self.rank)
+        require_whole("d_rope", self.d_rope, 0)
+        if self.query_rank is not None:
+            require_whole("query_rank", self.query_rank)
+        require(self.eps is None or self.eps >= 0, "eps", self.eps, "a number >= 0, or None")
+
+
+@dataclass(frozen=True)
 class AttentionConfig:
     """The heads of an attention layer (Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023).
 
@@ -134,7 +162,8 @@ class AttentionConfig:
                   kind and epsilon: `"head"`, each head's d_head numbers on their own, with one gain for all the heads
                   (Qwen3, Gemma 3); `"width"`, all heads of a token together (OLMo 2). `None`: they are not.
     score_width:  scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`:
-                  d_head.
+                  the width of a whole query: d_head, with latents d_head + d_rope. (DeepSeek, which for longer texts
+                  multiplies scores by m^2, has that width / m^4.)
     score_cap:    scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024, Gemma 2, section 2).
                   `None`: they stay.
     window:       layers that see the last tokens only. `None`: every layer sees all.
@@ -143,6 +172,8 @@ class AttentionConfig:
     gate:         what the heads found is multiplied by a sigmoid of a linear map of the layer's input, before the
                   output matrix (Qiu et al. 2025): `"width"`, each of their heads d_v numbers by one of its own
                   (Qwen3-Next); `"head"`, one number a head. `None`: it is not.
+    latent:       keys and values are made of a small vector. Then d_head is the width of the part of a query and a key
+                  that is not turned, and each head has keys and values of its own. `None`: they are made of the stream.
     """
 
     heads: int
@@ -157,6 +188,7 @@ class AttentionConfig:
     window: WindowConfig | None = None
     sinks: bool = False
     gate: Literal["head", "width"] | None = None
+    latent: LatentConfig | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -173,6 +205,15 @@ class AttentionConfig:
         for name in ("score_width", "score_cap"):
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "a number > 0, or None")
+        if self.latent is not None:
+            alone = self.kv_heads in (None, self.heads)
+            require(alone, "kv_heads", self.kv_heads, "None beside latent: each head makes keys of its own")
+            require(not self.bias, "bias", self.bias, "False beside latent")
+            require(
+                self.qk_norm is None, "qk_norm", self.qk_norm, "None beside latent, which norms what both come from"
+            )
+            require(not self.sinks, "sinks", self.sinks, "False beside latent")
+            require(self.gate is None, "gate", self.gate, "None beside latent")
 
     def gates(self, d_v: int) -> int:
         """How many numbers a token's output gate has, where values are `d_v` wide."""
@@ -194,17 +235,37 @@ class AttentionConfig:
                 f"a divisor of d_model={shown(d_model)}, or an explicit d_head",
             )
         d_head = self.d_head or d_model // self.heads
-        return ResolvedAttention(self.heads, self.kv_heads or self.heads, d_head, self.d_v or d_head)
+        return ResolvedAttention(self.heads, self.kv_heads or self.heads, d_head, self.d_v or d_head, self.latent)
 
 
 @dataclass(frozen=True)
 class ResolvedAttention:
-    """The four sizes of an attention layer, none of them left to a default."""
+    """The sizes of an attention layer, none of them left to a default."""
 
     heads: int
     kv_heads: int
     d_head: int
     d_v: int
+    latent: LatentConfig | None = None
+
+    @property
+    def d_turned(self) -> int:
+        """Width of that of a query or key which rotary positions may turn."""
+        return self.d_head if self.latent is None else self.latent.d_rope
+
+    @property
+    def kept(self) -> tuple[int, int, int]:
+        """What a cache keeps of a token in a layer: how many heads, and the widths of the key and the value of each.
+        With latents one key, whose first `rank` numbers are the value, so that none is stored beside it."""
+        if self.latent is None:
+            return self.kv_heads, self.d_head, self.d_v
+        return 1, self.latent.rank + self.latent.d_rope, 0
+
+    @property
+    def kept_numbers(self) -> int:
+        """How many numbers that is."""
+        heads, key, value = self.kept
+        return heads * (key + value)
 
 
 @dataclass(frozen=True)
@@ -466,12 +527,17 @@ class ModelConfig:
             require(not pooled, "pooled", pooled, "False; only an encoder has a pooler")
         sizes = self.attention.resolved(self.d_model)
         if self.positions.kind == "rotary":
-            require(sizes.d_head % 2 == 0, "d_head", sizes.d_head, "an even width: rotary turns pairs of components")
+            turns = "d_head" if sizes.latent is None else "d_rope"
+            some = sizes.d_turned > 0 and sizes.d_turned % 2 == 0
+            require(some, turns, sizes.d_turned, "an even width: rotary turns pairs of components")
             share = self.positions.share
+            require(share == 1 or sizes.latent is None, "share", share, "1 beside latent, whose d_rope says what turns")
             turned = sizes.d_head if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
-        window = self.attention.window
+        window, latent = self.attention.window, self.attention.latent
+        if latent is not None:
+            require(self.stack == "decoder", "latent", latent, "None; only a decoder keeps latents")
         if window is not None:
             require(self.stack == "decoder", "window", window, "None; only a decoder looks back through a window")
             require(
@@ -487,7 +553,7 @@ class ModelConfig:
 
     @property
     def sizes(self) -> ResolvedAttention:
-        """heads, kv_heads, d_head and d_v with every default filled in."""
+        """heads, kv_heads, d_head and d_v with every default filled in, and the latents."""
         return self.attention.resolved(self.d_model)
 
     def local(self, layer: int) -> bool:

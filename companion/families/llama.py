@@ -63,11 +63,17 @@ GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 """Our name of a gated network, by the activation of its gate."""
 
 
-def configuration(fields: Fields, types: Sequence[str] = (), turning: Sequence[bool] = (True,)) -> ModelConfig:
+def configuration(
+    fields: Fields,
+    types: Sequence[str] = (),
+    turning: Sequence[bool] = (True,),
+    attention: AttentionConfig | None = None,
+) -> ModelConfig:
     """What all of them say alike.
 
-    types:    the kind of each layer, where not all are global.
-    turning:  which layers turn queries and keys.
+    types:      the kind of each layer, where not all are global.
+    turning:    which layers turn queries and keys.
+    attention:  where it is not LLaMA's.
     """
     order, local = positions(fields, turning)
     gate = "hidden_activation" if "hidden_activation" in fields.table else "hidden_act"
@@ -80,7 +86,8 @@ def configuration(fields: Fields, types: Sequence[str] = (), turning: Sequence[b
         d_model=fields.take("hidden_size"),
         layers=fields.take("num_hidden_layers"),
         context=fields.take("max_position_embeddings"),
-        attention=AttentionConfig(
+        attention=attention
+        or AttentionConfig(
             heads=fields.take("num_attention_heads"),
             kv_heads=fields.take("num_key_value_heads"),
             d_head=fields.take("head_dim"),
@@ -130,27 +137,44 @@ def place_all_but_networks(places: Places, config: ModelConfig) -> None:
             ("post_feedforward_layernorm", "feed_forward_out_norm"),
         ),
     }
-    attention = config.attention
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}", f"decoder.blocks.{layer}"
         for theirs, ours in norms[config.norm.placement]:
             places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
+        _place_attention(places, config.attention, f"{old}.self_attn", f"{new}.attention")
+    places.move("model.norm.weight", "decoder.norm.weight")
+
+
+LATENT = {"kv_a_proj_with_mqa": "down", "kv_a_layernorm": "latent_norm", "kv_b_proj": "up", "o_proj": "output"}
+"""The parts of latent attention, as published and ours; these are of the queries, with a vector of their own, and
+without one."""
+_OF_QUERIES = {"q_a_proj": "query_down", "q_a_layernorm": "query_norm", "q_b_proj": "query"}, {"q_proj": "query"}
+
+
+def _place_attention(places: Places, attention: AttentionConfig, old: str, new: str) -> None:
+    if attention.latent is not None:
+        for theirs, ours in (LATENT | _OF_QUERIES[attention.latent.query_rank is None]).items():
+            places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
+    else:
         if attention.qk_norm is not None:
             for short, name in (("q", "query"), ("k", "key")):
-                places.move(f"{old}.self_attn.{short}_norm.weight", f"{new}.attention.{name}_norm.weight")
+                places.move(f"{old}.{short}_norm.weight", f"{new}.{name}_norm.weight")
         for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output")):
             biased = attention.biased_output if short == "o" else attention.bias
             parts = ("weight", "bias") if biased else ("weight",)
-            places.pairs(f"{old}.self_attn.{short}_proj", f"{new}.attention.{name}", parts)
-    places.move("model.norm.weight", "decoder.norm.weight")
+            places.pairs(f"{old}.{short}_proj", f"{new}.{name}", parts)
 
 
 def place(places: Places, config: ModelConfig) -> None:
     place_all_but_networks(places, config)
     for layer in range(config.layers):
-        for short, name in (("gate", "gate"), ("up", "inner"), ("down", "outer")):
-            old, new = f"model.layers.{layer}.mlp.{short}_proj", f"decoder.blocks.{layer}.feed_forward.{name}"
-            places.pairs(old, new, ("weight", "bias") if config.feed_forward.bias else ("weight",))
+        place_network(places, config, f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward")
+
+
+def place_network(places: Places, config: ModelConfig, old: str, new: str) -> None:
+    """One gated network."""
+    for short, name in (("gate", "gate"), ("up", "inner"), ("down", "outer")):
+        places.pairs(f"{old}.{short}_proj", f"{new}.{name}", ("weight", "bias")[: 1 + config.feed_forward.bias])
 
 
 def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:

@@ -66,7 +66,7 @@ def attention_weights(
     may look nowhere is all zeros. With fewer key heads than query heads, consecutive query heads share one. Half
     precision is computed in fp32, as fused operators do. `attend` says what the arguments are.
     """
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    k = _for_each(q, k)
     scores = wide(q) @ wide(k).transpose(-2, -1) / math.sqrt(q.shape[-1] if score_width is None else score_width)
     if score_cap is not None:
         scores = capped(scores, score_cap)
@@ -126,7 +126,12 @@ def attend(
         return in_chunks(partial(attend, dropout=dropout, backend="reference", **options), q, k, v, seen)
     weights = attention_weights(q, k, mask=seen, **options)
     weights = F.dropout(weights, dropout, training=dropout > 0)
-    return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    return weights @ _for_each(q, v)
+
+
+def _for_each(q: Tensor, kept: Tensor) -> Tensor:
+    """Keys or values once for each query head; not copied where they are."""
+    return kept if q.shape[1] == kept.shape[1] else kept.repeat_interleave(q.shape[1] // kept.shape[1], dim=1)
 
 
 def _settle(given: dict[str, Any]) -> None:

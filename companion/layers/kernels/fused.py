@@ -14,6 +14,10 @@ from torch.compiler import is_compiling
 from companion.layers.kernels.chunked import Kernel, in_chunks
 from companion.layers.masks import Visible, addable
 
+LEAST = 2**12
+"""Pairs of a query and a key from which on it pays to give all three the same width, for which alone there are fused
+kernels: four to fourteen times as fast, on two cores from 256 to 1,024 tokens."""
+
 
 def fused(
     q: Float[Tensor, "batch head query d_head"],
@@ -30,6 +34,11 @@ def fused(
     else some queries are computed at a time."""
     if sinks is not None:
         return _with_sinks(q, k, v, mask, sinks, partial(fused, dropout=dropout), score_width)
+    if q.shape[3] != v.shape[3] and (is_compiling() or q.shape[2] * k.shape[2] >= LEAST):
+        wide, width = max(q.shape[3], v.shape[3]), v.shape[3]
+        score_width = q.shape[3] if score_width is None else score_width
+        q, k, v = (x if x.shape[3] == wide else F.pad(x, (0, wide - x.shape[3])) for x in (q, k, v))
+        return fused(q, k, v, mask=mask, dropout=dropout, score_width=score_width)[..., :width]
     table, empty, causal, window = mask
     operator = partial(
         F.scaled_dot_product_attention,
