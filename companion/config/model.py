@@ -51,24 +51,31 @@ class RotaryScaling:
                  make `fast` and `slow` turns; cosines and sines are multiplied by `magnitude` (Peng et al. 2023).
     `"llama3"`   the same with g_j = (r_j - slow) / (fast - slow), cut to [0, 1] (Grattafiori et al. 2024, and the
                  code released with Llama 3.1).
+    `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, by divisors that were
+                 searched for; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). A row goes by
+                 its furthest position in a call, as with `"dynamic"`; `generate` reads it anew where it passes C.
 
-    factor:     s, at least 1.
+    factor:     s, at least 1. Of longrope it makes nothing but the magnitude.
     original:   C in tokens. All but `"linear"` need it.
     slow, fast: turns in C: pairs that make fewer than `slow` are slowed down by the whole factor, those that make more
                 than `fast` are left alone. `None`: 1, and 32 for yarn or 4 for llama3.
-    magnitude:  of yarn. `None`: 0.1 ln(s) + 1.
+    magnitude:  of yarn and longrope. `None`: 0.1 ln(s) + 1, or sqrt(1 + ln(s) / ln(C)).
     whole:      of yarn: the ramp begins and ends at whole pairs, rounded outwards.
+    short:      of longrope: a divisor for each pair that is turned, the fastest first; all above 0.
+    long:       the same for texts of more than C tokens.
 
     Raises `ValueError` naming the field, what it was and what it must be.
     """
 
-    kind: Literal["linear", "dynamic", "yarn", "llama3"]
+    kind: Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
     factor: float
     original: int | None = None
     slow: float | None = None
     fast: float | None = None
     magnitude: float | None = None
     whole: bool = True
+    short: tuple[float, ...] | None = None
+    long: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -85,10 +92,28 @@ class RotaryScaling:
             require(ramp or value is None, name, value, f"None for kind={self.kind!r}, which has no ramp")
         slow, fast = self.ramp
         require(0 < slow < fast, "slow", self.slow, f"a number > 0 and below fast={fast}")
-        yarn = self.kind == "yarn"
-        require(yarn or self.magnitude is None, "magnitude", self.magnitude, f"None for kind={self.kind!r}")
+        stretches = self.kind in ("yarn", "longrope")
+        require(stretches or self.magnitude is None, "magnitude", self.magnitude, f"None for kind={self.kind!r}")
         require(self.magnitude is None or self.magnitude > 0, "magnitude", self.magnitude, "a number > 0, or None")
-        require(yarn or self.whole, "whole", self.whole, f"True for kind={self.kind!r}")
+        require(self.kind == "yarn" or self.whole, "whole", self.whole, f"True for kind={self.kind!r}")
+        self._check_divisors()
+
+    def _check_divisors(self) -> None:
+        wanted = self.kind == "longrope"
+        for name in ("short", "long"):
+            value = getattr(self, name)
+            require(wanted or value is None, name, value, f"None for kind={self.kind!r}")
+            require(not wanted or (value and min(value) > 0), name, value, "a number > 0 for each pair that is turned")
+        if self.short is not None and self.long is not None:
+            require(
+                len(self.long) == len(self.short), "long", self.long, f"as many numbers as short, {len(self.short)}"
+            )
+            require((self.original or 0) > 1, "original", self.original, "a whole number > 1: its logarithm divides")
+
+    @property
+    def by_length(self) -> bool:
+        """Whether frequencies depend on how long a text is."""
+        return self.kind in ("dynamic", "longrope")
 
     @property
     def ramp(self) -> tuple[float, float]:
@@ -167,6 +192,11 @@ class AttentionConfig:
     score_cap:    scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024, Gemma 2, section 2).
                   `None`: they stay.
     window:       layers that see the last tokens only. `None`: every layer sees all.
+    sinks:        each head has a logit, learned, that joins every row's softmax and takes weight from it, and has no
+                  value: a row's weights sum to less than one (OpenAI 2025, gpt-oss).
+    gate:         what the heads found is multiplied by a sigmoid of a linear map of the layer's input, before the
+                  output matrix (Qiu et al. 2025): `"width"`, each of their heads d_v numbers by one of its own
+                  (Qwen3-Next); `"head"`, one number a head. `None`: it is not.
     latent:       keys and values are made of a small vector. Then d_head is the width of the part of a query and a key
                   that is not turned, and each head has keys and values of its own. `None`: they are made of the stream.
     """
@@ -181,6 +211,8 @@ class AttentionConfig:
     score_width: float | None = None
     score_cap: float | None = None
     window: WindowConfig | None = None
+    sinks: bool = False
+    gate: Literal["head", "width"] | None = None
     latent: LatentConfig | None = None
 
     def __post_init__(self) -> None:
@@ -205,6 +237,12 @@ class AttentionConfig:
             require(
                 self.qk_norm is None, "qk_norm", self.qk_norm, "None beside latent, which norms what both come from"
             )
+            require(not self.sinks, "sinks", self.sinks, "False beside latent")
+            require(self.gate is None, "gate", self.gate, "None beside latent")
+
+    def gates(self, d_v: int) -> int:
+        """How many numbers a token's output gate has, where values are `d_v` wide."""
+        return {None: 0, "head": self.heads, "width": self.heads * d_v}[self.gate]
 
     @property
     def biased_output(self) -> bool:
@@ -442,17 +480,19 @@ def require_groups(experts: int, top_k: int, groups: int, top_groups: int, group
 class EmbeddingConfig:
     """The table of token vectors, and what stands at both ends of the stack.
 
-    tied:      the output head uses the same table (one parameter, not a copy; Press and Wolf 2017).
-    scaled:    embeddings are multiplied by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
-    rounded:   that factor is first rounded to the dtype of the table, as where Gemma was trained: in bf16 25.25 for the
-               square root of 640, 25.298. In fp32 it changes nothing.
-    norm:      what enters the first block is normalised (BERT).
-    segments:  how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
-    head:      what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token id
-               (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
-    pooled:    a dense layer and a tanh make a vector of the first token's last state (BERT).
-    classes:   outputs of a classifier of that vector (BERT: 2, is the second sentence the next one?); 0: none.
-    logit_cap: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2). `None`: they stay.
+    tied:           the output head uses the same table (one parameter, not a copy; Press and Wolf 2017).
+    scaled:         embeddings are multiplied by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
+    rounded:        that factor is first rounded to the dtype of the table, as where Gemma was trained: in bf16 25.25
+                    for the square root of 640, 25.298. In fp32 it changes nothing.
+    multiplier:     embeddings are multiplied by it (Granite).
+    norm:           what enters the first block is normalised (BERT).
+    segments:       how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
+    head:           what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token
+                    id (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
+    pooled:         a dense layer and a tanh make a vector of the first token's last state (BERT).
+    classes:        outputs of a classifier of that vector (BERT: 2, is the second sentence the next one?); 0: none.
+    logit_divisor:  logits are divided by it, before they are capped (Granite).
+    logit_cap:      logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2). `None`: they stay.
     """
 
     tied: bool = True
@@ -464,6 +504,8 @@ class EmbeddingConfig:
     classes: int = 0
     rounded: bool = False
     logit_cap: float | None = None
+    multiplier: float = 1.0
+    logit_divisor: float = 1.0
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -471,6 +513,9 @@ class EmbeddingConfig:
             require_whole(name, getattr(self, name), 0)
         require(self.scaled or not self.rounded, "rounded", self.rounded, "False unless scaled=True")
         require(self.logit_cap is None or self.logit_cap > 0, "logit_cap", self.logit_cap, "a number > 0, or None")
+        require(self.multiplier > 0, "multiplier", self.multiplier, "a number > 0")
+        require(self.multiplier == 1 or not self.scaled, "multiplier", self.multiplier, "1.0 beside scaled=True")
+        require(self.logit_divisor > 0, "logit_divisor", self.logit_divisor, "a number > 0")
         require(self.pooled or not self.classes, "classes", self.classes, "0 unless pooled=True")
 
 
@@ -486,6 +531,7 @@ class ModelConfig:
     moe:           `None` for a plain feed-forward network in each block.
     stack:         `"decoder"` (causal), `"encoder"` (sees both ways) or `"encoder_decoder"`.
     dropout:       probability, applied in training to embeddings, attention weights and each sub-layer's output.
+    residual:      what each sub-layer adds to the stream is multiplied by it (Granite).
 
     Raises `ValueError` naming the field, what it was and what it must be.
     """
@@ -502,12 +548,14 @@ class ModelConfig:
     moe: MoEConfig | None = None
     stack: Literal["decoder", "encoder", "encoder_decoder"] = "decoder"
     dropout: float = 0.0
+    residual: float = 1.0
 
     def __post_init__(self) -> None:
         require_types(self)
         for name in ("vocab", "d_model", "layers", "context"):
             require_whole(name, getattr(self, name))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
+        require(self.residual > 0, "residual", self.residual, "a number > 0")
         if self.stack != "encoder":
             segments, pooled = self.embedding.segments, self.embedding.pooled
             require(segments == 0, "segments", segments, "0; only an encoder has segments")
@@ -522,6 +570,9 @@ class ModelConfig:
             turned = sizes.d_head if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
+            divisors = None if self.positions.scaling is None else self.positions.scaling.short
+            for_each = f"a number for each of the {shown(turned // 2)} pairs that are turned"
+            require(divisors is None or len(divisors) == turned // 2, "short", divisors, for_each)
         window, latent = self.attention.window, self.attention.latent
         if latent is not None:
             require(self.stack == "decoder", "latent", latent, "None; only a decoder keeps latents")

@@ -288,7 +288,7 @@ def memories() -> dict[float, list[Chip]]:
 
 
 def _by_place(config: ModelConfig) -> tuple[int, int]:
-    """Parameters of the largest layer (in an encoder-decoder, of a layer of each stack), and those outside of layers."""
+    """Parameters of the largest layer (in an encoder-decoder, one of each stack), and those outside of layers."""
     kinds = [config]
     if config.moe is not None and config.mixtures < config.layers:
         kinds = _kinds(config)

@@ -1,7 +1,8 @@
 """LLaMA (Touvron et al. 2023; Grattafiori et al. 2024), as published: fields, tensors and releases (lesson 13).
 
-Mistral, Mixtral, Qwen 2 and 3, Gemma 2 and 3, OLMo 2 and SmolLM 3 are LLaMA with other norms, windows, positions or
-experts; what each says differently stands in its own file, which takes the rest from here.
+Mistral, Mixtral, Qwen 2 and 3, Gemma 2 and 3, OLMo 2 and 3, SmolLM 3, GLM-4, Phi-3 and 4, Granite, EXAONE 4, ERNIE 4.5
+and Seed-OSS are LLaMA with other norms, windows, positions, multipliers or experts; what each says differently stands
+in its own file, which takes the rest from here.
 """
 
 from __future__ import annotations
@@ -61,21 +62,25 @@ FIELDS = rows(
 
 GATED = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 """Our name of a gated network, by the activation of its gate."""
+_WIDTHS = ("moe_intermediate_size", "shared_intermediate_size", "intermediate_size")
+"""Fields that have the hidden width of the networks that are there: the first one that a kind has."""
 
 
 def configuration(
     fields: Fields,
     types: Sequence[str] = (),
     turning: Sequence[bool] = (True,),
+    local_base: str | None = None,
     attention: AttentionConfig | None = None,
 ) -> ModelConfig:
     """What all of them say alike.
 
-    types:      the kind of each layer, where not all are global.
-    turning:    which layers turn queries and keys.
-    attention:  where it is not LLaMA's.
+    types:       the kind of each layer, where not all are global.
+    turning:     which layers turn queries and keys.
+    local_base:  see `companion.files.published.rope.positions`.
+    attention:   where it is not LLaMA's.
     """
-    order, local = positions(fields, turning)
+    order, local = positions(fields, turning, local_base)
     gate = "hidden_activation" if "hidden_activation" in fields.table else "hidden_act"
     activation: Any = GATED.get(fields.activation(gate))
     if activation is None:
@@ -95,7 +100,7 @@ def configuration(
             window=window(fields, types, fields.take("sliding_window"), local) if types else None,
         ),
         feed_forward=FeedForwardConfig(
-            fields.take("moe_intermediate_size" if "moe_intermediate_size" in fields.table else "intermediate_size"),
+            fields.take(next(name for name in _WIDTHS if name in fields.table)),
             activation,
             bias=said(fields, "mlp_bias"),
         ),

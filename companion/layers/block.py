@@ -37,6 +37,8 @@ class Block(nn.Module):
                                         both       x <- x + norm'(s(norm(x)))  (Ding et al. 2021, section 2.3)
                                         after      x <- x + norm(s(x))         (OLMo Team 2025, section 3)
 
+    What is added is first multiplied by `config.residual`.
+
     layer: its number in the stack, counted from 0, by which `ModelConfig.layer` knows its window and its positions.
     """
 
@@ -64,7 +66,7 @@ class Block(nn.Module):
         self.attention_out_norm = norm(config.norm, d_model) if both else None
         self.cross_out_norm = norm(config.norm, d_model) if both and cross else None
         self.feed_forward_out_norm = norm(config.norm, d_model) if both else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout, self.residual = nn.Dropout(config.dropout), config.residual
 
     @checked(sizes=lambda block: {"d_model": block.d_model}, settles=_settle)
     def forward(
@@ -104,5 +106,9 @@ class Block(nn.Module):
         """The stream after a sub-layer, which made h; dropout acts on what is added to the stream."""
         assert norm is not None
         if self.pre:
-            return x + self.dropout(h if out_norm is None else out_norm(h))
-        return x + self.dropout(norm(h)) if self.placement == "after" else norm(x + self.dropout(h))
+            h = h if out_norm is None else out_norm(h)
+        elif self.placement == "after":
+            h = norm(h)
+        h = self.dropout(h)
+        x = x + (h if self.residual == 1 else self.residual * h)
+        return norm(x) if self.placement == "post" else x

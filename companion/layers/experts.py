@@ -2,7 +2,8 @@
 
 # No "from __future__ import annotations": the operators' schemas are read from the annotations.
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -41,6 +42,11 @@ def network_of(networks: Networks, index: int | Int[Tensor, "visit"]) -> Network
 def _affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     out = x @ matrix
     return out if bias is None else out + bias.unsqueeze(-2)
+
+
+def _affine_grouped(ends: Tensor, key: Tensor, rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
+    out = grouped(rows, matrices, ends)
+    return out if bias is None else out + F.pad(bias, (0, 0, 0, 1))[key]  # the last row is that of dropped visits
 
 
 def outputs(
@@ -95,13 +101,8 @@ def answers_of(
     if way == "grouped":
         if kept is not None:  # the kernel writes nothing to dropped visits, neither now nor in the gradient
             rows = rows.masked_fill((key == len(networks.inner))[:, None], 0)
-        ends, expert = _ends(networks, key).to(torch.int32), key.clamp(max=len(networks.inner) - 1)
-
-        def product(rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
-            out = grouped(rows, matrices, ends)
-            return out if bias is None else out + bias[expert]
-
-        answers = outputs(networks, rows, product)
+        ends = _ends(networks, key).to(torch.int32)
+        answers = outputs(networks, rows, partial(_affine_grouped, ends, key))
     else:
         answers = _in_turn(networks, rows, _ends(networks, key))
     return Reordered.apply(answers, inverse, order, 1).view(*chosen.shape, tokens.shape[1])
@@ -116,17 +117,15 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
     """Each expert's answers to its own rows, one expert after the other."""
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
     *pieces, dropped = rows.split([*sizes, len(rows) - sum(sizes)])
-
-    def each(tensor: Tensor | None) -> Sequence[Tensor | None]:
-        """Of each expert; unbind, because the gradient of inner[e] would be as large as inner, for every e."""
-        return [None] * len(pieces) if tensor is None else tensor.unbind()
-
-    matrices = zip(*map(each, (networks.gate, networks.inner, networks.outer)), strict=True)
-    biases = zip(*map(each, networks.biases), strict=True)
+    # unbind, because the gradient of inner[e] would be as large as inner, for every e
+    gate, inner, outer, *biases = (
+        [None] * len(pieces) if tensor is None else tensor.unbind()
+        for tensor in (networks.gate, networks.inner, networks.outer, *networks.biases)
+    )
     # Experts without tokens are skipped, unless all are.
     visited = [
-        outputs(Networks(networks.hidden, *three, biases=bias), piece)
-        for three, bias, piece in zip(matrices, biases, pieces, strict=True)
+        outputs(Networks(networks.hidden, *three, biases=added), piece)
+        for three, added, piece in zip(zip(gate, inner, outer), zip(*biases), pieces, strict=True)  # noqa: B905
         if len(piece) or not sum(sizes)
     ]
     return torch.cat([*visited, torch.zeros_like(dropped)])

@@ -73,8 +73,9 @@ class MoE(nn.Module):
     With `weighted="input"` FFN_e(weight_e x) stands there in place of weight_e FFN_e(x) (Meta 2025, Llama 4).
 
     Each expert's matrices are slices of one parameter: inner and gate (expert, d_model, d_ff), outer
-    (expert, d_ff, d_model); so are its biases, where it has some: inner_bias, gate_bias and outer_bias. The shared experts are one `FeedForward`, `shared`, as wide as all of them together, which
-    is the same function. `bias` (expert) is a buffer, saved with the model and moved by `balance.update_bias` alone.
+    (expert, d_ff, d_model); so are its biases, where it has some: inner_bias, gate_bias and outer_bias. The shared
+    experts are one `FeedForward`, `shared`, as wide as all of them together, which is the same function. `bias`
+    (expert) is a buffer, saved with the model and moved by `balance.update_bias` alone.
 
     In training, noise is added to the logits and a visit that finds its expert full is dropped: it adds exactly zero,
     and the other weights stay as they are. In evaluation neither happens, so that what a token gets does not depend on
@@ -157,10 +158,12 @@ class MoE(nn.Module):
         """What the chosen experts say, not weighted, unless what they are asked is."""
         # Under autocast the logits have the dtype that products are computed in: the experts use it too.
         tokens, chosen = x.flatten(0, 1).to(routing.logits.dtype), routing.experts.flatten(0, 1)
+        kept = routing.kept
         if self.config.weighted == "input":  # every visit is then a token of its own
             weights = routing.weights.flatten(0, 1)[..., None].to(tokens.dtype)
             tokens, chosen = (tokens[:, None] * weights).flatten(0, 1), chosen.flatten()[:, None]
-        answers = self.dispatch.answers(self, tokens, chosen, routing.kept, way)
+            kept = None if kept is None else kept.flatten()[:, None]
+        answers = self.dispatch.answers(self, tokens, chosen, kept, way)
         return answers.view(*routing.experts.shape, x.shape[-1])
 
     def expert(self, e: int, x: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
@@ -179,8 +182,9 @@ class MoE(nn.Module):
 
     def networks(self, dtype: torch.dtype) -> Networks:
         """The experts, their matrices in that dtype."""
-        gate, inner, outer, *biases = (
-            None if tensor is None else tensor.to(dtype)
-            for tensor in (*(getattr(self, name) for name in NAMES), *(getattr(self, f"{name}_bias") for name in NAMES))
-        )
-        return Networks(self.hidden, gate, inner, outer, tuple(biases))
+        biases = self._in(dtype, "gate_bias"), self._in(dtype, "inner_bias"), self._in(dtype, "outer_bias")
+        return Networks(self.hidden, self._in(dtype, "gate"), self.inner.to(dtype), self.outer.to(dtype), biases)
+
+    def _in(self, dtype: torch.dtype, name: str) -> Tensor | None:
+        tensor: Tensor | None = getattr(self, name)
+        return None if tensor is None else tensor.to(dtype)
