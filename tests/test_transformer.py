@@ -70,14 +70,6 @@ LONG = dict(
     norm=NormConfig("rms", "both", unit_offset=True),
     embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=5.0),
 )  # fmt: skip
-MULTIPLIED = dict(
-    attention=AttentionConfig(6, 3, d_head=4, score_width=9.0),
-    positions=PositionConfig(share=0.5, scaling=RotaryScaling("longrope", 3.0, 64, short=(1.25,), long=(4.0,))),
-    norm=NormConfig("rms", "after"),
-    embedding=EmbeddingConfig(multiplier=3.0, logit_divisor=0.5),
-    residual=0.3,
-)
-VARIANTS += [LONG, MULTIPLIED]
 VARIANTS.append(
     dict(
         layers=4,
@@ -88,6 +80,14 @@ VARIANTS.append(
         feed_forward=FeedForwardConfig(14, "swiglu_clamped", bias=True),
     )
 )
+MULTIPLIED = dict(
+    attention=AttentionConfig(6, 3, d_head=4, score_width=9.0),
+    positions=PositionConfig(share=0.5, scaling=RotaryScaling("longrope", 3.0, 64, short=(1.25,), long=(4.0,))),
+    norm=NormConfig("rms", "after"),
+    embedding=EmbeddingConfig(multiplier=3.0, logit_divisor=0.5),
+    residual=0.3,
+)
+VARIANTS += [LONG, MULTIPLIED]
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -52,8 +52,8 @@ def parameters(config: ModelConfig) -> Parameters:
     """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
 
     An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case, or what
-    `attention_weights` says with latents; a feed-forward network 2 d_model d_ff, or 3 with SwiGLU; biases, norms,
-    gates and sinks come on top.
+    `attention_weights` says with latents; a feed-forward network 2 d_model d_ff, or 3 with SwiGLU; biases, norms, gates
+    and sinks come on top.
     """
     d_model, sizes, moe = config.d_model, config.sizes, config.moe
     encoder, decoder = stacks(config)
@@ -116,15 +116,15 @@ def stacks(config: ModelConfig) -> tuple[int, int]:
 
 
 def attention_weights(config: ModelConfig) -> int:
-    """Numbers in the matrices of one attention: four, and that of its gate; with latents queries come from the stream or from a vector of
-    their own, that vector and the latent from the stream, keys and values from the latent."""
+    """Numbers in the matrices of one attention: four, and that of its gate; with latents queries come from the stream
+    or from a vector of their own, that vector and the latent from the stream, keys and values from the latent."""
     sizes, latent = config.sizes, config.sizes.latent
     if latent is not None:
         queries = sizes.heads * (sizes.d_head + latent.d_rope)
         narrow = latent.query_rank
         query = config.d_model * queries if narrow is None else narrow * (config.d_model + queries)
         down, output = config.d_model * (latent.rank + latent.d_rope), config.d_model * sizes.heads * sizes.d_v
-        return query + down + expansion_weights(config) + output
+        return query + down + expansion_weights(config) + output + config.d_model * config.attention.gates(sizes.d_v)
     four = (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
     return config.d_model * (four + config.attention.gates(sizes.d_v))
 

@@ -37,7 +37,7 @@ from companion.layers.rolling import columns
 class Flops:
     """Floating-point operations of a forward pass, by part.
 
-    projections:  the matrices of attention, and that of its gate; with latents, what expands them or is absorbed too.
+    projections:  the matrices of attention, that of its gate included; with latents, what expands them or is absorbed.
     scores:       q k^T and the weighted sum of the values: the part that grows with the pairs of tokens. Sinks, which
                   are no tokens, are left out.
     """
