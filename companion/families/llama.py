@@ -164,6 +164,8 @@ def _place_attention(places: Places, attention: AttentionConfig, old: str, new: 
         if attention.qk_norm is not None:
             for short, name in (("q", "query"), ("k", "key")):
                 places.move(f"{old}.{short}_norm.weight", f"{new}.{name}_norm.weight")
+        if attention.sinks:
+            places.move(f"{old}.sinks", f"{new}.sinks")
         for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output")):
             biased = attention.biased_output if short == "o" else attention.bias
             parts = ("weight", "bias") if biased else ("weight",)
@@ -202,6 +204,7 @@ def decoder(
     moe: MoEConfig | None = None,
     vocab: int = 32000,
     tied: bool = False,
+    d_head: int | None = None,
 ) -> ModelConfig:
     """Touvron et al. 2023 (both papers), and what was built like them."""
     return ModelConfig(
@@ -209,7 +212,7 @@ def decoder(
         d_model=d_model,
         layers=layers,
         context=context,
-        attention=AttentionConfig(heads=heads, kv_heads=kv_heads),
+        attention=AttentionConfig(heads=heads, kv_heads=kv_heads, d_head=d_head),
         feed_forward=FeedForwardConfig(d_ff=d_ff),
         positions=PositionConfig("rotary", base=base, layout="half"),
         norm=NormConfig("rms", eps=eps),

@@ -46,6 +46,18 @@ class Places:
         for name, part in zip(parts, tensor.split_with_sizes(list(parts.values())), strict=True):
             self.given[name] = part.clone()
 
+    def in_turn(self, old: str, *new: str) -> None:
+        """The numbers of `old`'s last axis are dealt out in turn, like cards."""
+        if old not in self.given:
+            self._absent(old)
+            return
+        tensor = self.given.pop(old)
+        if tensor.ndim == 0 or tensor.shape[-1] % len(new):
+            wanted = f"a multiple of {len(new)} in the last axis, to become {', '.join(new)}"
+            raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected {wanted}")
+        for i, name in enumerate(new):
+            self.moved[name] = tensor[..., i :: len(new)].contiguous()
+
     def experts(self, old: str, *new: str) -> None:
         """One tensor (expert, out, in) becomes `new`, each (expert, in, out); with several, `out` is dealt out."""
         if old not in self.given:
