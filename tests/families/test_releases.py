@@ -8,7 +8,7 @@ and leaves every other field alone. Where the fields are from:
     tinyllama-1.1b
     so compared the sizes and most of the rest: distilgpt2, exaone-4.0-32b, gemma-3-270m, gemma-3-1b, glm-4-9b-0414,
     glm-4-9b-chat, granite-4.0-micro, granite-4.1-8b, llama-2-7b, olmo-2-1b, olmo-3-7b, opus-mt-en-de, opus-mt-fr-en,
-    seed-oss-36b, smollm3-3b
+    olmoe-1b-7b, seed-oss-36b, smollm3-3b
     from knowledge, beside their kin above: bert-base-uncased, bert-large-cased, exaone-4.0-1.2b, gpt2, gpt2-xl,
     mistral-7b-v0.3, opus-mt-de-en, opus-mt-tc-big-en-fi and phi-4 (their numbers of parameters are the published ones),
     qwen3-0.6b
