@@ -42,10 +42,10 @@ def tiny(fields):
     sizes = SIZES | IDS
     if "num_key_value_heads" in fields and fields["num_key_value_heads"] == fields["num_attention_heads"]:
         sizes = sizes | {"num_key_value_heads": 6}
-    if "sliding_window_pattern" in fields or "_sliding_window_pattern" in fields:
-        sizes = sizes | {"num_hidden_layers": 8}  # each kind of layer, and the pattern begun anew
-    elif "no_rope_layers" in fields or fields["model_type"] == "olmo3":
-        sizes = sizes | {"num_hidden_layers": 5}
+    if "no_rope_layers" in fields or fields["model_type"] in ("olmo3", "exaone4"):
+        sizes = sizes | {"num_hidden_layers": 5}  # each kind of layer, and the pattern begun anew
+    elif "sliding_window_pattern" in fields or "_sliding_window_pattern" in fields:
+        sizes = sizes | {"num_hidden_layers": 8}
     if fields.get("num_local_experts") == 0:
         sizes = sizes | {"num_local_experts": 0}
     if "partial_rotary_factor" in fields and "head_dim" not in fields:
