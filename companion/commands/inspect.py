@@ -194,7 +194,9 @@ def described(config: ModelConfig) -> str:
     if scaling is not None:
         order += f" ({scaling.kind}, {scaling.factor:g} times)"
     turning = config.positions.pattern
-    order += " positions" + (" in some of the layers" if not all(turning) else "")
+    share = config.positions.share
+    order += " positions" + (f" in {share:.0%} of each head" if share != 1 else "")
+    order += " in some of the layers" if not all(turning) else ""
     table = "one table for both ends" if config.embedding.tied else "a table for each end"
     article = "An" if stack.startswith("enc") else "A"
     return (

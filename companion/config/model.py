@@ -233,8 +233,7 @@ class AttentionConfig:
         if self.latent is not None:
             alone = self.kv_heads in (None, self.heads)
             require(alone, "kv_heads", self.kv_heads, "None beside latent: each head makes keys of its own")
-            for name, plain in (("bias", False), ("sinks", False), ("gate", None)):
-                require(getattr(self, name) == plain, name, getattr(self, name), f"{plain} beside latent")
+            require(not self.bias, "bias", self.bias, "False beside latent")
             require(
                 self.qk_norm is None, "qk_norm", self.qk_norm, "None beside latent, which norms what both come from"
             )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from companion.families.registry import families
+from companion.families.registry import UNBUILT, families
 from companion.files.models import CONFIG, WEIGHTS, load_model, read_config
 from companion.files.published.family import Family
 from companion.ground.boundary import check_device, check_dtype, check_kind
@@ -77,6 +77,9 @@ def family_of(folder: Path) -> Family | None:
         text = config.get("text_config")
         inside = text.get("model_type") if isinstance(text, dict) else None
         part = f"; its text_config is a {inside}, which a folder of its own could hold" if inside in known else ""
+        for one in (kind, inside):
+            if isinstance(one, str) and one in UNBUILT:
+                part = f"; a {one} has {UNBUILT[one]}, which is not built here"
         expected = f"expected one of {', '.join(known)}, or none"
         raise ValueError(f"{folder / CONFIG}: model_type={shown(kind)}: {expected}{part}")
     return known[kind]

@@ -44,10 +44,10 @@ def tiny(fields):
     sizes = SIZES | IDS
     if "num_key_value_heads" in fields and fields["num_key_value_heads"] == fields["num_attention_heads"]:
         sizes = sizes | {"num_key_value_heads": 6}
-    if "sliding_window_pattern" in fields or "_sliding_window_pattern" in fields:
-        sizes = sizes | {"num_hidden_layers": 8}  # each kind of layer, and the pattern begun anew
-    elif "no_rope_layers" in fields or fields["model_type"] == "olmo3":
-        sizes = sizes | {"num_hidden_layers": 5}
+    if "no_rope_layers" in fields or fields["model_type"] in ("olmo3", "exaone4"):
+        sizes = sizes | {"num_hidden_layers": 5}  # each kind of layer, and the pattern begun anew
+    elif "sliding_window_pattern" in fields or "_sliding_window_pattern" in fields:
+        sizes = sizes | {"num_hidden_layers": 8}
     if fields.get("n_group", 1) > 1:
         sizes = sizes | {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}  # more than groups
     if fields.get("num_local_experts") == 0:

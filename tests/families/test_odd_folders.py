@@ -68,6 +68,7 @@ BASES = {
         KIN | {"head_dim": 6, "query_pre_attn_scalar": 9, "sliding_window": 5, "sliding_window_pattern": 2},
     ),
     "olmo2": ("Olmo2ForCausalLM", KIN),
+    "olmoe": ("OlmoeForCausalLM", KIN | {"num_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 1}),
     "olmo3": ("Olmo3ForCausalLM", KIN | {"sliding_window": 5, "layer_types": [LOCAL, GLOBAL], "rope_theta": 500000.0}),
     "glm": ("GlmForCausalLM", KIN | {"head_dim": 8, "attention_bias": True, "pad_token_id": 0}),
     "glm4": ("Glm4ForCausalLM", KIN | {"head_dim": 8, "rms_norm_eps": 1e-05, "pad_token_id": 0}),

@@ -7,11 +7,12 @@ import pytest
 import torch
 from families.compared import same_function
 from safetensors.torch import load_file, save_file
-from theirs import bert, llama, marian
+from theirs import bert, llama, marian, transformers
 
 from companion import ModelConfig, Transformer
 from companion.config.model import AttentionConfig, FeedForwardConfig
 from companion.families.pretrained import load_pretrained
+from companion.families.registry import UNBUILT, families
 from companion.files.models import save_model
 from companion.files.published.writing import SpecialTokens, read_writing, special_tokens
 
@@ -98,7 +99,21 @@ def test_load_pretrained_takes_companions_own_layout_and_refuses_what_it_does_no
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(
         ValueError,
-        match=r"model_type='t5': expected one of bert, gemma2, gemma3_text, gpt2, llama, .*, or none",
+        match=r"model_type='t5': expected one of bert, .*, gemma2, gemma3_text, .*, gpt2, .*, llama, .*, or none$",
+    ):
+        load_pretrained(tmp_path)
+
+
+def test_a_kind_that_has_a_part_which_is_not_built_is_refused_by_that_part(tmp_path):
+    assert not set(UNBUILT) & set(families()) and set(UNBUILT) <= set(transformers.CONFIG_MAPPING)
+    (tmp_path / "config.json").write_text('{"model_type": "cohere2"}')
+    with pytest.raises(
+        ValueError, match="; a cohere2 has attention and network that read the stream side by side, which"
+    ):
+        load_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "mistral3", "text_config": {"model_type": "ministral3"}}')
+    with pytest.raises(
+        ValueError, match="; a ministral3 has queries that grow with their place, which is not built here"
     ):
         load_pretrained(tmp_path)
 

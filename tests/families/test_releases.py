@@ -8,7 +8,7 @@ and leaves every other field alone. Where the fields are from:
     tinyllama-1.1b
     so compared the sizes and most of the rest: distilgpt2, exaone-4.0-32b, gemma-3-270m, gemma-3-1b, glm-4-9b-0414,
     glm-4-9b-chat, granite-4.0-micro, granite-4.1-8b, llama-2-7b, olmo-2-1b, olmo-3-7b, opus-mt-en-de, opus-mt-fr-en,
-    seed-oss-36b, smollm3-3b
+    olmoe-1b-7b, seed-oss-36b, smollm3-3b
     from knowledge, beside their kin above: bert-base-uncased, bert-large-cased, exaone-4.0-1.2b, gpt2, gpt2-xl,
     mistral-7b-v0.3, opus-mt-de-en, opus-mt-tc-big-en-fi and phi-4 (their numbers of parameters are the published ones),
     qwen3-0.6b
@@ -34,8 +34,11 @@ SEEDS = range(4)
 DECODERS = [path for path in PUBLISHED if "CausalLM" in path.read_text() or "GPT2" in path.read_text()]
 
 
-def close(ours, theirs):
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+def close(ours, theirs, config):
+    """A norm behind a sub-layer divides by what that makes, however small: at a token where it is, the logits of both
+    are 6e-5 from those of double precision, and those of two ways of adding up are as far from each other."""
+    bound = 1e-4 if config.norm.placement == "after" else 1e-5
+    torch.testing.assert_close(ours, theirs, atol=bound, rtol=1e-5)
 
 
 def go_on_ragged(model, texts, wanted, lengths, **extra):
@@ -45,14 +48,14 @@ def go_on_ragged(model, texts, wanted, lengths, **extra):
         prompts[row, :n] = text[:n]
     out = model(prompts, cache=KVCache.create(model.config, len(texts), TOKENS), **extra)
     for row, n in enumerate(lengths):
-        close(out.logits[row, :n], wanted[row, :n])
+        close(out.logits[row, :n], wanted[row, :n], model.config)
     cache = out.cache.rewind(torch.tensor(lengths))
     for step in range(TOKENS - max(lengths)):
         new = torch.stack([text[n + step] for text, n in zip(texts, lengths, strict=True)])
         out = model(new[:, None], cache=cache, **extra)
         cache = out.cache
         for row, n in enumerate(lengths):
-            close(out.logits[row, 0], wanted[row, n + step])
+            close(out.logits[row, 0], wanted[row, n + step], model.config)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -67,9 +70,9 @@ def test_a_release_gives_the_logits_of_transformers(path, seed, tmp_path, monkey
     if kind == "encoder":
         segments = (torch.arange(TOKENS) > 9).long().expand(3, -1)
         wanted = theirs(tokens, token_type_ids=segments).logits
-        close(ours(tokens, segments=segments).logits, wanted)
+        close(ours(tokens, segments=segments).logits, wanted, ours.config)
         wanted = theirs(tokens, attention_mask=real.long()).logits
-        close(ours(tokens, real=real).logits[real], wanted[real])
+        close(ours(tokens, real=real).logits[real], wanted[real], ours.config)
         return
     extra, theirs_extra = {}, {}
     if kind == "encoder_decoder":
@@ -78,8 +81,8 @@ def test_a_release_gives_the_logits_of_transformers(path, seed, tmp_path, monkey
         wanted = theirs(source, decoder_input_ids=tokens, **theirs_extra).logits
     else:
         wanted = theirs(tokens).logits
-    close(ours(tokens, **extra).logits, wanted)
-    close(in_pieces(ours, tokens, KVCache.create(ours.config, 3, TOKENS), draw, **extra), wanted)
+    close(ours(tokens, **extra).logits, wanted, ours.config)
+    close(in_pieces(ours, tokens, KVCache.create(ours.config, 3, TOKENS), draw, **extra), wanted, ours.config)
     go_on_ragged(ours, tokens, wanted, lengths, **extra)
 
 

@@ -1,0 +1,58 @@
+"""OLMoE (Muennighoff et al. 2024), as published: LLaMA with 64 small experts, and norms over all heads (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import ModelConfig, MoEConfig
+from companion.families import llama
+from companion.families.llama import changed, configuration, decoder
+from companion.families.mistral import placing_experts
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+
+FIELDS = llama.FIELDS | rows(
+    """
+    rms_norm_eps                     taken = 1e-05           norm.eps
+    mlp_bias                         must be false
+    num_experts                      taken = 64              moe.experts
+    num_experts_per_tok              taken = 8               moe.top_k
+    norm_topk_prob                   taken = false           moe.gating
+    clip_qkv                         must be null            our queries, keys and values are not clamped
+    router_aux_loss_coef             neutral                 4.46 on; of a loss in training
+    output_router_logits             neutral                 4.46 on
+    """
+)
+
+
+def _olmoe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    normalised = fields.take("norm_topk_prob")
+    if not isinstance(normalised, bool):
+        raise fields.refuse("norm_topk_prob", normalised, "true or false")
+    gating = "softmax_topk_renormalised" if normalised else "softmax_topk"
+    experts = MoEConfig(fields.take("num_experts"), fields.take("num_experts_per_tok"), gating)
+    return changed(configuration(fields), attention={"qk_norm": "width"}).with_(moe=experts)
+
+
+_PLACE = placing_experts({"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"})
+FAMILIES = (Family("olmoe", FIELDS, _olmoe, _PLACE),)
+
+PRESETS = {
+    "olmoe-1b-7b": Preset(
+        2024,
+        6_919_161_856,
+        changed(
+            decoder(
+                *(2048, 16, 16, 1024),
+                context=4096, eps=1e-5, kv_heads=16, vocab=50304, moe=MoEConfig(64, 8, "softmax_topk"),
+            ),
+            attention={"qk_norm": "width"},
+        ),
+    ),
+}  # fmt: skip
