@@ -143,12 +143,16 @@ def state(folder: Path, stage: Stage) -> str:
     return taken or (f"changed since it was {_PASSED}" if kept.passed else _WRITTEN)
 
 
+def is_done(folder: Path, stage: Stage) -> bool:
+    """Whether a stage's file has passed its check as it is now, or was taken."""
+    return state(folder, stage).startswith((_PASSED, _TAKEN))
+
+
 def overview(folder: Path) -> str:
     """The stages, what stands of each, the minutes left, and what is next."""
     rows, left, following = [], 0, None
     for stage in STAGES.values():
-        now = state(folder, stage)
-        done = now.startswith((_PASSED, _TAKEN))
+        now, done = state(folder, stage), is_done(folder, stage)
         left += 0 if done else stage.minutes
         following = following or (None if done else stage)
         lessons = ", ".join(f"{lesson:02d}" for lesson in stage.lessons)

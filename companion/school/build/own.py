@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from companion.school.build.folder import find_folder, read_sources, state
+from companion.school.build.folder import find_folder, is_done, read_sources
 from companion.school.build.parts import references
 from companion.school.build.stages import STAGES, find_stage
 from companion.school.build.world import World
@@ -20,7 +20,7 @@ def own(number: int) -> World:
         if other.number > number:
             break
         sources |= references(other) | sources
-        if other.module in there and state(folder, other).startswith(("right", "taken")):
+        if other.module in there and is_done(folder, other):
             sources[other.module] = there[other.module]
             yours.append(other.file)
     print("yours:", ", ".join(yours) or "nothing yet, so these are the course's files")

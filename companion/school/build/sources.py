@@ -66,7 +66,8 @@ def stub(number: int) -> str:
     for node in tree.body:
         if not isinstance(node, Definition):
             if isinstance(node, (ast.Assign, ast.AnnAssign)):  # numbers and names that the signatures speak of
-                parts.append(_text(node, lines))
+                after = "\n" if parts[-1].lstrip().startswith(("def ", "class ", "@")) else ""
+                parts.append(after + _text(node, lines))
         elif _is_given(node, lines):
             parts.append(f"\n{_text(node, lines)}")
         elif not node.name.startswith("_"):

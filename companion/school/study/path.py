@@ -16,6 +16,8 @@ import nbformat
 from IPython.display import HTML, display
 
 from companion.ground.atomic import write_atomic
+from companion.school.build.folder import find_folder, is_done
+from companion.school.build.stages import STAGES
 from companion.school.exercises.progress import read_progress
 from companion.school.questions.kept import read_answers
 from companion.school.questions.question import questions
@@ -41,18 +43,21 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class Done:
-    """What a reader has done: the ids of exercises passed ("2.3") and of questions answered ("2.a")."""
+    """What a reader has done: the ids of exercises passed ("2.3") and of questions answered ("2.a"), and the numbers of
+    the stages of the reader's own transformer that are right or taken."""
 
     exercises: frozenset[str] = frozenset()
     questions: frozenset[str] = frozenset()
+    stages: frozenset[int] = frozenset()
 
 
 def done() -> Done:
     """What the reader has done, from the progress. Raises `ValueError` naming the file that cannot be understood."""
-    answered = read_answers()
+    answered, folder = read_answers(), find_folder()
     return Done(
         frozenset(id for id, record in read_progress().items() if record.passed),
         frozenset(question.id for question in questions().values() if question.key in answered),
+        frozenset(stage.number for stage in STAGES.values() if is_done(folder, stage)),
     )
 
 
@@ -94,7 +99,7 @@ def table(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in ("lesson", "minutes", "what you have done"))
     hours = sum(lesson["minutes"] for lesson in path) / 60
     return (
-        f'<style>{_STYLE}</style><div class="ext-path"><p><b>{_next(path, reader)}</b></p>'
+        f'<style>{_STYLE}</style><div class="ext-path"><p><b>{_next(path, reader)}</b></p><p>{_written(reader)}</p>'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         f"<p>{len(path)} lessons, {hours:.0f} hours without the exercises.</p></div>"
     )
@@ -131,6 +136,17 @@ def _bar(name: str, parts: Iterable[bool]) -> str:
 
 def _link(file: str, text: str) -> str:
     return f'<a href="{html.escape(file)}">{text}</a>'
+
+
+def _written(reader: Done) -> str:
+    """How much of the reader's own transformer stands, and which stage is next."""
+    bar = _bar("stages of your own transformer", [number in reader.stages for number in STAGES])
+    stage = next((stage for number, stage in STAGES.items() if number not in reader.stages), None)
+    if stage is None:
+        return f"{bar}. All of it stands."
+    link = _link(f"build/{stage.number:02d}_{stage.module}.ipynb", f"stage {stage.number}, {stage.title}")
+    lessons = " and ".join(f"{lesson:02d}" for lesson in stage.lessons)
+    return f"{bar}. Next: {link}, with lesson{'s' * (len(stage.lessons) > 1)} {lessons}."
 
 
 def _next(path: Sequence[Mapping[str, Any]], reader: Done) -> str:

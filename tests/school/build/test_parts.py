@@ -14,7 +14,7 @@ RACE = 11  # its checks take seconds each, and its file is free: `python -m comp
 THROUGH = {10: {"Published", "Normed", "gelu", "llama", "gpt2", "renamed"}}
 """What is examined through another part of its stage: a model of a layout by `load`."""
 MUTATED = (2, 3)
-"""The stages whose mutants that pass are all declared."""
+"""Those whose mutants take seconds; `python -m companion.school.build.proof 4 --mutants` tries another stage's."""
 
 
 @pytest.mark.parametrize(

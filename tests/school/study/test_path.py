@@ -50,6 +50,13 @@ def test_a_reader_who_begins_is_sent_to_the_first_lesson():
     assert "0 of 2 sittings 0 of 3 questions 0 of 2 exercises" in text(page)
 
 
+def test_the_own_transformer_stands_beside_the_lessons():
+    page = table(LESSONS, Done(stages=frozenset({1, 2})))
+    assert "2 of 11 stages of your own transformer. Next: stage 3, Positions , with lessons 04 and 05." in text(page)
+    assert '<a href="build/03_positions.ipynb">' in page
+    assert "All of it stands." in text(table(LESSONS, Done(stages=frozenset(range(1, 12)))))
+
+
 def test_a_sitting_is_read_when_all_its_questions_are_answered():
     begun = Done(questions=frozenset({"2.a"}))
     assert "Go on with 02 Attention, Sitting 1: A score" in text(table(LESSONS, begun))
