@@ -213,17 +213,19 @@ class Transformer(nn.Module):
         return Memory(layers, real, routing)
 
     def head(self, stream: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Logits of states of the stream: stream @ E^T when tied, plus what `config.embedding.head` adds, capped where
-        it says so."""
+        """Logits of states of the stream: stream @ E^T when tied, plus what `config.embedding.head` adds, divided and
+        capped where it says so."""
         if self.unembedding is None:
-            return self.capped(nn.functional.linear(stream, self.embedding.weight, self.head_bias))
+            return self.limited(nn.functional.linear(stream, self.embedding.weight, self.head_bias))
         logits = self.unembedding(stream)
-        return self.capped(logits if self.head_bias is None else logits + self.head_bias)
+        return self.limited(logits if self.head_bias is None else logits + self.head_bias)
 
-    def capped(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """c tanh(logits / c) for the cap c of `config.embedding.logit_cap`; without one the logits themselves."""
-        cap = self.config.embedding.logit_cap
-        return logits if cap is None else capped(logits, cap)
+    def limited(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """The logits over `config.embedding.logit_divisor`, then c tanh(logits / c) for the cap c of `logit_cap`, where
+        there is one."""
+        ends = self.config.embedding
+        logits = logits if ends.logit_divisor == 1 else logits / ends.logit_divisor
+        return logits if ends.logit_cap is None else capped(logits, ends.logit_cap)
 
     def _settle(self, given: dict[str, Any]) -> None:
         """Puts `real`, `counted` and `mask` as the layers take them among the arguments of a call. Raises `ValueError`
@@ -311,6 +313,8 @@ class Transformer(nn.Module):
         if self.config.embedding.scaled:
             factor = math.sqrt(self.config.d_model)
             x = x * (x.new_full((), factor) if self.config.embedding.rounded else factor)
+        elif self.config.embedding.multiplier != 1:
+            x = x * self.config.embedding.multiplier
         if self.positions is not None:
             x = x + look_up("positions", self.positions, positions)
         elif self.config.positions.kind == "sinusoidal":

@@ -48,6 +48,8 @@ LONG = ModelConfig(
         score_width=3.0,
         score_cap=50.0,
         window=WindowConfig(5, (True, True, False), base=100.0),
+        sinks=True,
+        gate="width",
     ),
     feed_forward=FeedForwardConfig(13, "geglu_tanh"),
     positions=PositionConfig(
@@ -58,6 +60,13 @@ LONG = ModelConfig(
     norm=NormConfig("rms", "both", unit_offset=True),
     embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=30.0),
 )
+MULTIPLIED = LONG.with_(
+    positions=PositionConfig(
+        share=0.5, scaling=RotaryScaling("longrope", 4.0, 16, short=(1.0, 1.5), long=(2, 7.5), magnitude=1.2)
+    ),
+    embedding=EmbeddingConfig(multiplier=12, logit_divisor=16.0),
+    residual=0.22,
+)
 
 
 def small(**changes):
@@ -65,7 +74,13 @@ def small(**changes):
     return ModelConfig(**fields | {"attention": AttentionConfig(3), "feed_forward": FeedForwardConfig(8)} | changes)
 
 
-@pytest.mark.parametrize("config", [FULL, LONG, small()])
+def longrope(**changes):
+    return RotaryScaling(
+        **{"kind": "longrope", "factor": 2, "original": 64, "short": (1.0, 2.0), "long": (3, 4)} | changes
+    )
+
+
+@pytest.mark.parametrize("config", [FULL, LONG, MULTIPLIED, small()])
 def test_json_round_trip(config):
     assert ModelConfig.from_json(config.to_json()) == config
 
@@ -117,6 +132,10 @@ def test_sizes_are_filled_in():
         (lambda: NormConfig("layer", unit_offset=True), "unit_offset=True: expected False for kind='layer'"),
         (lambda: EmbeddingConfig(rounded=True), "rounded=True: expected False unless scaled=True"),
         (lambda: EmbeddingConfig(logit_cap=-3), "logit_cap=-3: expected a number > 0, or None"),
+        (lambda: EmbeddingConfig(multiplier=0), "multiplier=0: expected a number > 0"),
+        (lambda: EmbeddingConfig(multiplier=2.0, scaled=True), "multiplier=2.0: expected 1.0 beside scaled=True"),
+        (lambda: EmbeddingConfig(logit_divisor=-1), "logit_divisor=-1: expected a number > 0"),
+        (lambda: small(residual=0), "residual=0: expected a number > 0"),
         (lambda: PositionConfig(share=0.0), "share=0.0: expected a number above 0 and at most 1"),
         (
             lambda: small(positions=PositionConfig(share=0.25)),
@@ -141,6 +160,16 @@ def test_sizes_are_filled_in():
         (lambda: RotaryScaling("llama3", 2.0, 64, slow=4.0), "slow=4.0: expected a number > 0 and below fast=4.0"),
         (lambda: RotaryScaling("llama3", 2.0, 64, magnitude=1.2), "magnitude=1.2: expected None for kind='llama3'"),
         (lambda: RotaryScaling("llama3", 2.0, 64, whole=False), "whole=False: expected True for kind='llama3'"),
+        (lambda: RotaryScaling("yarn", 2.0, 64, short=(1.0,)), "expected None for kind='yarn'"),
+        (lambda: longrope(short=None), "short=None: expected a number > 0 for each pair that is turned"),
+        (lambda: longrope(long=(1.0, 0.0)), "0.0.: expected a number > 0 for each pair"),
+        (lambda: longrope(long=(1.0,)), "expected as many numbers as short, 2"),
+        (lambda: longrope(short=[1.0, 2.0]), "2.0.: expected a tuple of finite numbers"),
+        (lambda: longrope(original=1), "original=1: expected a whole number > 1"),
+        (
+            lambda: small(positions=PositionConfig(scaling=longrope(short=(1.0,), long=(2.0,)))),
+            "expected a number for each of the 2 pairs that are turned",
+        ),
         (
             lambda: small(embedding=EmbeddingConfig(pooled=True)),
             "pooled=True: expected False; only an encoder has a pooler",

@@ -230,9 +230,12 @@ def _check(config: ModelConfig) -> None:
         ("feed_forward.activation", config.feed_forward.activation, "swiglu"),
         ("embedding.tied", config.embedding.tied, True),
         ("embedding.scaled", config.embedding.scaled, False),
+        ("embedding.multiplier", config.embedding.multiplier, 1.0),
+        ("embedding.logit_divisor", config.embedding.logit_divisor, 1.0),
         ("embedding.logit_cap", config.embedding.logit_cap, None),
         ("moe", config.moe, None),
         ("dropout", config.dropout, 0.0),
+        ("residual", config.residual, 1.0),
     ):
         if value != expected:
             raise ValueError(f"{name}={value!r}: expected {expected!r}, LLaMA's layout, which every library here has")

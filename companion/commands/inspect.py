@@ -126,6 +126,8 @@ def described(config: ModelConfig) -> str:
     network = f"a {config.feed_forward.activation} network of {config.feed_forward.d_ff:,}"
     if config.moe is not None:
         network = f"{config.moe.top_k} of {config.moe.experts} experts for each token, each {network}"
+        if config.mixtures < config.layers:
+            network += f", in {count(config.mixtures, 'layer')}"
     norm = {"layer": "layer norms", "rms": "RMS norms"}[config.norm.kind]
     where = {"pre": "before", "post": "after the sum with", "both": "before and after", "after": "after"}
     order = {"rotary": "rotary", "learned": "learned", "sinusoidal": "sinusoidal", "none": "no"}[config.positions.kind]

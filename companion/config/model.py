@@ -51,24 +51,31 @@ class RotaryScaling:
                  make `fast` and `slow` turns; cosines and sines are multiplied by `magnitude` (Peng et al. 2023).
     `"llama3"`   the same with g_j = (r_j - slow) / (fast - slow), cut to [0, 1] (Grattafiori et al. 2024, and the
                  code released with Llama 3.1).
+    `"longrope"` omega_j / long_j in a text of more than C tokens, omega_j / short_j in others, by divisors that were
+                 searched for; cosines and sines are multiplied by `magnitude` (Ding et al. 2024; Phi-3). A row goes by
+                 its furthest position in a call, as with `"dynamic"`; `generate` reads it anew where it passes C.
 
-    factor:     s, at least 1.
+    factor:     s, at least 1. Of longrope it makes nothing but the magnitude.
     original:   C in tokens. All but `"linear"` need it.
     slow, fast: turns in C: pairs that make fewer than `slow` are slowed down by the whole factor, those that make more
                 than `fast` are left alone. `None`: 1, and 32 for yarn or 4 for llama3.
-    magnitude:  of yarn. `None`: 0.1 ln(s) + 1.
+    magnitude:  of yarn and longrope. `None`: 0.1 ln(s) + 1, or sqrt(1 + ln(s) / ln(C)).
     whole:      of yarn: the ramp begins and ends at whole pairs, rounded outwards.
+    short:      of longrope: a divisor for each pair that is turned, the fastest first; all above 0.
+    long:       the same for texts of more than C tokens.
 
     Raises `ValueError` naming the field, what it was and what it must be.
     """
 
-    kind: Literal["linear", "dynamic", "yarn", "llama3"]
+    kind: Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
     factor: float
     original: int | None = None
     slow: float | None = None
     fast: float | None = None
     magnitude: float | None = None
     whole: bool = True
+    short: tuple[float, ...] | None = None
+    long: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -85,10 +92,28 @@ class RotaryScaling:
             require(ramp or value is None, name, value, f"None for kind={self.kind!r}, which has no ramp")
         slow, fast = self.ramp
         require(0 < slow < fast, "slow", self.slow, f"a number > 0 and below fast={fast}")
-        yarn = self.kind == "yarn"
-        require(yarn or self.magnitude is None, "magnitude", self.magnitude, f"None for kind={self.kind!r}")
+        stretches = self.kind in ("yarn", "longrope")
+        require(stretches or self.magnitude is None, "magnitude", self.magnitude, f"None for kind={self.kind!r}")
         require(self.magnitude is None or self.magnitude > 0, "magnitude", self.magnitude, "a number > 0, or None")
-        require(yarn or self.whole, "whole", self.whole, f"True for kind={self.kind!r}")
+        require(self.kind == "yarn" or self.whole, "whole", self.whole, f"True for kind={self.kind!r}")
+        self._check_divisors()
+
+    def _check_divisors(self) -> None:
+        wanted = self.kind == "longrope"
+        for name in ("short", "long"):
+            value = getattr(self, name)
+            require(wanted or value is None, name, value, f"None for kind={self.kind!r}")
+            require(not wanted or (value and min(value) > 0), name, value, "a number > 0 for each pair that is turned")
+        if self.short is not None and self.long is not None:
+            require(
+                len(self.long) == len(self.short), "long", self.long, f"as many numbers as short, {len(self.short)}"
+            )
+            require((self.original or 0) > 1, "original", self.original, "a whole number > 1: its logarithm divides")
+
+    @property
+    def by_length(self) -> bool:
+        """Whether frequencies depend on how long a text is."""
+        return self.kind in ("dynamic", "longrope")
 
     @property
     def ramp(self) -> tuple[float, float]:
@@ -167,6 +192,11 @@ class AttentionConfig:
     score_cap:    scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024, Gemma 2, section 2).
                   `None`: they stay.
     window:       layers that see the last tokens only. `None`: every layer sees all.
+    sinks:        each head has a logit, learned, that joins every row's softmax and takes weight from it, and has no
+                  value: a row's weights sum to less than one (OpenAI 2025, gpt-oss).
+    gate:         what the heads found is multiplied by a sigmoid of a linear map of the layer's input, before the
+                  output matrix (Qiu et al. 2025): `"width"`, each of their heads d_v numbers by one of its own
+                  (Qwen3-Next); `"head"`, one number a head. `None`: it is not.
     latent:       keys and values are made of a small vector. Then d_head is the width of the part of a query and a key
                   that is not turned, and each head has keys and values of its own. `None`: they are made of the stream.
     """
@@ -181,6 +211,8 @@ class AttentionConfig:
     score_width: float | None = None
     score_cap: float | None = None
     window: WindowConfig | None = None
+    sinks: bool = False
+    gate: Literal["head", "width"] | None = None
     latent: LatentConfig | None = None
 
     def __post_init__(self) -> None:
@@ -205,6 +237,12 @@ class AttentionConfig:
             require(
                 self.qk_norm is None, "qk_norm", self.qk_norm, "None beside latent, which norms what both come from"
             )
+            require(not self.sinks, "sinks", self.sinks, "False beside latent")
+            require(self.gate is None, "gate", self.gate, "None beside latent")
+
+    def gates(self, d_v: int) -> int:
+        """How many numbers a token's output gate has, where values are `d_v` wide."""
+        return {None: 0, "head": self.heads, "width": self.heads * d_v}[self.gate]
 
     @property
     def biased_output(self) -> bool:
@@ -331,17 +369,21 @@ class FeedForwardConfig:
     d_ff:        hidden width.
     activation:  `"relu"`, `"gelu"` (exact), `"gelu_tanh"` (GPT-2's approximation), `"silu"` (x sigmoid(x)); or gated,
                  with three matrices: `"swiglu"` by a silu, `"geglu"` by a gelu, `"geglu_tanh"` by its approximation
-                 (Shazeer 2020; Gemma).
+                 (Shazeer 2020; Gemma); `"swiglu_clamped"` (min(x, 7) sigmoid(1.702 min(x, 7)) times 1 + the hidden
+                 number, cut to [-7, 7]; OpenAI 2025, gpt-oss).
+    bias:        whether its products add a bias.
     """
 
     d_ff: int
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"] = "swiglu"
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "swiglu_clamped"] = (
+        "swiglu"
+    )
     bias: bool = False
 
     @property
     def gated(self) -> bool:
         """Whether a third matrix makes a gate."""
-        return self.activation in ("swiglu", "geglu", "geglu_tanh")
+        return self.activation in ("swiglu", "geglu", "geglu_tanh", "swiglu_clamped")
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -350,30 +392,57 @@ class FeedForwardConfig:
 
 @dataclass(frozen=True)
 class MoEConfig:
-    """A mixture of experts in place of each feed-forward network (Shazeer et al. 2017).
+    """A mixture of experts in place of feed-forward networks (Shazeer et al. 2017).
 
-    experts:   how many feed-forward networks there are to choose from.
-    top_k:     how many of them each token visits.
-    gating:    how the router's logits become the weights of the chosen experts.
-               `"topk_softmax"`: softmax over the chosen logits (Mixtral); equals `"softmax_topk_renormalised"`.
-               `"softmax_topk"`: softmax over all, then cut: the weights sum to less than one (Switch).
-               `"sigmoid"`: a sigmoid each, then divided by their sum (DeepSeek-V3). With k = 1 the three that
-               renormalise give weight one and the router no gradient.
-    shared:    further experts that every token visits with weight one (DeepSeekMoE).
-    capacity:  most tokens an expert takes in training, as a multiple of the even share tokens * top_k / experts; later
-               ones are dropped and get zero from it. `None`: no token is dropped.
-    noise:     standard deviation of normal noise added to the logits in training.
-    balanced:  a bias for each expert, not trained by gradient, enters the choice of experts but not their weights, and
-               is moved towards even load (Wang et al. 2024).
+    experts:      how many feed-forward networks there are to choose from.
+    top_k:        how many of them each token visits.
+    gating:       how the router's logits become the weights of the chosen experts.
+                  `"topk_softmax"`: softmax over the chosen logits (Mixtral); equals `"softmax_topk_renormalised"`.
+                  `"softmax_topk"`: softmax over all, then cut: the weights sum to less than one (Switch, DeepSeek-V2).
+                  `"sigmoid"`: a sigmoid each, then divided by their sum (DeepSeek-V3). With k = 1 the three that
+                  renormalise give weight one and the router no gradient.
+                  `"sigmoid_topk"`: a sigmoid each, as it is (Llama 4).
+    shared:       further experts that every token visits with weight one (DeepSeekMoE).
+    capacity:     most tokens an expert takes in training, as a multiple of the even share tokens * top_k / experts;
+                  later ones are dropped and get zero from it. `None`: no token is dropped.
+    noise:        standard deviation of normal noise added to the logits in training.
+    balanced:     a bias for each expert, not trained by gradient, enters the choice of experts but not their weights,
+                  and is moved towards even load (Wang et al. 2024).
+    router_bias:  whether the logits have a bias, which is trained and enters the weights too (gpt-oss).
+    groups:       experts stand in so many groups of equal size, and a token chooses among those of its best groups
+                  alone (DeepSeek-AI 2024, DeepSeek-V2, section 2.2.2). 1: among all.
+    top_groups:   how many groups these are.
+    group_best:   what makes a group good: the sum of so many of its best scores, the bias of `balanced` included
+                  (DeepSeek-V3: 2; DeepSeek-V2: 1).
+    scale:        all weights are multiplied by it (DeepSeek-V3: 2.5).
+    weighted:     `"output"`: weights multiply what experts answer. `"input"`: what they are asked (Llama 4).
+    pattern:      which layers have experts, from the first on; it begins anew where it is used up. The others have one
+                  plain network. (False,) + (True,) * 45: the first of 46 layers is plain (GLM-4.5-Air). (False, True):
+                  every second has experts (Llama 4 Maverick).
+    plain_d_ff:   hidden width of the networks in layers without experts. `None`: that of an expert.
+    shared_d_ff:  hidden width of each shared expert. `None`: that of the others.
+
+    Raises `ValueError` naming the field, what it was and what it must be.
     """
 
     experts: int
     top_k: int
-    gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"] = "topk_softmax"
+    gating: Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid", "sigmoid_topk"] = (
+        "topk_softmax"
+    )
     shared: int = 0
     capacity: float | None = None
     noise: float = 0.0
     balanced: bool = False
+    router_bias: bool = False
+    groups: int = 1
+    top_groups: int = 1
+    group_best: int = 2
+    scale: float = 1.0
+    weighted: Literal["output", "input"] = "output"
+    pattern: tuple[bool, ...] = (True,)
+    plain_d_ff: int | None = None
+    shared_d_ff: int | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -383,23 +452,47 @@ class MoEConfig:
         require_whole("shared", self.shared, 0)
         require(self.capacity is None or self.capacity > 0, "capacity", self.capacity, "a number > 0, or None")
         require(self.noise >= 0, "noise", self.noise, "a number >= 0")
+        require(self.scale > 0, "scale", self.scale, "a number > 0")
+        require_pattern("pattern", self.pattern)
+        for name in ("groups", "top_groups", "group_best"):
+            require_whole(name, getattr(self, name))
+        require_groups(self.experts, self.top_k, self.groups, self.top_groups, self.group_best)
+        for name, used in (("plain_d_ff", not all(self.pattern)), ("shared_d_ff", self.shared > 0)):
+            width = getattr(self, name)
+            if width is not None:
+                require_whole(name, width)
+                require(used, name, width, "None where no network has that width")
+
+
+def require_groups(experts: int, top_k: int, groups: int, top_groups: int, group_best: int) -> None:
+    """Raises `ValueError` naming a size of `MoEConfig` by which a token cannot choose among the experts of its best
+    groups."""
+    require(experts % groups == 0, "groups", groups, f"a divisor of experts={shown(experts)}")
+    size = experts // groups
+    require(top_groups <= groups, "top_groups", top_groups, f"at most groups={shown(groups)}")
+    if groups > 1:
+        require(group_best <= size, "group_best", group_best, f"at most the {shown(size)} experts of a group")
+        open_ = top_groups * size
+        require(top_k <= open_, "top_k", top_k, f"at most the {shown(open_)} experts of {shown(top_groups)} groups")
 
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
     """The table of token vectors, and what stands at both ends of the stack.
 
-    tied:      the output head uses the same table (one parameter, not a copy; Press and Wolf 2017).
-    scaled:    embeddings are multiplied by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
-    rounded:   that factor is first rounded to the dtype of the table, as where Gemma was trained: in bf16 25.25 for the
-               square root of 640, 25.298. In fp32 it changes nothing.
-    norm:      what enters the first block is normalised (BERT).
-    segments:  how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
-    head:      what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token id
-               (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
-    pooled:    a dense layer and a tanh make a vector of the first token's last state (BERT).
-    classes:   outputs of a classifier of that vector (BERT: 2, is the second sentence the next one?); 0: none.
-    logit_cap: logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2). `None`: they stay.
+    tied:           the output head uses the same table (one parameter, not a copy; Press and Wolf 2017).
+    scaled:         embeddings are multiplied by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
+    rounded:        that factor is first rounded to the dtype of the table, as where Gemma was trained: in bf16 25.25
+                    for the square root of 640, 25.298. In fp32 it changes nothing.
+    multiplier:     embeddings are multiplied by it (Granite).
+    norm:           what enters the first block is normalised (BERT).
+    segments:       how many kinds of segment have a vector that is added to their tokens' (BERT: 2); 0: none.
+    head:           what stands between the last block and the logits: `"linear"`; `"biased"`, with one bias per token
+                    id (Marian); `"masked"`, BERT's dense layer, activation and norm, then the table and a bias.
+    pooled:         a dense layer and a tanh make a vector of the first token's last state (BERT).
+    classes:        outputs of a classifier of that vector (BERT: 2, is the second sentence the next one?); 0: none.
+    logit_divisor:  logits are divided by it, before they are capped (Granite).
+    logit_cap:      logits z become cap tanh(z / cap) (Bello et al. 2017, section 5.1; Gemma 2). `None`: they stay.
     """
 
     tied: bool = True
@@ -411,6 +504,8 @@ class EmbeddingConfig:
     classes: int = 0
     rounded: bool = False
     logit_cap: float | None = None
+    multiplier: float = 1.0
+    logit_divisor: float = 1.0
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -418,6 +513,9 @@ class EmbeddingConfig:
             require_whole(name, getattr(self, name), 0)
         require(self.scaled or not self.rounded, "rounded", self.rounded, "False unless scaled=True")
         require(self.logit_cap is None or self.logit_cap > 0, "logit_cap", self.logit_cap, "a number > 0, or None")
+        require(self.multiplier > 0, "multiplier", self.multiplier, "a number > 0")
+        require(self.multiplier == 1 or not self.scaled, "multiplier", self.multiplier, "1.0 beside scaled=True")
+        require(self.logit_divisor > 0, "logit_divisor", self.logit_divisor, "a number > 0")
         require(self.pooled or not self.classes, "classes", self.classes, "0 unless pooled=True")
 
 
@@ -429,9 +527,11 @@ class ModelConfig:
     d_model:       width of the residual stream.
     layers:        number of blocks (in an encoder-decoder: of each of the two stacks).
     context:       the longest sequence, in tokens, the model is meant for.
+    feed_forward:  of each block, or of each expert.
     moe:           `None` for a plain feed-forward network in each block.
     stack:         `"decoder"` (causal), `"encoder"` (sees both ways) or `"encoder_decoder"`.
     dropout:       probability, applied in training to embeddings, attention weights and each sub-layer's output.
+    residual:      what each sub-layer adds to the stream is multiplied by it (Granite).
 
     Raises `ValueError` naming the field, what it was and what it must be.
     """
@@ -448,15 +548,14 @@ class ModelConfig:
     moe: MoEConfig | None = None
     stack: Literal["decoder", "encoder", "encoder_decoder"] = "decoder"
     dropout: float = 0.0
+    residual: float = 1.0
 
     def __post_init__(self) -> None:
         require_types(self)
         for name in ("vocab", "d_model", "layers", "context"):
             require_whole(name, getattr(self, name))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
-        if self.moe is not None:
-            bias = self.feed_forward.bias
-            require(not bias, "feed_forward.bias", bias, "False beside moe: the networks of experts have no biases")
+        require(self.residual > 0, "residual", self.residual, "a number > 0")
         if self.stack != "encoder":
             segments, pooled = self.embedding.segments, self.embedding.pooled
             require(segments == 0, "segments", segments, "0; only an encoder has segments")
@@ -471,6 +570,9 @@ class ModelConfig:
             turned = sizes.d_head if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
+            divisors = None if self.positions.scaling is None else self.positions.scaling.short
+            for_each = f"a number for each of the {shown(turned // 2)} pairs that are turned"
+            require(divisors is None or len(divisors) == turned // 2, "short", divisors, for_each)
         window, latent = self.attention.window, self.attention.latent
         if latent is not None:
             require(self.stack == "decoder", "latent", latent, "None; only a decoder keeps latents")
@@ -506,6 +608,20 @@ class ModelConfig:
         if self.local(layer) and window is not None and window.base is not None:
             positions = replace(positions, base=window.base, scaling=None)
         return self._seen(layer), replace(positions, pattern=(True,))
+
+    def network(self, layer: int) -> tuple[FeedForwardConfig, MoEConfig | None]:
+        """The feed-forward network of layer `layer`, counted from 0; if it has experts, that of each, and which."""
+        if self.moe is None or in_turn(self.moe.pattern, layer):
+            return self.feed_forward, self.moe
+        return replace(self.feed_forward, d_ff=self.moe.plain_d_ff or self.feed_forward.d_ff), None
+
+    @property
+    def mixtures(self) -> int:
+        """How many layers of a stack have experts."""
+        if self.moe is None:
+            return 0
+        whole, rest = divmod(self.layers, len(self.moe.pattern))
+        return whole * sum(self.moe.pattern) + sum(self.moe.pattern[:rest])
 
     def _seen(self, layer: int) -> AttentionConfig:
         return self.attention if self.local(layer) else replace(self.attention, window=None)

@@ -52,20 +52,18 @@ def parameters(config: ModelConfig) -> Parameters:
     """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
 
     An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case, or what
-    `attention_weights` says with latents; a feed-forward network 2 d_model d_ff, or 3 with SwiGLU; biases and norms
-    come on top.
+    `attention_weights` says with latents; a feed-forward network 2 d_model d_ff, or 3 with SwiGLU; biases, norms, gates
+    and sinks come on top.
     """
-    d_model, d_ff, sizes = config.d_model, config.feed_forward.d_ff, config.sizes
-    moe = config.moe
+    d_model, sizes, moe = config.d_model, config.sizes, config.moe
     encoder, decoder = stacks(config)
     cross = decoder if encoder else 0  # a decoder beside an encoder looks at it in every layer
     attention = attention_weights(config)
     if config.attention.bias:
         attention += sizes.heads * sizes.d_head + sizes.kv_heads * (sizes.d_head + sizes.d_v)
+        attention += config.attention.gates(sizes.d_v)
+    attention += sizes.heads * config.attention.sinks
     attention += d_model * config.attention.biased_output
-    network = matrices(config) * d_model * d_ff
-    if config.feed_forward.bias:
-        network += (matrices(config) - 1) * d_ff + d_model
     gains = 2 if config.norm.kind == "layer" else 1  # a gain, and for layer norm a bias
     norm, around = d_model * gains, 2 if config.norm.placement == "both" else 1
     last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement != "post" else 0
@@ -75,19 +73,20 @@ def parameters(config: ModelConfig) -> Parameters:
     head = 0 if ends.tied else config.vocab * d_model
     head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + dense + norm}[ends.head]
     layers = encoder + decoder
-    experts, missed = (1, 0) if moe is None else (moe.experts + moe.shared, moe.experts - moe.top_k)
+    mixtures = (encoder > 0) * config.mixtures + (decoder > 0) * config.mixtures  # layers with experts
+    chosen = 0 if moe is None else routed(config) // moe.experts * moe.top_k
     parts = {
         "embedding": (config.vocab + ends.segments) * d_model,
         "positions": config.context * d_model if config.positions.kind == "learned" else 0,
         "attention": (layers + cross) * attention,
-        "feed_forward": layers * experts * network,
-        "router": 0 if moe is None else layers * d_model * moe.experts,
+        "feed_forward": routed(config) + mixtures * shared(config) + (layers - mixtures) * plain(config),
+        "router": 0 if moe is None else mixtures * (d_model + moe.router_bias) * moe.experts,
         "norms": (around * (2 * layers + cross) + last_norms + ends.norm) * norm
         + (layers + cross) * (qk_heads * sizes.d_head + latents) * gains,
         "head": head,
         "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
     }
-    return Parameters(**parts, active=sum(parts.values()) - layers * missed * network)
+    return Parameters(**parts, active=sum(parts.values()) - routed(config) + chosen)
 
 
 def check_makeable(config: object) -> None:
@@ -117,8 +116,8 @@ def stacks(config: ModelConfig) -> tuple[int, int]:
 
 
 def attention_weights(config: ModelConfig) -> int:
-    """Numbers in the matrices of one attention: four; with latents queries come from the stream or from a vector of
-    their own, that vector and the latent from the stream, keys and values from the latent."""
+    """Numbers in the matrices of one attention: four, and that of its gate; with latents queries come from the stream
+    or from a vector of their own, that vector and the latent from the stream, keys and values from the latent."""
     sizes, latent = config.sizes, config.sizes.latent
     if latent is not None:
         queries = sizes.heads * (sizes.d_head + latent.d_rope)
@@ -126,7 +125,8 @@ def attention_weights(config: ModelConfig) -> int:
         query = config.d_model * queries if narrow is None else narrow * (config.d_model + queries)
         down, output = config.d_model * (latent.rank + latent.d_rope), config.d_model * sizes.heads * sizes.d_v
         return query + down + expansion_weights(config) + output
-    return config.d_model * (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
+    four = (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
+    return config.d_model * (four + config.attention.gates(sizes.d_v))
 
 
 def expansion_weights(config: ModelConfig) -> int:
@@ -138,3 +138,35 @@ def expansion_weights(config: ModelConfig) -> int:
 def matrices(config: ModelConfig) -> int:
     """Matrices of one feed-forward network: in, out, and a gate where there is one."""
     return 3 if config.feed_forward.gated else 2
+
+
+def network(config: ModelConfig, d_ff: int) -> int:
+    """Numbers in one feed-forward network of that hidden width: its matrices, and where it has some its biases."""
+    biases = ((matrices(config) - 1) * d_ff + config.d_model) * config.feed_forward.bias
+    return matrices(config) * config.d_model * d_ff + biases
+
+
+def routed(config: ModelConfig) -> int:
+    """Numbers in all the experts among which routers choose."""
+    experts = 0 if config.moe is None else config.moe.experts
+    return sum(map(bool, stacks(config))) * config.mixtures * experts * network(config, config.feed_forward.d_ff)
+
+
+def shared_d_ff(config: ModelConfig) -> int:
+    """Hidden width of the shared experts of a layer, together."""
+    return 0 if config.moe is None else config.moe.shared * (config.moe.shared_d_ff or config.feed_forward.d_ff)
+
+
+def shared(config: ModelConfig) -> int:
+    """Numbers in the shared experts of one layer."""
+    return network(config, shared_d_ff(config)) if shared_d_ff(config) else 0
+
+
+def plain_d_ff(config: ModelConfig) -> int:
+    """Hidden width of the network of a layer without experts."""
+    return (config.moe and config.moe.plain_d_ff) or config.feed_forward.d_ff
+
+
+def plain(config: ModelConfig) -> int:
+    """Numbers in the network of a layer without experts."""
+    return network(config, plain_d_ff(config))

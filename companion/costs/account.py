@@ -18,7 +18,16 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from companion.config.model import ModelConfig, ResolvedAttention
-from companion.config.parameters import attention_weights, expansion_weights, matrices, parameters, stacks
+from companion.config.parameters import (
+    attention_weights,
+    expansion_weights,
+    matrices,
+    parameters,
+    plain_d_ff,
+    routed,
+    shared_d_ff,
+    stacks,
+)
 from companion.ground.fields import require_whole
 from companion.layers.latent import absorbs
 from companion.layers.rolling import columns
@@ -28,8 +37,9 @@ from companion.layers.rolling import columns
 class Flops:
     """Floating-point operations of a forward pass, by part.
 
-    projections:  the matrices of attention; with latents, what expands them or is absorbed too.
-    scores:       q k^T and the weighted sum of the values: the part that grows with the pairs of tokens.
+    projections:  the matrices of attention, that of its gate included; with latents, what expands them or is absorbed.
+    scores:       q k^T and the weighted sum of the values: the part that grows with the pairs of tokens. Sinks, which
+                  are no tokens, are left out.
     """
 
     projections: int
@@ -94,25 +104,20 @@ def forward_flops(
     cross = decoder if encoder else 0
     keys_values = 0 if sizes.latent else 2 * config.d_model * sizes.kv_heads * (sizes.d_head + sizes.d_v)
     queries_output = 2 * attention_weights(config) - keys_values
-    scores, expanded = 0, 0
-    for layer in range(decoder):
-        keys, pairs = _seen(config, layer, written, cached, causal)
-        as_latents = sizes.latent is not None and cached > 0 and absorbs(sizes, written, keys)
-        scores += pairs * _pair(sizes, as_latents)
-        expanded += 0 if as_latents else keys - written
-    visits = encoder * read + decoder * written  # of a token to a layer's feed-forward network
-    experts, visited = (0, 1) if config.moe is None else (config.moe.experts, config.moe.top_k + config.moe.shared)
+    scores, expanded = _of_the_decoder(config, written, cached, causal) if decoder else (0, 0)
+    visits = encoder * read + decoder * written  # of a token to a layer
+    asked = ((encoder > 0) * read + (decoder > 0) * written) * config.mixtures  # to one with experts
+    experts = 0 if config.moe is None else config.moe.experts
+    visited = shared_d_ff(config) + (0 if config.moe is None else config.moe.top_k * config.feed_forward.d_ff)
     heads = {"all": tokens, "last": 1, "none": 0}[logits]
     masked = config.d_model if config.embedding.head == "masked" else 0  # one more matrix, d_model by d_model
     projections = visits * (keys_values + queries_output) + cross * (written * queries_output + read * keys_values)
-    projections += expanded * 2 * expansion_weights(config)  # of cached tokens, once more; of new ones it is in there
-    pair = _pair(sizes)
-    network = 2 * matrices(config) * config.d_model * config.feed_forward.d_ff
+    hidden = asked * visited + (visits - asked) * plain_d_ff(config)  # numbers in the middle of networks
     return Flops(
-        projections=batch * projections,
-        scores=batch * (scores + pair * (encoder * read**2 + cross * written * source)),
-        feed_forward=batch * visits * visited * network,
-        router=batch * visits * 2 * config.d_model * experts,
+        projections=batch * (projections + expanded),
+        scores=batch * (scores + _pair(sizes) * (encoder * read**2 + cross * written * source)),
+        feed_forward=batch * hidden * 2 * matrices(config) * config.d_model,
+        router=batch * asked * 2 * config.d_model * experts,
         head=batch * heads * 2 * config.d_model * (config.vocab + masked),
     )
 
@@ -249,8 +254,7 @@ def forward_bytes(
         weights += min(rows, config.context) * config.d_model
     if config.moe is not None:
         missed = (1 - config.moe.top_k / config.moe.experts) ** rows  # the chance that no token visits an expert
-        routed = config.moe.experts / (config.moe.experts + config.moe.shared)  # the shared ones are never missed
-        weights -= missed * routed * count.feed_forward
+        weights -= missed * routed(config)
     sizes, window = config.sizes, config.attention.window
     seen = [cached + tokens] * config.layers
     if window is not None:
@@ -278,6 +282,17 @@ def intensity(
     """FLOPs per byte moved: of a prefill (`tokens` = the prompt) or of a decode step (`tokens=1`)."""
     flops = forward_flops(config, tokens, cached=cached, batch=batch, logits="last").total
     return flops / forward_bytes(config, tokens, cached=cached, batch=batch, dtype=dtype)
+
+
+def _of_the_decoder(config: ModelConfig, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
+    """FLOPs of the scores of self-attention in a decoder's layers, and of the expansion of cached latents."""
+    scores, expanded, sizes = 0, 0, config.sizes
+    for layer in range(config.layers):
+        keys, pairs = _seen(config, layer, tokens, cached, causal)
+        absorbed = sizes.latent is not None and cached > 0 and absorbs(sizes, tokens, keys)
+        scores += pairs * _pair(sizes, absorbed)
+        expanded += 0 if absorbed else keys - tokens  # of new ones it is among the projections
+    return scores, expanded * 2 * expansion_weights(config)
 
 
 def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:

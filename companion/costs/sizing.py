@@ -8,7 +8,8 @@ that have a shape and no memory. Everything here is a floor or an allowance, nev
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from companion.config.model import ModelConfig
+from companion.config.parameters import plain_d_ff, routed
 from companion.costs.account import parameters, train_flops
 from companion.costs.chips import CHIPS, Chip
 from companion.ground.fields import require_whole
@@ -80,6 +82,14 @@ def kept(config: ModelConfig, tokens: int) -> Kept:
     number, is off; attention is the fused one, which keeps no scores, unless scores are capped.
     """
     require_whole("tokens", tokens, 1)
+    if 0 < config.mixtures < config.layers:  # what one kind of layer keeps does not depend on the others
+        with_, without = (kept(kind, tokens) for kind in _kinds(config))
+        share = Fraction(config.mixtures, config.layers)
+
+        def mean(name: str) -> int:
+            return round(share * getattr(with_, name) + (1 - share) * getattr(without, name))
+
+        return replace(with_, layer=mean("layer"), layer_copies=mean("layer_copies"))
     plain, window = config.with_(dropout=0.0), config.attention.window
     kinds = math.lcm(len(config.positions.pattern), 1 if window is None else len(window.pattern))
     found = {(n, b): _saved(plain.with_(layers=n * kinds), tokens, b) for n in (1, 2) for b in (1, 2)}
@@ -182,15 +192,15 @@ def device_bytes(
         raise ValueError(f"devices={devices}, way={way!r}: expected {expected}")
     groups = moe.experts if moe is not None and by_expert else 1
     here = kept(config, row_tokens(config) if tokens is None else tokens)
-    experts = _experts(config) if by_expert else 0
+    experts = routed(config) if by_expert else 0
     others = count.total - experts
     sharded = way in ("shard", "experts+shard")
     state = 16 * (-(-others // devices) if sharded else others) + 16 * experts // groups
     # A copy is two bytes a number of a matrix; an expert's is made where the expert is.
     away = 2 * (experts - experts // groups)
     copies = here.copies(recompute=recompute) - (away // config.layers if recompute else away)
-    block = _layer_parameters(config) - experts // config.layers
-    outside = others - config.layers * block
+    block, outside = _by_place(config)
+    block -= experts // max(config.mixtures, 1)
     gathered = 4 * (3 * block + 2 * outside) if sharded and devices > 1 else 0
     return DeviceBytes(state, copies, gathered, here.activations(rows, recompute=recompute))
 
@@ -277,15 +287,21 @@ def memories() -> dict[float, list[Chip]]:
     return found
 
 
-def _experts(config: ModelConfig) -> int:
-    """Parameters of the experts among which a router chooses; the shared ones are not spread."""
-    if config.moe is None:
-        return 0
-    every = config.moe.experts + config.moe.shared
-    return parameters(config).feed_forward // every * config.moe.experts
+def _by_place(config: ModelConfig) -> tuple[int, int]:
+    """Parameters of the largest layer (in an encoder-decoder, one of each stack), and those outside of layers."""
+    kinds = [config]
+    if config.moe is not None and config.mixtures < config.layers:
+        kinds = _kinds(config)
+    found = []
+    for kind in kinds:
+        one, two = (parameters(kind.with_(layers=n)).total for n in (1, 2))
+        found.append((two - one, 2 * one - two))
+    return max(found)
 
 
-def _layer_parameters(config: ModelConfig) -> int:
-    """Of one layer; in an encoder-decoder, of a layer of each stack."""
-    one, two = (parameters(config.with_(layers=n)).total for n in (1, 2))
-    return two - one
+def _kinds(config: ModelConfig) -> list[ModelConfig]:
+    """A model with experts in some of its layers as two: with experts in all, and in none."""
+    assert config.moe is not None
+    everywhere = replace(config.moe, pattern=(True,), plain_d_ff=None)
+    plain = replace(config.feed_forward, d_ff=plain_d_ff(config))
+    return [config.with_(moe=everywhere), config.with_(moe=None, feed_forward=plain)]

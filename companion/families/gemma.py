@@ -65,12 +65,14 @@ def _gemma3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     every = fields.take("sliding_window_pattern")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise fields.refuse("sliding_window_pattern", every, "a whole number >= 1")
-    config = _gemma(fields, [LOCAL if (layer + 1) % every else GLOBAL for layer in range(layers_of(fields))])
+    usual = [LOCAL if (layer + 1) % every else GLOBAL for layer in range(layers_of(fields))]
+    config = _gemma(fields, usual, "rope_local_base_freq")
     return config.with_(attention=replace(config.attention, qk_norm="head"))
 
 
-def _gemma(fields: Fields, usual: Sequence[str]) -> ModelConfig:
-    config, width = configuration(fields, layer_types(fields, usual)), fields.take("query_pre_attn_scalar")
+def _gemma(fields: Fields, usual: Sequence[str], local_base: str | None = None) -> ModelConfig:
+    config = configuration(fields, layer_types(fields, usual), local_base=local_base)
+    width = fields.take("query_pre_attn_scalar")
     if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= 10**6:
         raise fields.refuse("query_pre_attn_scalar", width, "a whole number from 1 to 1,000,000")
     return config.with_(

@@ -1,15 +1,17 @@
-"""OLMo 2 (OLMo Team 2024), as published: LLaMA with its norms behind, and normed queries and keys (lesson 13)."""
+"""OLMo 2 and 3 (OLMo Team 2024 and 2025), as published: LLaMA with its norms behind, and normed queries and keys; the
+third has local layers, which are not scaled (lesson 13)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from companion.config.model import ModelConfig
+from companion.config.model import ModelConfig, RotaryScaling, WindowConfig
 from companion.families import llama
-from companion.families.llama import changed, configuration, decoder
+from companion.families.llama import changed, configuration, decoder, layers_of
 from companion.files.published.family import Family, Preset
 from companion.files.published.policy import rows
+from companion.files.published.rope import GLOBAL, LOCAL, layer_types
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,6 +24,14 @@ FIELDS = llama.FIELDS | rows(
     mlp_bias                         must be false
     """
 )
+
+OF_OLMO3 = FIELDS | rows(
+    """
+    rope_theta                       taken = 500000.0        positions.base, attention.window.base
+    sliding_window                   taken = 4096            attention.window.width
+    layer_types                      taken = null            attention.window.pattern; null: every fourth is global
+    """
+)
 _OWN = {"attention": {"qk_norm": "width"}, "norm": {"placement": "after"}}
 
 
@@ -29,12 +39,33 @@ def _olmo2(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return changed(configuration(fields), **_OWN)
 
 
-FAMILIES = (Family("olmo2", FIELDS, _olmo2, llama.place),)
+def _olmo3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    base = fields.given.get("rope_theta", 500000.0)
+    if base != 500000.0 and fields.given.get("rope_parameters") is None:
+        raise fields.refuse("rope_theta", base, "500000.0: versions of the released code disagree on others")
+    usual = [LOCAL if (layer + 1) % 4 else GLOBAL for layer in range(layers_of(fields))]
+    return changed(configuration(fields, layer_types(fields, usual), local_base="rope_theta"), **_OWN)
+
+
+FAMILIES = (
+    Family("olmo2", FIELDS, _olmo2, llama.place),
+    Family("olmo3", OF_OLMO3, _olmo3, llama.place),
+)
 
 PRESETS = {
     "olmo-2-1b": Preset(
         2025,
         1_484_916_736,
         changed(decoder(2048, 16, 16, 8192, context=4096, eps=1e-6, kv_heads=16, base=5e5, vocab=100352), **_OWN),
+    ),
+    "olmo-3-7b": Preset(
+        2025,
+        7_298_011_136,
+        changed(
+            decoder(4096, 32, 32, 11008, context=65536, eps=1e-6, kv_heads=32, base=5e5, vocab=100278),
+            attention={"qk_norm": "width", "window": WindowConfig(4096, (True, True, True, False), base=5e5)},
+            norm={"placement": "after"},
+            positions={"scaling": RotaryScaling("yarn", 8.0, 8192, slow=1.0, fast=32.0, magnitude=1.2079441541679836)},
+        ),
     ),
 }

@@ -227,15 +227,21 @@ def _generate(request: Request, texts: Sequence[Text]) -> Iterator[list[int | No
     stopped = [False] * len(prompts)
     cache: KVCache | None = None
     memory: Memory | None = None
+    next_logits: Callable[..., tuple[Tensor, KVCache]] | None = None
     tokens = torch.empty(0, dtype=torch.long)
     modules = list(model.modules())  # found once: the walk costs as much as a layer's arithmetic
+    scaling = model.config.positions.scaling
+    anew = None if scaling is None or scaling.kind != "longrope" else scaling.original
     for i in range(steps):
         # Both are entered anew for each step: a generator that is waiting must not leave its caller without gradients.
         with torch.inference_mode(), evaluating(modules):
             if cache is None:
                 logits, cache, memory = prefill(model, prompts, request.source, slots, bucket)
+            elif any(len(prompt) + i - 1 == anew for prompt in prompts):  # kept keys were turned for a shorter text
+                so_far = [[*prompt, *text.ids[-i:]] for prompt, text in zip(prompts, texts, strict=True)]
+                logits, cache, memory = prefill(model, so_far, request.source, slots, bucket)
             else:
-                if i == 1:
+                if next_logits is None:
                     writer = writer_of(model, request.weights, steps - 1, len(prompts), compile=request.compile)
                     next_logits = compiled_decode(writer) if request.compile else decode
                 logits, cache = next_logits(writer, tokens, cache, memory)

@@ -71,7 +71,10 @@ def prefill(
         memory = model.encode(ids, real=real)
     tokens, lengths = _padded(prompts, weight.device)
     empty = KVCache.create(model.config, len(prompts), slots, dtype=weight.dtype, device=weight.device, bucket=bucket)
-    stream, _, cache = model.features(tokens, source=memory, cache=empty)
+    positions, scaling = None, model.config.positions.scaling
+    if scaling is not None and scaling.by_length:  # a row goes by its own length, not by the padding behind it
+        positions = torch.arange(tokens.shape[1], device=tokens.device).minimum(lengths[:, None] - 1)
+    stream, _, cache = model.features(tokens, source=memory, cache=empty, positions=positions)
     assert cache is not None
     # Padding sits to the right, where no real token can see it; its keys are given back, to be overwritten.
     last = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]

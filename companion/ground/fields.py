@@ -99,6 +99,9 @@ def require_types(config: Any) -> None:
         elif hint == tuple[bool, ...]:
             fits = isinstance(value, tuple) and all(isinstance(part, bool) for part in value)
             require(fits, name, value, "a tuple of True and False")
+        elif hint == tuple[float, ...]:
+            fits = isinstance(value, tuple) and all(map(is_number, value))
+            require(fits, name, value, "a tuple of finite numbers")
         elif is_dataclass(hint):
             called = getattr(hint, "__name__", "")
             require(isinstance(value, hint), name, value, f"{'an' if called[:1] in 'AE' else 'a'} {called}")  # type: ignore[arg-type]
@@ -156,7 +159,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         return build(hint, value, where)
     if get_origin(hint) is Literal:
         return value  # the dataclass itself checks choices, with a message of its own
-    if hint == tuple[bool, ...]:
+    if get_origin(hint) is tuple:
         return tuple(value) if isinstance(value, list) else value  # and what is in it
     fits = isinstance(value, (int, float)) if hint is float else isinstance(value, hint)
     if not fits or (isinstance(value, bool) and hint is not bool):

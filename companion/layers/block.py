@@ -37,6 +37,8 @@ class Block(nn.Module):
                                         both       x <- x + norm'(s(norm(x)))  (Ding et al. 2021, section 2.3)
                                         after      x <- x + norm(s(x))         (OLMo Team 2025, section 3)
 
+    What is added is first multiplied by `config.residual`.
+
     layer: its number in the stack, counted from 0, by which `ModelConfig.layer` knows its window and its positions.
     """
 
@@ -55,17 +57,16 @@ class Block(nn.Module):
             Attention(d_model, attention, causal=False, dropout=config.dropout, norms=config.norm) if cross else None
         )
         self.cross_norm = norm(config.norm, d_model) if cross else None
+        network, experts = config.network(layer)
         self.feed_forward: FeedForward | MoE = (
-            FeedForward(d_model, config.feed_forward)
-            if config.moe is None
-            else MoE(d_model, config.feed_forward, config.moe)
+            FeedForward(d_model, network) if experts is None else MoE(d_model, network, experts)
         )
         self.feed_forward_norm = norm(config.norm, d_model)
         both = self.placement == "both"
         self.attention_out_norm = norm(config.norm, d_model) if both else None
         self.cross_out_norm = norm(config.norm, d_model) if both and cross else None
         self.feed_forward_out_norm = norm(config.norm, d_model) if both else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout, self.residual = nn.Dropout(config.dropout), config.residual
 
     @checked(sizes=lambda block: {"d_model": block.d_model}, settles=_settle)
     def forward(
@@ -105,5 +106,9 @@ class Block(nn.Module):
         """The stream after a sub-layer, which made h; dropout acts on what is added to the stream."""
         assert norm is not None
         if self.pre:
-            return x + self.dropout(h if out_norm is None else out_norm(h))
-        return x + self.dropout(norm(h)) if self.placement == "after" else norm(x + self.dropout(h))
+            h = h if out_norm is None else out_norm(h)
+        elif self.placement == "after":
+            h = norm(h)
+        h = self.dropout(h)
+        x = x + (h if self.residual == 1 else self.residual * h)
+        return norm(x) if self.placement == "post" else x

@@ -3,6 +3,7 @@
 # No "from __future__ import annotations": the operators' schemas are read from the annotations.
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
@@ -17,34 +18,48 @@ Way = Literal["auto", "loop", "grouped", "gather", "every"]
 class Networks(NamedTuple):
     """Feed-forward networks of one size side by side: all experts of a layer, or for each row that of its own.
 
-    activation:  of the hidden numbers, or of the gate where there is one.
-    gate:        (expert, d_model, d_ff), or `None`.
-    inner:       (expert, d_model, d_ff).
-    outer:       (expert, d_ff, d_model).
+    hidden:  `feedforward.hidden`: between the products.
+    gate:    (expert, d_model, d_ff), or `None`.
+    inner:   (expert, d_model, d_ff).
+    outer:   (expert, d_ff, d_model).
+    biases:  of gate, inner and outer, (expert, d_ff), the same, and (expert, d_model); each may be `None`.
     """
 
-    activation: Callable[[Tensor], Tensor]
+    hidden: Callable[..., Tensor]
     gate: Tensor | None
     inner: Tensor
     outer: Tensor
+    biases: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
 
 
 def network_of(networks: Networks, index: int | Int[Tensor, "visit"]) -> Networks:
     """That of one expert, or copies for as many visits."""
-    gate = None if networks.gate is None else networks.gate[index]
-    return Networks(networks.activation, gate, networks.inner[index], networks.outer[index])
+    gate, *biases = (None if tensor is None else tensor[index] for tensor in (networks.gate, *networks.biases))
+    first, second, third = biases
+    return Networks(networks.hidden, gate, networks.inner[index], networks.outer[index], (first, second, third))
+
+
+def _affine(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    out = x @ matrix
+    return out if bias is None else out + bias.unsqueeze(-2)
+
+
+def _affine_grouped(ends: Tensor, key: Tensor, rows: Tensor, matrices: Tensor, bias: Tensor | None) -> Tensor:
+    out = grouped(rows, matrices, ends)
+    return out if bias is None else out + F.pad(bias, (0, 0, 0, 1))[key]  # the last row is that of dropped visits
 
 
 def outputs(
     networks: Networks,
     x: Float[Tensor, "*expert row d_model"],
-    product: Callable[[Tensor, Tensor], Tensor] = torch.matmul,
+    product: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _affine,
 ) -> Float[Tensor, "*expert row d_model"]:
-    """What they make of x, by a product that may take many matrices at once."""
-    hidden = product(x, networks.inner)
+    """What they make of x, by a product with a bias that may take many matrices at once."""
+    of_gate, of_inner, of_outer = networks.biases
+    inner = product(x, networks.inner, of_inner)
     if networks.gate is None:
-        return product(networks.activation(hidden), networks.outer)
-    return product(networks.activation(product(x, networks.gate)) * hidden, networks.outer)
+        return product(networks.hidden(inner), networks.outer, of_outer)
+    return product(networks.hidden(product(x, networks.gate, of_gate), inner), networks.outer, of_outer)
 
 
 def answers_of(
@@ -87,7 +102,7 @@ def answers_of(
         if kept is not None:  # the kernel writes nothing to dropped visits, neither now nor in the gradient
             rows = rows.masked_fill((key == len(networks.inner))[:, None], 0)
         ends = _ends(networks, key).to(torch.int32)
-        answers = outputs(networks, rows, lambda rows, matrices: grouped(rows, matrices, ends))
+        answers = outputs(networks, rows, partial(_affine_grouped, ends, key))
     else:
         answers = _in_turn(networks, rows, _ends(networks, key))
     return Reordered.apply(answers, inverse, order, 1).view(*chosen.shape, tokens.shape[1])
@@ -102,13 +117,15 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
     """Each expert's answers to its own rows, one expert after the other."""
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
     *pieces, dropped = rows.split([*sizes, len(rows) - sum(sizes)])
-    gates = [None] * len(pieces) if networks.gate is None else networks.gate.unbind()
     # unbind, because the gradient of inner[e] would be as large as inner, for every e
-    each = zip(gates, networks.inner.unbind(), networks.outer.unbind(), pieces, strict=True)
+    gate, inner, outer, *biases = (
+        [None] * len(pieces) if tensor is None else tensor.unbind()
+        for tensor in (networks.gate, networks.inner, networks.outer, *networks.biases)
+    )
     # Experts without tokens are skipped, unless all are.
     visited = [
-        outputs(Networks(networks.activation, gate, inner, outer), piece)
-        for gate, inner, outer, piece in each
+        outputs(Networks(networks.hidden, *three, biases=added), piece)
+        for three, added, piece in zip(zip(gate, inner, outer), zip(*biases), pieces, strict=True)  # noqa: B905
         if len(piece) or not sum(sizes)
     ]
     return torch.cat([*visited, torch.zeros_like(dropped)])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -13,16 +14,21 @@ from torch import Tensor, nn
 from companion.config.model import FeedForwardConfig
 from companion.ground.door import checked
 
+LIMIT, SHARPNESS = 7.0, 1.702
+"""Of `"swiglu_clamped"`: where its numbers are cut, and the factor that makes x sigmoid(1.702 x) nearly a GELU."""
+
 
 @checked()
 def activation(
-    kind: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh"],
+    kind: Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "swiglu_clamped"],
 ) -> Callable[[Tensor], Tensor]:
     """The scalar nonlinearity of `kind`; of a gated one that of its gate: `"swiglu"` SiLU, x * sigmoid(x).
 
     Raises `ValueError` for another kind.
     """
     match kind:
+        case "swiglu_clamped":
+            return _clamped
         case "relu":
             return F.relu
         case "gelu" | "geglu":
@@ -33,9 +39,33 @@ def activation(
             return F.silu
 
 
+def hidden(kind: str) -> Callable[..., Tensor]:
+    """What stands between the products of a network of `kind`: a function of x W_in; where it is gated, of x W_gate and
+    x W_in."""
+    if kind == "swiglu_clamped":
+        return _gated_clamped
+    plain = activation(kind)
+    return partial(_gated, plain) if "glu" in kind else plain
+
+
+def _gated(plain: Callable[[Tensor], Tensor], gate: Tensor, inner: Tensor) -> Tensor:
+    return plain(gate) * inner
+
+
+def _gated_clamped(gate: Tensor, inner: Tensor) -> Tensor:
+    return _clamped(gate) * (inner.clamp(-LIMIT, LIMIT) + 1)
+
+
+def _clamped(gate: Tensor) -> Tensor:
+    gate = gate.clamp(max=LIMIT)
+    return gate * torch.sigmoid(SHARPNESS * gate)
+
+
 class FeedForward(nn.Module):
     """Plain: f(x W_in + b_in) W_out + b_out (Vaswani et al. 2017, eq. 2, with f = ReLU).
     Gated (`"swiglu"`): (silu(x W_gate) * (x W_in)) W_out (Shazeer 2020, eq. 6); `"geglu"` has a GELU there (eq. 5).
+    `"swiglu_clamped"`: (g sigmoid(1.702 g) * (h + 1)) W_out, with g = x W_gate cut from above at 7 and h = x W_in cut
+    to [-7, 7] (OpenAI 2025, gpt-oss).
     Biases only if the config asks.
 
     W_in and W_gate are (d_model, d_ff), W_out (d_ff, d_model); `nn.Linear` stores the transpose.
@@ -44,7 +74,7 @@ class FeedForward(nn.Module):
     def __init__(self, d_model: int, config: FeedForwardConfig) -> None:
         super().__init__()
         self.d_model = d_model
-        self.activation = activation(config.activation)
+        self.hidden = hidden(config.activation)
         self.gate = nn.Linear(d_model, config.d_ff, bias=config.bias) if config.gated else None
         self.inner = nn.Linear(d_model, config.d_ff, bias=config.bias)
         self.outer = nn.Linear(config.d_ff, d_model, bias=config.bias)
@@ -52,6 +82,5 @@ class FeedForward(nn.Module):
     @checked(sizes=lambda layer: {"d_model": layer.d_model})
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """The network, applied to each token alone."""
-        hidden = self.inner(x)
-        hidden = self.activation(hidden) if self.gate is None else self.activation(self.gate(x)) * hidden
-        return self.outer(hidden)
+        inner = self.inner(x)
+        return self.outer(self.hidden(inner) if self.gate is None else self.hidden(self.gate(x), inner))

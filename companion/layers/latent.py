@@ -21,6 +21,7 @@ from companion.config.model import AttentionConfig, NormConfig, PositionConfig, 
 from companion.ground.boundary import check_broadcasts, settle_mask
 from companion.ground.door import checked
 from companion.ground.fields import require
+from companion.ground.precision import wide_dtype
 from companion.layers.attention import Backend, attend
 from companion.layers.cache import LayerCache
 from companion.layers.masks import GivenMask, Predicate, Visible, visible
@@ -87,10 +88,10 @@ class LatentAttention(nn.Module):
         if latent.eps is not None:
             norms = replace(norms, eps=latent.eps)
         wide = d_model if latent.query_rank is None else latent.query_rank
+        self.query = nn.Linear(wide, sizes.heads * self.d_query, bias=False)
         self.query_down, self.query_norm = (
             (None, None) if latent.query_rank is None else (nn.Linear(d_model, wide, bias=False), norm(norms, wide))
         )
-        self.query = nn.Linear(wide, sizes.heads * self.d_query, bias=False)
         self.down = nn.Linear(d_model, latent.rank + latent.d_rope, bias=False)
         self.latent_norm = norm(norms, latent.rank)
         self.up = nn.Linear(latent.rank, sizes.heads * (sizes.d_head + sizes.d_v), bias=False)
@@ -199,6 +200,8 @@ class LatentAttention(nn.Module):
         q = torch.cat((torch.einsum("bhnd,hdr->bhnr", plain, to_latent), turned), -1)
         heads, tokens = q.shape[1:3]
         mask = Visible(_side_by_side(seen.mask, heads, tokens), _side_by_side(seen.empty, heads, tokens))
+        if wide_dtype(q.dtype) == q.dtype:  # else the formula would first widen all that is kept
+            asked["backend"] = "reference"  # of one head, two plain products are as fast as the fused operator
         sums = attend(q.flatten(1, 2)[:, None], kept, kept[..., : self.rank], mask=mask, **asked)
         return torch.einsum("bhnr,hvr->bhnv", sums[:, 0].unflatten(1, (heads, tokens)), to_value)
 

@@ -16,8 +16,11 @@ from torch import Tensor, nn
 from companion.config.model import FeedForwardConfig, MoEConfig
 from companion.ground.door import checked
 from companion.layers.experts import Networks, Way, answers_of, network_of, outputs
-from companion.layers.feedforward import FeedForward, activation
+from companion.layers.feedforward import FeedForward, hidden
 from companion.layers.routing import RoutingStats, route, within_capacity
+
+NAMES = ("gate", "inner", "outer")
+"""The matrices of an expert, by the names of an `MoE`'s parameters; with `_bias` behind, their biases."""
 
 
 class Dispatch(Protocol):
@@ -67,9 +70,12 @@ class MoE(nn.Module):
     out(x) = sum over the chosen e of weight_e FFN_e(x) + sum over the shared s of FFN_s(x)
                                              (Shazeer et al. 2017, eq. 1; shared experts: Dai et al. 2024, eq. 9)
 
+    With `weighted="input"` FFN_e(weight_e x) stands there in place of weight_e FFN_e(x) (Meta 2025, Llama 4).
+
     Each expert's matrices are slices of one parameter: inner and gate (expert, d_model, d_ff), outer
-    (expert, d_ff, d_model). The shared experts are one `FeedForward`, `shared`, as wide as all of them together, which
-    is the same function. `bias` (expert) is a buffer, saved with the model and moved by `balance.update_bias` alone.
+    (expert, d_ff, d_model); so are its biases, where it has some: inner_bias, gate_bias and outer_bias. The shared
+    experts are one `FeedForward`, `shared`, as wide as all of them together, which is the same function. `bias`
+    (expert) is a buffer, saved with the model and moved by `balance.update_bias` alone.
 
     In training, noise is added to the logits and a visit that finds its expert full is dropped: it adds exactly zero,
     and the other weights stay as they are. In evaluation neither happens, so that what a token gets does not depend on
@@ -80,7 +86,7 @@ class MoE(nn.Module):
 
     `dispatch` is where experts are: in this process, unless training has put them elsewhere.
 
-    Raises `ValueError` for experts with biases, and for a way that cannot serve the call.
+    Raises `ValueError` for a way that cannot serve the call.
     """
 
     bias: Tensor | None
@@ -89,20 +95,23 @@ class MoE(nn.Module):
 
     def __init__(self, d_model: int, expert: FeedForwardConfig, config: MoEConfig) -> None:
         super().__init__()
-        if expert.bias:
-            raise ValueError("feed_forward.bias=True: expected False in a mixture of experts, whose experts have none")
         self.config = config
-        self.activation = activation(expert.activation)
-        self.router = nn.Linear(d_model, config.experts, bias=False)
+        self.hidden = hidden(expert.activation)
+        self.router = nn.Linear(d_model, config.experts, bias=config.router_bias)
         inner = (config.experts, d_model, expert.d_ff)
         self.gate = nn.Parameter(torch.empty(inner)) if expert.gated else None
         self.inner = nn.Parameter(torch.empty(inner))
         self.outer = nn.Parameter(torch.empty(config.experts, expert.d_ff, d_model))
-        for weight in (self.gate, self.inner, self.outer):
-            if weight is not None:  # nn.Linear's own default, for each expert: uniform with variance 1 / (3 fan_in)
-                bound = 1 / math.sqrt(weight.shape[1])
-                nn.init.uniform_(weight, -bound, bound)
-        self.shared = FeedForward(d_model, replace(expert, d_ff=config.shared * expert.d_ff)) if config.shared else None
+        for name in NAMES:
+            matrix = getattr(self, name)
+            if matrix is not None:  # nn.Linear's own default, for each expert: uniform with variance 1 / (3 fan_in)
+                bound = 1 / math.sqrt(matrix.shape[1])
+                nn.init.uniform_(matrix, -bound, bound)
+            bias = expert.bias and matrix is not None
+            zeros = nn.Parameter(torch.zeros(matrix.shape[0], matrix.shape[2])) if bias else None
+            self.register_parameter(f"{name}_bias", zeros)
+        width = config.shared * (config.shared_d_ff or expert.d_ff)
+        self.shared = FeedForward(d_model, replace(expert, d_ff=width)) if config.shared else None
         self.register_buffer("bias", torch.zeros(config.experts) if config.balanced else None)
 
     @checked(sizes=lambda layer: {"d_model": layer.inner.shape[1]})
@@ -123,17 +132,39 @@ class MoE(nn.Module):
         logits = self.router(x)
         if self.training and config.noise:
             logits = logits + config.noise * torch.randn_like(logits)
-        routing = route(logits, config.top_k, config.gating, bias=self.bias)._replace(real=real)
+        routing = route(
+            logits,
+            config.top_k,
+            config.gating,
+            bias=self.bias,
+            groups=config.groups,
+            top_groups=config.top_groups,
+            group_best=config.group_best,
+            scale=config.scale,
+        )._replace(real=real)
         if self.training and config.capacity is not None:
             routing = routing._replace(kept=self.dispatch.within_capacity(routing, config.capacity))
-        # Under autocast the logits have the dtype that products are computed in: the experts use it too.
-        tokens = x.flatten(0, 1).to(logits.dtype)
-        chosen, weights = routing.experts.flatten(0, 1), routing.weights.flatten(0, 1)[..., None]
-        answers = self.dispatch.answers(self, tokens, chosen, routing.kept, self.way if experts is None else experts)
+        answers = self._answers(x, routing, self.way if experts is None else experts)
         if routing.kept is not None:
-            answers = answers.masked_fill(~routing.kept.flatten(0, 1)[..., None], 0)  # whatever is there: it may be NaN
-        out = (answers * weights.to(answers.dtype)).sum(1).view_as(x)
+            answers = answers.masked_fill(~routing.kept[..., None], 0)  # whatever is there: it may be NaN
+        if config.weighted == "output":
+            answers = answers * routing.weights[..., None].to(answers.dtype)
+        out = answers.sum(2)
         return (out if self.shared is None else out + self.shared(x)).to(x.dtype), routing
+
+    def _answers(
+        self, x: Float[Tensor, "batch token d_model"], routing: RoutingStats, way: Way
+    ) -> Float[Tensor, "batch token top_k d_model"]:
+        """What the chosen experts say, not weighted, unless what they are asked is."""
+        # Under autocast the logits have the dtype that products are computed in: the experts use it too.
+        tokens, chosen = x.flatten(0, 1).to(routing.logits.dtype), routing.experts.flatten(0, 1)
+        kept = routing.kept
+        if self.config.weighted == "input":  # every visit is then a token of its own
+            weights = routing.weights.flatten(0, 1)[..., None].to(tokens.dtype)
+            tokens, chosen = (tokens[:, None] * weights).flatten(0, 1), chosen.flatten()[:, None]
+            kept = None if kept is None else kept.flatten()[:, None]
+        answers = self.dispatch.answers(self, tokens, chosen, kept, way)
+        return answers.view(*routing.experts.shape, x.shape[-1])
 
     def expert(self, e: int, x: Float[Tensor, "row d_model"]) -> Float[Tensor, "row d_model"]:
         """What expert `e` alone makes of each row."""
@@ -151,5 +182,9 @@ class MoE(nn.Module):
 
     def networks(self, dtype: torch.dtype) -> Networks:
         """The experts, their matrices in that dtype."""
-        gate = None if self.gate is None else self.gate.to(dtype)
-        return Networks(self.activation, gate, self.inner.to(dtype), self.outer.to(dtype))
+        biases = self._in(dtype, "gate_bias"), self._in(dtype, "inner_bias"), self._in(dtype, "outer_bias")
+        return Networks(self.hidden, self._in(dtype, "gate"), self.inner.to(dtype), self.outer.to(dtype), biases)
+
+    def _in(self, dtype: torch.dtype, name: str) -> Tensor | None:
+        tensor: Tensor | None = getattr(self, name)
+        return None if tensor is None else tensor.to(dtype)

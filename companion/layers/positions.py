@@ -153,12 +153,15 @@ def scaled_frequencies(
     width: int, base: float, scaling: RotaryScaling, places: Float[Tensor, "*batch token"]
 ) -> Float[Tensor, "*rows pair"]:
     """The frequencies by the equations of `RotaryScaling`, for tokens at these positions (floating, of the dtype that
-    angles are computed in). Those of `"dynamic"` are (batch, 1, pair) where rows have positions of their own."""
+    angles are computed in). Those of `"dynamic"` and `"longrope"` are (batch, 1, pair) where rows have positions of
+    their own."""
     if scaling.kind == "dynamic":
         return frequencies(width, _larger_base(width, base, scaling, places), places)
     omega = frequencies(width, base, places)
     if scaling.kind == "linear":
         return omega / scaling.factor
+    if scaling.kind == "longrope":
+        return omega / _divisors(scaling, places)
     if scaling.kind == "yarn":
         kept = _kept_by_pair(width, base, scaling, omega)
     else:
@@ -180,6 +183,14 @@ def _larger_base(
     return larger[..., None] if places.ndim > 1 else larger
 
 
+def _divisors(scaling: RotaryScaling, places: Float[Tensor, "*batch token"]) -> Float[Tensor, "*rows pair"]:
+    """What longrope divides the frequencies by, for a text as long as the furthest position of each row says."""
+    assert scaling.original is not None and scaling.short is not None and scaling.long is not None
+    short, long = places.new_tensor(scaling.short), places.new_tensor(scaling.long)
+    found = torch.where(places.amax(-1, keepdim=True) + 1 > scaling.original, long, short)
+    return found[:, None] if places.ndim > 1 else found
+
+
 def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor) -> Float[Tensor, "pair"]:
     """The share of each pair's frequency that yarn leaves alone: a ramp in the number of the pair (Peng et al. 2023,
     section 3.2, with the ramp of the released code, which is linear in the pair and not in its turns).
@@ -199,10 +210,14 @@ def _kept_by_pair(width: int, base: float, scaling: RotaryScaling, omega: Tensor
 
 
 def magnitude_of(scaling: RotaryScaling) -> float:
-    """By how much turning also stretches queries and keys: sqrt(1 / t) of Peng et al. 2023, eq. 22; 1 but for yarn."""
-    if scaling.kind != "yarn":
-        return 1.0
-    return 0.1 * math.log(scaling.factor) + 1 if scaling.magnitude is None else scaling.magnitude
+    """By how much turning also stretches queries and keys: sqrt(1 / t) of Peng et al. 2023, eq. 22, for yarn; for
+    longrope as in Ding et al. 2024, section 3.3; 1 for the others."""
+    if scaling.magnitude is not None:
+        return scaling.magnitude
+    if scaling.kind == "longrope":
+        assert scaling.original is not None
+        return math.sqrt(1 + math.log(scaling.factor) / math.log(scaling.original))
+    return 0.1 * math.log(scaling.factor) + 1 if scaling.kind == "yarn" else 1.0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
@@ -10,12 +11,16 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from companion.config.model import require_groups
 from companion.ground.boundary import check_numbers
 from companion.ground.door import checked
-from companion.ground.fields import require
+from companion.ground.fields import require, require_whole
 from companion.ground.precision import wide, wide_dtype
 
-Gating = Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid"]
+Gating = Literal["topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid", "sigmoid_topk"]
+
+
+_OF_GROUPS = ("groups", "top_groups", "group_best")
 
 
 def load_entropy(load: Float[Tensor, "*layer expert"]) -> Float[Tensor, "*layer"]:
@@ -28,7 +33,7 @@ class RoutingStats(NamedTuple):
 
     logits:   the router's score of each expert, (batch, token, expert), with the noise of training if there is any.
     experts:  the experts each token visits, best first, (batch, token, top_k).
-    weights:  how much each of them counts, (batch, token, top_k); after `"softmax_topk"` they sum to less than one.
+    weights:  how much each of them counts, (batch, token, top_k); `route` says what they sum to.
     real:     which tokens are not padding, (batch, token); `None`: all. The statistics below count these alone.
     kept:     which visits take place, (batch, token, top_k); the others found their expert full. `None`: all.
     """
@@ -75,6 +80,12 @@ def _fits(given: dict[str, Any]) -> None:
     """What the annotations of `route` do not say."""
     top_k, experts = given["top_k"], given["logits"].shape[-1]
     require(1 <= top_k <= experts, "top_k", top_k, f"a number from 1 to the {experts} experts")
+    groups, top_groups, best = (given.get(name, usual) for name, usual in zip(_OF_GROUPS, (1, 1, 2), strict=True))
+    for name, value in zip(_OF_GROUPS, (groups, top_groups, best), strict=True):
+        require_whole(name, value)
+    require_groups(experts, top_k, groups, top_groups, best)
+    scale = given.get("scale", 1.0)
+    require(0 < scale < math.inf, "scale", scale, "a number > 0")
 
 
 @checked(fits=_fits, settles=lambda given: check_numbers("logits", given["logits"]))
@@ -84,6 +95,10 @@ def route(
     gating: Gating = "topk_softmax",
     *,
     bias: Float[Tensor, "expert"] | None = None,
+    groups: int = 1,
+    top_groups: int = 1,
+    group_best: int = 2,
+    scale: float = 1.0,
 ) -> RoutingStats:
     """Each token's `top_k` best experts and their weights. With z the logits and S the chosen experts:
 
@@ -91,22 +106,28 @@ def route(
         "softmax_topk"                exp(z_e) / sum over all of exp(z)   (Fedus et al. 2022, Switch; sums to < 1)
         "softmax_topk_renormalised"   the second divided by its sum over S, which is the first
         "sigmoid"                     s(z_e) / sum over S of s(z)         (DeepSeek-AI 2024, DeepSeek-V3)
+        "sigmoid_topk"                s(z_e)                              (Meta 2025, Llama 4)
 
-    bias:  for each expert, added to its score (the softmax over all logits, or the sigmoid) for the choice of S and not
-           for the weights (Wang et al. 2024, eq. 3).
+    bias:        for each expert, added to its score (the softmax over all logits, or the sigmoid) for the choice of S
+                 and not for the weights (Wang et al. 2024, eq. 3).
+    groups:      the experts stand in so many groups, one after the other, and S is chosen among those of the
+    top_groups:  best groups, by the sum of the
+    group_best:  best scores of each, their bias included (DeepSeek-AI 2024: V2, section 2.2.2, by 1; V3, by 2).
+    scale:       the weights are multiplied by it.
 
-    With top_k = 1 all but `"softmax_topk"` give weight one whatever the logits are, so that the loss has no gradient at
-    the router. Weights are computed in fp32 or better.
+    With top_k = 1 all but the two that end in `_topk` give weight one whatever the logits are, so that the loss has no
+    gradient at the router. Weights are computed in fp32 or better.
 
     Raises `ValueError` unless 1 <= top_k <= expert, for logits that are no floating tensor or not numbers, a bias of
-    another shape, or an unknown gating.
+    another shape, an unknown gating, groups that `MoEConfig` would refuse, or a scale that is not above 0.
     """
     z = wide(logits)
-    if bias is None:
-        experts = z.topk(top_k, dim=-1).indices  # scores rise with logits; and where scores saturate, logits do not
-    else:
-        scores = z.sigmoid() if gating == "sigmoid" else z.softmax(-1)
-        experts = (scores + bias).topk(top_k, dim=-1).indices
+    scores = z  # they rise with logits; and where they saturate, logits do not
+    if bias is not None or groups > 1:
+        scores = (z.sigmoid() if gating.startswith("sigmoid") else z.softmax(-1)) + (0 if bias is None else bias)
+    if groups > 1:
+        scores = scores.masked_fill(~_of_best_groups(scores, groups, top_groups, group_best), -math.inf)
+    experts = scores.topk(top_k, dim=-1).indices
     best = z.gather(-1, experts)
     match gating:
         case "topk_softmax" | "softmax_topk_renormalised":
@@ -115,7 +136,19 @@ def route(
             weights = (best - z.logsumexp(-1, keepdim=True)).exp()
         case "sigmoid":
             weights = F.logsigmoid(best).softmax(-1)  # s_e / sum(s), also where every s is too small for a float
-    return RoutingStats(logits, experts, weights)
+        case "sigmoid_topk":
+            weights = best.sigmoid()
+    return RoutingStats(logits, experts, weights if scale == 1 else scale * weights)
+
+
+def _of_best_groups(
+    scores: Float[Tensor, "*batch expert"], groups: int, top_groups: int, best: int
+) -> Bool[Tensor, "*batch expert"]:
+    """Which experts are in one of the `top_groups` groups whose `best` best scores have the largest sum."""
+    by_group = scores.unflatten(-1, (groups, -1))
+    chosen = by_group.topk(best, dim=-1).values.sum(-1).topk(top_groups, dim=-1).indices
+    open_ = torch.zeros(by_group.shape[:-1], dtype=torch.bool, device=scores.device).scatter(-1, chosen, True)
+    return open_[..., None].expand_as(by_group).flatten(-2)
 
 
 @checked()

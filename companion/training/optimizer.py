@@ -21,7 +21,8 @@ def decayed(model: nn.Module) -> set[str]:
     no gradient to hold it.
     """
     tables = {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, Learned))}
-    return {name for name, p in model.named_parameters() if p.ndim >= 2 and id(p) not in tables}
+    matrices = {name: p for name, p in model.named_parameters() if p.ndim >= 2 and not name.endswith("_bias")}
+    return {name for name, p in matrices.items() if id(p) not in tables}
 
 
 class _AdamW(torch.optim.AdamW):

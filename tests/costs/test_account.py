@@ -1,5 +1,7 @@
 """The account: what is counted from a configuration equals what the model has, does and keeps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -53,9 +55,13 @@ def ends(draw, stack):
 def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
     kv_heads, stack = draw(st.integers(1, 3)), draw(st.sampled_from(stacks))
     mixtures = st.builds(
-        lambda k, extra, shared: MoEConfig(k + extra, k, shared=shared, balanced=extra > 1),
-        *(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2)),
-    )
+        lambda k, extra, shared, plain, width, biased: MoEConfig(
+            k + extra, k, shared=shared, balanced=extra > 1, router_bias=biased, pattern=(False, True, True)[plain:],
+            plain_d_ff=None if plain else width, shared_d_ff=width if shared else None,
+        ),
+        *(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2), st.integers(0, 1), st.none() | st.integers(1, 9)),
+        st.booleans(),
+    )  # fmt: skip
     moe = draw(st.none() | mixtures)
     windows = st.builds(WindowConfig, st.integers(1, 6), st.sampled_from([(True,), (True, False)]))
     vectors = st.builds(
@@ -77,12 +83,13 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
             qk_norm=draw(st.none() | st.sampled_from(["head", "width"])) if latent is None else None,
             latent=latent,
             score_cap=draw(st.none() | st.just(5.0)),
+            gate=draw(st.none() | st.sampled_from(["head", "width"])),
             window=draw(st.none() | windows) if stack == "decoder" else None,
         ),
         feed_forward=FeedForwardConfig(
             d_ff=draw(st.integers(1, 20)),
             activation=draw(st.sampled_from(["relu", "gelu", "swiglu", "geglu"])),
-            bias=moe is None and draw(st.booleans()),
+            bias=draw(st.booleans()),
         ),
         positions=PositionConfig(draw(st.sampled_from(["rotary", "sinusoidal", "learned", "none"]))),
         norm=NormConfig(
@@ -117,6 +124,7 @@ def part_of(name):
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(configs())
 def test_parameters_are_those_of_the_model_part_by_part(config):
+    config = config.with_(attention=replace(config.attention, sinks=config.vocab % 2 == 0))
     with torch.device("meta"):
         model = Transformer(config)
     counted = dict.fromkeys(parameters(config).parts, 0)

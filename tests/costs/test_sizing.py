@@ -53,6 +53,9 @@ KINDS = {
         norm=NormConfig("layer"),
     ),
     "experts": SMALL.with_(moe=MoEConfig(4, 2), embedding=EmbeddingConfig(tied=False)),
+    "experts in some layers": SMALL.with_(
+        layers=5, moe=MoEConfig(4, 2, pattern=(False, False, True), shared=1, shared_d_ff=48, plain_d_ff=192)
+    ),
     "bert": SMALL.with_(
         stack="encoder",
         norm=NormConfig("layer", "post"),

@@ -25,10 +25,18 @@ SIZES = {
     "head_dim": 8, "intermediate_size": 20, "max_position_embeddings": 32, "query_pre_attn_scalar": 7,
     "moe_intermediate_size": 12, "num_experts": 5, "num_local_experts": 5, "num_experts_per_tok": 2, "d_model": 20,
     "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 36, "decoder_ffn_dim": 36,
+    "encoder_ffn_dim": 36, "decoder_ffn_dim": 36, "kv_lora_rank": 10, "q_lora_rank": 9, "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4, "v_head_dim": 5, "n_routed_experts": 12, "first_k_dense_replace": 1,
+    "experts_per_token": 2, "shared_intermediate_size": 20, "mamba_n_heads": 6,
+    "mamba_d_head": 8, "original_max_position_embeddings": 24,
 }  # fmt: skip
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1}
 IDS |= {"forced_eos_token_id": 2, "unk_token_id": 3}
+
+
+def class_of(fields):
+    """The class of `transformers` for a release; ERNIE's own code has another name for it."""
+    return getattr(transformers, fields["architectures"][0].replace("4_5_ForCausalLM", "4_5ForCausalLM"))
 
 
 def tiny(fields):
@@ -38,9 +46,18 @@ def tiny(fields):
         sizes = sizes | {"num_key_value_heads": 6}
     if "sliding_window_pattern" in fields or "_sliding_window_pattern" in fields:
         sizes = sizes | {"num_hidden_layers": 8}  # each kind of layer, and the pattern begun anew
-    elif "no_rope_layers" in fields:
+    elif "no_rope_layers" in fields or fields["model_type"] == "olmo3":
         sizes = sizes | {"num_hidden_layers": 5}
+    if fields.get("n_group", 1) > 1:
+        sizes = sizes | {"n_group": 4, "topk_group": 2}
+    if fields.get("num_local_experts") == 0:
+        sizes = sizes | {"num_local_experts": 0}
+    if "partial_rotary_factor" in fields and "head_dim" not in fields:
+        sizes = sizes | {"hidden_size": 48}  # heads of 8 numbers, of which a part is turned
     small = fields | {name: value for name, value in sizes.items() if fields.get(name) is not None}
+    for name in ("rope_scaling", "rope_parameters"):
+        small[name] = _short_lists(fields[name]) if fields.get(name) else fields.get(name)
+        small = {key: value for key, value in small.items() if key in fields}
     for name in ("layer_types", "no_rope_layers"):
         if name in fields:
             small[name] = fields[name][: small["num_hidden_layers"]]
@@ -51,12 +68,19 @@ def tiny(fields):
     return small
 
 
+def _short_lists(scaling):
+    """The divisors of longrope for the 3 pairs that are turned, the fastest, the slowest and one between."""
+    lists = {name: value[:: len(value) // 2 - 1][:3] for name, value in scaling.items() if isinstance(value, list)}
+    lists |= {"original_max_position_embeddings": 24} if lists else {}
+    return scaling | {name: value for name, value in lists.items() if name in scaling}
+
+
 @torch.no_grad()
 def release(path, seed, folder):
     """What `transformers` makes of a release with tiny sizes, and what we load of the same folder."""
     fields = tiny(json.loads(path.read_text()))
     config = transformers.CONFIG_MAPPING[fields["model_type"]].from_dict(fields, attn_implementation="eager")
-    theirs = getattr(transformers, fields["architectures"][0])(config).float().eval()
+    theirs = class_of(fields)(config).float().eval()
     torch.manual_seed(seed)
     for name, parameter in theirs.named_parameters():
         parameter.normal_(std=0.2)
@@ -66,6 +90,9 @@ def release(path, seed, folder):
         theirs.final_logits_bias.normal_()
         for stack in (theirs.model.encoder, theirs.model.decoder):
             stack.embed_positions.weight.copy_(stack.embed_positions.create_weight())
+    for name, buffer in theirs.named_buffers():
+        if "correction_bias" in name:
+            buffer.normal_(std=0.2)
     theirs.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(fields, indent=2))
     return load_pretrained(folder), theirs
@@ -73,6 +100,26 @@ def release(path, seed, folder):
 
 def ids(rows, count, seed):
     return torch.randint(3, VOCAB - 1, (rows, count), generator=torch.Generator().manual_seed(seed))
+
+
+def in_pieces(model, tokens, cache, draw, **extra):
+    """The logits of the tokens, given to the cache in pieces of random lengths."""
+    steps, at = [], 0
+    while at < tokens.shape[1]:
+        count = draw.choice([1, 1, 2, 5, 9])
+        out = model(tokens[:, at : at + count], cache=cache, **extra)
+        cache, at = out.cache, at + count
+        steps.append(out.logits)
+    return torch.cat(steps, 1)
+
+
+def texts(ours, theirs, steps=12):
+    """What both write greedily: ours for prompts of unequal lengths together, theirs for each alone."""
+    prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5]]
+    found = complete(ours, prompts, max_new_tokens=steps, sampling=Sampling(temperature=0))
+    how = {"max_new_tokens": steps, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    wanted = [theirs.generate(torch.tensor([prompt]), **how)[0, len(prompt) :].tolist() for prompt in prompts]
+    return found, wanted
 
 
 def same_function(ours, theirs):
@@ -110,13 +157,8 @@ def same_logits_whole_cached_and_padded(theirs, folder):
 def same_texts_from_a_ragged_batch(theirs, folder):
     """What is written for several prompts together is what `transformers` writes for each alone."""
     theirs.save_pretrained(folder)
-    prompts = [[3, 1, 4, 1, 5], [9], [2, 6, 5]]
-    ours = complete(load_pretrained(folder), prompts, max_new_tokens=12, sampling=Sampling(temperature=0))
-    for prompt, continuation in zip(prompts, ours, strict=True):
-        whole = theirs.generate(
-            torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0
-        )
-        assert continuation == whole[0, len(prompt) :].tolist()
+    ours, wanted = texts(load_pretrained(folder), theirs)
+    assert ours == wanted
 
 
 def refused_by_name(theirs, change, named, folder):

@@ -25,6 +25,7 @@ transformers.logging.disable_progress_bar()
 SIZES = {"vocab_size": 31, "max_position_embeddings": 20, "hidden_size": 16, "num_hidden_layers": 2}
 SIZES |= {"num_attention_heads": 4, "intermediate_size": 12}
 KIN = SIZES | {"num_key_value_heads": 2}
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
 BASES = {
     "gpt2": (
         "GPT2LMHeadModel",
@@ -67,6 +68,38 @@ BASES = {
         KIN | {"head_dim": 6, "query_pre_attn_scalar": 9, "sliding_window": 5, "sliding_window_pattern": 2},
     ),
     "olmo2": ("Olmo2ForCausalLM", KIN),
+    "olmo3": ("Olmo3ForCausalLM", KIN | {"sliding_window": 5, "layer_types": [LOCAL, GLOBAL], "rope_theta": 500000.0}),
+    "glm": ("GlmForCausalLM", KIN | {"head_dim": 8, "attention_bias": True, "pad_token_id": 0}),
+    "glm4": ("Glm4ForCausalLM", KIN | {"head_dim": 8, "rms_norm_eps": 1e-05, "pad_token_id": 0}),
+    "phi3": ("Phi3ForCausalLM", KIN | {"sliding_window": 5, "pad_token_id": 0}),
+    "phi3 mini": (
+        "Phi3ForCausalLM",
+        KIN
+        | {
+            **{"hidden_size": 32, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 10},
+            **{"pad_token_id": 0},
+            "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.5, 2.0], "long_factor": [1.0, 4.0, 9.0]},
+        },
+    ),
+    "granite": (
+        "GraniteForCausalLM",
+        KIN
+        | {
+            **{"embedding_multiplier": 3.0, "attention_multiplier": 0.25, "residual_multiplier": 0.5},
+            **{"logits_scaling": 2.0},
+        },
+    ),
+    "granitemoehybrid": (
+        "GraniteMoeHybridForCausalLM",
+        KIN
+        | {
+            **{"layer_types": ["attention"] * 2, "num_local_experts": 0, "shared_intermediate_size": 12},
+            **{"position_embedding_type": "rope", "mamba_n_heads": 4, "mamba_d_head": 8},
+        },
+    ),
+    "exaone4": ("Exaone4ForCausalLM", KIN | {"sliding_window": 5, "sliding_window_pattern": 2}),
+    "ernie4_5": ("Ernie4_5ForCausalLM", KIN | {"head_dim": 6, "tie_word_embeddings": False}),
+    "seed_oss": ("SeedOssForCausalLM", KIN | {"head_dim": 6, "attention_bias": True}),
     "smollm3": ("SmolLM3ForCausalLM", KIN | {"no_rope_layers": [1, 0], "pad_token_id": 0, "pretraining_tp": 2}),
 }
 """A small release of each kind: its class, and the fields of its config.json beside the kind."""
@@ -311,23 +344,20 @@ def test_sizes_that_nobody_has(name, bases, tmp_path):
     folders.finish(3 * len(HUGE[name]))
 
 
-L, G = "sliding_attention", "full_attention"
-
-
-@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "smollm3"])
+@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "smollm3", "olmo3", "exaone4"])
 def test_kinds_of_layers(name, bases, tmp_path):
     folders = Folders(bases, name, tmp_path)
     for types in (
-        [L, G],
-        [G, L],
-        [G, G],
-        [L, L],
-        [L],
-        [L, G, L],
+        [LOCAL, GLOBAL],
+        [GLOBAL, LOCAL],
+        [GLOBAL, GLOBAL],
+        [LOCAL, LOCAL],
+        [LOCAL],
+        [LOCAL, GLOBAL, LOCAL],
         [],
         "x",
         [1, 2],
-        ["chunked_attention", G],
+        ["chunked_attention", GLOBAL],
         [None, None],
     ):
         for more in ({}, {"use_sliding_window": True, "sliding_window": 4}, {"use_sliding_window": False}):

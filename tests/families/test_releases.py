@@ -3,14 +3,17 @@
 `tests/published` holds the fields of each release as they were published. A test puts small numbers where a size is,
 and leaves every other field alone. Where the fields are from:
 
-    every field compared with a public copy of the file: gemma-2-2b, llama-3.1-8b, llama-3.2-1b, mistral-7b-v0.1,
-    mixtral-8x7b, qwen2.5-0.5b, qwen3-30b-a3b, smollm2-135m, tinyllama-1.1b
-    so compared the sizes and most of the rest: distilgpt2, gemma-3-270m, gemma-3-1b, llama-2-7b, olmo-2-1b,
-    opus-mt-en-de, opus-mt-fr-en, smollm3-3b
-    from knowledge, beside their kin above: bert-base-uncased, bert-large-cased, gpt2, gpt2-xl, mistral-7b-v0.3,
-    opus-mt-de-en, opus-mt-tc-big-en-fi (its number of parameters is the published one), qwen3-0.6b
+    every field compared with a public copy of the file: ernie-4.5-0.3b, gemma-2-2b, granite-3.3-8b, llama-3.1-8b,
+    llama-3.2-1b, mistral-7b-v0.1, mixtral-8x7b, phi-3-mini-4k, phi-4-mini, qwen2.5-0.5b, qwen3-30b-a3b, smollm2-135m,
+    tinyllama-1.1b
+    so compared the sizes and most of the rest: distilgpt2, exaone-4.0-32b, gemma-3-270m, gemma-3-1b, glm-4-9b-0414,
+    glm-4-9b-chat, granite-4.0-micro, granite-4.1-8b, llama-2-7b, olmo-2-1b, olmo-3-7b, opus-mt-en-de, opus-mt-fr-en,
+    seed-oss-36b, smollm3-3b
+    from knowledge, beside their kin above: bert-base-uncased, bert-large-cased, exaone-4.0-1.2b, gpt2, gpt2-xl,
+    mistral-7b-v0.3, opus-mt-de-en, opus-mt-tc-big-en-fi and phi-4 (their numbers of parameters are the published ones),
+    qwen3-0.6b
 
-What stands there by-5.1 and by-5.7 is how those versions of `transformers` write such a file.
+What stands there by-5.1, by-5.7 and by-5.24 is how those versions of `transformers` write such a file.
 """
 
 import json
@@ -19,7 +22,7 @@ import random
 import pytest
 import torch
 import transformers
-from families.compared import PUBLISHED, TOKENS, ids, release
+from families.compared import PUBLISHED, TOKENS, class_of, ids, in_pieces, release, texts
 
 from companion import KVCache
 from companion.costs.account import parameters
@@ -28,21 +31,11 @@ from companion.files.published.folder import Fields
 from companion.layers import rolling as caches
 
 SEEDS = range(4)
+DECODERS = [path for path in PUBLISHED if "CausalLM" in path.read_text() or "GPT2" in path.read_text()]
 
 
 def close(ours, theirs):
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-
-
-def in_pieces(model, tokens, cache, draw, **extra):
-    """The logits of the tokens, given to the cache in pieces of random lengths."""
-    steps, at = [], 0
-    while at < tokens.shape[1]:
-        count = draw.choice([1, 1, 2, 5, 9])
-        out = model(tokens[:, at : at + count], cache=cache, **extra)
-        cache, at = out.cache, at + count
-        steps.append(out.logits)
-    return torch.cat(steps, 1)
 
 
 def go_on_ragged(model, texts, wanted, lengths, **extra):
@@ -90,6 +83,14 @@ def test_a_release_gives_the_logits_of_transformers(path, seed, tmp_path, monkey
     go_on_ragged(ours, tokens, wanted, lengths, **extra)
 
 
+@pytest.mark.parametrize("path", DECODERS, ids=[path.stem for path in DECODERS])
+def test_a_release_writes_what_transformers_writes(path, tmp_path, monkeypatch):
+    """Greedily, several prompts of unequal lengths together; theirs each alone."""
+    monkeypatch.setattr(caches, "BACK", 2)
+    ours, theirs = texts(*release(path, 5, tmp_path))
+    assert ours == theirs and len({tuple(text) for text in ours}) > 1
+
+
 @pytest.mark.parametrize("path", PUBLISHED, ids=[path.stem for path in PUBLISHED])
 def test_the_number_of_parameters_is_that_of_transformers(path, tmp_path):
     """At the sizes that were published, without making the numbers. Marian's sinusoids are no parameters of ours, and
@@ -97,7 +98,7 @@ def test_the_number_of_parameters_is_that_of_transformers(path, tmp_path):
     said = json.loads(path.read_text())
     with torch.device("meta"):
         config = transformers.CONFIG_MAPPING[said["model_type"]].from_dict(said)
-        theirs = getattr(transformers, said["architectures"][0])(config)
+        theirs = class_of(said)(config)
     (tmp_path / "config.json").write_text(path.read_text())
     family = families()[said["model_type"]]
     fields = Fields(tmp_path, family.kind, family.table)

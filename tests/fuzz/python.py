@@ -43,12 +43,17 @@ GOOD = json.loads(
 GOOD["moe"] = {"experts": 3, "top_k": 2, "capacity": 1.5, "noise": 0.1}
 LONG = json.loads(json.dumps(GOOD)) | {"dropout": 0.1}
 LONG["attention"] |= {"window": {"width": 2, "pattern": [True, False], "base": 100.0}, "qk_norm": "head"}
-LONG["attention"] |= {"score_cap": 3.0, "score_width": 4.0}
+LONG["attention"] |= {"score_cap": 3.0, "score_width": 4.0, "sinks": True, "gate": "head"}
 LONG["positions"] |= {
     "scaling": {"kind": "yarn", "factor": 2.0, "original": 4, "slow": 1.0, "fast": 9.0, "magnitude": 1.1}
 }
 LONG["embedding"] |= {"scaled": True, "logit_cap": 3.0}
 LONG["norm"] |= {"placement": "both"}
+LISTS = json.loads(json.dumps(GOOD)) | {"residual": 0.3}
+LISTS["positions"] |= {
+    "scaling": {"kind": "longrope", "factor": 2.0, "original": 4, "short": [1.0, 1.5], "long": [2, 3]}
+}
+LISTS["embedding"] |= {"multiplier": 3.0, "logit_divisor": 2.0}
 ENCODER = json.loads(json.dumps(GOOD)) | {"stack": "encoder", "moe": None}
 ENCODER["embedding"] |= {"segments": 2, "pooled": True, "classes": 2, "norm": True, "head": "masked"}
 ENCODER["norm"] |= {"kind": "layer", "placement": "post"}
@@ -105,7 +110,7 @@ def _configuration(case: tuple[dict[str, Any], list[str]]) -> str:
     return WORKS
 
 
-_configurations = st.sampled_from([GOOD, LONG, ENCODER]).flatmap(changed)
+_configurations = st.sampled_from([GOOD, LONG, LISTS, ENCODER]).flatmap(changed)
 configurations = Kind("configurations, from JSON and in Python", _configurations, _configuration, 250)
 
 _CONFIG = ModelConfig.from_json(json.dumps({**GOOD, "moe": None}))

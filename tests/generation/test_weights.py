@@ -50,8 +50,19 @@ LAYOUTS = {
     ),
     "latents": PLAIN.with_(attention=AttentionConfig(4, latent=LatentConfig(32, 8, query_rank=64))),
     "latents, queries of the stream": PLAIN.with_(attention=AttentionConfig(4, latent=LatentConfig(24, 8))),
+    "multipliers and lists of divisors": PLAIN.with_(
+        attention=AttentionConfig(4, 2, score_width=100.0),
+        embedding=EmbeddingConfig(multiplier=12.0, logit_divisor=0.5),
+        positions=PositionConfig(
+            share=0.5, scaling=RotaryScaling("longrope", 2.0, 64, short=(1.0, 1.1, 1.2, 1.3), long=(1.0, 2.0, 3.0, 4.0))
+        ),
+        residual=0.22,
+    ),
     "norms of the whole width, after": PLAIN.with_(
         attention=AttentionConfig(4, 2, qk_norm="width"), norm=NormConfig(placement="after")
+    ),
+    "sinks, gates, and experts in some layers": PLAIN.with_(
+        attention=AttentionConfig(4, 2, sinks=True, gate="width"), moe=MoEConfig(4, 2, shared=1, pattern=(False, True))
     ),
 }
 HERE = [form for form in FORMS if possible(form, "cpu")]

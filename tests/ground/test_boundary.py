@@ -316,10 +316,6 @@ MISUSES = {
     "scaled=1": (lambda: EmbeddingConfig(scaled=1), "scaled=1: expected True or False"),
     "no feed_forward": (lambda: config(feed_forward=None), "feed_forward=None: expected a FeedForwardConfig"),
     "moe=3": (lambda: config(moe=3), "moe=3: expected a MoEConfig"),
-    "experts with biases": (
-        lambda: config(moe=MoEConfig(2, 1), feed_forward=FeedForwardConfig(8, bias=True)),
-        "feed_forward.bias=True: expected False beside moe",
-    ),
     "infinite eps": (lambda: NormConfig(eps=math.inf), "eps=inf: expected a finite number"),
     "eps as text": (lambda: NormConfig(eps="1e-6"), "eps='1e-6'"),
     "infinite base": (lambda: PositionConfig(base=math.inf), "base=inf"),

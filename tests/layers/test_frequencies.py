@@ -105,6 +105,24 @@ def test_dynamic_stretches_the_base_only_for_texts_that_are_too_long():
     assert torch.equal(scaled_frequencies(2, 1e4, scaling, torch.arange(24.0)), torch.ones(1))  # base^0 is base^0
 
 
+def test_longrope_divides_by_one_list_within_the_first_context_and_by_another_beyond():
+    scaling = RotaryScaling("longrope", 8.0, 16, short=(1.0, 1.25, 2.0, 4.0), long=(1, 2.5, 5.0, 32.0))
+    plain = frequencies(8, 1e4, PLACES)
+    short, long = (plain / plain.new_tensor(divisors) for divisors in (scaling.short, scaling.long))
+    fields = {"short_factor": list(scaling.short), "long_factor": list(scaling.long), "factor": 8.0}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 16} | fields
+    config = transformers.LlamaConfig(head_dim=8, rope_parameters=rope, max_position_embeddings=128)
+    for length, mine in ((16, short), (17, long)):
+        wanted, factor = ROPE_INIT_FUNCTIONS["longrope"](config, "cpu", seq_len=length)
+        found = scaled_frequencies(8, 1e4, scaling, torch.arange(float(length)))
+        torch.testing.assert_close(found, mine)
+        torch.testing.assert_close(found, wanted, rtol=2e-6, atol=0)
+        assert magnitude_of(scaling) == pytest.approx(factor) == pytest.approx((1 + math.log(8) / math.log(16)) ** 0.5)
+    rows = torch.stack([torch.arange(9.0, 17.0), torch.arange(8.0)])  # each row by its own furthest position
+    torch.testing.assert_close(scaled_frequencies(8, 1e4, scaling, rows), torch.stack([long, short])[:, None])
+    assert magnitude_of(RotaryScaling("longrope", 8.0, 16, magnitude=1.5, short=(1.0,), long=(2.0,))) == 1.5
+
+
 def test_a_ramp_of_yarn_from_the_smallest_to_the_largest_number_stays_finite():
     for base in (1 + 1e-15, 1e4):
         scaling = RotaryScaling("yarn", 4.0, 64, slow=5e-324, fast=1.7e308)

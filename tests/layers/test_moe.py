@@ -1,6 +1,7 @@
 """Mixture of experts: routing, three ways to compute the same, capacity, and where gradients go."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
-from transformers import Qwen3MoeConfig
+from transformers import DeepseekV2Config, DeepseekV3Config, GptOssConfig, Llama4TextConfig, Qwen3MoeConfig
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
+from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
 
 from companion import (
@@ -25,12 +30,16 @@ from companion import (
 )
 from companion.costs.account import counted_flops
 
-GATINGS = ("topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid")
+GATINGS = ("topk_softmax", "softmax_topk", "softmax_topk_renormalised", "sigmoid", "sigmoid_topk")
+RAW = ("softmax_topk", "sigmoid_topk")  # weights as they are, divided by no sum
 
 
-def moe(activation="relu", experts=5, top_k=2, d_model=6, d_ff=7, seed=0, **config):
+def moe(activation="relu", experts=5, top_k=2, d_model=6, d_ff=7, seed=0, bias=False, **config):
     torch.manual_seed(seed)
-    layer = MoE(d_model, FeedForwardConfig(d_ff, activation), MoEConfig(experts, top_k, **config)).double()
+    layer = MoE(d_model, FeedForwardConfig(d_ff, activation, bias), MoEConfig(experts, top_k, **config)).double()
+    for name, parameter in layer.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter)
     if layer.bias is not None:
         layer.bias += 0.1 * torch.randn(experts, dtype=torch.float64)
     return layer
@@ -38,10 +47,15 @@ def moe(activation="relu", experts=5, top_k=2, d_model=6, d_ff=7, seed=0, **conf
 
 def dense(layer, x, routing):
     """Every expert on every token, weighted: the formula, with nothing sorted and nothing skipped."""
-    weights = routing.weights if routing.kept is None else routing.weights * routing.kept
-    shares = torch.zeros_like(routing.logits).scatter(-1, routing.experts, weights)
-    answers = [layer.expert(e, x.flatten(0, 1)).view_as(x) for e in range(shares.shape[-1])]
-    out = sum(shares[..., e, None] * answer for e, answer in enumerate(answers))
+    zeros = torch.zeros_like(routing.logits)
+    visits = torch.ones_like(routing.weights) if routing.kept is None else routing.kept.to(routing.weights)
+    visited, shares = (zeros.scatter(-1, routing.experts, values) for values in (visits, routing.weights))
+    out = torch.zeros_like(x)
+    for e in range(shares.shape[-1]):
+        share = shares[..., e, None]
+        asked = share * x if layer.config.weighted == "input" else x
+        answer = layer.expert(e, asked.flatten(0, 1)).view_as(x)
+        out = out + visited[..., e, None] * (answer if layer.config.weighted == "input" else share * answer)
     return out if layer.shared is None else out + layer.shared(x)
 
 
@@ -58,12 +72,12 @@ def results(layer, x, **call):
 # Routing
 
 
-def test_the_four_gatings_are_their_formulas():
+def test_the_gatings_are_their_formulas():
     torch.manual_seed(0)
     logits = torch.randn(3, 4, 5, dtype=torch.float64)
     z, experts = logits.topk(2)
     p, s = logits.softmax(-1).gather(-1, experts), z.sigmoid()
-    formulas = z.softmax(-1), p, p / p.sum(-1, keepdim=True), s / s.sum(-1, keepdim=True)
+    formulas = z.softmax(-1), p, p / p.sum(-1, keepdim=True), s / s.sum(-1, keepdim=True), s
     expected = dict(zip(GATINGS, formulas, strict=True))
     for gating, weights in expected.items():
         routing = route(logits, 2, gating)
@@ -89,12 +103,113 @@ def test_a_released_router_normalises_its_weights_or_does_not(normalised):
     torch.testing.assert_close(ours.weights, weights)
 
 
+@pytest.mark.parametrize("best", [1, 2])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_token_chooses_among_the_experts_of_its_best_groups(best, biased):
+    torch.manual_seed(0)
+    logits, bias = torch.randn(3, 40, 12, dtype=torch.float64), 0.1 * torch.randn(12).double() if biased else None
+    routing = route(logits, 3, "sigmoid", bias=bias, groups=4, top_groups=2, group_best=best, scale=2.5)
+    torch.testing.assert_close(routing.weights.sum(-1), torch.full((3, 40), 2.5).double())
+    differs = 0
+    for row, chosen in zip(logits.flatten(0, 1), routing.experts.flatten(0, 1).tolist(), strict=True):
+        scores = (row.sigmoid() + (0 if bias is None else bias)).tolist()
+        groups = [sorted(range(g, g + 3), key=scores.__getitem__, reverse=True) for g in (0, 3, 6, 9)]
+        groups.sort(key=lambda group: sum(scores[e] for e in group[:best]), reverse=True)
+        assert chosen == sorted(groups[0] + groups[1], key=scores.__getitem__, reverse=True)[:3]
+        differs += chosen != sorted(range(12), key=scores.__getitem__, reverse=True)[:3]
+    assert differs > 10
+    everything = route(logits, 3, "sigmoid", bias=bias, groups=4, top_groups=4, group_best=best)
+    assert torch.equal(everything.experts, route(logits, 3, "sigmoid", bias=bias).experts)
+
+
+def test_the_router_of_deepseek_v3_is_this_one():
+    theirs = DeepseekV3TopkRouter(
+        DeepseekV3Config(
+            hidden_size=6,
+            n_routed_experts=12,
+            num_experts_per_tok=4,
+            n_group=4,
+            topk_group=2,
+            routed_scaling_factor=2.5,
+        )
+    )
+    torch.manual_seed(0)
+    torch.nn.init.normal_(theirs.weight)
+    torch.nn.init.normal_(theirs.e_score_correction_bias, std=0.3)
+    logits, weights, experts = theirs(torch.randn(2, 40, 6))
+    ours = route(logits, 4, "sigmoid", bias=theirs.e_score_correction_bias, groups=4, top_groups=2, scale=2.5)
+    shares = torch.zeros_like(logits)
+    torch.testing.assert_close(
+        shares.scatter(-1, ours.experts, ours.weights), shares.scatter(-1, experts, weights), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_the_router_of_deepseek_v2_is_this_one():
+    theirs = DeepseekV2TopkRouter(
+        DeepseekV2Config(
+            hidden_size=6, n_routed_experts=12, num_experts_per_tok=4, n_group=4, topk_group=2,
+            routed_scaling_factor=16.0, topk_method="group_limited_greedy", num_attention_heads=2,
+            num_key_value_heads=2,
+        )
+    )  # fmt: skip
+    torch.manual_seed(0)
+    torch.nn.init.normal_(theirs.weight)
+    logits, weights, experts = theirs(torch.randn(2, 40, 6))
+    ours = route(logits, 4, "softmax_topk", groups=4, top_groups=2, group_best=1, scale=16.0)
+    shares = torch.zeros_like(logits)
+    torch.testing.assert_close(
+        shares.scatter(-1, ours.experts, ours.weights), shares.scatter(-1, experts, weights), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_the_experts_of_gpt_oss_are_these():
+    theirs = GptOssMLP(GptOssConfig(hidden_size=8, num_local_experts=5, num_experts_per_tok=2, intermediate_size=12))
+    torch.manual_seed(0)
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter)
+    ours = MoE(8, FeedForwardConfig(12, "swiglu_clamped", bias=True), MoEConfig(5, 2, router_bias=True))
+    experts = theirs.experts
+    ours.load_state_dict(
+        {
+            "router.weight": theirs.router.weight, "router.bias": theirs.router.bias,
+            "gate": experts.gate_up_proj[..., ::2], "gate_bias": experts.gate_up_proj_bias[..., ::2],
+            "inner": experts.gate_up_proj[..., 1::2], "inner_bias": experts.gate_up_proj_bias[..., 1::2],
+            "outer": experts.down_proj, "outer_bias": experts.down_proj_bias,
+        }
+    )  # fmt: skip
+    x = 3 * torch.randn(2, 9, 8)
+    assert (x @ ours.inner[0]).abs().max() > 7  # some numbers are cut
+    expected = theirs(x)[0]
+    for way in ("loop", "grouped", "every"):
+        torch.testing.assert_close(ours(x, experts=way)[0], expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(ours(x[:1, :2], experts="gather")[0], expected[:1, :2], rtol=1e-5, atol=1e-4)
+
+
+def test_the_experts_of_llama_4_are_these():
+    theirs = Llama4TextMoe(Llama4TextConfig(hidden_size=8, num_local_experts=5, intermediate_size=12))
+    torch.manual_seed(0)
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter)
+    ours = MoE(8, FeedForwardConfig(12), MoEConfig(5, 1, "sigmoid_topk", shared=1, weighted="input"))
+    gate, inner = theirs.experts.gate_up_proj.chunk(2, -1)
+    shared = theirs.shared_expert
+    ours.load_state_dict(
+        {
+            "router.weight": theirs.router.weight, "gate": gate, "inner": inner, "outer": theirs.experts.down_proj,
+            "shared.gate.weight": shared.gate_proj.weight, "shared.inner.weight": shared.up_proj.weight,
+            "shared.outer.weight": shared.down_proj.weight,
+        }
+    )  # fmt: skip
+    x = torch.randn(2, 9, 8)
+    torch.testing.assert_close(ours(x)[0].flatten(0, 1), theirs(x)[0], rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("gating", GATINGS)
 def test_extreme_logits_give_finite_weights_and_gradients(gating):
     logits = torch.tensor([[-400.0, -300.0, -350.0], [300.0, 200.0, 299.0], [0.0, 0.0, 0.0]], requires_grad=True)
     routing = route(logits, 2, gating)
     assert routing.experts[:2].tolist() == [[1, 2], [0, 2]]  # sigmoids of 300 and 299 are the same float
-    torch.testing.assert_close(routing.weights[0], torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(routing.weights[0], torch.tensor([0.0 if gating == "sigmoid_topk" else 1.0, 0.0]))
     routing.weights[:, 0].sum().backward()
     assert logits.grad.isfinite().all()
 
@@ -104,7 +219,7 @@ def test_with_one_expert_a_token_only_the_raw_probability_teaches_the_router(gat
     layer = moe(top_k=1, gating=gating)
     out, routing = layer(torch.randn(2, 4, 6, dtype=torch.float64))
     out.square().sum().backward()
-    if gating == "softmax_topk":
+    if gating in RAW:
         assert layer.router.weight.grad.abs().max() > 1e-3
     else:
         assert (routing.weights == 1).all()
@@ -120,9 +235,9 @@ def test_the_bias_changes_who_is_chosen_and_not_what_they_weigh(gating):
     torch.testing.assert_close(plain.weights, none.weights)
     biased = route(logits, 2, gating, bias=torch.tensor([0.0, 0.0, 0.0, 2.0, 2.0]))
     assert biased.experts.sort(-1).values.tolist() == [[3, 4]] * 7
-    scores = logits.sigmoid() if gating == "sigmoid" else logits.softmax(-1)
+    scores = logits.sigmoid() if gating.startswith("sigmoid") else logits.softmax(-1)
     expected = scores.gather(-1, biased.experts)
-    if gating != "softmax_topk":
+    if gating not in RAW:
         expected = expected / expected.sum(-1, keepdim=True)
     torch.testing.assert_close(biased.weights, expected)
 
@@ -181,7 +296,11 @@ def cases(draw):
         "d_ff": 4 * draw(st.integers(1, 5)),
         "experts": experts,
         "top_k": draw(st.integers(1, experts)),
-        "activation": draw(st.sampled_from(["relu", "gelu", "silu", "swiglu"])),
+        "activation": draw(st.sampled_from(["relu", "gelu", "silu", "swiglu", "swiglu_clamped"])),
+        "bias": draw(st.booleans()),
+        "router_bias": draw(st.booleans()),
+        "weighted": draw(st.sampled_from(["output", "input"])),
+        "scale": draw(st.sampled_from([1.0, 2.5])),
         "gating": draw(st.sampled_from(GATINGS)),
         "shared": draw(st.integers(0, 2)),
         "capacity": draw(st.none() | st.sampled_from([0.3, 0.7, 1.0, 1.25])),
@@ -194,6 +313,7 @@ def cases(draw):
 
 CASE = {
     "batch": 2, "length": 5, "d_model": 8, "d_ff": 12, "experts": 4, "top_k": 2, "activation": "swiglu",
+    "bias": False, "router_bias": False, "weighted": "output", "scale": 1.0,
     "gating": "topk_softmax", "shared": 1, "capacity": None, "balanced": False, "padded": False, "all_to_one": False,
     "seed": 0,
 }  # fmt: skip
@@ -204,6 +324,7 @@ CASE = {
 @example(CASE | {"length": 0})
 @example(CASE | {"all_to_one": True, "top_k": 1})
 @example(CASE | {"top_k": 4})
+@example(CASE | {"bias": True, "weighted": "input", "capacity": 0.7, "activation": "swiglu_clamped"})
 @example(CASE | {"all_to_one": True, "top_k": 1, "capacity": 0.3})
 @example(CASE | {"batch": 1, "length": 2, "capacity": 0.3, "padded": True})
 def test_all_ways_agree_with_the_formula_and_with_each_other_forward_and_backward(case):
@@ -221,7 +342,8 @@ def test_all_ways_agree_with_the_formula_and_with_each_other_forward_and_backwar
     out, routing, grads = results(layer, x, real=real, experts="loop")
     leaf = x.clone().requires_grad_()
     logits = layer.router(leaf)
-    again = route(logits, case["top_k"], case["gating"], bias=layer.bias)._replace(kept=routing.kept)
+    again = route(logits, case["top_k"], case["gating"], bias=layer.bias, scale=case["scale"])
+    again = again._replace(kept=routing.kept)
     formula = dense(layer, leaf, again)
     torch.testing.assert_close(out, formula)
     towards = torch.linspace(-1, 2, out.numel(), dtype=out.dtype).view_as(out)
@@ -425,11 +547,53 @@ def test_no_tokens_and_bad_sizes():
         route(torch.randn(2, 5), 6)
     with pytest.raises(ValueError, match=r"top_k=4: expected at most experts=3"):
         MoEConfig(3, 4)
-    with pytest.raises(ValueError, match="bias=True"):
-        MoE(6, FeedForwardConfig(7, "relu", bias=True), MoEConfig(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(groups=4), "groups=4: expected a divisor of experts=6"),
+        (dict(groups=3, top_groups=4), "top_groups=4: expected at most groups=3"),
+        (dict(groups=3, group_best=3), "group_best=3: expected at most the 2 experts of a group"),
+        (dict(groups=3), "top_k=3: expected at most the 2 experts of 1 groups"),
+        (dict(scale=0.0), "scale=0.0: expected a number > 0"),
+    ],
+)
+def test_groups_and_a_scale_that_cannot_be_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        MoEConfig(6, 3, **wrong)
+    with pytest.raises(ValueError, match=message):
+        route(torch.randn(2, 6), 3, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (dict(pattern=(False,)), "pattern=.*: expected at least one True"),
+        (dict(plain_d_ff=3), "plain_d_ff=3: expected None where no network has that width"),
+        (dict(shared_d_ff=3), "shared_d_ff=3: expected None where no network has that width"),
+        (dict(shared=1, shared_d_ff=0), "shared_d_ff=0: expected a whole number >= 1"),
+    ],
+)
+def test_widths_of_networks_that_are_not_there_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        MoEConfig(6, 3, **wrong)
 
 
 # In a model
+
+
+def test_a_pattern_says_which_layers_have_experts_and_widths_are_their_own():
+    experts = MoEConfig(4, 2, shared=2, shared_d_ff=5, pattern=(False, True, True), plain_d_ff=9)
+    config = ModelConfig(13, 8, 5, 16, AttentionConfig(2), FeedForwardConfig(12), moe=experts)
+    net = Transformer(config).eval()
+    networks = [block.feed_forward for block in net.decoder.blocks]
+    assert [isinstance(network, MoE) for network in networks] == [False, True, True, False, True]
+    assert config.mixtures == 3 and len(net(torch.zeros(1, 2, dtype=torch.long)).routing) == 3
+    assert networks[0].inner.out_features == networks[3].inner.out_features == 9
+    assert networks[1].shared.inner.out_features == 2 * 5 and networks[1].inner.shape == (4, 8, 12)
+    assert config.with_(moe=replace(experts, plain_d_ff=None)).network(0) == (FeedForwardConfig(12), None)
+
 
 MODEL = ModelConfig(
     13, 8, 2, 16, AttentionConfig(2), FeedForwardConfig(12), moe=MoEConfig(9, 2, shared=2, capacity=0.4, balanced=True)

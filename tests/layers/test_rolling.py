@@ -27,7 +27,9 @@ CONFIG = ModelConfig(
     d_model=12,
     layers=3,
     context=64,
-    attention=AttentionConfig(4, 2, d_head=6, d_v=5, window=WindowConfig(5, (True, True, False), base=100.0)),
+    attention=AttentionConfig(
+        4, 2, d_head=6, d_v=5, window=WindowConfig(5, (True, True, False), base=100.0), sinks=True
+    ),
     feed_forward=FeedForwardConfig(10),
 )
 LATENT = CONFIG.with_(

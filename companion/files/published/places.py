@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ class Places:
         self.given, self.folder = given, folder
         self.moved: dict[str, Tensor] = {}
         self.missing: list[str] = []
+        self.awaited: set[str] = set()  # parts of what is missing
 
     def move(self, old: str, *new: str, transpose: bool = False) -> None:
         """`old` becomes `new`; with several, its rows are dealt out in equal parts."""
@@ -31,6 +32,31 @@ class Places:
         """`move` for each of a layer's parameters."""
         for part in parts:
             self.move(f"{old}.{part}", f"{new}.{part}")
+
+    def split(self, old: str, parts: Mapping[str, int]) -> None:
+        """`old` stands there as several from now on, each with so many of its rows."""
+        if old not in self.given:
+            self._absent(old)
+            self.awaited |= set(parts)
+            return
+        tensor = self.given.pop(old)
+        if tensor.ndim == 0 or tensor.shape[0] != sum(parts.values()):
+            wanted = " + ".join(map(str, parts.values()))
+            raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected {wanted} rows")
+        for name, part in zip(parts, tensor.split_with_sizes(list(parts.values())), strict=True):
+            self.given[name] = part.clone()
+
+    def in_turn(self, old: str, *new: str) -> None:
+        """The numbers of `old`'s last axis are dealt out in turn, like cards."""
+        if old not in self.given:
+            self._absent(old)
+            return
+        tensor = self.given.pop(old)
+        if tensor.ndim == 0 or tensor.shape[-1] % len(new):
+            wanted = f"a multiple of {len(new)} in the last axis, to become {', '.join(new)}"
+            raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected {wanted}")
+        for i, name in enumerate(new):
+            self.moved[name] = tensor[..., i :: len(new)].contiguous()
 
     def experts(self, old: str, *new: str) -> None:
         """One tensor (expert, out, in) becomes `new`, each (expert, in, out); with several, `out` is dealt out."""
@@ -114,7 +140,8 @@ class Places:
 
     def _absent(self, name: str) -> None:
         """Note that a tensor is missing; of a thousand the configuration's number of layers is wrong, not the file."""
-        self.missing.append(name)
+        if name not in self.awaited:
+            self.missing.append(name)
         if len(self.missing) >= 1000:
             self.finish()
 

@@ -1,13 +1,15 @@
 """Rotary positions, their scaling and their windows, as configurations of LLaMA's kin write them (lesson 13).
 
 Up to version 4 of `transformers` the base is `rope_theta` and a scaling `rope_scaling`; from 5 on both stand in
-`rope_parameters`, in Gemma 3's once for each kind of layer. Meanings and defaults are its `modeling_rope_utils`'.
+`rope_parameters`, in Gemma 3's and OLMo 3's once for each kind of layer. Meanings and defaults are its
+`modeling_rope_utils`'.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from companion.config.model import PositionConfig, RotaryScaling, WindowConfig
@@ -28,14 +30,26 @@ _KEYS = {
         *("factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"),
         *("mscale", "mscale_all_dim", "truncate"),
     ),
+    "longrope": ("factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"),
 }
 """What each kind of scaling says beside its kind and base."""
+_NEEDED = {
+    "default": (),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("short_factor", "long_factor"),
+}
+"""What it must say; the others their factor."""
+_ORIGINAL = "original_max_position_embeddings"
 
 
-def positions(fields: Fields, turning: Sequence[bool] = (True,)) -> tuple[PositionConfig, float | None]:
-    """The rotary positions of a configuration, and the base of its local layers where they have one of their own.
+def positions(
+    fields: Fields, turning: Sequence[bool] = (True,), local_base: str | None = None
+) -> tuple[PositionConfig, float | None]:
+    """The rotary positions of a configuration, and the base of its local layers where they turn otherwise.
 
-    turning:  which layers turn queries and keys.
+    turning:     which layers turn queries and keys.
+    local_base:  the field that has the base of local layers, which are not scaled then, outside of `rope_parameters`;
+                 `None`: all layers turn alike.
 
     Raises `ValueError` naming the field for a scaling that is not known, lacks a number, or says two things.
     """
@@ -46,18 +60,19 @@ def positions(fields: Fields, turning: Sequence[bool] = (True,)) -> tuple[Positi
     values = fields.given[name] if said else {}
     if not isinstance(values, Mapping):
         raise fields.refuse(name, values, "an object with a rope_type, or null")
-    apart, local = "rope_local_base_freq" in fields.table, None
-    if apart and name == "rope_parameters":
+    local = None
+    if local_base is not None and name == "rope_parameters":
         if not set(values) <= {GLOBAL, LOCAL}:
             raise fields.refuse(name, values, f"objects for {GLOBAL} and {LOCAL}, and no more")
-        local = _part(fields, f"{name}.{LOCAL}", values.get(LOCAL) or {}, "rope_local_base_freq", {"default": ()}).base
+        local = _part(fields, f"{name}.{LOCAL}", values.get(LOCAL) or {}, local_base, {"default": ()}).base
         name, values = f"{name}.{GLOBAL}", values.get(GLOBAL) or {}
-    elif apart:
-        local = _part(fields, "", {}, "rope_local_base_freq", _KEYS).base
+    elif local_base is not None:
+        local = _part(fields, "", {}, local_base, _KEYS).base
         if "type" in values:  # which released code of some versions overlooks
             raise fields.refuse(f"{name}.type", values["type"], "the kind as rope_type")
-    own = _part(fields, name, values, "rope_theta", _KEYS)
-    return PositionConfig("rotary", base=own.base, layout="half", scaling=own.scaling, pattern=shortest(turning)), local
+    kinds = _KEYS if _ORIGINAL not in fields.table else {kind: _KEYS[kind] for kind in ("default", "longrope")}
+    own = replace(_part(fields, name, values, "rope_theta", kinds), layout="half", pattern=shortest(turning))
+    return own, None if own.scaling is None and local == own.base else local
 
 
 def window(fields: Fields, types: Sequence[str], width: Any, base: float | None) -> WindowConfig | None:
@@ -101,6 +116,8 @@ def _part(
 
     values = {key: value for key, value in values.items() if value is not None or key in ("rope_type", "type")}
     kind = values.pop("rope_type", values.get("type", "default"))
+    if _ORIGINAL in fields.table and kind in ("su", "yarn"):  # Phi-3's first names of it
+        kind = values["type"] = "longrope"
     if values.pop("type", kind) != kind or not isinstance(kind, str) or kind not in kinds:
         raise wrong("rope_type", kind, "one of " + ", ".join(map(repr, kinds)))
     base = fields.take(outer)
@@ -110,31 +127,49 @@ def _part(
         base = values.pop("rope_theta")
     if not is_number(base) or not 1 <= base <= 1e12:
         raise fields.refuse(outer, base, "a number from 1 to 1e12")
-    if (share := values.pop("partial_rotary_factor", 1.0)) != 1.0:
-        raise wrong("partial_rotary_factor", share, "1.0: versions of the released code disagree on others")
+    share = _share(fields, name, values)
     if unknown := [key for key in values if key not in kinds[kind]]:
         raise wrong(unknown[0], values[unknown[0]], f"what a scaling of the kind {kind!r} says")
     for key, value in values.items():
-        if key != "truncate" and not is_number(value):
+        if key in ("short_factor", "long_factor"):
+            if not isinstance(value, list) or not all(map(is_number, value)):
+                raise wrong(key, value, "a list of finite numbers")
+        elif key != "truncate" and not is_number(value):
             raise wrong(key, value, "a finite number")
-    scaling = None
-    if kind != "default":
-        for key in ("factor",) if kind != "llama3" else ("factor", "low_freq_factor", "high_freq_factor"):
-            if key not in values:
-                raise ValueError(f"{fields.path}: {name}.{key} is missing")
-        scaling = _scaling(fields, name, kind, values)
-    return PositionConfig("rotary", base=base, scaling=scaling)
+    for key in _NEEDED.get(kind, ("factor",)):
+        if key not in values:
+            raise ValueError(f"{fields.path}: {name}.{key} is missing")
+    scaling = None if kind == "default" else _scaling(fields, name, kind, values)
+    return PositionConfig("rotary", base=base, share=share, scaling=scaling)
+
+
+def _share(fields: Fields, name: str, values: dict[str, Any]) -> float:
+    """The part of each head that is turned, taken out of `values` where it stands there."""
+    field = "partial_rotary_factor"
+    if fields.table[field].kind != "taken":
+        if (share := values.pop(field, 1.0)) != 1.0:
+            raise fields.refuse(f"{name}.{field}", share, "1.0: versions of the released code disagree on others")
+        return 1.0
+    outside = fields.take(field)
+    share = values.pop(field, outside)
+    if field in fields.given and not alike(share, outside):
+        raise fields.refuse(f"{name}.{field}", share, f"{shown(outside)}, as {field} outside of it")
+    if not is_number(share) or not 0 < share <= 1:
+        raise fields.refuse(field, share, "a number above 0 and at most 1")
+    return share
 
 
 def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) -> RotaryScaling:
     context = fields.take("max_position_embeddings")
-    original = values.get("original_max_position_embeddings", context)
+    outside = fields.take(_ORIGINAL) if _ORIGINAL in fields.table else values.get(_ORIGINAL, context)
+    original = values.get(_ORIGINAL, outside)
+    if not alike(original, outside):  # in Phi-3's, which has it twice
+        raise fields.refuse(f"{name}.{_ORIGINAL}", original, f"{shown(outside)}, as {_ORIGINAL} outside of it")
     if kind == "dynamic" and original != context:
-        raise fields.refuse(
-            f"{name}.original_max_position_embeddings",
-            original,
-            f"{shown(context)}, as max_position_embeddings, by which released code goes",
-        )
+        expected = f"{shown(context)}, as max_position_embeddings, by which released code goes"
+        raise fields.refuse(f"{name}.{_ORIGINAL}", original, expected)
+    if kind == "longrope":
+        return _longrope(fields, original, values)
     return RotaryScaling(
         kind,
         values["factor"],
@@ -146,6 +181,22 @@ def _scaling(fields: Fields, name: str, kind: Any, values: Mapping[str, Any]) ->
     )
 
 
+def _longrope(fields: Fields, original: Any, values: Mapping[str, Any]) -> RotaryScaling:
+    """A text within the context that the model was first trained on is not stretched, whatever the factor."""
+    context = fields.take("max_position_embeddings")
+    for name, length in ((_ORIGINAL, original), ("max_position_embeddings", context)):
+        if not isinstance(length, int) or isinstance(length, bool) or length < 2:
+            raise fields.refuse(name, length, "a whole number >= 2")
+    return RotaryScaling(
+        "longrope",
+        max(values.get("factor", context / original), 1.0),
+        original,
+        magnitude=values.get("attention_factor"),
+        short=tuple(values["short_factor"]),
+        long=tuple(values["long_factor"]),
+    )
+
+
 def _magnitude(values: Mapping[str, Any]) -> float | None:
     """What cosines and sines are multiplied by; `None`: as the paper has it."""
     if "attention_factor" in values:
@@ -153,8 +204,16 @@ def _magnitude(values: Mapping[str, Any]) -> float | None:
     above, below = values.get("mscale"), values.get("mscale_all_dim")
     if not above or not below:
         return None
+    return _grown(values["factor"], above) / _grown(values["factor"], below)
 
-    def grown(share: float) -> float:
-        return 0.1 * share * math.log(max(values["factor"], 1)) + 1.0
 
-    return grown(above) / grown(below)
+def _grown(factor: float, share: float) -> float:
+    return 0.1 * share * math.log(max(factor, 1)) + 1.0
+
+
+def sharpened(fields: Fields) -> float:
+    """What DeepSeek multiplies scores by where frequencies are scaled, m^2 with m = 0.1 mscale_all_dim ln(factor) + 1
+    (the released code); 1 where nothing is said. To be asked after `positions`, which refuses what is wrong."""
+    values = fields.given.get("rope_parameters") or fields.given.get("rope_scaling") or {}
+    share = values.get("mscale_all_dim")
+    return _grown(values["factor"], share) ** 2 if share else 1.0

@@ -36,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from companion.layers.block import Block
-from companion.layers.moe import MoE
+from companion.layers.moe import NAMES, MoE
 from companion.training.distributed.expert_parallel import Exchanged, Spread, keep_the_compiler_out
 from companion.training.distributed.parallel import Elsewhere, Made, Parallel, exit_code
 from companion.training.losses import Scored
@@ -188,7 +188,7 @@ class Processes(Parallel):
             raise ValueError(f"--expert-parallel {self.experts}: expected a divisor of the {number} experts of a layer")
         else:
             moe.dispatch = Exchanged(self.rows_of_all, self.own_rows, self.peers)
-            for name in ("gate", "inner", "outer"):
+            for name in (*NAMES, *(f"{name}_bias" for name in NAMES)):
                 if (whole := getattr(moe, name)) is not None:
                     mine = nn.Parameter(self._slice(whole.detach()).to(self.device))
                     self._slices.add(id(mine))

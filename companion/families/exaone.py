@@ -1,0 +1,77 @@
+"""EXAONE 4 (LG AI Research 2025), as published: LLaMA with its norms behind, normed heads, and where there are local
+layers no positions in the others (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import ModelConfig, PositionConfig, RotaryScaling, WindowConfig
+from companion.families import llama
+from companion.families.llama import changed, configuration, decoder, layers_of
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.files.published.rope import GLOBAL, LOCAL, layer_types
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+
+FIELDS = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 32              attention.kv_heads
+    attention_bias                   must be false
+    mlp_bias                         must be false
+    rms_norm_eps                     taken = 1e-05           norm.eps
+    sliding_window                   taken = 4096            attention.window.width; null: none
+    sliding_window_pattern           taken = 4               attention.window.pattern: one in so many is global
+    layer_types                      taken = null            attention.window.pattern
+    """
+)
+_OWN = {"attention": {"qk_norm": "head"}, "norm": {"placement": "after"}}
+
+
+def _exaone4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    layers, windowed = layers_of(fields), fields.take("sliding_window") is not None
+    usual = [GLOBAL] * layers
+    if fields.take("layer_types") is None:
+        every = fields.take("sliding_window_pattern")
+        if not windowed:  # where released code divides by zero
+            raise fields.refuse("sliding_window", None, "a number of tokens, or layer_types beside it")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise fields.refuse("sliding_window_pattern", every, "a whole number >= 1, or layer_types beside it")
+        usual = [LOCAL if (layer + 1) % every else GLOBAL for layer in range(layers)]
+    types = layer_types(fields, usual)
+    turning = [not windowed or kind == LOCAL for kind in types]
+    if any(turning):
+        return changed(configuration(fields, types, turning), **_OWN)
+    return changed(configuration(fields, types), **_OWN).with_(positions=PositionConfig("none"))
+
+
+FAMILIES = (Family("exaone4", FIELDS, _exaone4, llama.place),)
+
+_EXTENDED = RotaryScaling("llama3", 16.0, 8192, slow=1.0, fast=4.0)
+_LOCAL = (True, True, True, False)
+PRESETS = {
+    "exaone-4.0-1.2b": Preset(
+        2025,
+        1_279_391_488,
+        changed(
+            decoder(2048, 30, 32, 4096, context=65536, eps=1e-5, kv_heads=8, base=1e6, vocab=102400, tied=True),
+            attention={"qk_norm": "head", "d_head": 64},
+            norm={"placement": "after"},
+            positions={"scaling": _EXTENDED},
+        ),
+    ),
+    "exaone-4.0-32b": Preset(
+        2025,
+        32_003_216_384,
+        changed(
+            decoder(5120, 64, 40, 27392, context=131072, eps=1e-5, kv_heads=8, base=1e6, vocab=102400),
+            attention={"qk_norm": "head", "d_head": 128, "window": WindowConfig(4096, _LOCAL)},
+            norm={"placement": "after"},
+            positions={"scaling": _EXTENDED, "pattern": _LOCAL},
+        ),
+    ),
+}

@@ -1,0 +1,124 @@
+"""Granite 3 and 4 (IBM 2024 and 2025), as published, where they are dense: LLaMA with four multipliers (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from companion.config.model import ModelConfig, PositionConfig
+from companion.families import llama
+from companion.families.llama import changed, configuration, decoder, layers_of
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.ground.fields import is_number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+    from companion.files.published.places import Places
+
+FIELDS = llama.FIELDS | rows(
+    """
+    embedding_multiplier             taken = 1.0             embedding.multiplier
+    attention_multiplier             taken = 1.0             attention.score_width: one over its square
+    residual_multiplier              taken = 1.0             residual
+    logits_scaling                   taken = 1.0             embedding.logit_divisor
+    """
+)
+
+OF_HYBRIDS = FIELDS | rows(
+    """
+    mlp_bias                         must be false
+    layer_types                      taken = null            refused unless attention is in every layer
+    num_local_experts                taken = 8               refused unless 0
+    shared_intermediate_size         taken = 1024            feed_forward.d_ff
+    intermediate_size                neutral                 4.51 on; of experts that are not there
+    position_embedding_type          taken = null            positions.kind: "rope", or none
+    normalization_function           must be "rmsnorm"
+    init_method                      neutral                 by hand; of a training
+    num_experts_per_tok              neutral                 4.51 on; of experts that are not there
+    router_aux_loss_coef             neutral                 4.51 on; the same
+    output_router_logits             neutral                 4.51 on; the same
+    mamba_n_heads                    neutral                 4.51 on; of layers that are not there, as all that follow
+    mamba_n_groups                   neutral                 4.51 on
+    mamba_d_state                    neutral                 4.51 on
+    mamba_d_head                     neutral                 4.51 on
+    mamba_d_conv                     neutral                 4.51 on
+    mamba_expand                     neutral                 4.51 on
+    mamba_chunk_size                 neutral                 4.51 on
+    mamba_conv_bias                  neutral                 4.51 on
+    mamba_proj_bias                  neutral                 4.51 on
+    time_step_limit                  neutral                 5.0 on
+    """
+)
+
+
+def _granite(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    found = {}
+    for name in ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"):
+        found[name] = fields.take(name)
+        if not is_number(found[name]) or not 1e-6 <= found[name] <= 1e6:
+            raise fields.refuse(name, found[name], "a number from 1e-6 to 1e6")
+    return multiplied(configuration(fields), *found.values())
+
+
+def multiplied(config: ModelConfig, embedding: float, scores: float, residual: float, logits: float) -> ModelConfig:
+    """`config` with the four multipliers; logits are divided by theirs."""
+    return changed(
+        config.with_(residual=residual),
+        attention={"score_width": scores**-2},
+        embedding={"multiplier": embedding, "logit_divisor": logits},
+    )
+
+
+def _hybrid(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
+    types, experts = fields.take("layer_types"), fields.take("num_local_experts")
+    if (
+        types is None
+        or not isinstance(types, list)
+        or any(kind not in ("attention", "full_attention") for kind in types)
+    ):
+        raise fields.refuse("layer_types", types, "attention in every layer: our models have no state-space layers")
+    if len(types) != layers_of(fields):
+        raise fields.refuse("layer_types", types, f"{layers_of(fields)} kinds of layers")
+    if experts != 0 or isinstance(experts, bool):
+        raise fields.refuse(
+            "num_local_experts", experts, "0: our experts have no plain network of another width beside"
+        )
+    config, order = _granite(fields, given), fields.take("position_embedding_type")
+    if order not in ("rope", "nope", None):
+        raise fields.refuse("position_embedding_type", order, "'rope', 'nope' or null")
+    return config if order == "rope" else config.with_(positions=PositionConfig("none"))
+
+
+def _place_hybrid(places: Places, config: ModelConfig) -> None:
+    for layer in range(config.layers):
+        mlp, d_ff = f"model.layers.{layer}.mlp", config.feed_forward.d_ff
+        places.split(f"{mlp}.input_linear.weight", {f"{mlp}.gate_proj.weight": d_ff, f"{mlp}.up_proj.weight": d_ff})
+    llama.place(places, config)
+
+
+def _of_hybrid(name: str) -> str:
+    return name.replace(".shared_mlp.", ".mlp.").replace(".mlp.output_linear.", ".mlp.down_proj.")
+
+
+FAMILIES = (
+    Family("granite", FIELDS, _granite, llama.place),
+    Family("granitemoehybrid", OF_HYBRIDS, _hybrid, _place_hybrid, _of_hybrid),
+)
+
+_LATER: dict[str, Any] = {"context": 131072, "eps": 1e-5, "kv_heads": 8, "base": 1e7, "vocab": 100352, "tied": True}
+PRESETS = {
+    "granite-3.3-8b": Preset(
+        2025,
+        8_170_864_640,
+        multiplied(decoder(4096, 40, 32, 12800, **(_LATER | {"vocab": 49159})), 12.0, 0.0078125, 0.22, 16.0),
+    ),
+    "granite-4.0-micro": Preset(
+        2025, 3_402_836_480, multiplied(decoder(2560, 40, 40, 8192, **_LATER), 12.0, 0.015625, 0.22, 10.0)
+    ),
+    "granite-4.1-8b": Preset(
+        2026, 8_380_551_168, multiplied(decoder(4096, 40, 32, 12800, **_LATER), 12.0, 0.0078125, 0.22, 16.0)
+    ),
+}

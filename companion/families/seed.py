@@ -1,0 +1,46 @@
+"""Seed-OSS (ByteDance 2025), as published: LLaMA with biases before attention, and wide heads (lesson 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import ModelConfig
+from companion.families import llama
+from companion.families.llama import changed, configuration, decoder
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+
+FIELDS = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 8               attention.kv_heads
+    head_dim                         taken = 128             attention.d_head
+    attention_bias                   taken = true            attention.bias
+    attention_out_bias               taken = false           attention.output_bias
+    attention_dropout                neutral                 4.57 on; of training, which here begins without dropout
+    residual_dropout                 neutral                 4.57 on; the same
+    """
+)
+
+
+def _seed(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    return changed(configuration(fields), attention={"output_bias": fields.take("attention_out_bias")})
+
+
+FAMILIES = (Family("seed_oss", FIELDS, _seed, llama.place),)
+
+PRESETS = {
+    "seed-oss-36b": Preset(
+        2025,
+        36_151_104_512,
+        changed(
+            decoder(5120, 64, 80, 27648, context=524288, eps=1e-6, kv_heads=8, base=1e7, vocab=155136),
+            attention={"d_head": 128, "bias": True, "output_bias": False},
+        ),
+    ),
+}
