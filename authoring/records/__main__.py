@@ -1,4 +1,4 @@
-"""Make the records that ship: `python -m authoring.records story` or `law`. Minutes to an hour on one core.
+"""Make the records that ship: `python -m authoring.records story`, `law` or `cache`. Minutes to an hour on one core.
 
 A run that was stopped goes on where it was: `build/records` has what is done. Nothing is written to the package before
 a record is whole.
@@ -13,10 +13,12 @@ from pathlib import Path
 
 import torch
 
+from authoring.records.cache import cache
 from authoring.records.law import law
 from authoring.records.story import story
 from companion.files.models import save_model
 from companion.ground.atomic import write_atomic
+from companion.school.records import NAMES
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "companion" / "school" / "records"
@@ -24,13 +26,13 @@ SHIPPED = ROOT / "companion" / "school" / "records"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m authoring.records", description=__doc__)
-    parser.add_argument("names", nargs="+", choices=["law", "story"], metavar="NAME", help="law or story")
+    parser.add_argument("names", nargs="+", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     names = parser.parse_args(arguments).names
     torch.set_num_threads(1)
     for name in names:
         folder = ROOT / "build" / "records" / name
-        if name == "law":
-            found = law(folder)
+        if name != "story":
+            found = {"law": law, "cache": cache}[name](folder)
         else:
             found, model, tokenizer = story(folder)
             save_model(SHIPPED / "story", model.half())

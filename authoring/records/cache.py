@@ -1,5 +1,4 @@
-"""What lesson 15 compares at equal bytes: kinds of attention in the same small decoder, from several starts, trained for
-two budgets.
+"""What lesson 15 compares at equal bytes: kinds of attention in one small decoder, at two budgets, from three starts.
 
 The lesson's own cells are run: its `trained` and its `loss_of`. Each run is kept in `build/records/cache` when it is
 done, and is not made again.

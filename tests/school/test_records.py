@@ -5,16 +5,17 @@ import json
 import pytest
 import torch
 
-from authoring.records import law, story
+from authoring.records import cache, law, story
 from companion.config.model import ModelConfig
 from companion.data.stories import keeps, stories
 from companion.school.records import NAMES, record, story_model
+from companion.transformer import Transformer
 
 TEXT = story.Text()
 
 
 def test_a_name_that_is_no_record_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="record 'other': expected one of law, story"):
+    with pytest.raises(ValueError, match="record 'other': expected one of cache, law, story"):
         record("other")
 
 
@@ -63,3 +64,13 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
             str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
         ]
     assert NAMES == ("law", "story")
+
+
+def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
+    found = record("cache")["runs"]
+    asked = {(kind, start, updates) for kind in cache.KINDS for start in cache.STARTS for updates in cache.BUDGETS}
+    assert {(run["kind"], run["start"], run["updates"]) for run in found} == asked and len(found) == len(asked)
+    for run in found:
+        config = ModelConfig(vocab=512, d_model=64, layers=2, context=512, attention=cache.KINDS[run["kind"]])
+        assert run["kept"] == config.sizes.kept_numbers
+        assert run["weights"] == sum(p.numel() for p in Transformer(config).decoder.blocks[0].attention.parameters())

@@ -3,6 +3,7 @@
 story.json      the story model of lesson 14: its text, plan, curve, and what it wrote on the way
 story/          that model: safetensors in half precision, its configuration, its tokenizer
 law.json        trials that the scaling law of lesson 14 is held against
+cache.json      kinds of attention at equal bytes of cache, for lesson 15
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from companion.files.models import load_model
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
-NAMES = ("law", "story")
+NAMES = ("cache", "law", "story")
 
 
 def record(name: str) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from companion import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
+    LatentConfig,
     ModelConfig,
     Transformer,
+    account,
     rotary_angles,
     rotate,
     sinusoidal,
@@ -56,6 +58,23 @@ def whole(layers, width, vocab):
             embedding=EmbeddingConfig(tied=False),
         )
         return parameters(Transformer(config))
+
+
+def in_full_and_latent(layers, rank, turned, heads):
+    """What two models of the package keep of a token, one over the other."""
+    latent = LatentConfig(rank=int(rank), d_rope=int(turned))
+    sizes = AttentionConfig(int(heads), d_head=128, d_v=128, latent=latent)
+    full = AttentionConfig(int(heads), d_head=128 + int(turned), d_v=128)
+    kept = [
+        account.cache_bytes(
+            ModelConfig(
+                vocab=9, d_model=64, layers=int(layers), context=16, attention=one, feed_forward=FeedForwardConfig(8)
+            ),
+            tokens=1,
+        )
+        for one in (full, sizes)
+    ]
+    return kept[0] / kept[1]
 
 
 def turned(degrees, a, b, at, there):
@@ -101,6 +120,8 @@ AGAIN = {
     "13.bits": lambda n: n[0] * (n[3] * n[1] + n[2]) / n[3] / 8,
     "14.rate": lambda n: n[0] * math.cos(math.pi / 2 * (n[4] - n[1]) / (n[3] - n[1])) ** 2,
     "14.clip": lambda n: torch.tensor(n[:2])[0] * n[2] / torch.tensor(n[:2]).norm(),
+    "15.latent": lambda n: in_full_and_latent(n[0], n[1], n[2], n[3]),
+    "15.local": lambda n: sum(n[3] if at % n[1] == n[1] - 1 else min(n[2], n[3]) for at in range(int(n[0]))),
 }
 
 

@@ -63,9 +63,18 @@ def _still(numbers: dict[str, int], layers: int) -> Figure:
     fig, ax = figures.subplots(width=7.2, height=2.7)
     filled = [2 * layers * count * TOKENS[-1] / 1e9 for count in numbers.values()]
     ax.barh(range(len(filled)), filled, color=figures.PALETTE["blue"], height=0.6)
+    plain = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
     for row, (gigabytes, count) in enumerate(zip(filled, numbers.values(), strict=True)):
-        ax.text(gigabytes * 1.08, row, f"{count:,} numbers, {gigabytes:,.1f} GB", va="center", fontsize=9.5)
-    ax.axvline(CARD, color="black", linestyle="--", marker="", linewidth=1.2)
+        ax.text(
+            gigabytes * 1.08,
+            row,
+            f"{count:,} numbers, {gigabytes:,.1f} GB",
+            va="center",
+            fontsize=9.5,
+            zorder=3,
+            bbox=plain,
+        )
+    ax.axvline(CARD, color="black", linestyle="--", marker="", linewidth=1.2, zorder=2)
     ax.annotate(
         f"a card of {CARD} GB", (CARD, 1), (0, 3), ("data", "axes fraction"), "offset points", ha="center", fontsize=9
     )
