@@ -113,7 +113,7 @@ def test_the_index_shows_a_page_that_needs_no_repository(metadata):
     there = [
         link.partition("#")[0] for link in links if not link.startswith("https://")
     ]  # the tour, told by its words too
-    assert len(there) == 8 < len(links) and all((ROOT / "companion" / file).is_file() for file in there)
+    assert len(there) == 11 < len(links) and all((ROOT / "companion" / file).is_file() for file in there)
     assert f"pip install {PROJECT['name']}" in PAGE
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from authoring.site.fault import Faults
 from authoring.site.pages import Page
+from companion.ground.installed import NAME
 
 GITHUB = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?")
 KEY = "Repository"
@@ -75,4 +76,8 @@ def bar(repository: str, page: Page) -> str:
         f"Open in {html.escape(name)}</a>"
         for name, address in there.items()
     )
-    return f'<p class="badges">{links}</p>'
+    install = html.escape(f'%pip install "{NAME}[lab] @ git+{repository}"')
+    return (
+        f'<p class="badges">{links}</p>'
+        f'<p class="badges">In Colab put a cell before all others, and run it first: <code>{install}</code></p>'
+    )

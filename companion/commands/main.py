@@ -69,7 +69,11 @@ def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tupl
             "  companion account                   its parameters, FLOPs and bytes\n\n"
             "Or let one translate, after ten seconds of training:\n\n"
             "  companion train --task number-words --from de --to en\n"
-            "  companion translate einundzwanzig"
+            "  companion translate einundzwanzig\n\n"
+            "Programs of your own begin from one of these, whose files lie in companion/examples:\n\n"
+            "  python -m companion.examples.own_text letter.txt\n"
+            "  python -m companion.examples.published SmolLM2-135M/\n"
+            "  python -m companion.examples.one_layer"
         ),
     )
     parsers = {

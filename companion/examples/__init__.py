@@ -1,0 +1,6 @@
+"""Programs to begin from, each of which runs as it stands; copy one into code of your own.
+
+python -m companion.examples.own_text letter.txt       a tokenizer and a decoder for a text of yours
+python -m companion.examples.published SmolLM2-135M/   a published model: what comes next, and a text
+python -m companion.examples.one_layer                 one layer of the package in a module of your own
+"""

@@ -1,0 +1,60 @@
+"""Take one layer of the package into a module of your own.
+
+    python -m companion.examples.one_layer
+
+`Attention` is an `nn.Module` as any other: (batch, token, d_model) goes in and comes out. Here it stands in a small
+classifier beside layers of PyTorch, with grouped queries, with rotary positions, and without a causal mask. It learns
+whether a row of symbols has the same symbol twice in succession, which no token can know alone.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from companion import Attention, AttentionConfig, PositionConfig, RMSNorm
+
+SYMBOLS, LENGTH = 8, 6
+
+
+class Twice(nn.Module):
+    """Logits of "no" and "yes" for rows of symbols (batch, token): embed, attend, a network, and the largest token."""
+
+    def __init__(self, d_model: int = 48) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(SYMBOLS, d_model)
+        self.norm = RMSNorm(d_model)
+        config = AttentionConfig(heads=4, kv_heads=2)
+        self.attention = Attention(d_model, config, causal=False, positions=PositionConfig("rotary"))
+        self.network = nn.Sequential(nn.Linear(d_model, 96), nn.GELU(), nn.Linear(96, 2))
+
+    def forward(self, symbols: Tensor) -> Tensor:
+        x = self.embedding(symbols)
+        x = x + self.attention(self.norm(x))
+        return self.network(x).amax(dim=1)
+
+
+def batch(rows: int) -> tuple[Tensor, Tensor]:
+    """Rows of symbols (batch, token), and for each whether two neighbours are the same."""
+    symbols = torch.randint(SYMBOLS, (rows, LENGTH))
+    return symbols, (symbols[:, 1:] == symbols[:, :-1]).any(dim=1).long()
+
+
+def main(updates: int = 600) -> None:
+    torch.manual_seed(0)
+    model = Twice()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for update in range(1, updates + 1):
+        symbols, answers = batch(128)
+        loss = nn.functional.cross_entropy(model(symbols), answers)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if update % 200 == 0 or update == updates:
+            symbols, answers = batch(2000)
+            right = (model(symbols).argmax(dim=-1) == answers).double().mean()
+            print(f"update {update:4}: {right:.0%} of 2,000 new rows are right")
+
+
+if __name__ == "__main__":
+    main()
