@@ -104,7 +104,7 @@ def by_hand(text: str, cells: list[NotebookNode]) -> Iterator[tuple[int, str, st
                 near = sorted(there, key=lambda name: abs(named[name] - line))
                 for name in near:
                     if any(_said_by(one, number, share, whole) for one in there[name]):
-                        yield line, match[0].strip(' ,'), name
+                        yield line, match[0].strip(" ,"), name
                         break
 
 

@@ -1,7 +1,8 @@
 """The story model of lesson 14: its training, what it writes on the way, and how often that keeps who did what.
 
-A run is kept in `build/records` after every hundred updates, and goes on from there when it was stopped. What ships is
-one JSON of all runs, `companion/school/records/story.json`, and the weights of the first.
+Three minutes from three starts, and ten from one. A run is kept in `build/records` after every fifty updates, and goes
+on from there when it was stopped. What ships is one JSON of all runs, `companion/school/records/story.json`, and the
+weights of the first.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ DENSE = ModelConfig(
 )
 EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(128, "swiglu"), moe=MoEConfig(experts=8, top_k=2))
 """Its twin: as many active numbers, up to the router."""
-UPDATES, LOOKS = 6000, (0, 150, 300, 600, 1200, 1800, 3600, 6000)
+SHORT, LONG = 1800, 6000
+"""Updates: about three and ten minutes of one core."""
+LOOKS = {SHORT: (0, 120, 360, 720, 1080, SHORT), LONG: (0, 150, 300, 600, 1200, 1800, 3600, LONG)}
 RUNS = (
-    *(("dense", DENSE, start) for start in range(3)),
-    *(("experts", EXPERTS, start) for start in range(3)),
+    ("dense", DENSE, 0, LONG),
+    *(("dense", DENSE, start, SHORT) for start in range(3)),
+    ("experts", EXPERTS, 0, SHORT),
 )
-"""What it is called, what it is, and its start."""
+"""What it is called, what it is, its start, and its updates."""
 SCORED = 100
 """Held-out stories that are scored, and beginnings that are continued, at each look."""
 FALL = 0.3
@@ -83,9 +87,7 @@ class Text:
         return digest.hexdigest()[:16]
 
 
-def run(
-    text: Text, config: ModelConfig, updates: int, start: int, looks: tuple[int, ...], folder: Path
-) -> tuple[dict[str, Any], Transformer]:
+def run(text: Text, config: ModelConfig, start: int, updates: int, folder: Path) -> tuple[dict[str, Any], Transformer]:
     """Train one model, look at it after so many updates, and give record and model. Goes on with what `folder` has."""
     balance = 0.01 if config.moe else 0.0
     plan = TrainingConfig(  # a last share of 1: it does not fall, until `_fall` lets it
@@ -104,7 +106,7 @@ def run(
         kept["losses"] = kept["losses"][: trainer.done]
         kept["looks"] = [look for look in kept["looks"] if look["update"] <= trainer.done]
     while True:
-        if trainer.done in looks and trainer.done not in [look["update"] for look in kept["looks"]]:
+        if trainer.done in LOOKS[updates] and trainer.done not in [look["update"] for look in kept["looks"]]:
             kept["looks"].append({"update": trainer.done, "seconds": round(kept["seconds"], 1), **look(model, text)})
             print(f"{folder.name}: {kept['looks'][-1] | {'samples': None}}", flush=True)
         if trainer.done % 50 == 0 or trainer.done == updates:
@@ -187,6 +189,8 @@ def _parts(values: list[float], size: int) -> list[list[float]]:
 def story(folder: Path) -> tuple[dict[str, Any], Transformer, BytePairTokenizer]:
     """The record of all `RUNS`, and the model of the first with its tokenizer."""
     text = Text()
-    done = [run(text, config, UPDATES, start, LOOKS, folder / f"{name}_{start}") for name, config, start in RUNS]
-    found = {"text": text.fingerprint, "train": TRAIN, "held_out": HELD_OUT, "runs": [record for record, _ in done]}
+    done = [run(text, *which, folder / f"{name}_{which[1]}_{which[2]}") for name, *which in RUNS]
+    names = [name for name, *_ in RUNS]
+    runs = [{"name": name, **record} for name, (record, _) in zip(names, done, strict=True)]
+    found = {"text": text.fingerprint, "train": TRAIN, "held_out": HELD_OUT, "runs": runs}
     return found, done[0][1], text.tokenizer

@@ -23,11 +23,12 @@ def test_the_story_record_is_made_of_the_stories_that_the_package_tells():
     found = record("story")
     assert found["text"] == TEXT.fingerprint
     assert (found["train"], found["held_out"]) == (len(TEXT.train), len(TEXT.held_out))
-    for run, (_, config, start) in zip(found["runs"], story.RUNS, strict=True):
+    for run, (name, config, start, updates) in zip(found["runs"], story.RUNS, strict=True):
         assert run["made_of"] == story.made_of(TEXT, run)
-        assert ModelConfig.from_json(json.dumps(run["config"])) == config and run["start"] == start
-        assert len(run["loss"]) == -(-story.UPDATES // 20) and run["plan"]["updates"] == story.UPDATES
-        assert [look["update"] for look in run["looks"]] == list(story.LOOKS)
+        assert ModelConfig.from_json(json.dumps(run["config"])) == config
+        assert (run["name"], run["start"], run["plan"]["updates"]) == (name, start, updates)
+        assert len(run["loss"]) == -(-updates // 20)
+        assert [look["update"] for look in run["looks"]] == list(story.LOOKS[updates])
 
 
 def test_what_the_record_says_of_the_stories_in_it_is_what_reading_them_says():

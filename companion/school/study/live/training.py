@@ -185,7 +185,9 @@ def film(
         expected = f"two maps of {n} by {n} for each of {len(moments)} moments, of at most 20 tokens"
         raise ValueError(f"maps: expected {expected}; got {len(maps)} moments and {sorted(shapes)}")
     at, below = moments.index(first), torch.ones(n, n).tril().bool()
-    packed = [["".join(LEVELS[round(35 * one)] for one in weights[below].tolist()) for weights in moment] for moment in maps]
+    packed = [
+        ["".join(LEVELS[round(35 * one)] for one in weights[below].tolist()) for weights in moment] for moment in maps
+    ]
     moving.show(
         "film",
         {
