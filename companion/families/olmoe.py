@@ -35,8 +35,11 @@ def _olmoe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     normalised = fields.take("norm_topk_prob")
     if not isinstance(normalised, bool):
         raise fields.refuse("norm_topk_prob", normalised, "true or false")
-    gating = "softmax_topk_renormalised" if normalised else "softmax_topk"
-    experts = MoEConfig(fields.take("num_experts"), fields.take("num_experts_per_tok"), gating)
+    experts = MoEConfig(
+        fields.take("num_experts"),
+        fields.take("num_experts_per_tok"),
+        "softmax_topk_renormalised" if normalised else "softmax_topk",
+    )
     return changed(configuration(fields), attention={"qk_norm": "width"}).with_(moe=experts)
 
 

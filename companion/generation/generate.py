@@ -15,6 +15,7 @@ from inspect import signature
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from companion.generation.constraints import Rules, Until
 from companion.generation.draft import Draft, Propose
