@@ -161,7 +161,7 @@ def _place_attention(places: Places, attention: AttentionConfig, old: str, new: 
         for theirs, ours in (LATENT | _OF_QUERIES[attention.latent.query_rank is None]).items():
             places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
     else:
-        if attention.qk_norm is not None:
+        if attention.qk_norm in ("head", "width"):
             for short, name in (("q", "query"), ("k", "key")):
                 places.move(f"{old}.{short}_norm.weight", f"{new}.{name}_norm.weight")
         if attention.sinks:
