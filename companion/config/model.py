@@ -572,7 +572,7 @@ class ModelConfig:
             require(some, turns, sizes.d_turned, "an even width: rotary turns pairs of components")
             share = self.positions.share
             require(share == 1 or sizes.latent is None, "share", share, "1 beside latent, whose d_rope says what turns")
-            turned = sizes.d_head if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
+            turned = sizes.d_turned if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
             divisors = None if self.positions.scaling is None else self.positions.scaling.short

@@ -52,7 +52,7 @@ FIELDS = llama.FIELDS | rows(
     layer_types                      neutral                 4.54 on; which layers see chunks
     attn_temperature_tuning          taken = true            must not begin within max_position_embeddings
     floor_scale                      taken = 8192            the tokens after which it begins
-    attn_scale                       neutral                 of scores that are sharpened
+    attn_scale                       neutral                 4.51 on; of scores that are sharpened
     router_jitter_noise              must be 0.0
     router_aux_loss_coef             neutral                 4.51 on; of a loss in training
     output_router_logits             neutral                 4.51 on

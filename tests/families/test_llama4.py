@@ -20,7 +20,6 @@ def test_the_texts_are_those_of_transformers(name, tmp_path):
     [
         ("llama-4-scout", "attention", {"qk_norm": None}),
         ("llama-4-scout", "positions", {"layout": "half"}),
-        ("llama-4-scout", "positions", {"scaling": None}),
         ("llama-4-scout", "moe", {"weighted": "output"}),
         ("llama-4-scout", "moe", {"gating": "softmax_topk"}),
     ],
