@@ -241,7 +241,6 @@ class AttentionConfig:
                 self.qk_norm is None, "qk_norm", self.qk_norm, "None beside latent, which norms what both come from"
             )
             require(not self.sinks, "sinks", self.sinks, "False beside latent")
-            require(self.gate is None, "gate", self.gate, "None beside latent")
 
     def gates(self, d_v: int) -> int:
         """How many numbers a token's output gate has, where values are `d_v` wide."""

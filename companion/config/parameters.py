@@ -124,7 +124,7 @@ def attention_weights(config: ModelConfig) -> int:
         narrow = latent.query_rank
         query = config.d_model * queries if narrow is None else narrow * (config.d_model + queries)
         down, output = config.d_model * (latent.rank + latent.d_rope), config.d_model * sizes.heads * sizes.d_v
-        return query + down + expansion_weights(config) + output
+        return query + down + expansion_weights(config) + output + config.d_model * config.attention.gates(sizes.d_v)
     four = (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
     return config.d_model * (four + config.attention.gates(sizes.d_v))
 

@@ -95,6 +95,7 @@ class LatentAttention(nn.Module):
         self.down = nn.Linear(d_model, latent.rank + latent.d_rope, bias=False)
         self.latent_norm = norm(norms, latent.rank)
         self.up = nn.Linear(latent.rank, sizes.heads * (sizes.d_head + sizes.d_v), bias=False)
+        self.gate = nn.Linear(d_model, config.gates(sizes.d_v), bias=False) if config.gate else None
         self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.biased_output)
         self.score_width = float(self.d_query) if config.score_width is None else config.score_width
         self.score_cap = config.score_cap
@@ -144,6 +145,8 @@ class LatentAttention(nn.Module):
             heads = self._absorbed(q, kept, visible(mask, shape, x.device, causal=causal, window=window), asked)
         else:
             heads = attend(q, *self.expand(kept), mask=mask, causal=causal, window=window, **asked)
+        if self.gate is not None:  # as in `Attention`
+            heads = heads * self._split(self.gate(x).sigmoid())
         return self.output(heads.transpose(1, 2).flatten(2))
 
     def queries(
@@ -152,8 +155,7 @@ class LatentAttention(nn.Module):
         """Every head's query of `x`, its last d_rope components turned."""
         if self.query_down is not None and self.query_norm is not None:
             x = self.query_norm(self.query_down(x))
-        q = self.query(x).view(*x.shape[:2], self.sizes.heads, -1).transpose(1, 2)
-        return self._turned(q, self.sizes.d_head, turn)
+        return self._turned(self._split(self.query(x)), self.sizes.d_head, turn)
 
     def latents(
         self, x: Float[Tensor, "batch token d_model"], turn: Rotation | None
@@ -167,7 +169,7 @@ class LatentAttention(nn.Module):
     ) -> tuple[Float[Tensor, "batch head key d_query"], Float[Tensor, "batch head key d_v"]]:
         """Every head's keys and values of what is kept."""
         sizes = self.sizes
-        both = self.up(kept[:, 0, :, : self.rank]).view(*kept.shape[::2], sizes.heads, -1).transpose(1, 2)
+        both = self._split(self.up(kept[:, 0, :, : self.rank]))
         key, value = both.split((sizes.d_head, sizes.d_v), -1)
         shared = kept[..., self.rank :].expand(-1, sizes.heads, -1, -1)
         return torch.cat((key, shared), -1), value
@@ -204,6 +206,10 @@ class LatentAttention(nn.Module):
             asked["backend"] = "reference"  # of one head, two plain products are as fast as the fused operator
         sums = attend(q.flatten(1, 2)[:, None], kept, kept[..., : self.rank], mask=mask, **asked)
         return torch.einsum("bhnr,hvr->bhnv", sums[:, 0].unflatten(1, (heads, tokens)), to_value)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(batch, token, head * wide) -> (batch, head, token, wide)."""
+        return x.view(*x.shape[:2], self.sizes.heads, -1).transpose(1, 2)
 
     def _turned(self, x: Tensor, plain: int, turn: Rotation | None) -> Tensor:
         """`x` with what stands behind its `plain` first components turned."""

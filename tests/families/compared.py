@@ -49,7 +49,7 @@ def tiny(fields):
     elif "no_rope_layers" in fields or fields["model_type"] == "olmo3":
         sizes = sizes | {"num_hidden_layers": 5}
     if fields.get("n_group", 1) > 1:
-        sizes = sizes | {"n_group": 4, "topk_group": 2}
+        sizes = sizes | {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}  # more than groups
     if fields.get("num_local_experts") == 0:
         sizes = sizes | {"num_local_experts": 0}
     if "partial_rotary_factor" in fields and "head_dim" not in fields:

@@ -74,6 +74,7 @@ KINDS = {
     "nothing turned": {"latent": LatentConfig(7, 0), "positions": PositionConfig("none")},
     "a shared key that is not turned": {"positions": PositionConfig("none")},
     "a window": {"window": WindowConfig(3)},
+    "a gate": {"gate": "width"},
     "scores of another width, capped": {"score_width": 3.3, "score_cap": 0.8},
     "wider than its latent": {"d_head": 12, "d_v": 16, "latent": LatentConfig(2, 6)},
 }
@@ -209,6 +210,7 @@ def test_what_makes_no_sense_is_refused_by_name():
     for name, change in (
         ("kv_heads", {"kv_heads": 1}),
         ("bias", {"bias": True}),
+        ("sinks", {"sinks": True}),
         ("qk_norm", {"qk_norm": "head"}),
     ):
         with pytest.raises(ValueError, match=rf"^{name}=.*beside latent"):
