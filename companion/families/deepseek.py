@@ -122,8 +122,8 @@ def _score_width(attention: AttentionConfig, sharper: float) -> float | None:
     return None if sharper == 1 else (attention.d_head + attention.latent.d_rope) / sharper**2
 
 
-def _mixture(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelConfig:
-    """With experts in all layers but the first ones."""
+def mixture(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelConfig:
+    """`config` with experts in all layers but the first ones."""
     plain, layers = fields.take("first_k_dense_replace"), layers_of(fields)
     if isinstance(plain, bool) or not isinstance(plain, int) or plain < 0:
         raise fields.refuse("first_k_dense_replace", plain, "a whole number >= 0")
@@ -148,7 +148,7 @@ def _v2(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
         raise fields.refuse("topk_method", method, "'greedy' or 'group_limited_greedy'")
     groups = {"groups": fields.take("n_group"), "top_groups": fields.take("topk_group"), "group_best": 1}
     chosen = groups if method == "group_limited_greedy" else {}
-    return _mixture(fields, _with_latents(fields), gating="softmax_topk", **chosen)
+    return mixture(fields, _with_latents(fields), gating="softmax_topk", **chosen)
 
 
 def _v3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
@@ -159,7 +159,7 @@ def _v3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     config = _with_latents(fields)
     if not interleaved:
         config = changed(config, positions={"layout": "half"})
-    return _mixture(
+    return mixture(
         fields,
         config,
         gating="sigmoid" if normalised else "sigmoid_topk",

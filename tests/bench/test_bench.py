@@ -119,9 +119,8 @@ def test_a_step_reads_what_is_kept_as_the_formula_says(setting):
     for way, config in kept.kinds(TINY).items():
         assert config.sizes.kept_numbers == numbers[way]
         assert moved[way] - decode_bytes(config, 0) == 64 * config.layers * numbers[way] * 4
-    assert all(
-        f"{number:,} numbers, {4 * number:,} bytes" in line for number, line in zip(numbers.values(), found.remarks)
-    )
+    for number, line in zip(numbers.values(), found.remarks, strict=True):
+        assert f"{number:,} numbers, {4 * number:,} bytes a token and layer" in line
 
 
 def test_another_function_is_never_timed_and_the_exit_code_says_so(tmp_path, monkeypatch, capsys, few_sequences):
