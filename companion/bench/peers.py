@@ -225,6 +225,8 @@ def _check(config: ModelConfig) -> None:
         ("attention.window", config.attention.window, None),
         ("attention.score_width", config.attention.score_width, None),
         ("attention.score_cap", config.attention.score_cap, None),
+        ("attention.sinks", config.attention.sinks, False),
+        ("attention.gate", config.attention.gate, None),
         ("norm.placement", config.norm.placement, "pre"),
         ("norm.unit_offset", config.norm.unit_offset, False),
         ("feed_forward.activation", config.feed_forward.activation, "swiglu"),

@@ -92,7 +92,8 @@ class RotaryScaling:
             value = getattr(self, name)
             require(ramp or value is None, name, value, f"None for kind={self.kind!r}, which has no ramp")
         slow, fast = self.ramp
-        require(0 < slow < fast, "slow", self.slow, f"a number > 0 and below fast={fast}")
+        cut = self.kind == "llama3" and slow == fast  # no ramp, but a step
+        require(0 < slow < fast or (cut and slow > 0), "slow", self.slow, f"a number > 0 and below fast={fast}")
         stretches = self.kind in ("yarn", "longrope")
         require(stretches or self.magnitude is None, "magnitude", self.magnitude, f"None for kind={self.kind!r}")
         require(self.magnitude is None or self.magnitude > 0, "magnitude", self.magnitude, "a number > 0, or None")
@@ -186,7 +187,9 @@ class AttentionConfig:
     output_bias:  whether the one back to the stream does. `None`: as `bias` (Qwen2: biases on the first three alone).
     qk_norm:      queries and keys are normalised before they are turned (Henry et al. 2020), by norms of the model's
                   kind and epsilon: `"head"`, each head's d_head numbers on their own, with one gain for all the heads
-                  (Qwen3, Gemma 3); `"width"`, all heads of a token together (OLMo 2). `None`: they are not.
+                  (Qwen3, Gemma 3); `"width"`, all heads of a token together (OLMo 2); `"unit"`, each head's numbers
+                  are divided by the root of their mean square, without a gain, in layers that turn them alone
+                  (Llama 4). `None`: they are not.
     score_width:  scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`:
                   the width of a whole query: d_head, with latents d_head + d_rope. (DeepSeek, which for longer texts
                   multiplies scores by m^2, has that width / m^4.)
@@ -208,7 +211,7 @@ class AttentionConfig:
     d_v: int | None = None
     bias: bool = False
     output_bias: bool | None = None
-    qk_norm: Literal["head", "width"] | None = None
+    qk_norm: Literal["head", "width", "unit"] | None = None
     score_width: float | None = None
     score_cap: float | None = None
     window: WindowConfig | None = None
@@ -556,6 +559,8 @@ class ModelConfig:
             require_whole(name, getattr(self, name))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
         require(self.residual > 0, "residual", self.residual, "a number > 0")
+        turned = self.positions.kind == "rotary" or self.attention.qk_norm != "unit"
+        require(turned, "qk_norm", self.attention.qk_norm, "another norm where positions are not rotary")
         if self.stack != "encoder":
             segments, pooled = self.embedding.segments, self.embedding.pooled
             require(segments == 0, "segments", segments, "0; only an encoder has segments")
@@ -567,7 +572,7 @@ class ModelConfig:
             require(some, turns, sizes.d_turned, "an even width: rotary turns pairs of components")
             share = self.positions.share
             require(share == 1 or sizes.latent is None, "share", share, "1 beside latent, whose d_rope says what turns")
-            turned = sizes.d_head if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
+            turned = sizes.d_turned if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
             divisors = None if self.positions.scaling is None else self.positions.scaling.short
@@ -604,7 +609,8 @@ class ModelConfig:
         positions."""
         window, positions = self.attention.window, self.positions
         if not in_turn(positions.pattern, layer):
-            return self._seen(layer), PositionConfig("none")
+            seen = self._seen(layer)
+            return replace(seen, qk_norm=None) if seen.qk_norm == "unit" else seen, PositionConfig("none")
         if self.local(layer) and window is not None and window.base is not None:
             positions = replace(positions, base=window.base, scaling=None)
         return self._seen(layer), replace(positions, pattern=(True,))

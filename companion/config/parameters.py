@@ -67,7 +67,7 @@ def parameters(config: ModelConfig) -> Parameters:
     gains = 2 if config.norm.kind == "layer" else 1  # a gain, and for layer norm a bias
     norm, around = d_model * gains, 2 if config.norm.placement == "both" else 1
     last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement != "post" else 0
-    qk_heads = {None: 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
+    qk_heads = {None: 0, "unit": 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
     latents = 0 if sizes.latent is None else sizes.latent.rank + (sizes.latent.query_rank or 0)
     ends, dense = config.embedding, (d_model + 1) * d_model
     head = 0 if ends.tied else config.vocab * d_model

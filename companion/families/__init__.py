@@ -1,7 +1,7 @@
 """Published models, a file for each family: its fields, its tensors' names, what it refuses, its releases by name.
 
 llama      LLaMA; its kin take from it what they share: mistral (and Mixtral), qwen, gemma, olmo, smollm, glm, phi,
-           granite, olmoe, exaone, ernie, seed
+           granite, olmoe, exaone, ernie, seed, deepseek, gpt_oss, llama4
 gpt2, bert, marian
 original   the transformer of 2017, of which there are no weights
 registry   finds all these, and a preset by its name

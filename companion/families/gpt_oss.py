@@ -64,7 +64,8 @@ def place(places: Places, config: ModelConfig) -> None:
         old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
         places.pairs(f"{old}.router", f"{new}.router")
         for part in ("", "_bias"):
-            places.in_turn(f"{old}.experts.gate_up_proj{part}", f"{new}.gate{part}", f"{new}.inner{part}")
+            names = f"{new}.gate{part}", f"{new}.inner{part}"
+            places.columns(f"{old}.experts.gate_up_proj{part}", *names, in_turn=True)
             places.move(f"{old}.experts.down_proj{part}", f"{new}.outer{part}")
 
 

@@ -1,8 +1,8 @@
 """LLaMA (Touvron et al. 2023; Grattafiori et al. 2024), as published: fields, tensors and releases (lesson 13).
 
-Mistral, Mixtral, Qwen 2 and 3, Gemma 2 and 3, OLMo 2 and 3, SmolLM 3, GLM-4, Phi-3 and 4, Granite, EXAONE 4, ERNIE 4.5
-and Seed-OSS are LLaMA with other norms, windows, positions, multipliers or experts; what each says differently stands
-in its own file, which takes the rest from here.
+Mistral, Mixtral, Qwen 2 and 3, Gemma 2 and 3, OLMo 2 and 3, SmolLM 3, GLM-4, Phi-3 and 4, Granite, EXAONE 4, ERNIE 4.5,
+Seed-OSS, DeepSeek, gpt-oss and Llama 4 are LLaMA with other norms, windows, positions, multipliers, attention or
+experts; what each says differently stands in its own file, which takes the rest from here.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _place_attention(places: Places, attention: AttentionConfig, old: str, new: 
         for theirs, ours in (LATENT | _OF_QUERIES[attention.latent.query_rank is None]).items():
             places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
     else:
-        if attention.qk_norm is not None:
+        if attention.qk_norm in ("head", "width"):
             for short, name in (("q", "query"), ("k", "key")):
                 places.move(f"{old}.{short}_norm.weight", f"{new}.{name}_norm.weight")
         if attention.sinks:

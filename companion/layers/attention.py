@@ -24,7 +24,7 @@ from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.kernels.chunked import in_chunks
 from companion.layers.kernels.fused import fused
 from companion.layers.masks import GivenMask, Predicate, Visible, addable, visible
-from companion.layers.norms import norm
+from companion.layers.norms import UnitNorm, norm
 from companion.layers.positions import Rotary, Rotation
 
 Backend = Literal["reference", "sdpa"]
@@ -185,7 +185,10 @@ class Attention(nn.Module):
         self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.biased_output)
         self.by_width = config.qk_norm == "width"  # else by head
         widths = (sizes.heads * sizes.d_head, sizes.kv_heads * sizes.d_head) if self.by_width else (sizes.d_head,) * 2
-        self.query_norm, self.key_norm = (None if config.qk_norm is None else norm(norms, width) for width in widths)
+        if config.qk_norm == "unit":
+            self.query_norm = self.key_norm = UnitNorm(norms.eps)
+        else:
+            self.query_norm, self.key_norm = (norm(norms, width) if config.qk_norm else None for width in widths)
         self.score_width, self.score_cap = config.score_width, config.score_cap
         self.sinks = nn.Parameter(torch.zeros(sizes.heads)) if config.sinks else None
         self.gate = nn.Linear(d_model, config.gates(sizes.d_v), bias=config.bias) if config.gate else None

@@ -101,7 +101,8 @@ class LayerCache:
     def put(
         self, store: Float[Tensor, "batch kv_head slot wide"], new: Float[Tensor, "batch kv_head token wide"]
     ) -> Float[Tensor, "batch kv_head key wide"]:
-        """Write into one of the two stores; as `write` does it for both."""
+        """Write into one of the two stores; give back every column that attention reads of it. Raises `ValueError` as
+        `write` does."""
         if torch.is_grad_enabled() and new.requires_grad:
             raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
         if self.filled is not None:

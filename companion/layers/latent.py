@@ -89,9 +89,9 @@ class LatentAttention(nn.Module):
             norms = replace(norms, eps=latent.eps)
         wide = d_model if latent.query_rank is None else latent.query_rank
         self.query = nn.Linear(wide, sizes.heads * self.d_query, bias=False)
-        self.query_down, self.query_norm = (
-            (None, None) if latent.query_rank is None else (nn.Linear(d_model, wide, bias=False), norm(norms, wide))
-        )
+        narrow = latent.query_rank is not None
+        self.query_down = nn.Linear(d_model, wide, bias=False) if narrow else None
+        self.query_norm = norm(norms, wide) if narrow else None
         self.down = nn.Linear(d_model, latent.rank + latent.d_rope, bias=False)
         self.latent_norm = norm(norms, latent.rank)
         self.up = nn.Linear(latent.rank, sizes.heads * (sizes.d_head + sizes.d_v), bias=False)

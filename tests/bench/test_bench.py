@@ -12,14 +12,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from companion.bench import batching, drafts, layers, models, peers, printed
+from companion.bench import batching, drafts, kept, layers, models, peers, printed
 from companion.bench.compare import OURS, Comparison, Setting, difference
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
 from companion.bench.timing import Spread, interleaved, paired_ratio
 from companion.bench.weights import own_text_cost
 from companion.commands.main import main
 from companion.config.model import AttentionConfig, EmbeddingConfig, MoEConfig, NormConfig
-from companion.costs.account import counted_flops
+from companion.costs.account import counted_flops, decode_bytes
 from companion.costs.chips import Chip
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
@@ -100,6 +100,8 @@ def test_one_run_says_prints_and_writes_the_same(tmp_path, capsys, few_sequences
             missing = {out["name"] for out in c["left_out"] if out["kind"] == "missing"}
             assert timed == {OURS, *INSTALLED}
             assert missing == set(peers.PEERS) - INSTALLED
+        if c["part"] == "kept":
+            assert [row["name"] for row in c["rows"]] == list(kept.WAYS)
         if c["part"] == "moe":
             timed = {row["name"] for row in c["rows"]}
             assert {OURS, "ours, loop", "ours, grouped", layers.DENSE} <= timed
@@ -107,6 +109,18 @@ def test_one_run_says_prints_and_writes_the_same(tmp_path, capsys, few_sequences
             assert "ours, gather" not in timed  # which copies, for a GPU
         if c["part"] == "attention":
             assert {row["name"] for row in c["rows"]} == {OURS, "reference", "sdpa", "tiled"}
+
+
+def test_a_step_reads_what_is_kept_as_the_formula_says(setting):
+    """16 heads of 16: keys and values of all, of four, of one; and a latent of 64 numbers beside 8 that are turned."""
+    numbers = dict(zip(kept.WAYS, (2 * 16 * 16, 2 * 4 * 16, 2 * 16, 64 + 8), strict=True))
+    found = kept.decode_kept(TINY, setting)
+    moved = {row.name: row.moved for row in found.rows}
+    for way, config in kept.kinds(TINY).items():
+        assert config.sizes.kept_numbers == numbers[way]
+        assert moved[way] - decode_bytes(config, 0) == 64 * config.layers * numbers[way] * 4
+    for number, line in zip(numbers.values(), found.remarks, strict=True):
+        assert f"{number:,} numbers, {4 * number:,} bytes a token and layer" in line
 
 
 def test_another_function_is_never_timed_and_the_exit_code_says_so(tmp_path, monkeypatch, capsys, few_sequences):

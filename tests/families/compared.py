@@ -27,7 +27,7 @@ SIZES = {
     "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
     "encoder_ffn_dim": 36, "decoder_ffn_dim": 36, "kv_lora_rank": 10, "q_lora_rank": 9, "qk_nope_head_dim": 6,
     "qk_rope_head_dim": 4, "v_head_dim": 5, "n_routed_experts": 12, "first_k_dense_replace": 1,
-    "experts_per_token": 2, "shared_intermediate_size": 20, "mamba_n_heads": 6,
+    "intermediate_size_mlp": 28, "experts_per_token": 2, "shared_intermediate_size": 20, "mamba_n_heads": 6,
     "mamba_d_head": 8, "original_max_position_embeddings": 24,
 }  # fmt: skip
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1}

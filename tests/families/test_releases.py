@@ -11,7 +11,8 @@ and leaves every other field alone. Where the fields are from:
     olmoe-1b-7b, seed-oss-36b, smollm3-3b
     from knowledge, beside their kin above: bert-base-uncased, bert-large-cased, exaone-4.0-1.2b, gpt2, gpt2-xl,
     mistral-7b-v0.3, opus-mt-de-en, opus-mt-tc-big-en-fi and phi-4 (their numbers of parameters are the published ones),
-    qwen3-0.6b
+    qwen3-0.6b; and gpt-oss, without the field of its quantization, GLM-4.5, and the text models of Llama 4, whose
+    max_position_embeddings is that of one chunk: no longer text is read
 
 What stands there by-5.1, by-5.7 and by-5.24 is how those versions of `transformers` write such a file.
 """

@@ -92,6 +92,8 @@ def mixtures(draw):
         group_best=draw(st.integers(1, 2)),
         scale=draw(st.sampled_from([1.0, 2.5])),
         balanced=draw(st.booleans()),
+        router_bias=draw(st.booleans()),
+        weighted=draw(st.sampled_from(["output", "input"])),
         pattern=draw(st.sampled_from([(True,), (False, True)])),
     )
 
@@ -117,8 +119,8 @@ def decoders(draw):
         attention=draw(attentions()),
         feed_forward=FeedForwardConfig(
             d_ff=draw(st.integers(3, 9)),
-            activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "swiglu"])),
-            bias=moe is None and draw(st.booleans()),
+            activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "swiglu", "swiglu_clamped"])),
+            bias=draw(st.booleans()),
         ),
         positions=positions,
         norm=NormConfig(draw(st.sampled_from(["layer", "rms"])), draw(st.sampled_from(["pre", "post"]))),
