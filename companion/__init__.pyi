@@ -4,6 +4,7 @@ from .config.model import (
     AttentionConfig as AttentionConfig,
     EmbeddingConfig as EmbeddingConfig,
     FeedForwardConfig as FeedForwardConfig,
+    LatentConfig as LatentConfig,
     ModelConfig as ModelConfig,
     MoEConfig as MoEConfig,
     NormConfig as NormConfig,
@@ -19,6 +20,7 @@ from .layers.positions import (
     sinusoidal as sinusoidal,
 )
 from .layers.attention import Attention as Attention, attend as attend, attention_weights as attention_weights
+from .layers.latent import LatentAttention as LatentAttention
 from .layers.kernels.tiled import tiled_attention as tiled_attention
 from .layers.kernels.window import sliding_window_attention as sliding_window_attention
 from .layers.linear import linear_attention as linear_attention

@@ -26,6 +26,7 @@ from companion.layers.attention import Attention, capped
 from companion.layers.bert import MaskedTransform, Pooler
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache
+from companion.layers.latent import LatentAttention
 from companion.layers.masks import GivenMask
 from companion.layers.moe import MoE
 from companion.layers.norms import norm
@@ -89,7 +90,8 @@ class Transformer(nn.Module):
 
     Embeddings start normal with variance 1 / d_model, so that the logits of a normalised state have variance one
     whatever the width (a fixed 0.02 leaves those of a narrow model near zero, and its first updates slow); other
-    weights with variance 2 / (5 d_model) (Nguyen and Salazar 2019), and those that write to the stream 1 / sqrt(number
+    weights with variance 2 / (5 d_model) (Nguyen and Salazar 2019), with the rank in place of d_model where they read a
+    latent, and those that write to the stream 1 / sqrt(number
     of writes) smaller (Radford et al. 2019), so that its variance does not grow with depth.
     """
 
@@ -136,7 +138,10 @@ class Transformer(nn.Module):
                     if weight is not None:
                         nn.init.normal_(weight, std=std)
         for module in self.modules():
-            if isinstance(module, Attention):
+            if isinstance(module, LatentAttention):  # keys and values begin as wide as if they came from the stream
+                nn.init.normal_(module.up.weight, std=math.sqrt(2 / (5 * module.up.in_features)))
+                nn.init.normal_(module.query.weight, std=math.sqrt(2 / (5 * module.query.in_features)))
+            if isinstance(module, Attention | LatentAttention):
                 nn.init.normal_(module.output.weight, std=std / math.sqrt(writes))
             elif isinstance(module, Block):
                 layer = module.feed_forward

@@ -17,6 +17,7 @@ from torch.testing import assert_close
 from companion.config.model import (
     AttentionConfig,
     FeedForwardConfig,
+    LatentConfig,
     ModelConfig,
     MoEConfig,
     NormConfig,
@@ -32,6 +33,7 @@ KINDS = {
     "encoder": {"stack": "encoder"},
     "encoder-decoder": {"stack": "encoder_decoder"},
     "local layers": {"attention": AttentionConfig(4, 2, window=WindowConfig(WINDOW, (True, False)))},
+    "latents": {"attention": AttentionConfig(4, d_v=10, latent=LatentConfig(7, 4, query_rank=9))},
     "learned positions": {"positions": PositionConfig("learned"), "norm": NormConfig("layer")},
 }
 

@@ -64,12 +64,22 @@ LONG = dict(
     layers=4,
     attention=AttentionConfig(
         6, 3, d_head=4, d_v=5, bias=True, output_bias=False, qk_norm="width", score_cap=3.0,
-        window=WindowConfig(3, (True, True, False), base=50.0),
+        window=WindowConfig(3, (True, True, False), base=50.0), sinks=True, gate="head",
     ),
     positions=PositionConfig(share=0.5, scaling=RotaryScaling("yarn", 2.0, 16), pattern=(True, False)),
     norm=NormConfig("rms", "both", unit_offset=True),
     embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=5.0),
 )  # fmt: skip
+VARIANTS.append(
+    dict(
+        layers=4,
+        attention=AttentionConfig(
+            6, 3, d_head=4, d_v=5, window=WindowConfig(3, (True, False)), sinks=True, gate="width"
+        ),
+        moe=MoEConfig(6, 2, "sigmoid", groups=3, top_groups=2, scale=2.5, balanced=True, pattern=(False, True)),
+        feed_forward=FeedForwardConfig(14, "swiglu_clamped", bias=True),
+    )
+)
 MULTIPLIED = dict(
     attention=AttentionConfig(6, 3, d_head=4, score_width=9.0),
     positions=PositionConfig(share=0.5, scaling=RotaryScaling("longrope", 3.0, 64, short=(1.25,), long=(4.0,))),

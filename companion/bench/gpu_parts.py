@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 import companion
-from companion.bench import layers, models
+from companion.bench import kept, layers, models
 from companion.bench.compare import Comparison, Setting
 from companion.bench.measured import ceiling, quiet
 from companion.bench.sizes import ON_A_GPU, REHEARSED, SIZES, Size
@@ -155,6 +155,7 @@ PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
     "train": train,
     "decode": each(functools.partial(models.decode, beside=())),
     "cache": each(models.cache_gain),
+    "kept": lambda size, setting: iter([kept.decode_kept(size, setting)]),
     "moe": moe,
     "processes": one_process,
     "attention": each(layers.attention),

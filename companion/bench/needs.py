@@ -23,6 +23,7 @@ TITLES = {
     "train": "training",
     "decode": "decoding",
     "cache": "what the cache gains, after so many tokens",
+    "kept": "steps by what is kept of a token",
     "moe": "mixture of experts",
     "processes": "several processes, of which there is one",
     "attention": "attention, by length",

@@ -14,7 +14,7 @@ from companion.config.model import (
     NormConfig,
 )
 
-PARTS = ("train", "decode", "moe", "attention")
+PARTS = ("train", "decode", "kept", "moe", "attention")
 """In the order in which they are measured."""
 
 
@@ -29,6 +29,7 @@ class Size:
     visitors:  tokens that a mixture of experts gets at once: as in training, and as in decoding.
     lengths:   at which the attention backends are compared.
     cached:    tokens before a step that is compared with computing all of them again.
+    kept:      tokens before a step that is compared with those of other heads.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Size:
     visitors: tuple[int, int]
     lengths: tuple[int, ...]
     cached: tuple[int, ...] = ()
+    kept: int = 8192
 
     def quick(self) -> Size:
         """The same model, less text: half the new tokens, and three lengths at most."""
@@ -67,7 +69,7 @@ _FOUR, _EIGHT = MoEConfig(4, 2), MoEConfig(8, 2)
 SIZES = {
     size.name: size
     for size in (
-        Size("tiny", _decoder(96, 32, 2, 2, 80, 48), 2, 12, 20, _FOUR, (56, 2), (16, 48)),
+        Size("tiny", _decoder(96, 32, 2, 2, 80, 48), 2, 12, 20, _FOUR, (56, 2), (16, 48), kept=64),
         Size("small", _decoder(4096, 256, 4, 4, 688, 256), 8, 32, 128, _EIGHT, (4096, 4), (256, 512, 1024, 2048)),
         Size("medium", _decoder(8192, 512, 8, 8, 1376, 512), 8, 64, 256, _EIGHT, (4096, 4), (512, 1024, 2048, 4096)),
         Size("gpt2", _decoder(50257, 768, 12, 12, 2048, 1024), 8, 64, 128, _EIGHT, (4096, 4), (1024, 2048, 4096, 8192)),

@@ -133,6 +133,8 @@ def described(config: ModelConfig) -> str:
     heads = count(sizes.heads, "head") + f" of {sizes.d_head}"
     if sizes.kv_heads != sizes.heads:
         heads += f", which share {count(sizes.kv_heads, 'head')} of keys and values"
+    if sizes.latent is not None:
+        heads += f", whose keys and values are made of {sizes.latent.rank} numbers a token"
     window = config.attention.window
     local = sum(config.local(layer) for layer in range(config.layers))
     if window is not None:

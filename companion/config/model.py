@@ -91,7 +91,8 @@ class RotaryScaling:
             value = getattr(self, name)
             require(ramp or value is None, name, value, f"None for kind={self.kind!r}, which has no ramp")
         slow, fast = self.ramp
-        require(0 < slow < fast, "slow", self.slow, f"a number > 0 and below fast={fast}")
+        cut = self.kind == "llama3" and slow == fast  # no ramp, but a step
+        require(0 < slow < fast or (cut and slow > 0), "slow", self.slow, f"a number > 0 and below fast={fast}")
         stretches = self.kind in ("yarn", "longrope")
         require(stretches or self.magnitude is None, "magnitude", self.magnitude, f"None for kind={self.kind!r}")
         require(self.magnitude is None or self.magnitude > 0, "magnitude", self.magnitude, "a number > 0, or None")
@@ -146,6 +147,34 @@ class WindowConfig:
 
 
 @dataclass(frozen=True)
+class LatentConfig:
+    """Latent attention: keys and values of all heads are made of one small vector a token (DeepSeek-AI 2024,
+    DeepSeek-V2, section 2.1), which is all that a cache keeps, beside one turned key that the heads share.
+
+    rank:        width of that vector (d_c).
+    d_rope:      width of the shared key and of the part of each query that meets it: what rotary positions turn. With
+                 other kinds of positions it may be 0.
+    query_rank:  queries too are made of a small vector, of this width (d'_c). `None`: of the stream.
+    eps:         of the norms of these vectors. `None`: that of the model's norms.
+
+    Raises `ValueError` naming the field, what it was and what it must be.
+    """
+
+    rank: int
+    d_rope: int
+    query_rank: int | None = None
+    eps: float | None = None
+
+    def __post_init__(self) -> None:
+        require_types(self)
+        require_whole("rank", self.rank)
+        require_whole("d_rope", self.d_rope, 0)
+        if self.query_rank is not None:
+            require_whole("query_rank", self.query_rank)
+        require(self.eps is None or self.eps >= 0, "eps", self.eps, "a number >= 0, or None")
+
+
+@dataclass(frozen=True)
 class AttentionConfig:
     """The heads of an attention layer (Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023).
 
@@ -157,12 +186,22 @@ class AttentionConfig:
     output_bias:  whether the one back to the stream does. `None`: as `bias` (Qwen2: biases on the first three alone).
     qk_norm:      queries and keys are normalised before they are turned (Henry et al. 2020), by norms of the model's
                   kind and epsilon: `"head"`, each head's d_head numbers on their own, with one gain for all the heads
-                  (Qwen3, Gemma 3); `"width"`, all heads of a token together (OLMo 2). `None`: they are not.
+                  (Qwen3, Gemma 3); `"width"`, all heads of a token together (OLMo 2); `"unit"`, each head's numbers
+                  are divided by the root of their mean square, without a gain, in layers that turn them alone
+                  (Llama 4). `None`: they are not.
     score_width:  scores are q k^T / sqrt(score_width) (Gemma 2 27B: d_model / heads, with a wider d_head). `None`:
-                  d_head.
+                  the width of a whole query: d_head, with latents d_head + d_rope. (DeepSeek, which for longer texts
+                  multiplies scores by m^2, has that width / m^4.)
     score_cap:    scores s become cap tanh(s / cap) before they are masked (Gemma Team 2024, Gemma 2, section 2).
                   `None`: they stay.
     window:       layers that see the last tokens only. `None`: every layer sees all.
+    sinks:        each head has a logit, learned, that joins every row's softmax and takes weight from it, and has no
+                  value: a row's weights sum to less than one (OpenAI 2025, gpt-oss).
+    gate:         what the heads found is multiplied by a sigmoid of a linear map of the layer's input, before the
+                  output matrix (Qiu et al. 2025): `"width"`, each of their heads d_v numbers by one of its own
+                  (Qwen3-Next); `"head"`, one number a head. `None`: it is not.
+    latent:       keys and values are made of a small vector. Then d_head is the width of the part of a query and a key
+                  that is not turned, and each head has keys and values of its own. `None`: they are made of the stream.
     """
 
     heads: int
@@ -171,10 +210,13 @@ class AttentionConfig:
     d_v: int | None = None
     bias: bool = False
     output_bias: bool | None = None
-    qk_norm: Literal["head", "width"] | None = None
+    qk_norm: Literal["head", "width", "unit"] | None = None
     score_width: float | None = None
     score_cap: float | None = None
     window: WindowConfig | None = None
+    sinks: bool = False
+    gate: Literal["head", "width"] | None = None
+    latent: LatentConfig | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -191,6 +233,18 @@ class AttentionConfig:
         for name in ("score_width", "score_cap"):
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "a number > 0, or None")
+        if self.latent is not None:
+            alone = self.kv_heads in (None, self.heads)
+            require(alone, "kv_heads", self.kv_heads, "None beside latent: each head makes keys of its own")
+            require(not self.bias, "bias", self.bias, "False beside latent")
+            require(
+                self.qk_norm is None, "qk_norm", self.qk_norm, "None beside latent, which norms what both come from"
+            )
+            require(not self.sinks, "sinks", self.sinks, "False beside latent")
+
+    def gates(self, d_v: int) -> int:
+        """How many numbers a token's output gate has, where values are `d_v` wide."""
+        return {None: 0, "head": self.heads, "width": self.heads * d_v}[self.gate]
 
     @property
     def biased_output(self) -> bool:
@@ -208,17 +262,37 @@ class AttentionConfig:
                 f"a divisor of d_model={shown(d_model)}, or an explicit d_head",
             )
         d_head = self.d_head or d_model // self.heads
-        return ResolvedAttention(self.heads, self.kv_heads or self.heads, d_head, self.d_v or d_head)
+        return ResolvedAttention(self.heads, self.kv_heads or self.heads, d_head, self.d_v or d_head, self.latent)
 
 
 @dataclass(frozen=True)
 class ResolvedAttention:
-    """The four sizes of an attention layer, none of them left to a default."""
+    """The sizes of an attention layer, none of them left to a default."""
 
     heads: int
     kv_heads: int
     d_head: int
     d_v: int
+    latent: LatentConfig | None = None
+
+    @property
+    def d_turned(self) -> int:
+        """Width of that of a query or key which rotary positions may turn."""
+        return self.d_head if self.latent is None else self.latent.d_rope
+
+    @property
+    def kept(self) -> tuple[int, int, int]:
+        """What a cache keeps of a token in a layer: how many heads, and the widths of the key and the value of each.
+        With latents one key, whose first `rank` numbers are the value, so that none is stored beside it."""
+        if self.latent is None:
+            return self.kv_heads, self.d_head, self.d_v
+        return 1, self.latent.rank + self.latent.d_rope, 0
+
+    @property
+    def kept_numbers(self) -> int:
+        """How many numbers that is."""
+        heads, key, value = self.kept
+        return heads * (key + value)
 
 
 @dataclass(frozen=True)
@@ -484,21 +558,28 @@ class ModelConfig:
             require_whole(name, getattr(self, name))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
         require(self.residual > 0, "residual", self.residual, "a number > 0")
+        turned = self.positions.kind == "rotary" or self.attention.qk_norm != "unit"
+        require(turned, "qk_norm", self.attention.qk_norm, "another norm where positions are not rotary")
         if self.stack != "encoder":
             segments, pooled = self.embedding.segments, self.embedding.pooled
             require(segments == 0, "segments", segments, "0; only an encoder has segments")
             require(not pooled, "pooled", pooled, "False; only an encoder has a pooler")
         sizes = self.attention.resolved(self.d_model)
         if self.positions.kind == "rotary":
-            require(sizes.d_head % 2 == 0, "d_head", sizes.d_head, "an even width: rotary turns pairs of components")
+            turns = "d_head" if sizes.latent is None else "d_rope"
+            some = sizes.d_turned > 0 and sizes.d_turned % 2 == 0
+            require(some, turns, sizes.d_turned, "an even width: rotary turns pairs of components")
             share = self.positions.share
-            turned = sizes.d_head if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
+            require(share == 1 or sizes.latent is None, "share", share, "1 beside latent, whose d_rope says what turns")
+            turned = sizes.d_turned if share == 1 else int(share * sizes.d_head)  # of any size, if all of it is turned
             whole = f"a share of d_head={shown(sizes.d_head)} that is an even number of components, not {shown(turned)}"
             require(turned > 0 and turned % 2 == 0, "share", share, whole)
             divisors = None if self.positions.scaling is None else self.positions.scaling.short
             for_each = f"a number for each of the {shown(turned // 2)} pairs that are turned"
             require(divisors is None or len(divisors) == turned // 2, "short", divisors, for_each)
-        window = self.attention.window
+        window, latent = self.attention.window, self.attention.latent
+        if latent is not None:
+            require(self.stack == "decoder", "latent", latent, "None; only a decoder keeps latents")
         if window is not None:
             require(self.stack == "decoder", "window", window, "None; only a decoder looks back through a window")
             require(
@@ -514,7 +595,7 @@ class ModelConfig:
 
     @property
     def sizes(self) -> ResolvedAttention:
-        """heads, kv_heads, d_head and d_v with every default filled in."""
+        """heads, kv_heads, d_head and d_v with every default filled in, and the latents."""
         return self.attention.resolved(self.d_model)
 
     def local(self, layer: int) -> bool:
@@ -527,7 +608,8 @@ class ModelConfig:
         positions."""
         window, positions = self.attention.window, self.positions
         if not in_turn(positions.pattern, layer):
-            return self._seen(layer), PositionConfig("none")
+            seen = self._seen(layer)
+            return replace(seen, qk_norm=None) if seen.qk_norm == "unit" else seen, PositionConfig("none")
         if self.local(layer) and window is not None and window.base is not None:
             positions = replace(positions, base=window.base, scaling=None)
         return self._seen(layer), replace(positions, pattern=(True,))

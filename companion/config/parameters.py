@@ -21,7 +21,7 @@ class Parameters:
 
     embedding:     the table of tokens, and that of segments.
     feed_forward:  all experts, where there are several, the shared ones included.
-    norms:         those of queries and keys included.
+    norms:         those of queries, keys and latents included.
     head:          0 when it is the embedding table and no more; BERT's dense layer, its norm and the bias belong to it.
     pooler:        the dense layer that makes one vector of a sequence, and the classifier of that vector.
     active:        those that take part in one token's forward pass: all but the experts it does not visit.
@@ -51,8 +51,9 @@ class Parameters:
 def parameters(config: ModelConfig) -> Parameters:
     """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
 
-    An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case; a feed-forward
-    network 2 d_model d_ff, or 3 with SwiGLU; biases and norms come on top.
+    An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case, or what
+    `attention_weights` says with latents; a feed-forward network 2 d_model d_ff, or 3 with SwiGLU; biases, norms, gates
+    and sinks come on top.
     """
     d_model, sizes, moe = config.d_model, config.sizes, config.moe
     encoder, decoder = stacks(config)
@@ -60,11 +61,14 @@ def parameters(config: ModelConfig) -> Parameters:
     attention = attention_weights(config)
     if config.attention.bias:
         attention += sizes.heads * sizes.d_head + sizes.kv_heads * (sizes.d_head + sizes.d_v)
+        attention += config.attention.gates(sizes.d_v)
+    attention += sizes.heads * config.attention.sinks
     attention += d_model * config.attention.biased_output
     gains = 2 if config.norm.kind == "layer" else 1  # a gain, and for layer norm a bias
     norm, around = d_model * gains, 2 if config.norm.placement == "both" else 1
     last_norms = (encoder > 0) + (decoder > 0) if config.norm.placement != "post" else 0
-    qk_heads = {None: 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
+    qk_heads = {None: 0, "unit": 0, "head": 2, "width": sizes.heads + sizes.kv_heads}[config.attention.qk_norm]
+    latents = 0 if sizes.latent is None else sizes.latent.rank + (sizes.latent.query_rank or 0)
     ends, dense = config.embedding, (d_model + 1) * d_model
     head = 0 if ends.tied else config.vocab * d_model
     head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + dense + norm}[ends.head]
@@ -78,7 +82,7 @@ def parameters(config: ModelConfig) -> Parameters:
         "feed_forward": routed(config) + mixtures * shared(config) + (layers - mixtures) * plain(config),
         "router": 0 if moe is None else mixtures * (d_model + moe.router_bias) * moe.experts,
         "norms": (around * (2 * layers + cross) + last_norms + ends.norm) * norm
-        + (layers + cross) * qk_heads * sizes.d_head * gains,
+        + (layers + cross) * (qk_heads * sizes.d_head + latents) * gains,
         "head": head,
         "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
     }
@@ -96,7 +100,7 @@ def check_makeable(config: object) -> None:
     widths = config.sizes
     sizes = {f.name: getattr(config, f.name) for f in fields(config)} | {"d_ff": config.feed_forward.d_ff}
     sizes |= {f.name: getattr(widths, f.name) for f in fields(widths)}
-    for part in (config.moe, config.embedding):
+    for part in (config.moe, config.embedding, config.attention.latent):
         sizes |= {} if part is None else {f.name: getattr(part, f.name) for f in fields(part)}
     name = max((name for name in sizes if type(sizes[name]) is int), key=lambda name: sizes[name])
     asked, device = f"{name}={shown(sizes[name])}", torch.get_default_device()
@@ -112,9 +116,23 @@ def stacks(config: ModelConfig) -> tuple[int, int]:
 
 
 def attention_weights(config: ModelConfig) -> int:
-    """Numbers in the four matrices of one attention."""
+    """Numbers in the matrices of one attention: four, and that of its gate; with latents queries come from the stream
+    or from a vector of their own, that vector and the latent from the stream, keys and values from the latent."""
+    sizes, latent = config.sizes, config.sizes.latent
+    if latent is not None:
+        queries = sizes.heads * (sizes.d_head + latent.d_rope)
+        narrow = latent.query_rank
+        query = config.d_model * queries if narrow is None else narrow * (config.d_model + queries)
+        down, output = config.d_model * (latent.rank + latent.d_rope), config.d_model * sizes.heads * sizes.d_v
+        return query + down + expansion_weights(config) + output + config.d_model * config.attention.gates(sizes.d_v)
+    four = (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
+    return config.d_model * (four + config.attention.gates(sizes.d_v))
+
+
+def expansion_weights(config: ModelConfig) -> int:
+    """Numbers in the matrix that makes keys and values of a latent: 0 where there are none."""
     sizes = config.sizes
-    return config.d_model * (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
+    return 0 if sizes.latent is None else sizes.latent.rank * sizes.heads * (sizes.d_head + sizes.d_v)
 
 
 def matrices(config: ModelConfig) -> int:

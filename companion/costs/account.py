@@ -17,9 +17,10 @@ from typing import Any, Literal
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from companion.config.model import ModelConfig
+from companion.config.model import ModelConfig, ResolvedAttention
 from companion.config.parameters import (
     attention_weights,
+    expansion_weights,
     matrices,
     parameters,
     plain_d_ff,
@@ -28,6 +29,7 @@ from companion.config.parameters import (
     stacks,
 )
 from companion.ground.fields import require_whole
+from companion.layers.latent import absorbs
 from companion.layers.rolling import columns
 
 
@@ -35,8 +37,9 @@ from companion.layers.rolling import columns
 class Flops:
     """Floating-point operations of a forward pass, by part.
 
-    projections:  the four matrices of attention.
-    scores:       q k^T and the weighted sum of the values: the part that grows with the pairs of tokens.
+    projections:  the matrices of attention, that of its gate included; with latents, what expands them or is absorbed.
+    scores:       q k^T and the weighted sum of the values: the part that grows with the pairs of tokens. Sinks, which
+                  are no tokens, are left out.
     """
 
     projections: int
@@ -75,6 +78,10 @@ def forward_flops(
              through. Otherwise local layers count the pairs of new tokens with each other and with the cached ones that
              are in the window of any: what is computed.
 
+    With latents, new tokens alone are computed expanded, and beside cached ones as `companion.layers.latent.absorbs`
+    says: expanded, each key in sight costs its expansion and each pair 2 h (d_head + d_rope + d_v); absorbed, each new
+    token costs that much and each pair 2 h (2 rank + d_rope).
+
     For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys with the `cached` ones, a layer
     costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
 
@@ -95,9 +102,9 @@ def forward_flops(
     read = tokens if decoder == 0 else source if cached == 0 else 0  # tokens that go through the encoder
     written = tokens if decoder else 0
     cross = decoder if encoder else 0
-    keys_values = 2 * config.d_model * sizes.kv_heads * (sizes.d_head + sizes.d_v)
+    keys_values = 0 if sizes.latent else 2 * config.d_model * sizes.kv_heads * (sizes.d_head + sizes.d_v)
     queries_output = 2 * attention_weights(config) - keys_values
-    pairs = _pairs(config, written, cached, causal)
+    scores, expanded = _of_the_decoder(config, written, cached, causal) if decoder else (0, 0)
     visits = encoder * read + decoder * written  # of a token to a layer
     asked = ((encoder > 0) * read + (decoder > 0) * written) * config.mixtures  # to one with experts
     experts = 0 if config.moe is None else config.moe.experts
@@ -105,11 +112,10 @@ def forward_flops(
     heads = {"all": tokens, "last": 1, "none": 0}[logits]
     masked = config.d_model if config.embedding.head == "masked" else 0  # one more matrix, d_model by d_model
     projections = visits * (keys_values + queries_output) + cross * (written * queries_output + read * keys_values)
-    pair = 2 * sizes.heads * (sizes.d_head + sizes.d_v)
     hidden = asked * visited + (visits - asked) * plain_d_ff(config)  # numbers in the middle of networks
     return Flops(
-        projections=batch * projections,
-        scores=batch * pair * (encoder * read**2 + (decoder > 0) * pairs + cross * written * source),
+        projections=batch * (projections + expanded),
+        scores=batch * (scores + _pair(sizes) * (encoder * read**2 + cross * written * source)),
         feed_forward=batch * hidden * 2 * matrices(config) * config.d_model,
         router=batch * asked * 2 * config.d_model * experts,
         head=batch * heads * 2 * config.d_model * (config.vocab + masked),
@@ -178,8 +184,8 @@ def cache_bytes(
     config: ModelConfig, tokens: int, *, batch: int = 1, dtype: torch.dtype = torch.float32, source: int = 0
 ) -> int:
     """Bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows:
-    layers kv_heads (d_head + d_v) numbers a token; a local layer keeps little more than a window of them. For an
-    encoder-decoder the keys and values of `source` tokens too.
+    layers kv_heads (d_head + d_v) numbers a token, with latents layers (rank + d_rope); a local layer keeps little more
+    than a window of them. For an encoder-decoder the keys and values of `source` tokens too.
 
     Raises `ValueError` for an encoder, which keeps nothing.
     """
@@ -194,7 +200,7 @@ def cache_bytes(
     held = [tokens + source] * config.layers
     if window is not None:
         held = [columns(window.width, tokens) if config.local(layer) else tokens for layer in range(config.layers)]
-    return batch * sum(held) * sizes.kv_heads * (sizes.d_head + sizes.d_v) * dtype.itemsize
+    return batch * sum(held) * sizes.kept_numbers * dtype.itemsize
 
 
 def serve_bytes(
@@ -254,7 +260,7 @@ def forward_bytes(
     if window is not None:
         near = min(cached, window.width - 1) + tokens
         seen = [near if config.local(layer) else cached + tokens for layer in range(config.layers)]
-    kept = batch * sum(seen) * sizes.kv_heads * (sizes.d_head + sizes.d_v) * (cache_dtype or dtype).itemsize
+    kept = batch * sum(seen) * sizes.kept_numbers * (cache_dtype or dtype).itemsize
     return round(weights * dtype.itemsize) + kept
 
 
@@ -278,17 +284,35 @@ def intensity(
     return flops / forward_bytes(config, tokens, cached=cached, batch=batch, dtype=dtype)
 
 
-def _pairs(config: ModelConfig, tokens: int, cached: int, causal: bool) -> int:
-    """Pairs of a query and a key in the self-attention of all of a decoder's layers together: those that are computed,
-    or with `causal` those that are used."""
-    everything = tokens * cached + tokens * (tokens + 1) // 2 if causal else tokens * (cached + tokens)
+def _of_the_decoder(config: ModelConfig, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
+    """FLOPs of the scores of self-attention in a decoder's layers, and of the expansion of cached latents."""
+    scores, expanded, sizes = 0, 0, config.sizes
+    for layer in range(config.layers):
+        keys, pairs = _seen(config, layer, tokens, cached, causal)
+        absorbed = sizes.latent is not None and cached > 0 and absorbs(sizes, tokens, keys)
+        scores += pairs * _pair(sizes, absorbed)
+        expanded += 0 if absorbed else keys - tokens  # of new ones it is among the projections
+    return scores, expanded * 2 * expansion_weights(config)
+
+
+def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:
+    """FLOPs of one pair of a query and a key, in all heads together."""
+    width = sizes.d_head + sizes.d_v
+    if sizes.latent is not None:
+        width = (2 * sizes.latent.rank if absorbed else width) + sizes.latent.d_rope
+    return 2 * sizes.heads * width
+
+
+def _seen(config: ModelConfig, layer: int, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
+    """Of the self-attention of a decoder's layer: the keys that are read, and the pairs of a query and a key that are
+    computed, or with `causal` those that are used."""
     window = config.attention.window
-    if window is None:
-        return config.layers * everything
+    if window is None or not config.local(layer):
+        pairs = tokens * cached + tokens * (tokens + 1) // 2 if causal else tokens * (cached + tokens)
+        return cached + tokens, pairs
     before = min(cached, window.width - 1)
-    near = tokens * (before + tokens)
+    pairs = tokens * (before + tokens)
     if causal:  # each new token sees as many as there are, up to the width
         short = max(0, min(tokens, window.width - before))  # tokens that have not yet a whole window before them
-        near = short * before + short * (short + 1) // 2 + (tokens - short) * window.width
-    local = sum(map(config.local, range(config.layers)))
-    return local * near + (config.layers - local) * everything
+        pairs = short * before + short * (short + 1) // 2 + (tokens - short) * window.width
+    return before + tokens, pairs

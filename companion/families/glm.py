@@ -1,13 +1,14 @@
 """GLM-4 (GLM Team 2024 and 2025), as published: LLaMA that turns half of each head, in interleaved pairs, and in its
-second form has norms on both sides (lesson 13)."""
+second form has norms on both sides (lesson 13); and GLM-4.5, with experts balanced by a bias (lesson 16)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from companion.config.model import ModelConfig
-from companion.families import llama
+from companion.config.model import ModelConfig, MoEConfig
+from companion.families import deepseek, llama
 from companion.families.llama import changed, configuration, decoder
 from companion.files.published.family import Family, Preset
 from companion.files.published.policy import rows
@@ -22,10 +23,36 @@ FIELDS = llama.FIELDS | rows(
     """
     num_key_value_heads              taken = 2               attention.kv_heads
     head_dim                         taken = 128             attention.d_head
-    attention_bias                   taken                   attention.bias, of queries, keys and values
+    attention_bias                   taken = true            attention.bias, of queries, keys and values
     mlp_bias                         must be false
     partial_rotary_factor            taken = 0.5             positions.share
     rms_norm_eps                     taken = 1.5625e-07      norm.eps
+    """
+)
+
+OF_MOE = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 8               attention.kv_heads
+    attention_bias                   taken = false           attention.bias, of queries, keys and values
+    mlp_bias                         must be false
+    use_qk_norm                      taken = false           attention.qk_norm
+    partial_rotary_factor            taken = 0.5             positions.share
+    rms_norm_eps                     taken = 1e-05           norm.eps
+    moe_intermediate_size            taken = 1408            feed_forward.d_ff, of an expert
+    intermediate_size                taken = 10944           moe.plain_d_ff
+    first_k_dense_replace            taken = 1               moe.pattern: as many layers without experts come first
+    n_routed_experts                 taken = 128             moe.experts
+    num_local_experts                must equal n_routed_experts
+    num_experts_per_tok              taken = 8               moe.top_k
+    n_shared_experts                 taken = 1               moe.shared
+    n_group                          taken = 1               moe.groups
+    topk_group                       taken = 1               moe.top_groups
+    norm_topk_prob                   taken = true            moe.gating
+    routed_scaling_factor            taken = 1.0             moe.scale
+    num_nextn_predict_layers         neutral                 by hand; layers that predict further tokens are not read
+    num_mtp_layers                   neutral                 5.24 on; the same
+    output_router_logits             neutral                 5.24 on
+    quantization_config              must be null            numbers in 8 bits are not read: take a release in bf16
     """
 )
 
@@ -38,6 +65,21 @@ def _glm(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 def _glm4(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     return changed(_glm(fields, given), norm={"placement": "both"})
+
+
+def _glm4_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    normed, normalised = fields.take("use_qk_norm"), fields.take("norm_topk_prob")
+    for name, value in (("use_qk_norm", normed), ("norm_topk_prob", normalised)):
+        if not isinstance(value, bool):
+            raise fields.refuse(name, value, "true or false")
+    return deepseek.mixture(
+        fields,
+        changed(configuration(fields), attention={"output_bias": False, "qk_norm": "head" if normed else None}),
+        gating="sigmoid" if normalised else "sigmoid_topk",
+        balanced=True,
+        groups=fields.take("n_group"),
+        top_groups=fields.take("topk_group"),
+    )
 
 
 def _as_gemma(name: str) -> str:
@@ -59,6 +101,7 @@ def place(places: Places, config: ModelConfig) -> None:
 FAMILIES = (
     Family("glm", FIELDS, _glm, place),
     Family("glm4", FIELDS, _glm4, place, _as_gemma),
+    Family("glm4_moe", OF_MOE, _glm4_moe, deepseek.place),
 )
 
 
@@ -72,7 +115,32 @@ def _of_nine_billion(placement: str, *, context: int, eps: float) -> ModelConfig
     )
 
 
+def _with_experts(
+    d_model: int, layers: int, widths: tuple[int, int], moe: MoEConfig, *, plain: int, normed: bool
+) -> ModelConfig:
+    """GLM Team 2025. widths: of the networks in the `plain` first layers, and of an expert."""
+    moe = replace(moe, pattern=(False,) * plain + (True,) * (layers - plain), plain_d_ff=widths[0])
+    return changed(
+        decoder(
+            d_model, layers, 96, widths[1], context=131072, eps=1e-5, kv_heads=8, base=1e6, moe=moe, vocab=151552,
+            d_head=128,
+        ),
+        attention={"bias": True, "output_bias": False, "qk_norm": "head" if normed else None},
+        positions={"share": 0.5},
+    )  # fmt: skip
+
+
+_BALANCED = MoEConfig(128, 8, "sigmoid", shared=1, balanced=True)
 PRESETS = {
     "glm-4-9b-chat": Preset(2024, 9_399_951_360, _of_nine_billion("pre", context=131072, eps=1.5625e-07)),
     "glm-4-9b-0414": Preset(2025, 9_400_279_040, _of_nine_billion("both", context=32768, eps=1e-5)),
+    "glm-4.5-air": Preset(
+        2025, 106_852_245_504, _with_experts(4096, 46, (10944, 1408), _BALANCED, plain=1, normed=False)
+    ),
+    "glm-4.5": Preset(
+        2025,
+        352_797_814_784,
+        _with_experts(5120, 92, (12288, 1536), replace(_BALANCED, experts=160, scale=2.5), plain=3, normed=True),
+    ),
 }
+"""Those with experts without the layer that predicts a further token."""

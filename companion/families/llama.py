@@ -71,12 +71,14 @@ def configuration(
     types: Sequence[str] = (),
     turning: Sequence[bool] = (True,),
     local_base: str | None = None,
+    attention: AttentionConfig | None = None,
 ) -> ModelConfig:
     """What all of them say alike.
 
     types:       the kind of each layer, where not all are global.
     turning:     which layers turn queries and keys.
     local_base:  see `companion.files.published.rope.positions`.
+    attention:   where it is not LLaMA's.
     """
     order, local = positions(fields, turning, local_base)
     gate = "hidden_activation" if "hidden_activation" in fields.table else "hidden_act"
@@ -89,7 +91,8 @@ def configuration(
         d_model=fields.take("hidden_size"),
         layers=fields.take("num_hidden_layers"),
         context=fields.take("max_position_embeddings"),
-        attention=AttentionConfig(
+        attention=attention
+        or AttentionConfig(
             heads=fields.take("num_attention_heads"),
             kv_heads=fields.take("num_key_value_heads"),
             d_head=fields.take("head_dim"),
@@ -139,27 +142,46 @@ def place_all_but_networks(places: Places, config: ModelConfig) -> None:
             ("post_feedforward_layernorm", "feed_forward_out_norm"),
         ),
     }
-    attention = config.attention
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}", f"decoder.blocks.{layer}"
         for theirs, ours in norms[config.norm.placement]:
             places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
-        if attention.qk_norm is not None:
+        _place_attention(places, config.attention, f"{old}.self_attn", f"{new}.attention")
+    places.move("model.norm.weight", "decoder.norm.weight")
+
+
+LATENT = {"kv_a_proj_with_mqa": "down", "kv_a_layernorm": "latent_norm", "kv_b_proj": "up", "o_proj": "output"}
+"""The parts of latent attention, as published and ours; these are of the queries, with a vector of their own, and
+without one."""
+_OF_QUERIES = {"q_a_proj": "query_down", "q_a_layernorm": "query_norm", "q_b_proj": "query"}, {"q_proj": "query"}
+
+
+def _place_attention(places: Places, attention: AttentionConfig, old: str, new: str) -> None:
+    if attention.latent is not None:
+        for theirs, ours in (LATENT | _OF_QUERIES[attention.latent.query_rank is None]).items():
+            places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
+    else:
+        if attention.qk_norm in ("head", "width"):
             for short, name in (("q", "query"), ("k", "key")):
-                places.move(f"{old}.self_attn.{short}_norm.weight", f"{new}.attention.{name}_norm.weight")
+                places.move(f"{old}.{short}_norm.weight", f"{new}.{name}_norm.weight")
+        if attention.sinks:
+            places.move(f"{old}.sinks", f"{new}.sinks")
         for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output")):
             biased = attention.biased_output if short == "o" else attention.bias
             parts = ("weight", "bias") if biased else ("weight",)
-            places.pairs(f"{old}.self_attn.{short}_proj", f"{new}.attention.{name}", parts)
-    places.move("model.norm.weight", "decoder.norm.weight")
+            places.pairs(f"{old}.{short}_proj", f"{new}.{name}", parts)
 
 
 def place(places: Places, config: ModelConfig) -> None:
     place_all_but_networks(places, config)
     for layer in range(config.layers):
-        for short, name in (("gate", "gate"), ("up", "inner"), ("down", "outer")):
-            old, new = f"model.layers.{layer}.mlp.{short}_proj", f"decoder.blocks.{layer}.feed_forward.{name}"
-            places.pairs(old, new, ("weight", "bias") if config.feed_forward.bias else ("weight",))
+        place_network(places, config, f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward")
+
+
+def place_network(places: Places, config: ModelConfig, old: str, new: str) -> None:
+    """One gated network."""
+    for short, name in (("gate", "gate"), ("up", "inner"), ("down", "outer")):
+        places.pairs(f"{old}.{short}_proj", f"{new}.{name}", ("weight", "bias")[: 1 + config.feed_forward.bias])
 
 
 def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
@@ -182,6 +204,7 @@ def decoder(
     moe: MoEConfig | None = None,
     vocab: int = 32000,
     tied: bool = False,
+    d_head: int | None = None,
 ) -> ModelConfig:
     """Touvron et al. 2023 (both papers), and what was built like them."""
     return ModelConfig(
@@ -189,7 +212,7 @@ def decoder(
         d_model=d_model,
         layers=layers,
         context=context,
-        attention=AttentionConfig(heads=heads, kv_heads=kv_heads),
+        attention=AttentionConfig(heads=heads, kv_heads=kv_heads, d_head=d_head),
         feed_forward=FeedForwardConfig(d_ff=d_ff),
         positions=PositionConfig("rotary", base=base, layout="half"),
         norm=NormConfig("rms", eps=eps),

@@ -66,15 +66,19 @@ def placing_experts(names: Mapping[str, str]) -> Callable[[Places, ModelConfig],
         for layer in range(config.layers):
             old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
             places.move(f"{old}.gate.weight", f"{new}.router.weight")
-            if f"{old}.experts.gate_up_proj" in places.given:
-                places.experts(f"{old}.experts.gate_up_proj", f"{new}.gate", f"{new}.inner")
-                places.experts(f"{old}.experts.down_proj", f"{new}.outer")
-                continue
-            for ours, theirs in names.items():
-                every = [f"{old}.experts.{expert}.{theirs}.weight" for expert in range(config.moe.experts)]
-                places.stack(every, f"{new}.{ours}")
+            place_experts(places, config.moe.experts, names, f"{old}.experts", new)
 
     return place
+
+
+def place_experts(places: Places, count: int, names: Mapping[str, str], old: str, new: str) -> None:
+    """The experts of a layer, all in one tensor or each in its own, whose three matrices have these names by ours."""
+    if f"{old}.gate_up_proj" in places.given:
+        places.experts(f"{old}.gate_up_proj", f"{new}.gate", f"{new}.inner")
+        places.experts(f"{old}.down_proj", f"{new}.outer")
+        return
+    for ours, theirs in names.items():
+        places.stack([f"{old}.{expert}.{theirs}.weight" for expert in range(count)], f"{new}.{ours}")
 
 
 def _of_mixtral(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from companion.config.model import ModelConfig, PositionConfig
 from companion.families import llama
@@ -34,24 +34,30 @@ FIELDS = llama.FIELDS | rows(
 
 
 def _smollm3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
-    layers, used = layers_of(fields), fields.take("use_sliding_window")
+    used = fields.take("use_sliding_window")
     if not isinstance(used, bool):
         raise fields.refuse("use_sliding_window", used, "true or false")
-    turning, every = fields.take("no_rope_layers"), fields.take("no_rope_layer_interval")
-    if turning is None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise fields.refuse("no_rope_layer_interval", every, "a whole number >= 1")
-        turning = [int((layer + 1) % every != 0) for layer in range(layers)]
-    known = isinstance(turning, list) and all(type(one) is int and one in (0, 1) for one in turning)
-    if not known or len(turning) != layers:
-        raise fields.refuse("no_rope_layers", turning, f"{layers} times 1 or 0")
+    turning = turning_layers(fields)
     windowed = used and fields.take("sliding_window") is not None
     types = layer_types(fields, [LOCAL if windowed and not one else GLOBAL for one in turning])
     if LOCAL in types and not used:
         raise fields.refuse("use_sliding_window", used, f"true, because layer_types names {LOCAL}")
     if not any(turning):  # then order is known from the mask alone
         return configuration(fields, types).with_(positions=PositionConfig("none"))
-    return configuration(fields, types, [one == 1 for one in turning])
+    return configuration(fields, types, turning)
+
+
+def turning_layers(fields: Fields, *nothing: Any) -> list[bool]:
+    """Which layers turn queries and keys. nothing: values of `no_rope_layers` that are no list of layers."""
+    layers, turning, every = layers_of(fields), fields.take("no_rope_layers"), fields.take("no_rope_layer_interval")
+    if turning is None or turning in nothing:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise fields.refuse("no_rope_layer_interval", every, "a whole number >= 1")
+        return [(layer + 1) % every != 0 for layer in range(layers)]
+    known = isinstance(turning, list) and all(type(one) is int and one in (0, 1) for one in turning)
+    if not known or len(turning) != layers:
+        raise fields.refuse("no_rope_layers", turning, f"{layers} times 1 or 0")
+    return [one == 1 for one in turning]
 
 
 FAMILIES = (Family("smollm3", FIELDS, _smollm3, llama.place),)

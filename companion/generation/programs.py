@@ -130,7 +130,7 @@ class _Step(nn.Module):
         rest = iter(given)
         weights = dict(zip(names, rest, strict=False))
         tokens, reach, lengths = islice(rest, 3)
-        keys, values = (tuple(islice(rest, len(cache.keys))) for _ in range(2))
+        keys, values = (tuple(islice(rest, len(stores))) for stores in (cache.keys, cache.values))
         local = cache.local
         if local is not None:
             gone = None if local.gone is None else next(rest)
@@ -205,7 +205,7 @@ def _is_dense(x: Tensor) -> bool:
 def _free(count: int, given: list[Tensor], cache: KVCache, memory: Memory | None) -> list[int | None]:
     """Which axis of each input may have any size."""
     source = memory is not None and memory.layers[0].keys.shape[2] > 1  # of a single one it is another program
-    free: list[int | None] = [None] * count + [None, 0, None] + [2] * (2 * len(cache.keys))
+    free: list[int | None] = [None] * count + [None, 0, None] + [2] * len((*cache.keys, *cache.values))
     free += [None] * (cache.local is not None and cache.local.gone is not None)
     if memory is not None:
         free += [2 if source else None] * (2 * len(memory.layers))

@@ -14,7 +14,7 @@ it.
     fast    that of the weights' own dtype where it pays, see `fast_form`; else as they are
 
 The stream between the products and the cache keep their precision. Experts stay as they are: a step reads those that it
-visits alone.
+visits alone; and so does the matrix that expands latents, which a step absorbs.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from companion.layers.attention import Attention
 from companion.layers.block import Block
 from companion.layers.cache import KVCache
 from companion.layers.feedforward import FeedForward
+from companion.layers.latent import LatentAttention
 from companion.layers.moe import MoE
 from companion.transformer import Transformer
 
@@ -208,11 +209,15 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
     for part in parts:
         if isinstance(part, MoE):
             there.discard(part.router)
+        if isinstance(part, LatentAttention):
+            there.discard(part.up)
         if isinstance(part, Block) and isinstance(part.cross, Attention):
             there -= {part.cross.key, part.cross.value}  # of the source alone, which is read once
     for part in parts:
         names = ["query", "key", "value"] if isinstance(part, Attention) else []
         names = ["gate", "inner"] if isinstance(part, FeedForward) else names
+        if isinstance(part, LatentAttention):
+            names = ["query" if part.query_down is None else "query_down", "down"]
         group = [getattr(part, name) for name in names]
         if group and all(layer in there and not layer._forward_hooks for layer in group):
             there.difference_update(group)

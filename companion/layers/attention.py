@@ -24,7 +24,7 @@ from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.kernels.chunked import in_chunks
 from companion.layers.kernels.fused import fused
 from companion.layers.masks import GivenMask, Predicate, Visible, addable, visible
-from companion.layers.norms import norm
+from companion.layers.norms import UnitNorm, norm
 from companion.layers.positions import Rotary, Rotation
 
 Backend = Literal["reference", "sdpa"]
@@ -58,14 +58,15 @@ def attention_weights(
     window: int | None = None,
     score_width: float | None = None,
     score_cap: float | None = None,
+    sinks: Float[Tensor, "head"] | None = None,
 ) -> Float[Tensor, "batch head query key"]:
     """softmax(q k^T / sqrt(d_head) + mask) over the keys (Vaswani et al. 2017, eq. 1; lesson 02).
 
-    Scores are scaled first and masked then, before the softmax. Rows sum to one; a row that may look nowhere is all
-    zeros. With fewer key heads than query heads, consecutive query heads share one. Half precision is computed in fp32,
-    as fused operators do. `attend` says what the arguments are.
+    Scores are scaled first and masked then, before the softmax. Rows sum to one, or with `sinks` to less; a row that
+    may look nowhere is all zeros. With fewer key heads than query heads, consecutive query heads share one. Half
+    precision is computed in fp32, as fused operators do. `attend` says what the arguments are.
     """
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    k = _for_each(q, k)
     scores = wide(q) @ wide(k).transpose(-2, -1) / math.sqrt(q.shape[-1] if score_width is None else score_width)
     if score_cap is not None:
         scores = capped(scores, score_cap)
@@ -73,7 +74,9 @@ def attention_weights(
     added = addable(seen.mask, q.dtype)
     if added is not None:
         scores = scores.masked_fill(~added, -math.inf) if added.dtype == torch.bool else scores + added
-    weights = scores.softmax(-1).to(q.dtype)
+    if sinks is not None:  # one more column, of which nothing is read
+        scores = torch.cat([scores, sinks.to(scores.dtype).view(-1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    weights = scores.softmax(-1)[..., : k.shape[2]].to(q.dtype)
     return weights if seen.empty is None else weights.masked_fill(seen.empty, 0.0)
 
 
@@ -90,6 +93,7 @@ def attend(
     backend: Backend = "sdpa",
     score_width: float | None = None,
     score_cap: float | None = None,
+    sinks: Float[Tensor, "head"] | None = None,
 ) -> Float[Tensor, "batch head query d_v"]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(d_head) + mask) v (Vaswani et al. 2017, eq. 1; lesson 02).
 
@@ -104,6 +108,8 @@ def attend(
     score_width:  scores are q k^T / sqrt(score_width). `None`: d_head.
     score_cap:    c: scaled scores s become c tanh(s / c), between -c and c, before the mask (Gemma Team 2024, Gemma 2).
                   The fused operator cannot: they are computed by the formula. `None`: they stay.
+    sinks:        of each head a logit s: weights are exp(z_j) / (exp(s) + sum over the keys of exp(z)), and what a row
+                  has not given to keys adds nothing (OpenAI 2025, gpt-oss). `None`: weights are a softmax.
 
     A query that may look nowhere gives zeros, and no gradient, on either backend. Cost: 2 query key (d_head + d_v)
     floating-point operations per head.
@@ -114,13 +120,18 @@ def attend(
     shape, as_table = (*q.shape[:3], k.shape[2]), backend == "reference"
     seen = visible(mask, shape, q.device, causal=causal, window=window, as_table=as_table)
     if backend == "sdpa" and score_cap is None:
-        return fused(q, k, v, mask=seen, dropout=dropout, score_width=score_width)
+        return fused(q, k, v, mask=seen, dropout=dropout, score_width=score_width, sinks=sinks)
+    options = {"score_width": score_width, "score_cap": score_cap, "sinks": sinks}
     if seen.causal:  # said beside the mask, as a table of all pairs would be large
-        formula = partial(attend, dropout=dropout, backend="reference", score_width=score_width, score_cap=score_cap)
-        return in_chunks(formula, q, k, v, seen)
-    weights = attention_weights(q, k, mask=seen, score_width=score_width, score_cap=score_cap)
+        return in_chunks(partial(attend, dropout=dropout, backend="reference", **options), q, k, v, seen)
+    weights = attention_weights(q, k, mask=seen, **options)
     weights = F.dropout(weights, dropout, training=dropout > 0)
-    return weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    return weights @ _for_each(q, v)
+
+
+def _for_each(q: Tensor, kept: Tensor) -> Tensor:
+    """Keys or values once for each query head; not copied where they are."""
+    return kept if q.shape[1] == kept.shape[1] else kept.repeat_interleave(q.shape[1] // kept.shape[1], dim=1)
 
 
 def _settle(given: dict[str, Any]) -> None:
@@ -174,8 +185,13 @@ class Attention(nn.Module):
         self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.biased_output)
         self.by_width = config.qk_norm == "width"  # else by head
         widths = (sizes.heads * sizes.d_head, sizes.kv_heads * sizes.d_head) if self.by_width else (sizes.d_head,) * 2
-        self.query_norm, self.key_norm = (None if config.qk_norm is None else norm(norms, width) for width in widths)
+        if config.qk_norm == "unit":
+            self.query_norm = self.key_norm = UnitNorm(norms.eps)
+        else:
+            self.query_norm, self.key_norm = (norm(norms, width) if config.qk_norm else None for width in widths)
         self.score_width, self.score_cap = config.score_width, config.score_cap
+        self.sinks = nn.Parameter(torch.zeros(sizes.heads)) if config.sinks else None
+        self.gate = nn.Linear(d_model, config.gates(sizes.d_v), bias=config.bias) if config.gate else None
         if config.window is not None:
             require(causal, "causal", causal, "True beside a window, which looks back")
         self.window = None if config.window is None else config.window.width
@@ -224,7 +240,10 @@ class Attention(nn.Module):
             backend=backend,
             score_width=self.score_width,
             score_cap=self.score_cap,
+            sinks=self.sinks,
         )
+        if self.gate is not None:  # a number for each head, or for each of its own
+            heads = heads * self._split(self.gate(x).sigmoid(), self.sizes.heads)
         return self.output(self._merge(heads))
 
     def project(

@@ -14,6 +14,7 @@ from companion.ground.door import checked
 from companion.layers.attention import Attention
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.feedforward import FeedForward
+from companion.layers.latent import LatentAttention
 from companion.layers.masks import GivenMask, SourceMask, Visible
 from companion.layers.moe import MoE
 from companion.layers.norms import norm
@@ -47,7 +48,8 @@ class Block(nn.Module):
         self.placement = config.norm.placement
         self.pre = self.placement in ("pre", "both")
         attention, positions = config.layer(layer)
-        self.attention = Attention(
+        kind = Attention if attention.latent is None else LatentAttention
+        self.attention = kind(
             d_model, attention, causal=causal, positions=positions, dropout=config.dropout, norms=config.norm
         )
         self.attention_norm = norm(config.norm, d_model)

@@ -74,10 +74,12 @@ class LayerCache:
     end:      and the one behind the last.
     gone:     tokens of each row that a rolling layer holds no more, so that its column c is slot c + gone; `None`: the
               columns are the slots.
+
+    `values` is `None` where the keys say them (latent attention).
     """
 
     keys: Float[Tensor, "batch kv_head slot d_head"]
-    values: Float[Tensor, "batch kv_head slot d_v"]
+    values: Float[Tensor, "batch kv_head slot d_v"] | None
     slots: Int[Tensor, "batch token"]
     filled: int | None
     visible: int
@@ -93,16 +95,22 @@ class LayerCache:
 
         Raises `ValueError` where a gradient is being recorded, which writing in place would break.
         """
-        if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
+        assert self.values is not None
+        return self.put(self.keys, k), self.put(self.values, v)
+
+    def put(
+        self, store: Float[Tensor, "batch kv_head slot wide"], new: Float[Tensor, "batch kv_head token wide"]
+    ) -> Float[Tensor, "batch kv_head key wide"]:
+        """Write into one of the two stores; as `write` does it for both."""
+        if torch.is_grad_enabled() and new.requires_grad:
             raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
-        for store, new in ((self.keys, k), (self.values, v)):
-            if self.filled is not None:
-                store[:, :, self.filled : self.filled + new.shape[2]] = new
-            else:
-                rows = torch.arange(store.shape[0], device=store.device)[:, None]
-                columns = self.slots if self.gone is None else self.slots - self.gone[:, None]
-                store[rows, :, columns] = new.transpose(1, 2).to(store.dtype)
-        return self.keys[:, :, self.first : self.end], self.values[:, :, self.first : self.end]
+        if self.filled is not None:
+            store[:, :, self.filled : self.filled + new.shape[2]] = new
+        else:
+            rows = torch.arange(store.shape[0], device=store.device)[:, None]
+            columns = self.slots if self.gone is None else self.slots - self.gone[:, None]
+            store[rows, :, columns] = new.transpose(1, 2).to(store.dtype)
+        return store[:, :, self.first : self.end]
 
     def seen(self, mask: Mask | Predicate | Visible | None, heads: int, window: int | None) -> Visible:
         """What a mask over all slots, (batch, head, token, slot), permits of the columns that attention reads, in a
@@ -124,7 +132,8 @@ class LayerCache:
 class KVCache:
     """Keys and values of every layer of a decoder, for `batch` sequences of unequal lengths.
 
-    keys, values:  one tensor per layer, (batch, kv_head, slot, d_head) and (batch, kv_head, slot, d_v).
+    keys, values:  one tensor per layer, (batch, kv_head, slot, d_head) and (batch, kv_head, slot, d_v). With latents
+                   each layer has one key head [latent, turned key], whose first numbers are the value: no `values`.
     lengths:       tokens held of each row, (batch,). Slots from there on are free, whatever they contain.
     filled:        an upper bound on `lengths`, known without asking the device.
     uniform:       whether every row's length is exactly `filled`.
@@ -155,9 +164,9 @@ class KVCache:
     ) -> KVCache:
         """An empty cache with room for `slots` tokens in each of `batch` rows.
 
-        Memory: 2 (or d_head + d_v) numbers for each layer, kv_head and slot, of a local layer for `rolling.columns` of
-        the slots; `companion.account` counts the bytes. A local layer also keeps all that the last call brought until
-        the next, because only then is it known which of it was padding.
+        Memory: d_head + d_v numbers for each layer, kv_head and slot, with latents rank + d_rope for each layer and
+        slot, of a local layer for `rolling.columns` of the slots; `companion.account` counts the bytes. A local layer
+        also keeps all that the last call brought until the next, because only then is it known which of it was padding.
         Raises `ValueError` if a size is below 1, or memory has no room for it.
         """
         check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
@@ -165,17 +174,17 @@ class KVCache:
             require_whole(name, value)
         sizes, local = config.sizes, Local.of(config, slots)
         room = [slots] * config.layers if local is None else local.room
-        numbers = sum(room) * sizes.kv_heads * (sizes.d_head + sizes.d_v)
+        numbers, (heads, key, value) = sum(room) * sizes.kept_numbers, sizes.kept
         check_room(f"batch={batch} and slots={slots}", "the cache", batch * numbers * dtype.itemsize, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
         if local is not None and min(room) < slots:
             local = replace(local, gone=lengths)
 
         def store(width: int) -> tuple[Tensor, ...]:
-            shapes = ((batch, sizes.kv_heads, held, width) for held in room)
+            shapes = ((batch, heads, held, width) for held in room if width)
             return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape in shapes)
 
-        return cls(store(sizes.d_head), store(sizes.d_v), lengths, bucket=bucket, local=local)
+        return cls(store(key), store(value), lengths, bucket=bucket, local=local)
 
     @property
     def batch(self) -> int:
@@ -189,9 +198,9 @@ class KVCache:
 
     def check(self, config: ModelConfig, writer: int) -> None:
         """Raises `ValueError` unless this is a cache for a model of `config`, and none that another one has filled."""
-        sizes = config.sizes
-        got = len(self.keys), self.keys[0].shape[1], self.keys[0].shape[3], self.values[0].shape[3]
-        expected = config.layers, sizes.kv_heads, sizes.d_head, sizes.d_v
+        value = self.values[0].shape[3] if self.values else 0
+        got = len(self.keys), self.keys[0].shape[1], self.keys[0].shape[3], value
+        expected = config.layers, *config.sizes.kept
         if got != expected:
             named = "layers={}, kv_head={}, d_head={}, d_v={}".format
             raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as this model has")
@@ -250,7 +259,7 @@ class KVCache:
         if not self.uniform or shown_slots != reach:
             mask = materialize(causal, self.batch, slots, shown_slots)
         filled = self.filled if self.uniform else None
-        stores = list(zip(self.keys, self.values, strict=True))
+        stores = list(zip(self.keys, self.values or [None] * len(self.keys), strict=True))
         opened = [LayerCache(k, v, slots, filled, shown_slots, mask, 0, shown_slots) for k, v in stores]
         local = self.local
         if local is None or reach <= local.width:  # nothing is out of any window

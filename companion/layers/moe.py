@@ -74,7 +74,8 @@ class MoE(nn.Module):
 
     Each expert's matrices are slices of one parameter: inner and gate (expert, d_model, d_ff), outer
     (expert, d_ff, d_model); so are its biases, where it has some: inner_bias, gate_bias and outer_bias. The shared
-    experts are one `FeedForward`, `shared`, as wide as all of them together, which is the same function. `bias` (expert) is a buffer, saved with the model and moved by `balance.update_bias` alone.
+    experts are one `FeedForward`, `shared`, as wide as all of them together, which is the same function. `bias`
+    (expert) is a buffer, saved with the model and moved by `balance.update_bias` alone.
 
     In training, noise is added to the logits and a visit that finds its expert full is dropped: it adds exactly zero,
     and the other weights stay as they are. In evaluation neither happens, so that what a token gets does not depend on

@@ -47,6 +47,19 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
 
+class UnitNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps), over the last axis: `rms_norm` without a gain."""
+
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+
+    @checked()
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """Each vector alone."""
+        return nn.functional.rms_norm(x, x.shape[-1:], None, self.eps)
+
+
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(var + eps) * gain + bias, with the biased variance (Ba et al. 2016, eq. 4).
 

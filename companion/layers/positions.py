@@ -168,7 +168,7 @@ def scaled_frequencies(
         assert scaling.original is not None
         slow, fast = scaling.ramp
         turns = scaling.original * omega / (2 * math.pi)
-        kept = ((turns - slow) / (fast - slow)).clamp(0, 1)
+        kept = ((turns - slow) / (fast - slow)).clamp(0, 1) if slow < fast else (turns > fast).to(turns.dtype)
     return (1 - kept) * omega / scaling.factor + kept * omega
 
 

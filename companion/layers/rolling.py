@@ -80,9 +80,9 @@ class Local:
     def rolled(
         self, stores: Sequence[Tensor], lengths: Int[Tensor, "batch"], tokens: int, *, uniform: bool
     ) -> tuple[tuple[Tensor, ...], Local]:
-        """The stores of all layers, keys and then values, with columns for `tokens` more tokens in the local ones:
-        these, or new ones to whose front the last columns have moved."""
-        here = self.layers * 2
+        """The stores of all layers, keys and then values if there are any, with columns for `tokens` more tokens in the
+        local ones: these, or new ones to whose front the last columns have moved."""
+        here = self.layers * (len(stores) // len(self.layers))
         if self.gone is None or self.columns + tokens <= stores[here.index(True)].shape[2]:
             return tuple(stores), self
         held = min(self.columns, self.width - 1 + BACK)

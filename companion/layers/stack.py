@@ -41,7 +41,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: ModelConfig, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
-        turned = [Rotary.of(config.layer(layer)[1], config.sizes.d_head) for layer in range(config.layers)]
+        turned = [Rotary.of(config.layer(layer)[1], config.sizes.d_turned) for layer in range(config.layers)]
         self.rotaries = list(dict.fromkeys(rotary for rotary in turned if rotary is not None))
         self.turns = [None if rotary is None else self.rotaries.index(rotary) for rotary in turned]
         self.causal, self.heads = causal, config.attention.heads

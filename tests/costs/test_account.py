@@ -1,5 +1,7 @@
 """The account: what is counted from a configuration equals what the model has, does and keeps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from companion import (
     EmbeddingConfig,
     FeedForwardConfig,
     KVCache,
+    LatentConfig,
     ModelConfig,
     MoEConfig,
     NormConfig,
@@ -61,6 +64,10 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
     )  # fmt: skip
     moe = draw(st.none() | mixtures)
     windows = st.builds(WindowConfig, st.integers(1, 6), st.sampled_from([(True,), (True, False)]))
+    vectors = st.builds(
+        LatentConfig, st.integers(1, 9), st.sampled_from([2, 4]), query_rank=st.none() | st.integers(1, 9)
+    )
+    latent = draw(st.none() | vectors) if stack == "decoder" else None
     return ModelConfig(
         vocab=draw(st.integers(2, 30)),
         d_model=2 * draw(st.integers(1, 12)),
@@ -68,13 +75,15 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
         context=draw(st.integers(8, 20)),
         attention=AttentionConfig(
             heads=kv_heads * draw(st.integers(1, 3)),
-            kv_heads=kv_heads,
+            kv_heads=kv_heads if latent is None else None,
             d_head=2 * draw(st.integers(1, 4)),
             d_v=draw(st.none() | st.integers(1, 7)),
-            bias=draw(st.booleans()),
+            bias=latent is None and draw(st.booleans()),
             output_bias=draw(st.none() | st.booleans()),
-            qk_norm=draw(st.none() | st.sampled_from(["head", "width"])),
+            qk_norm=draw(st.none() | st.sampled_from(["head", "width"])) if latent is None else None,
+            latent=latent,
             score_cap=draw(st.none() | st.just(5.0)),
+            gate=draw(st.none() | st.sampled_from(["head", "width"])),
             window=draw(st.none() | windows) if stack == "decoder" else None,
         ),
         feed_forward=FeedForwardConfig(
@@ -115,6 +124,9 @@ def part_of(name):
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(configs())
 def test_parameters_are_those_of_the_model_part_by_part(config):
+    config = config.with_(
+        attention=replace(config.attention, sinks=config.attention.latent is None and config.vocab % 2 == 0)
+    )
     with torch.device("meta"):
         model = Transformer(config)
     counted = dict.fromkeys(parameters(config).parts, 0)

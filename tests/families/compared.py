@@ -25,7 +25,9 @@ SIZES = {
     "head_dim": 8, "intermediate_size": 20, "max_position_embeddings": 32, "query_pre_attn_scalar": 7,
     "moe_intermediate_size": 12, "num_experts": 5, "num_local_experts": 5, "num_experts_per_tok": 2, "d_model": 20,
     "encoder_layers": 3, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 36, "decoder_ffn_dim": 36, "shared_intermediate_size": 20, "mamba_n_heads": 6,
+    "encoder_ffn_dim": 36, "decoder_ffn_dim": 36, "kv_lora_rank": 10, "q_lora_rank": 9, "qk_nope_head_dim": 6,
+    "qk_rope_head_dim": 4, "v_head_dim": 5, "n_routed_experts": 12, "first_k_dense_replace": 1,
+    "intermediate_size_mlp": 28, "experts_per_token": 2, "shared_intermediate_size": 20, "mamba_n_heads": 6,
     "mamba_d_head": 8, "original_max_position_embeddings": 24,
 }  # fmt: skip
 IDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": VOCAB - 1, "decoder_start_token_id": VOCAB - 1}
@@ -46,6 +48,8 @@ def tiny(fields):
         sizes = sizes | {"num_hidden_layers": 8}  # each kind of layer, and the pattern begun anew
     elif "no_rope_layers" in fields or fields["model_type"] == "olmo3":
         sizes = sizes | {"num_hidden_layers": 5}
+    if fields.get("n_group", 1) > 1:
+        sizes = sizes | {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}  # more than groups
     if fields.get("num_local_experts") == 0:
         sizes = sizes | {"num_local_experts": 0}
     if "partial_rotary_factor" in fields and "head_dim" not in fields:
@@ -86,6 +90,9 @@ def release(path, seed, folder):
         theirs.final_logits_bias.normal_()
         for stack in (theirs.model.encoder, theirs.model.decoder):
             stack.embed_positions.weight.copy_(stack.embed_positions.create_weight())
+    for name, buffer in theirs.named_buffers():
+        if "correction_bias" in name:
+            buffer.normal_(std=0.2)
     theirs.save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(fields, indent=2))
     return load_pretrained(folder), theirs

@@ -69,8 +69,8 @@ BASES = {
     ),
     "olmo2": ("Olmo2ForCausalLM", KIN),
     "olmo3": ("Olmo3ForCausalLM", KIN | {"sliding_window": 5, "layer_types": [LOCAL, GLOBAL], "rope_theta": 500000.0}),
-    "glm": ("GlmForCausalLM", KIN | {"head_dim": 8, "attention_bias": True}),
-    "glm4": ("Glm4ForCausalLM", KIN | {"head_dim": 8, "attention_bias": True, "rms_norm_eps": 1e-05}),
+    "glm": ("GlmForCausalLM", KIN | {"head_dim": 8, "attention_bias": True, "pad_token_id": 0}),
+    "glm4": ("Glm4ForCausalLM", KIN | {"head_dim": 8, "rms_norm_eps": 1e-05, "pad_token_id": 0}),
     "phi3": ("Phi3ForCausalLM", KIN | {"sliding_window": 5, "pad_token_id": 0}),
     "phi3 mini": (
         "Phi3ForCausalLM",

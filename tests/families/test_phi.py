@@ -22,7 +22,7 @@ def with_lists(folder, seed=0, **changes):
     scaling = {"type": "longrope", "short_factor": [1.0, 1.5, 4.0], "long_factor": [1.1, 3.0, 20.0]}
     fields |= {"original_max_position_embeddings": FIRST, "rope_scaling": scaling} | changes
     (folder / "config.json").write_text(json.dumps(fields))
-    theirs = type(theirs).from_pretrained(folder, attn_implementation="eager").float().eval()
+    theirs = type(theirs).from_pretrained(folder, attn_implementation="eager", dtype=torch.float32).eval()
     return load_pretrained(folder), theirs
 
 

@@ -43,7 +43,7 @@ GOOD = json.loads(
 GOOD["moe"] = {"experts": 3, "top_k": 2, "capacity": 1.5, "noise": 0.1}
 LONG = json.loads(json.dumps(GOOD)) | {"dropout": 0.1}
 LONG["attention"] |= {"window": {"width": 2, "pattern": [True, False], "base": 100.0}, "qk_norm": "head"}
-LONG["attention"] |= {"score_cap": 3.0, "score_width": 4.0}
+LONG["attention"] |= {"score_cap": 3.0, "score_width": 4.0, "sinks": True, "gate": "head"}
 LONG["positions"] |= {
     "scaling": {"kind": "yarn", "factor": 2.0, "original": 4, "slow": 1.0, "fast": 9.0, "magnitude": 1.1}
 }

@@ -12,6 +12,7 @@ from companion import (
     Batch,
     EmbeddingConfig,
     FeedForwardConfig,
+    LatentConfig,
     ModelConfig,
     PositionConfig,
     WindowConfig,
@@ -25,6 +26,7 @@ LAYOUTS = [
     CONFIG,
     CONFIG.with_(positions=PositionConfig("learned")),
     CONFIG.with_(attention=replace(CONFIG.attention, window=WindowConfig(5, (True, False)))),
+    CONFIG.with_(attention=AttentionConfig(2, d_head=4, latent=LatentConfig(3, 2))),
 ]
 
 

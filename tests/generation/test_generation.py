@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -19,10 +20,12 @@ from companion import (
     EmbeddingConfig,
     FeedForwardConfig,
     KVCache,
+    LatentConfig,
     ModelConfig,
     MoEConfig,
     NormConfig,
     PositionConfig,
+    WindowConfig,
 )
 from companion.generation import passes
 from companion.generation.generate import Rules, complete, generate, generate_long
@@ -52,9 +55,56 @@ def model():
 
 
 @st.composite
+def attentions(draw):
+    kv_heads, latents = draw(st.integers(1, 2)), draw(st.booleans())
+    windows = st.builds(WindowConfig, st.integers(1, 6), st.sampled_from([(True,), (True, False)]))
+    shared = {
+        "heads": kv_heads * draw(st.integers(1, 3)),
+        "d_head": 2 * draw(st.integers(1, 3)),
+        "d_v": draw(st.integers(1, 7)),
+        "score_cap": draw(st.sampled_from([None, None, 2.0])),
+        "gate": draw(st.none() | st.sampled_from(["head", "width"])),
+        "window": draw(st.none() | windows),
+    }
+    if latents:
+        ranks = st.integers(1, 9)
+        vectors = st.builds(LatentConfig, ranks, st.sampled_from([2, 4]), query_rank=st.none() | ranks)
+        return AttentionConfig(**shared, latent=draw(vectors))
+    return AttentionConfig(
+        **shared,
+        kv_heads=kv_heads,
+        bias=draw(st.booleans()),
+        sinks=draw(st.booleans()),
+        qk_norm=draw(st.sampled_from([None, None, "head", "width"])),
+    )
+
+
+@st.composite
+def mixtures(draw):
+    top_k, groups, each = draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(2, 3))
+    return MoEConfig(
+        groups * each,
+        top_k,
+        draw(st.sampled_from(["topk_softmax", "softmax_topk", "sigmoid", "sigmoid_topk"])),
+        shared=draw(st.integers(0, 1)),
+        groups=groups,
+        top_groups=draw(st.integers(1, groups)),
+        group_best=draw(st.integers(1, 2)),
+        scale=draw(st.sampled_from([1.0, 2.5])),
+        balanced=draw(st.booleans()),
+        pattern=draw(st.sampled_from([(True,), (False, True)])),
+    )
+
+
+CASES = int(os.environ.get("CASES", "120"))
+"""How many configurations; `CASES=1000 pytest tests/generation/test_generation.py -k cached_equals` tries more."""
+
+
+@st.composite
 def decoders(draw):
-    kv_heads = draw(st.integers(1, 2))
-    moe = draw(st.none() | st.builds(lambda k, more: MoEConfig(k + more, k), st.integers(1, 2), st.integers(0, 2)))
+    """Of any attention (heads that share keys, latents, windows, norms of queries and keys, caps, sinks, gates) and any
+    network (experts in some layers or all, in groups or not, shared ones, scaled)."""
+    moe = draw(st.none() | mixtures())
     positions = draw(
         st.builds(PositionConfig, st.just("rotary"), st.just(100.0), st.sampled_from(["half", "interleaved"]))
         | st.builds(PositionConfig, st.sampled_from(["sinusoidal", "learned", "none"]))
@@ -64,13 +114,7 @@ def decoders(draw):
         d_model=2 * draw(st.integers(2, 5)),
         layers=draw(st.integers(1, 3)),
         context=24,
-        attention=AttentionConfig(
-            heads=kv_heads * draw(st.integers(1, 3)),
-            kv_heads=kv_heads,
-            d_head=2 * draw(st.integers(1, 3)),
-            d_v=draw(st.integers(1, 7)),
-            bias=draw(st.booleans()),
-        ),
+        attention=draw(attentions()),
         feed_forward=FeedForwardConfig(
             d_ff=draw(st.integers(3, 9)),
             activation=draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "swiglu"])),
@@ -90,7 +134,7 @@ def splits(total):
     )
 
 
-@settings(max_examples=120, deadline=None, derandomize=True, database=None)
+@settings(max_examples=CASES, deadline=None, derandomize=True, database=None)
 @given(st.data(), decoders(), st.sampled_from([torch.float32, torch.float64]), st.integers(0, 2**16))
 @torch.no_grad()
 def test_cached_equals_uncached_for_any_split_of_any_ragged_batch(data, config, dtype, seed):

@@ -50,6 +50,8 @@ same(1, config, 70, 9, prompts=[[1, 2]], weights="int8")
 # One before a row is longer than the window, and one from there on; there are fewer columns than slots, then.
 local = AttentionConfig(4, kv_heads=2, window=WindowConfig(20, (True, False)))
 same(2, config.with_(attention=local, layers=2, context=300, moe=MoEConfig(4, 2)), 200, 90, prompts=prompts)
+latents = AttentionConfig(4, latent=LatentConfig(24, 8), window=WindowConfig(20, (True, False)))
+same(2, config.with_(attention=latents, layers=2, context=300), 200, prompts=prompts)
 both = config.with_(stack="encoder_decoder")
 same(1, both, 70, 9, source=[[1, 2, 3], [4, 5, 6, 7]], prompts=[[1], [2, 3]])
 same(1, both, 5, source=[[6]], start=1)  # one key broadcasts, so this is another step

@@ -8,7 +8,7 @@ import pytest
 import torch
 from models import drawn
 
-from companion import AttentionConfig, Draft, FeedForwardConfig, ModelConfig, PositionConfig, WindowConfig
+from companion import AttentionConfig, Draft, FeedForwardConfig, LatentConfig, ModelConfig, PositionConfig, WindowConfig
 from companion.generation import speculative
 from companion.generation.draft import Lookup
 from companion.generation.generate import Rules, complete, generate, generate_long
@@ -24,6 +24,7 @@ LAYOUTS = [
     CONFIG.with_(positions=PositionConfig("learned")),
     CONFIG.with_(attention=replace(CONFIG.attention, window=WindowConfig(5, (True, False)))),
     CONFIG.with_(stack="encoder_decoder"),
+    CONFIG.with_(attention=AttentionConfig(2, d_head=4, latent=LatentConfig(3, 2))),
 ]
 GREEDY = Sampling(0.0)
 
@@ -55,16 +56,16 @@ def proposers(random, model, small):
     ]
 
 
-CASES = 32  # each proposer twice with each layout; of as many as one likes, of 1,000 too
+CASES = 40  # each proposer twice with each layout; of as many as one likes, of 1,000 too
 
 
 def test_the_text_is_the_models_own(models):
     random = np.random.default_rng(0)
     accepted = proposed = 0
     for case in range(CASES):
-        model, small = models[case % 4]
+        model, small = models[case % len(LAYOUTS)]
         prompts, asked = request(random, model.config)
-        draft = Draft(proposers(random, model, small)[case // 4 % 4], int(random.integers(1, 9)))
+        draft = Draft(proposers(random, model, small)[case // len(LAYOUTS) % 4], int(random.integers(1, 9)))
         # What a look-up or a function proposes is certain, as in greedy decoding: every seed writes the same text.
         drawing = random.random() < 0.5 and not isinstance(draft.proposer, torch.nn.Module)
         asked |= {"sampling": Sampling(1.3, top_k=5, top_p=0.9) if drawing else GREEDY, "seed": case}

@@ -11,6 +11,7 @@ from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
+    LatentConfig,
     NormConfig,
     PositionConfig,
     RotaryScaling,
@@ -47,6 +48,8 @@ LAYOUTS = {
         embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=3.0),
         positions=PositionConfig(share=0.5, scaling=RotaryScaling("linear", 2.0), pattern=(True, False)),
     ),
+    "latents": PLAIN.with_(attention=AttentionConfig(4, latent=LatentConfig(32, 8, query_rank=64))),
+    "latents, queries of the stream": PLAIN.with_(attention=AttentionConfig(4, latent=LatentConfig(24, 8))),
     "multipliers and lists of divisors": PLAIN.with_(
         attention=AttentionConfig(4, 2, score_width=100.0),
         embedding=EmbeddingConfig(multiplier=12.0, logit_divisor=0.5),
@@ -57,6 +60,9 @@ LAYOUTS = {
     ),
     "norms of the whole width, after": PLAIN.with_(
         attention=AttentionConfig(4, 2, qk_norm="width"), norm=NormConfig(placement="after")
+    ),
+    "sinks, gates, and experts in some layers": PLAIN.with_(
+        attention=AttentionConfig(4, 2, sinks=True, gate="width"), moe=MoEConfig(4, 2, shared=1, pattern=(False, True))
     ),
 }
 HERE = [form for form in FORMS if possible(form, "cpu")]

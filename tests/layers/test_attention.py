@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from heads import Largest
 from torch import nn
+from transformers import GptOssConfig
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 
 from companion import (
     Attention,
@@ -307,3 +309,90 @@ def test_a_window_is_the_predicate_of_that_name_with_a_mask_or_without(monkeypat
         alone = attend(q, k, v, mask=window(3), backend="reference")
         torch.testing.assert_close(attend(q, k, v, window=3, backend=backend), alone, atol=1e-12, rtol=0)
         assert torch.autograd.grad(found.sum(), q)[0].isfinite().all()
+
+
+SEEN = {
+    "all": {},
+    "causal": {"causal": True},
+    "a window": {"causal": True, "window": 3},
+    "a mask": {"mask": some_mask(7, 7)},
+    "a mask of keys, and causal": {"mask": some_mask(1, 7), "causal": True},
+    "numbers to add": {"mask": torch.linspace(-2, 2, 7).view(1, 1, 7, 1)},
+    "another width": {"score_width": 3.0},
+}
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize(("query", "kv_head"), [(7, 4), (7, 2), (3, 2), (1, 2)])
+def test_a_sink_is_one_more_logit_of_each_row_that_has_no_value(seen, query, kv_head, monkeypatch):
+    options = dict(SEEN[seen])
+    if "mask" in options and options["mask"].shape[2] > 1:
+        options["mask"] = options["mask"][:, :, -query:]
+    q, k, v = heads(query, 7, kv_head, grad=True)
+    sinks = torch.tensor([-1.0, 0.5, 2.0, 30.0], dtype=torch.float64, requires_grad=True)
+    cut = {name: value for name, value in options.items() if name != "mask" or value.dtype == torch.bool}
+    scores = q @ k.repeat_interleave(4 // kv_head, 1).mT / math.sqrt(options.get("score_width", 6))
+    scores = scores if "mask" not in options or "mask" in cut else scores + options["mask"]
+    allowed = attention_weights(torch.zeros_like(q), k, **cut) > 0  # who may look at whom
+    scores = scores.masked_fill(~allowed, -math.inf)
+    raised = scores.exp() / (scores.exp().sum(-1, keepdim=True) + sinks.exp().view(-1, 1, 1))
+    expected = raised @ v.repeat_interleave(4 // kv_head, 1)
+    towards = torch.randn_like(expected)
+    grads = torch.autograd.grad((expected * towards).sum(), (q, k, v, sinks))
+    for pairs in (2**22, 8):  # in one piece, and some queries at a time
+        monkeypatch.setattr(masks, "PAIRS", pairs)
+        for backend in BACKENDS:
+            found = attend(q, k, v, sinks=sinks, backend=backend, **options)
+            torch.testing.assert_close(found, expected)
+            for a, b in zip(torch.autograd.grad((found * towards).sum(), (q, k, v, sinks)), grads, strict=True):
+                torch.testing.assert_close(a, b)
+
+
+def test_a_row_that_sees_nothing_is_zero_beside_a_sink_too():
+    q, k, v = heads()
+    for backend in BACKENDS:
+        out = attend(q, k, v, mask=torch.zeros(1, 1, 5, 7, dtype=torch.bool), sinks=torch.zeros(4), backend=backend)
+        assert (out == 0).all()
+    with pytest.raises(ValueError, match="sinks"):
+        attend(q, k, v, sinks=torch.zeros(5))
+
+
+def test_a_layer_with_sinks_is_that_of_gpt_oss():
+    theirs = GptOssAttention(
+        GptOssConfig(
+            hidden_size=12, num_attention_heads=4, num_key_value_heads=2, head_dim=6, attn_implementation="eager"
+        ),
+        1,
+    )
+    ours = Attention(12, AttentionConfig(4, 2, d_head=6, bias=True, sinks=True))
+    torch.manual_seed(0)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter)
+    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
+    given = theirs.state_dict()
+    ours.load_state_dict(
+        {"sinks": given["sinks"]}
+        | {f"{new}.{part}": given[f"{old}.{part}"] for new, old in names.items() for part in ("weight", "bias")}
+    )
+    x, still = torch.randn(2, 9, 12), (torch.ones(1, 9, 3), torch.zeros(1, 9, 3))
+    later = torch.full((9, 9), -math.inf).triu(1)[None, None]
+    for backend in BACKENDS:
+        torch.testing.assert_close(ours(x, backend=backend), theirs(x, still, later)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("gate", ["head", "width"])
+def test_a_gate_multiplies_what_the_heads_found_before_the_output_matrix(gate):
+    torch.manual_seed(0)
+    layer = Attention(12, AttentionConfig(4, 2, d_head=6, d_v=5, gate=gate)).double()
+    assert layer.gate.weight.shape == ({"head": 4, "width": 20}[gate], 12)
+    x, merged = torch.randn(2, 9, 12, dtype=torch.float64), []
+    handle = layer.output.register_forward_hook(lambda layer, given, out: merged.append(given[0]))
+    layer(x)
+    with torch.no_grad():
+        opening = layer.gate(x).sigmoid()
+        layer.gate.weight.zero_()
+    layer(x)
+    handle.remove()
+    gated, half = merged  # a gate of zeros lets through one half
+    opening = opening if gate == "width" else opening.repeat_interleave(5, -1)
+    torch.testing.assert_close(gated, 2 * half * opening)

@@ -148,7 +148,8 @@ def test_the_router_of_deepseek_v2_is_this_one():
     theirs = DeepseekV2TopkRouter(
         DeepseekV2Config(
             hidden_size=6, n_routed_experts=12, num_experts_per_tok=4, n_group=4, topk_group=2,
-            routed_scaling_factor=16.0, topk_method="group_limited_greedy", num_attention_heads=2, num_key_value_heads=2,
+            routed_scaling_factor=16.0, topk_method="group_limited_greedy", num_attention_heads=2,
+            num_key_value_heads=2,
         )
     )  # fmt: skip
     torch.manual_seed(0)
@@ -312,7 +313,8 @@ def cases(draw):
 
 CASE = {
     "batch": 2, "length": 5, "d_model": 8, "d_ff": 12, "experts": 4, "top_k": 2, "activation": "swiglu",
-    "bias": False, "router_bias": False, "weighted": "output", "scale": 1.0, "gating": "topk_softmax", "shared": 1, "capacity": None, "balanced": False, "padded": False, "all_to_one": False,
+    "bias": False, "router_bias": False, "weighted": "output", "scale": 1.0,
+    "gating": "topk_softmax", "shared": 1, "capacity": None, "balanced": False, "padded": False, "all_to_one": False,
     "seed": 0,
 }  # fmt: skip
 

@@ -7,7 +7,15 @@ import torch
 from heads import Largest
 from models import drawn
 
-from companion import AttentionConfig, FeedForwardConfig, KVCache, ModelConfig, PositionConfig, WindowConfig
+from companion import (
+    AttentionConfig,
+    FeedForwardConfig,
+    KVCache,
+    LatentConfig,
+    ModelConfig,
+    PositionConfig,
+    WindowConfig,
+)
 from companion.layers import masks
 from companion.layers import rolling as caches
 from companion.layers.kernels import chunked
@@ -19,8 +27,13 @@ CONFIG = ModelConfig(
     d_model=12,
     layers=3,
     context=64,
-    attention=AttentionConfig(4, 2, d_head=6, d_v=5, window=WindowConfig(5, (True, True, False), base=100.0)),
+    attention=AttentionConfig(
+        4, 2, d_head=6, d_v=5, window=WindowConfig(5, (True, True, False), base=100.0), sinks=True
+    ),
     feed_forward=FeedForwardConfig(10),
+)
+LATENT = CONFIG.with_(
+    attention=AttentionConfig(4, d_head=6, d_v=5, window=CONFIG.attention.window, latent=LatentConfig(7, 4))
 )
 ALL_LOCAL = CONFIG.with_(attention=AttentionConfig(2, d_head=4, window=WindowConfig(3)))
 
@@ -31,7 +44,7 @@ def soon(monkeypatch):
     monkeypatch.setattr(caches, "BACK", 3)
 
 
-@pytest.fixture(params=[CONFIG, ALL_LOCAL], ids=["every third layer global", "all local"])
+@pytest.fixture(params=[CONFIG, ALL_LOCAL, LATENT], ids=["every third layer global", "all local", "latents"])
 def model(request):
     return drawn(request.param).double().eval()
 

@@ -46,6 +46,19 @@ class Places:
         for name, part in zip(parts, tensor.split_with_sizes(list(parts.values())), strict=True):
             self.given[name] = part.clone()
 
+    def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
+        """The numbers of `old`'s last axis are dealt out: in equal parts, or one by one, like cards."""
+        if old not in self.given:
+            self._absent(old)
+            return
+        tensor = self.given.pop(old)
+        if tensor.ndim == 0 or tensor.shape[-1] % len(new):
+            wanted = f"a multiple of {len(new)} in the last axis, to become {', '.join(new)}"
+            raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected {wanted}")
+        parts = [tensor[..., i :: len(new)] for i in range(len(new))] if in_turn else tensor.chunk(len(new), -1)
+        for name, part in zip(new, parts, strict=True):
+            self.moved[name] = part.contiguous()
+
     def experts(self, old: str, *new: str) -> None:
         """One tensor (expert, out, in) becomes `new`, each (expert, in, out); with several, `out` is dealt out."""
         if old not in self.given:

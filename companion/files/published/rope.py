@@ -204,8 +204,16 @@ def _magnitude(values: Mapping[str, Any]) -> float | None:
     above, below = values.get("mscale"), values.get("mscale_all_dim")
     if not above or not below:
         return None
+    return _grown(values["factor"], above) / _grown(values["factor"], below)
 
-    def grown(share: float) -> float:
-        return 0.1 * share * math.log(max(values["factor"], 1)) + 1.0
 
-    return grown(above) / grown(below)
+def _grown(factor: float, share: float) -> float:
+    return 0.1 * share * math.log(max(factor, 1)) + 1.0
+
+
+def sharpened(fields: Fields) -> float:
+    """What DeepSeek multiplies scores by where frequencies are scaled, m^2 with m = 0.1 mscale_all_dim ln(factor) + 1
+    (the released code); 1 where nothing is said. To be asked after `positions`, which refuses what is wrong."""
+    values = fields.given.get("rope_parameters") or fields.given.get("rope_scaling") or {}
+    share = values.get("mscale_all_dim")
+    return _grown(values["factor"], share) ** 2 if share else 1.0

@@ -1,0 +1,241 @@
+"""DeepSeek-V2 and V3 (DeepSeek-AI 2024), as published: LLaMA with latent attention, and experts chosen by groups
+(lesson 15)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from companion.config.model import (
+    AttentionConfig,
+    LatentConfig,
+    ModelConfig,
+    MoEConfig,
+    PositionConfig,
+    RotaryScaling,
+)
+from companion.families import llama
+from companion.families.llama import (
+    changed,
+    configuration,
+    decoder,
+    layers_of,
+    place_all_but_networks,
+    place_network,
+)
+from companion.families.mistral import place_experts
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.files.published.rope import sharpened, shortest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+    from companion.files.published.places import Places
+
+OF_V2 = llama.FIELDS | rows(
+    """
+    num_key_value_heads              must equal num_attention_heads
+    head_dim                         neutral                 5.0 on; the width of what is turned, once more
+    qk_head_dim                      neutral                 5.0 on; the sum of the next two
+    qk_nope_head_dim                 taken = 128             attention.d_head
+    qk_rope_head_dim                 taken = 64              attention.latent.d_rope
+    v_head_dim                       taken = 128             attention.d_v
+    kv_lora_rank                     taken = 512             attention.latent.rank
+    q_lora_rank                      taken = 1536            attention.latent.query_rank; null: none
+    attention_bias                   must be false
+    mlp_bias                         must be false
+    rms_norm_eps                     taken = 1e-06           norm.eps; that of latents is 1e-06
+    moe_intermediate_size            taken = 1407            feed_forward.d_ff, of an expert
+    intermediate_size                taken = 11008           moe.plain_d_ff
+    first_k_dense_replace            taken = 0               moe.pattern: as many layers without experts come first
+    moe_layer_freq                   must be 1
+    n_routed_experts                 taken = 64              moe.experts
+    num_experts_per_tok              taken                   moe.top_k
+    n_shared_experts                 taken = 2               moe.shared
+    n_group                          taken = null            moe.groups, where topk_method asks for them
+    topk_group                       taken = null            moe.top_groups
+    topk_method                      taken = "greedy"        moe.groups; greedy: 1
+    routed_scaling_factor            taken = 1.0             moe.scale
+    scoring_func                     must be "softmax"
+    norm_topk_prob                   must be false
+    ep_size                          neutral                 by hand; of one way to spread experts
+    aux_loss_alpha                   neutral                 by hand; of a loss in training
+    seq_aux                          neutral                 by hand; the same
+    output_router_logits             neutral                 5.0 on
+    auto_map                         neutral                 by hand; names code, which is not run
+    quantization_config              must be null            numbers in 8 bits are not read: take a release in bf16
+    """
+)
+
+OF_V3 = OF_V2 | rows(
+    """
+    moe_intermediate_size            taken = 2048            feed_forward.d_ff, of an expert
+    intermediate_size                taken = 18432           moe.plain_d_ff
+    first_k_dense_replace            taken = 3               moe.pattern: as many layers without experts come first
+    n_routed_experts                 taken = 256             moe.experts
+    num_experts_per_tok              taken = 8               moe.top_k
+    n_shared_experts                 taken = 1               moe.shared
+    n_group                          taken = 8               moe.groups
+    topk_group                       taken = 4               moe.top_groups
+    topk_method                      must be "noaux_tc"
+    routed_scaling_factor            taken = 2.5             moe.scale
+    scoring_func                     must be "sigmoid"
+    norm_topk_prob                   taken = true            moe.gating
+    rope_interleave                  taken = true            positions.layout
+    num_nextn_predict_layers         neutral                 by hand; layers that predict further tokens are not read
+    num_mtp_layers                   neutral                 5.0 on; the same
+    """
+)
+
+_EPS = 1e-6
+"""Of the norms of latents, whatever the others have."""
+
+
+def _with_latents(fields: Fields) -> ModelConfig:
+    """All but the experts."""
+    attention = AttentionConfig(
+        fields.take("num_attention_heads"),
+        d_head=fields.take("qk_nope_head_dim"),
+        d_v=fields.take("v_head_dim"),
+        latent=LatentConfig(
+            fields.take("kv_lora_rank"),
+            fields.take("qk_rope_head_dim"),
+            fields.take("q_lora_rank"),
+            eps=None if fields.small("rms_norm_eps") == _EPS else _EPS,
+        ),
+    )
+    config = configuration(fields, attention=attention)
+    return changed(
+        config,
+        attention={"score_width": _score_width(attention, sharpened(fields))},
+        positions={"layout": "interleaved"},
+    )
+
+
+def _score_width(attention: AttentionConfig, sharper: float) -> float | None:
+    """What scores that are multiplied by `sharper` are divided by the root of."""
+    assert attention.latent is not None and attention.d_head is not None
+    return None if sharper == 1 else (attention.d_head + attention.latent.d_rope) / sharper**2
+
+
+def mixture(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelConfig:
+    """`config` with experts in all layers but the first ones."""
+    plain, layers = fields.take("first_k_dense_replace"), layers_of(fields)
+    if isinstance(plain, bool) or not isinstance(plain, int) or plain < 0:
+        raise fields.refuse("first_k_dense_replace", plain, "a whole number >= 0")
+    if plain >= layers:
+        return changed(config, feed_forward={"d_ff": fields.take("intermediate_size")})
+    return config.with_(
+        moe=MoEConfig(
+            fields.take("n_routed_experts"),
+            fields.take("num_experts_per_tok"),
+            shared=fields.take("n_shared_experts"),
+            scale=fields.take("routed_scaling_factor"),
+            pattern=shortest([False] * plain + [True] * (layers - plain)),
+            plain_d_ff=fields.take("intermediate_size") if plain else None,
+            **chosen,
+        )
+    )
+
+
+def _v2(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    method = fields.take("topk_method")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise fields.refuse("topk_method", method, "'greedy' or 'group_limited_greedy'")
+    groups = {"groups": fields.take("n_group"), "top_groups": fields.take("topk_group"), "group_best": 1}
+    chosen = groups if method == "group_limited_greedy" else {}
+    return mixture(fields, _with_latents(fields), gating="softmax_topk", **chosen)
+
+
+def _v3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    interleaved, normalised = fields.take("rope_interleave"), fields.take("norm_topk_prob")
+    for name, value in (("rope_interleave", interleaved), ("norm_topk_prob", normalised)):
+        if not isinstance(value, bool):
+            raise fields.refuse(name, value, "true or false")
+    config = _with_latents(fields)
+    if not interleaved:
+        config = changed(config, positions={"layout": "half"})
+    return mixture(
+        fields,
+        config,
+        gating="sigmoid" if normalised else "sigmoid_topk",
+        balanced=True,
+        groups=fields.take("n_group"),
+        top_groups=fields.take("topk_group"),
+    )
+
+
+_NAMES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
+FURTHER = 4
+"""Layers behind the last that may lie in a file: those that predict further tokens, of which V3 has one."""
+
+
+def place(places: Places, config: ModelConfig) -> None:
+    """Plain networks first, then experts with a router and its bias; those that are shared lie there as one network."""
+    further = tuple(f"model.layers.{config.layers + more}." for more in range(FURTHER))
+    places.drop(lambda name: name.startswith(further))
+    if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
+        places.must_be_more_than("experts", config.moe.experts)  # before as many names are made
+    place_all_but_networks(places, config)
+    for layer in range(config.layers):
+        old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
+        moe = config.network(layer)[1]
+        if moe is None:
+            place_network(places, config, old, new)
+            continue
+        places.move(f"{old}.gate.weight", f"{new}.router.weight")
+        if moe.balanced:
+            places.move(f"{old}.gate.e_score_correction_bias", f"{new}.bias")
+        place_experts(places, moe.experts, _NAMES, f"{old}.experts", new)
+        if moe.shared:
+            place_network(places, config, f"{old}.shared_experts", f"{new}.shared")
+
+
+FAMILIES = (Family("deepseek_v2", OF_V2, _v2, place), Family("deepseek_v3", OF_V3, _v3, place))
+
+
+def _preset(
+    d_model: int,
+    layers: int,
+    heads: int,
+    widths: tuple[int, int],
+    moe: MoEConfig,
+    *,
+    plain: int = 1,
+    query_rank: int | None = 1536,
+    mscale: float = 0.707,
+    vocab: int = 102400,
+) -> ModelConfig:
+    """DeepSeek-AI 2024 (both papers). widths: of the networks in the `plain` first layers, and of an expert."""
+    attention = AttentionConfig(heads, d_head=128, d_v=128, latent=LatentConfig(512, 64, query_rank))
+    sharper = (0.1 * mscale * math.log(40) + 1) ** 2
+    moe = replace(moe, pattern=(False,) * plain + (True,) * (layers - plain), plain_d_ff=widths[0])
+    config = decoder(d_model, layers, heads, widths[1], context=163840, eps=1e-6, moe=moe, vocab=vocab)
+    return config.with_(
+        attention=replace(attention, score_width=_score_width(attention, sharper)),
+        positions=PositionConfig(
+            layout="interleaved", scaling=RotaryScaling("yarn", 40, 4096, slow=1, fast=32, magnitude=1.0)
+        ),
+    )
+
+
+_GROUPS = MoEConfig(160, 6, "softmax_topk", shared=2, groups=8, top_groups=3, group_best=1, scale=16.0)
+_BALANCED = MoEConfig(256, 8, "sigmoid", shared=1, balanced=True, groups=8, top_groups=4, scale=2.5)
+PRESETS = {
+    "deepseek-v2-lite": Preset(
+        2024,
+        15_706_484_224,
+        _preset(2048, 27, 16, (10944, 1408), MoEConfig(64, 6, "softmax_topk", shared=2), query_rank=None),
+    ),
+    "deepseek-v2": Preset(2024, 235_741_434_880, _preset(5120, 60, 128, (12288, 1536), _GROUPS)),
+    "deepseek-v3": Preset(
+        2024,
+        671_026_404_352,
+        _preset(7168, 61, 128, (18432, 2048), _BALANCED, plain=3, mscale=1.0, vocab=129280),
+    ),
+}
+"""Without the layers that predict further tokens: with its one, V3 has 685 billion parameters."""

@@ -1,0 +1,152 @@
+"""Llama 4 (Meta 2025), the model of text, as published: LLaMA whose experts are asked weighted questions, with layers
+without positions (lesson 16).
+
+Its local layers see chunks of the text, and its layers without positions sharpen their scores after so many tokens:
+neither is built here. Within the first chunk neither does anything, and a configuration that promises no more is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from companion.config.model import ModelConfig, MoEConfig, RotaryScaling
+from companion.families import llama
+from companion.families.llama import (
+    changed,
+    configuration,
+    decoder,
+    layers_of,
+    place_all_but_networks,
+    place_network,
+)
+from companion.families.smollm import turning_layers
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.files.published.rope import shortest
+from companion.ground.fields import shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.folder import Fields
+    from companion.files.published.places import Places
+
+FIELDS = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 8               attention.kv_heads
+    head_dim                         taken = 128             attention.d_head
+    mlp_bias                         must be false
+    rope_theta                       taken = 500000.0        positions.base
+    rms_norm_eps                     taken = 1e-05           norm.eps
+    intermediate_size                taken = 8192            feed_forward.d_ff, of an expert
+    intermediate_size_mlp            taken = 16384           moe.plain_d_ff
+    num_local_experts                taken = 16              moe.experts
+    num_experts_per_tok              taken = 1               moe.top_k
+    interleave_moe_layer_step        taken = 1               moe.pattern: one in so many layers has experts
+    moe_layers                       taken = null            moe.pattern: the layers that have some
+    no_rope_layers                   taken = null            positions.pattern: 1 turns, 0 does not
+    no_rope_layer_interval           taken = 4               positions.pattern: one in so many does not
+    use_qk_norm                      taken = true            attention.qk_norm
+    attention_chunk_size             taken = 8192            must not be shorter than max_position_embeddings
+    layer_types                      neutral                 4.54 on; which layers see chunks
+    attn_temperature_tuning          taken = true            must not begin within max_position_embeddings
+    floor_scale                      taken = 8192            the tokens after which it begins
+    attn_scale                       neutral                 4.51 on; of scores that are sharpened
+    router_jitter_noise              must be 0.0
+    router_aux_loss_coef             neutral                 4.51 on; of a loss in training
+    output_router_logits             neutral                 4.51 on
+    for_llm_compressor               neutral                 4.51 to 4.57
+    quantization_config              must be null            numbers in 8 bits are not read: take a release in bf16
+    """
+)
+
+
+def _llama4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    turning, normed = turning_layers(fields, []), fields.take("use_qk_norm")
+    if not isinstance(normed, bool):
+        raise fields.refuse("use_qk_norm", normed, "true or false")
+    if not any(turning):
+        raise fields.refuse("no_rope_layers", fields.take("no_rope_layers"), "a layer that turns")
+    _check_one_chunk(fields, turning)
+    config = configuration(fields, turning=turning)
+    config = changed(config, attention={"qk_norm": "unit" if normed else None}, positions={"layout": "interleaved"})
+    mixed, plain = _mixed(fields), fields.take("intermediate_size_mlp")
+    if not any(mixed):
+        return changed(config, feed_forward={"d_ff": plain})
+    return config.with_(
+        moe=MoEConfig(
+            fields.take("num_local_experts"),
+            fields.take("num_experts_per_tok"),
+            "sigmoid_topk",
+            shared=1,
+            weighted="input",
+            pattern=shortest(mixed),
+            plain_d_ff=None if all(mixed) else plain,
+        )
+    )
+
+
+def _check_one_chunk(fields: Fields, turning: list[bool]) -> None:
+    """Raises `ValueError` where a text may be so long that layers see chunks, or sharpen their scores."""
+    context, chunk, tuned = (
+        fields.take(name) for name in ("max_position_embeddings", "attention_chunk_size", "attn_temperature_tuning")
+    )
+    for name, value in (("max_position_embeddings", context), ("floor_scale", fields.take("floor_scale"))):
+        if type(value) is not int or value < 1:
+            raise fields.refuse(name, value, "a whole number >= 1")
+    if chunk is not None and (type(chunk) is not int or chunk < context):
+        expected = (
+            f"at least max_position_embeddings={shown(context)}: layers that see chunks are not built; it may say"
+        )
+        raise fields.refuse("attention_chunk_size", chunk, f"{expected} less, for shorter texts")
+    if tuned and not all(turning) and fields.take("floor_scale") <= context:
+        expected = f"false, or floor_scale above max_position_embeddings={shown(context)}: scores that are sharpened in"
+        raise fields.refuse("attn_temperature_tuning", tuned, f"{expected} long texts are not built")
+
+
+def _mixed(fields: Fields) -> list[bool]:
+    """Which layers have experts."""
+    layers, named, every = layers_of(fields), fields.take("moe_layers"), fields.take("interleave_moe_layer_step")
+    if named is None:
+        if type(every) is not int or every < 1:
+            raise fields.refuse("interleave_moe_layer_step", every, "a whole number >= 1")
+        return [(layer + 1) % every == 0 for layer in range(layers)]
+    if not isinstance(named, list) or any(type(layer) is not int or not 0 <= layer < layers for layer in named):
+        raise fields.refuse("moe_layers", named, f"numbers of layers from 0 to {layers - 1}")
+    return [layer in named for layer in range(layers)]
+
+
+def _rename(name: str) -> str:
+    return name.replace(".feed_forward.", ".mlp.")
+
+
+def place(places: Places, config: ModelConfig) -> None:
+    """The experts of a layer lie in one tensor, (expert, in, out), gate and hidden matrix side by side."""
+    place_all_but_networks(places, config)
+    for layer in range(config.layers):
+        old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
+        if config.network(layer)[1] is None:
+            place_network(places, config, old, new)
+            continue
+        places.move(f"{old}.router.weight", f"{new}.router.weight")
+        places.columns(f"{old}.experts.gate_up_proj", f"{new}.gate", f"{new}.inner")
+        places.move(f"{old}.experts.down_proj", f"{new}.outer")
+        place_network(places, config, f"{old}.shared_expert", f"{new}.shared")
+
+
+FAMILIES = (Family("llama4_text", FIELDS, _llama4, place, _rename),)
+
+
+def _scout() -> ModelConfig:
+    """Meta 2025, the model of text, for the first chunk of one."""
+    moe = MoEConfig(16, 1, "sigmoid_topk", shared=1, weighted="input")
+    plain = decoder(
+        5120, 48, 40, 8192, context=8191, eps=1e-5, kv_heads=8, base=5e5, moe=moe, vocab=202048, d_head=128
+    )  # fmt: skip
+    scaling = RotaryScaling("llama3", 16.0, 8192, slow=1.0, fast=1.0)
+    positions = {"layout": "interleaved", "scaling": scaling, "pattern": (True, True, True, False)}
+    return changed(plain, attention={"qk_norm": "unit"}, positions=positions)
+
+
+PRESETS = {"llama-4-scout": Preset(2025, 107_769_861_120, _scout())}

@@ -1,0 +1,225 @@
+"""Latent attention: keys and values of all heads come from one small vector, which is all that is kept of a token
+(lesson 15).
+
+With c the latent of a token, k its turned key and q' the turned part of a query, a head's score is
+(q . U_k c + q' . k) / sqrt(width). *Expanded*, U_k c and the value U_v c are made, as many as there are heads.
+*Absorbed*, the matrices go to the other side, q . U_k c = (U_k^T q) . c, and the weighted sum of values is U_v times
+that of latents: the kept vectors [c, k] are the one key head of all queries, and c is its value. Both give the same
+numbers, up to rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from companion.config.model import AttentionConfig, NormConfig, PositionConfig, ResolvedAttention
+from companion.ground.boundary import check_broadcasts, settle_mask
+from companion.ground.door import checked
+from companion.ground.fields import require
+from companion.ground.precision import wide_dtype
+from companion.layers.attention import Backend, attend
+from companion.layers.cache import LayerCache
+from companion.layers.masks import GivenMask, Predicate, Visible, visible
+from companion.layers.norms import norm
+from companion.layers.positions import Rotary, Rotation
+
+
+def absorbs(sizes: ResolvedAttention, tokens: int, keys: int) -> bool:
+    """Whether `tokens` new tokens that look at `keys` kept ones are computed absorbed: where that takes no more
+    floating-point operations than to expand all that is kept, as it does for one token and for a few.
+
+    For each head, with r the rank and w = d_head + d_v, they cost, but for what is the same:
+    expanded    2 r w for each key, and 2 w for each pair of token and key;
+    absorbed    2 r w for each token, and 4 r for each pair.
+    """
+    assert sizes.latent is not None
+    rank, width = sizes.latent.rank, sizes.d_head + sizes.d_v
+    if tokens == 1:
+        return True
+    return keys > tokens and (keys - tokens) * rank * width >= tokens * keys * (2 * rank - width)
+
+
+def _settle(given: dict[str, Any]) -> None:
+    """A mask that has other sizes than this call is refused, and becomes True and False, or numbers to add."""
+    x, mask, cache = given["x"], given.get("mask"), given.get("cache")
+    if isinstance(mask, Tensor):
+        keys = x.shape[1] if cache is None else cache.visible
+        shape = (x.shape[0], given["self"].sizes.heads, x.shape[1], keys)
+        check_broadcasts("mask", mask, shape, "(batch, head, token, key)")
+        settle_mask(given)
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1 and eqs. 37 to 47), in the place of
+    `Attention` where `config.latent` is given, with the same arguments.
+
+    down, latent_norm:  the stream to [c, k], (rank + d_rope); c is normalised, k turned if positions are rotary.
+    up:                 c to every head's key and value, one behind the other, (heads (d_head + d_v)).
+    query:              to every head's query, the part that is turned last, (heads (d_head + d_rope)); with
+                        `query_rank` by way of `query_down` and `query_norm`.
+
+    For prompts and in training it computes expanded, from a cache absorbed where `absorbs` says so.
+    Raises `ValueError` without latents, for an odd `d_rope` with rotary positions, or a window that is not causal.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        config: AttentionConfig,
+        *,
+        causal: bool = True,
+        positions: PositionConfig | None = None,
+        dropout: float = 0.0,
+        norms: NormConfig = NormConfig(),  # noqa: B008  (frozen)
+    ) -> None:
+        super().__init__()
+        latent = config.latent
+        require(latent is not None, "latent", latent, "a LatentConfig")
+        assert latent is not None
+        sizes = self.sizes = config.resolved(d_model)
+        self.d_model, self.causal, self.dropout = d_model, causal, dropout
+        self.rank, self.d_query = latent.rank, sizes.d_head + latent.d_rope
+        self.rotary = Rotary.of(positions, latent.d_rope)
+        if latent.eps is not None:
+            norms = replace(norms, eps=latent.eps)
+        wide = d_model if latent.query_rank is None else latent.query_rank
+        self.query = nn.Linear(wide, sizes.heads * self.d_query, bias=False)
+        self.query_down, self.query_norm = (
+            (None, None) if latent.query_rank is None else (nn.Linear(d_model, wide, bias=False), norm(norms, wide))
+        )
+        self.down = nn.Linear(d_model, latent.rank + latent.d_rope, bias=False)
+        self.latent_norm = norm(norms, latent.rank)
+        self.up = nn.Linear(latent.rank, sizes.heads * (sizes.d_head + sizes.d_v), bias=False)
+        self.gate = nn.Linear(d_model, config.gates(sizes.d_v), bias=False) if config.gate else None
+        self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.biased_output)
+        self.score_width = float(self.d_query) if config.score_width is None else config.score_width
+        self.score_cap = config.score_cap
+        if config.window is not None:
+            require(causal, "causal", causal, "True beside a window, which looks back")
+        self.window = None if config.window is None else config.window.width
+
+    @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=_settle)
+    def forward(
+        self,
+        x: Float[Tensor, "batch token d_model"],
+        *,
+        positions: Int[Tensor, "*batch token"] | Rotation | None = None,
+        mask: GivenMask | Predicate | Visible | None = None,
+        cache: LayerCache | None = None,
+        backend: Backend = "sdpa",
+        absorbed: bool | None = None,
+    ) -> Float[Tensor, "batch token d_model"]:
+        """Each token of `x` looks at `x` itself, and at what the cache holds. The arguments are as in `Attention`.
+
+        absorbed: which of the two forms; `None`: as the class says.
+
+        Raises `ValueError` for a cache without a causal mask, and for `absorbed=True` where something else than a
+        matrix has been put in the place of `up`.
+        """
+        causal, window = self.causal, self.window
+        if positions is None:
+            positions = torch.arange(x.shape[1], device=x.device) if cache is None else cache.slots
+        turn = None
+        if self.rotary is not None:
+            turn = positions if isinstance(positions, Rotation) else self.rotary.at(positions, x.dtype)
+        q, kept = self.queries(x, turn), self.latents(x, turn)
+        if cache is not None:
+            require(causal, "causal", causal, "True with a cache: under a causal mask alone kept keys stay right")
+            kept = cache.put(cache.keys, kept).to(q.dtype)
+            mask = cache.seen(mask, self.sizes.heads, window)
+        if absorbed is None:
+            absorbed = cache is not None and absorbs(self.sizes, x.shape[1], kept.shape[2]) and self._is_matrix()
+        asked: dict[str, Any] = {
+            "dropout": self.dropout if self.training else 0.0,
+            "backend": backend,
+            "score_width": self.score_width,
+            "score_cap": self.score_cap,
+        }
+        if absorbed:
+            shape = (*q.shape[:3], kept.shape[2])
+            heads = self._absorbed(q, kept, visible(mask, shape, x.device, causal=causal, window=window), asked)
+        else:
+            heads = attend(q, *self.expand(kept), mask=mask, causal=causal, window=window, **asked)
+        if self.gate is not None:  # as in `Attention`
+            heads = heads * self._split(self.gate(x).sigmoid())
+        return self.output(heads.transpose(1, 2).flatten(2))
+
+    def queries(
+        self, x: Float[Tensor, "batch token d_model"], turn: Rotation | None
+    ) -> Float[Tensor, "batch head token d_query"]:
+        """Every head's query of `x`, its last d_rope components turned."""
+        if self.query_down is not None and self.query_norm is not None:
+            x = self.query_norm(self.query_down(x))
+        return self._turned(self._split(self.query(x)), self.sizes.d_head, turn)
+
+    def latents(
+        self, x: Float[Tensor, "batch token d_model"], turn: Rotation | None
+    ) -> Float[Tensor, "batch 1 token kept"]:
+        """What is kept of each token, [c, k]: its normalised latent, and its turned key. kept = rank + d_rope."""
+        c, key = self.down(x).split((self.rank, self.d_query - self.sizes.d_head), -1)
+        return self._turned(torch.cat((self.latent_norm(c), key), -1)[:, None], self.rank, turn)
+
+    def expand(
+        self, kept: Float[Tensor, "batch 1 key kept"]
+    ) -> tuple[Float[Tensor, "batch head key d_query"], Float[Tensor, "batch head key d_v"]]:
+        """Every head's keys and values of what is kept."""
+        sizes = self.sizes
+        both = self._split(self.up(kept[:, 0, :, : self.rank]))
+        key, value = both.split((sizes.d_head, sizes.d_v), -1)
+        shared = kept[..., self.rank :].expand(-1, sizes.heads, -1, -1)
+        return torch.cat((key, shared), -1), value
+
+    def matrices(self) -> tuple[Float[Tensor, "head d_head rank"], Float[Tensor, "head d_v rank"]]:
+        """U_k and U_v of each head: the rows of `up`. Raises `ValueError` where that is no longer a matrix alone."""
+        if not self._is_matrix():
+            raise ValueError("up: expected a linear layer as it was made, whose matrix is all that it does")
+        weight = self.up.weight.view(self.sizes.heads, -1, self.rank)
+        keys, values = weight.split((self.sizes.d_head, self.sizes.d_v), 1)
+        return keys, values
+
+    def _is_matrix(self) -> bool:
+        up = self.up
+        hooked = up._forward_hooks or up._forward_pre_hooks or "forward" in up.__dict__
+        return type(up) is nn.Linear and up.bias is None and not hooked
+
+    def _absorbed(
+        self,
+        q: Float[Tensor, "batch head token d_query"],
+        kept: Float[Tensor, "batch 1 key kept"],
+        seen: Visible,
+        asked: dict[str, Any],
+    ) -> Float[Tensor, "batch head token d_v"]:
+        """What every head takes of the values, which are never made. All heads' queries are queries of one head, so
+        that what is kept is read once."""
+        to_latent, to_value = self.matrices()
+        plain, turned = q.split((self.sizes.d_head, self.d_query - self.sizes.d_head), -1)
+        # einsum makes one product a head of all rows; `@` would copy the matrices for each row.
+        q = torch.cat((torch.einsum("bhnd,hdr->bhnr", plain, to_latent), turned), -1)
+        heads, tokens = q.shape[1:3]
+        mask = Visible(_side_by_side(seen.mask, heads, tokens), _side_by_side(seen.empty, heads, tokens))
+        if wide_dtype(q.dtype) == q.dtype:  # else the formula would first widen all that is kept
+            asked["backend"] = "reference"  # of one head, two plain products are as fast as the fused operator
+        sums = attend(q.flatten(1, 2)[:, None], kept, kept[..., : self.rank], mask=mask, **asked)
+        return torch.einsum("bhnr,hvr->bhnv", sums[:, 0].unflatten(1, (heads, tokens)), to_value)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(batch, token, head * wide) -> (batch, head, token, wide)."""
+        return x.view(*x.shape[:2], self.sizes.heads, -1).transpose(1, 2)
+
+    def _turned(self, x: Tensor, plain: int, turn: Rotation | None) -> Tensor:
+        """`x` with what stands behind its `plain` first components turned."""
+        if self.rotary is None or turn is None:
+            return x
+        return torch.cat((x[..., :plain], self.rotary.turn(x[..., plain:], turn)), -1)
+
+
+def _side_by_side(mask: Tensor | None, heads: int, tokens: int) -> Tensor | None:
+    """A mask of (batch, head, token, key) for queries of all heads in one, (batch, 1, head * token, key)."""
+    if mask is None or mask.shape[1] == mask.shape[2] == 1:
+        return mask
+    return mask.expand(-1, heads, tokens, -1).flatten(1, 2)[:, None]
