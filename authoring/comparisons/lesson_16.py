@@ -18,7 +18,7 @@ def _noted(found: dict[Any, list[float]], setting: str, budget: str, measure: st
 
 def held() -> dict[Any, list[float]]:
     """Bits for each held-out byte, and the largest score of an update, at the usual rate and at five times as much."""
-    lesson, found = names_of("16", "setup", "sets-up-text", "sets-up-watch", "sets-up-held"), {}
+    lesson, found = names_of("16", "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held"), {}
     for rate in (lesson["usual"], lesson["high"]):
         for setting, config in lesson["holds"].items():
             runs = [lesson["learn"](config, start, rate, BUDGETS) for start in STARTS]
@@ -44,7 +44,7 @@ def silent() -> dict[Any, list[float]]:
 
 def balanced() -> dict[Any, list[float]]:
     """Bits for each held-out byte and the evenness of the load: left alone, with the loss, with the bias."""
-    cells = "setup", "sets-up-text", "sets-up-watch", "sets-up-held", "sets-up-experts"
+    cells = "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held", "sets-up-experts"
     lesson, found = names_of("16", *cells), {}
     for setting, (config, more) in lesson["remedies"].items():
         for budget in BUDGETS:
@@ -58,7 +58,7 @@ def balanced() -> dict[Any, list[float]]:
 def placed() -> dict[Any, list[float]]:
     """Bits for each held-out byte in windows of 64 tokens, as in training, and of 256: with everything turned, half of
     each head, and nothing in every fourth layer."""
-    cells = "setup", "sets-up-text", "sets-up-watch", "sets-up-held", "sets-up-places"
+    cells = "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held", "sets-up-places"
     lesson, found = names_of("16", *cells), {}
     for setting, config in lesson["places"].items():
         for budget in BUDGETS:

@@ -80,6 +80,10 @@ def growing(moments=MOMENTS, known=("is", "a", "row"), marks=None, **others):
     live.growing(moments, prompt="The model", known=set(known) | {"the", "model"}, marks=marks, **others)
 
 
+def bounded(keys=((2, 1), (1, -1)), cap=20, **others):
+    live.bounded([1.5, 0.5], keys, words=["cat", "mat"], cap=cap, **others)
+
+
 def queues(tokens="ABCDEFGH", runs=None, steps=(0, 10), experts=4, **others):
     runs = {"a": [[0, 1, 2, 3] * 2, [0] * 8]} if runs is None else runs
     live.queues(tokens, runs, steps=steps, experts=experts, **others)
@@ -277,6 +281,17 @@ def test_memory_travels_with_the_parameters_and_the_numbers_that_a_token_keeps(s
     assert 16e6 * model["millions"] == pytest.approx(account.train_bytes(config), rel=5e-4)
 
 
+def test_scores_that_grow_are_those_of_attention_and_normed_ones_do_not_know_the_size(shown):
+    query, keys = torch.tensor([1.5, 0.5]), torch.tensor([[2.0, 1.0], [1.0, -1.0]])
+    live.bounded(query, keys, words=["cat", "mat"], cap=20, start=2, caption="Figure 16.1. A row.")
+    given, rows = data(shown[0]), page(shown[0])
+    torch.testing.assert_close(torch.tensor(given["scores"]), keys @ query / 2**0.5, rtol=1e-3, atol=1e-3)
+    sized = [torch.nn.functional.rms_norm(x, (2,)) for x in (query, keys)]
+    torch.testing.assert_close(torch.tensor(given["normed"]), sized[1] @ sized[0] / 2**0.5, rtol=1e-3, atol=1e-3)
+    plain, sink = (torch.tensor([z * 4 for z in given["scores"]] + more).softmax(0) for more in ([], [0.0]))
+    assert f"{plain[0]:.3f}" in rows and f"{sink[2]:.3f}" in rows
+
+
 def test_every_token_stands_in_one_queue_at_every_moment(shown):
     queues(
         runs={"alone": torch.tensor([[0, 1, 2, 3] * 2, [3] * 8]), "bias": [[0] * 8, [1, 2] * 4]},
@@ -410,6 +425,11 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: film(tokens="xy"), "maps: expected two maps of 2 by 2 for each of 4 moments"),
         (lambda: film(maps=[[torch.eye(3)]] * 4), "maps: expected two maps of 3 by 3"),
         (lambda: live.valley(rate=0.3), r"rate: expected one of \(0.02, .*\), got 0.3"),
+        (lambda: live.bounded([1, 2], [[1, 2]], words=["a"], cap=2), "keys: expected one row of 2 numbers for each of"),
+        (lambda: bounded(keys=[[1, 0], [0, 0]]), "query, keys: expected no row of zeros"),
+        (lambda: bounded(cap=0), "cap: expected a number above 0, got 0"),
+        (lambda: bounded(sizes=[0, 1]), r"sizes: expected two or more numbers from 1 on, got \[0, 1\]"),
+        (lambda: bounded(start=7), "start: expected one of the sizes"),
         (lambda: queues(tokens="ABC"), "tokens: expected 8 to 96, got 3"),
         (lambda: queues(experts=9), "experts: expected 2 to 8, got 9"),
         (lambda: queues(steps=[5, 5]), r"steps: expected two or more, rising, got \[5, 5\]"),

@@ -74,8 +74,8 @@ def bounded(
         },
         _still(rows, [*words, "nobody"], start),
         alt="Four rows of bars, the weights of one query whose vectors have grown: as in LLaMA a single bar has all, "
-        "with norms the bars are as they were, with a cap a little is left beside the largest, and with a sink there "
-        "is one more bar, for nobody. The size of queries and keys moves.",
+        "with norms the bars are as they were, with a cap several are equal, and with a sink there is one more bar, "
+        "for nobody. The size of queries and keys moves.",
         caption=caption,
         numbers={"key": [*words, "nobody"]}
         | {f"{name}, at {start} times": [f"{w:.3f}" for w in row] + [""] * (len(words) + 1 - len(row))
