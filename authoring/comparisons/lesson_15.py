@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from authoring.comparisons.cells import names_of, row
-from authoring.records.cache import BUDGETS, KINDS, STARTS, Runs
+from authoring.records.cache import BUDGETS, STARTS, Runs
 
 Found = dict[tuple[str, int], list[float]]
 
@@ -15,8 +15,8 @@ Found = dict[tuple[str, int], list[float]]
 def kinds() -> Found:
     """Loss on unseen text, by kind of attention and updates: the runs of the record."""
     run, found = Runs(Path("build/records/cache")), Found()
-    for updates in BUDGETS:
-        for kind in KINDS:
+    for updates, trained in BUDGETS.items():
+        for kind in trained:
             found[kind, updates] = [run(kind, start, updates)["loss"] for start in STARTS]
             print(row(kind, f"{updates} updates", "nats a token", found[kind, updates]), flush=True)
     return found
@@ -24,7 +24,7 @@ def kinds() -> Found:
 
 def marks() -> Found:
     """Right answers in 100 to names that are not there: with the mark, without it, and with a learned sink instead."""
-    lesson, found = names_of("15", "setup", "rung-sink", "sets-up-clerk"), Found()
+    lesson, found = names_of("15", "setup", "rung-sink", "sets-up-clerk", "sets-up-training"), Found()
     for updates in (200, 400):
         heads = [lesson["clerk"](start, updates) for start in STARTS]
         gated = [lesson["clerk"](start, updates, sink=True, mark=False) for start in STARTS]
@@ -41,7 +41,7 @@ def marks() -> Found:
 def squeezed() -> Found:
     """By how many nats the loss rises when a trained layer's keys and values are squeezed, by numbers kept."""
     lesson, found = names_of("15", "setup", "sets-up-text", "sets-up-squeezed"), Found()
-    config = lesson["decoder"](lesson["AttentionConfig"](4))
+    config = lesson["small_decoder"](lesson["AttentionConfig"](4))
     for updates in (400, 800):
         models = [lesson["trained"](config, start, updates) for start in STARTS]
         with torch.no_grad():

@@ -75,6 +75,11 @@ def lanes(target=("twenty", "one"), says=SAYS, **others):
 MOMENTS = {0: (4.0, "s zx of"), 50: (2.0, " is a row")}
 
 
+def leaves(**given):
+    sizes = {"layers": 61, "heads": 128, "d_head": 192, "d_v": 128, "groups": 8, "latent": (512, 64)}
+    return live.leaves(**sizes | given)
+
+
 def growing(moments=MOMENTS, known=("is", "a", "row"), marks=None, **others):
     marks = {"counting": 3.0} if marks is None else marks
     live.growing(moments, prompt="The model", known=set(known) | {"the", "model"}, marks=marks, **others)
@@ -438,6 +443,9 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: queues(runs={"a": [[0] * 8]}), r"runs, a: expected whole numbers from 0 to 3 of shape \(2, 8\)"),
         (lambda: queues(runs={"a": [[4] * 8] * 2}), "runs, a: expected whole numbers from 0 to 3"),
         (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
+        (lambda: leaves(heads=40), "heads=40, groups=8: expected a multiple of 32, 2, 4 or 8"),
+        (lambda: leaves(groups=5), "groups=5: expected a multiple of 32, 2, 4 or 8"),
+        (lambda: leaves(latent=(512, 0)), "all other sizes at least 1"),
         (lambda: live.clocks(base=7), r"base, bases: expected numbers above 1, with the base among them; got 7"),
         (lambda: live.clocks(start=201), "places, start: expected .* got 201 and 201"),
         (

@@ -23,11 +23,11 @@ def leaves(
     latent:              width of the latent, and of the turned key beside it.
     caption:             the sentence under the figure, with its number.
 
-    Raises `ValueError` unless the groups, eight at most, divide the heads, and all sizes are at least 1.
+    Raises `ValueError` unless the heads are a multiple of 32, the groups 2, 4 or 8, and all other sizes at least 1.
     """
-    if min(layers, heads, d_head, d_v, groups, *latent) < 1 or groups > 8 or heads % groups:
+    if min(layers, heads, d_head, d_v, *latent) < 1 or heads % 32 or groups not in (2, 4, 8):
         raise ValueError(
-            f"heads={heads}, groups={groups}: expected sizes of at least 1, and at most 8 groups that divide the heads"
+            f"heads={heads}, groups={groups}: expected a multiple of 32, 2, 4 or 8, and all other sizes at least 1"
         )
     each = d_head + d_v
     rank, turned = latent
