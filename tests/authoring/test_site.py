@@ -175,7 +175,8 @@ def test_a_function_stands_apart_from_its_argument_and_the_number_beside_the_for
     monkeypatch.setattr(formula, "pandoc", lambda document: (page, ""))
     shown = Formulas().html("\\ln p \\tag{2.1}", True)
     assert f'{html.unescape(name)}<mspace width="0.167em"></mspace><mi>p</mi></math>' in shown
-    assert '<div class="equation" id="equation-2.1">' in shown and '<span class="number">(2.1)</span>' in shown
+    assert '<div class="equation" id="equation-2.1">' in shown
+    assert 'href="#equation-2.1" ' in shown and ">(2.1)</a>" in shown
 
 
 def test_a_large_bracket_with_a_power_grows_with_its_partner():
