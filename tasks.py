@@ -293,8 +293,9 @@ class Installation:
 
 def install(command: Sequence[str]) -> int:
     """Run pip and show on one line how far it is, or, where nobody looks, on a line every quarter of a minute; its exit
-    code. What it has to complain of it says itself."""
+    code. What it complains of is said whole where it fails, else in a line."""
     start, state, ended = time.monotonic(), Installation(), threading.Event()
+    complaints: list[str] = []
     looks = sys.stdout.isatty()
 
     def show() -> None:
@@ -306,19 +307,25 @@ def install(command: Sequence[str]) -> int:
         cwd=ROOT,
         env=variables(os.environ, False),
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         errors="replace",
     )
+    assert process.stdout is not None and process.stderr is not None
     shown = threading.Thread(target=show, daemon=True)
-    shown.start()
-    assert process.stdout is not None
+    heard = threading.Thread(target=complaints.extend, args=(process.stderr,), daemon=True)
+    shown.start(), heard.start()
     for line in process.stdout:
         state.read(line)
     code = process.wait()
     ended.set()
-    shown.join()
+    shown.join(), heard.join()
     print(("\r" if looks else "") + state.says(time.monotonic() - start), flush=True)
+    if code != 0:
+        print("".join(complaints), file=sys.stderr, end="", flush=True)
+    elif complaints:
+        print(f"  pip went on after {len(complaints)} warnings, the first: {complaints[0].strip()}", flush=True)
     return code
 
 

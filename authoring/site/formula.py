@@ -64,8 +64,11 @@ class Formulas:
         if not display:
             return breakable(mathml)
         tag = TAG.search(text)
-        number = f'<span class="number">({html.escape(tag[1])})</span>' if tag else ""
-        name = f' id="equation-{tag[1]}"' if tag else ""
+        number, name = "", ""
+        if tag:
+            anchor = f"equation-{tag[1]}"
+            number = f'<a class="number" href="#{anchor}" title="A link to this equation">({html.escape(tag[1])})</a>'
+            name = f' id="{anchor}"'
         return f'<div class="equation"{name}><div class="formula">{mathml}</div>{number}</div>'
 
 

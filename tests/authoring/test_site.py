@@ -175,7 +175,8 @@ def test_a_function_stands_apart_from_its_argument_and_the_number_beside_the_for
     monkeypatch.setattr(formula, "pandoc", lambda document: (page, ""))
     shown = Formulas().html("\\ln p \\tag{2.1}", True)
     assert f'{html.unescape(name)}<mspace width="0.167em"></mspace><mi>p</mi></math>' in shown
-    assert '<div class="equation" id="equation-2.1">' in shown and '<span class="number">(2.1)</span>' in shown
+    assert '<div class="equation" id="equation-2.1">' in shown
+    assert 'href="#equation-2.1" ' in shown and ">(2.1)</a>" in shown
 
 
 def test_a_large_bracket_with_a_power_grows_with_its_partner():
@@ -223,7 +224,13 @@ def test_links_to_files_need_the_repositorys_address(course):
         page = press.links.course.pages["glossary.md"]
         assert press.links.leads("../tests/a.py", page, "") == leads
         assert press.links.leads("../companion/a.py", page, "") == "reference/x.html#a"
-        assert bool(repository.bar(address, press.links.course.pages["02_small.ipynb"])) == bool(address)
+        fold = '<summary>On <a href="../tests/a.py">a page</a>.</summary>'
+        shown = press.links.in_prose(fold, page, "", str)
+        assert shown == (fold.replace("../tests/a.py", leads) if leads else "<summary>On a page.</summary>")
+        bar = repository.bar(address, press.links.course.pages["02_small.ipynb"])
+        assert bool(bar) == bool(address)
+        if address:  # Colab opens the notebook alone: what it imports has to be installed first
+            assert "%pip install &quot;executable-transformer[lab] @ git+https://github.com/o/n&quot;" in bar
 
 
 def test_the_repositorys_address_stands_in_pyproject(tmp_path):

@@ -3,9 +3,9 @@
 From the folder, and a part of it behind a server. It fails where a page writes an error to the console, asks anything
 of another machine, scrolls sideways at 360, 768 or 1440 pixels, has something that axe finds in the light or the dark
 theme, a link that leads nowhere, a handle that does not move its figure, a question that does not answer or forgets its
-answer, is empty without scripts, waits for a script before it shows anything, or is larger than it may be; and where
-the search does not find what it must. It ends with what the pages weigh. Screenshots are kept, to be looked at. Needs
-Chromium, the extra `dev`, and the site: `make site`.
+answer, is empty without scripts, waits for a script before it shows anything, paints late, or is larger than it may be;
+where code is not copied or a picture not printed; and where the search does not find what it must. It ends with what
+the pages weigh. Screenshots are kept, to be looked at. Needs Chromium, the extra `dev`, and the site: `make site`.
 
     make site-check PAGES="02 glossary" FIGURES=FOLDER
 """
@@ -28,7 +28,7 @@ import moving
 from check import BROWSER_FLAGS, add_browser, with_browser
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 from reader import axe
-from weight import LARGEST, Weight, summary
+from weight import LARGEST, SLOWEST, Weight, summary
 
 from authoring.site import finish
 from authoring.site.fault import Broken, Faults
@@ -54,6 +54,13 @@ WIDE = Path(__file__).with_name("wide.js").read_text(encoding="utf-8").split("\n
 # The sheets, and the scripts, that the first paint waits for.
 BLOCKING = """['link[rel=stylesheet]', 'script[src]:not([defer], [async], [type=module])'].map(
   kind => [...document.head.querySelectorAll(kind)].map(element => element.getAttribute('href') || element.src))"""
+
+
+PAINT = """new Promise(done => {
+  const paint = () => performance.getEntriesByName('first-contentful-paint')[0]?.startTime;
+  const look = left => paint() || !left ? done(paint() ?? 0) : setTimeout(look, 50, left - 1);
+  look(100);
+})"""
 
 
 class Watch:
@@ -88,7 +95,7 @@ def look(page: Page, watch: Watch, address: str, name: str, shots: Path) -> tupl
         watch.asked.clear()
         page.goto(address)
         sheets, scripts = page.evaluate(BLOCKING)
-        weight = Weight.of(watch.asked, len(sheets), len(scripts))
+        weight = Weight.of(watch.asked, len(sheets), len(scripts), page.evaluate(PAINT))
         faults += [f"at {width} pixels: {fault}" for fault in page.evaluate(WIDE)]
         for theme in ("light", "dark"):
             page.emulate_media(color_scheme=theme)
@@ -99,6 +106,8 @@ def look(page: Page, watch: Watch, address: str, name: str, shots: Path) -> tupl
         page.emulate_media(color_scheme="light")
     faults += [f"a script blocks the first paint: {script}" for script in scripts]
     faults += [f"{weight.page:,} bytes, above {LARGEST:,}"] if weight.page > LARGEST else []
+    if not 0 < weight.paint <= SLOWEST:
+        faults.append(f"first paint after {weight.paint:.0f} ms, expected at most {SLOWEST:,}")
     return weight, [*dict.fromkeys([*faults, *watch.taken()])]
 
 
@@ -150,6 +159,24 @@ def search(page: Page, watch: Watch, root: str) -> list[str]:
         if "search.html" in page.url:
             faults.append(f"{phrase!r}: the first place found does not open")
     return [*faults, *watch.taken()]
+
+
+def copied(page: Page, address: str) -> list[str]:
+    """Lesson 02: a click copies the code of its cell, and a printed page has every picture."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(address)
+    code = page.locator(".highlight:has(> .copy)").first
+    code.hover()
+    code.locator(".copy").click()
+    wanted = code.locator("pre").evaluate("pre => pre.textContent")
+    said = page.evaluate("navigator.clipboard.readText()")
+    faults = [] if said == wanted else [f"the copy button gives {said[:80]!r}"]
+    links = page.locator(".cell[id] .ext-figure .headerlink").count()
+    if links != page.locator(".cell[id] .ext-figure").count() or not links:
+        faults.append(f"{links} figures can be linked to")
+    printed = page.pdf(print_background=True)
+    missing = page.locator("article img").evaluate_all("all => all.filter(one => !one.naturalWidth).length")
+    return faults + ([f"{missing} pictures are not printed"] if missing or len(printed) < 100_000 else [])
 
 
 def without_scripts(page: Page, address: str) -> list[str]:
@@ -207,6 +234,7 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
         if lesson:
             phone = chromium.new_context(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
             wrong += [f"on a phone: {fault}" for fault in touch(phone.new_page(), (site / f"{lesson}.html").as_uri())]
+            wrong += copied(chromium.new_context().new_page(), (site / f"{lesson}.html").as_uri())
             bare = chromium.new_context(java_script_enabled=False)
             wrong += [
                 f"without scripts: {fault}"

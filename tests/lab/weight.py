@@ -12,6 +12,8 @@ from companion.ground.readable import table
 
 LARGEST = 400_000
 """Bytes of a page itself."""
+SLOWEST = 3_000
+"""Milliseconds to the first paint of a page that lies in a folder."""
 PACKED = (".html", ".css", ".js", ".svg")
 """What servers send packed; pictures and fonts are so already."""
 
@@ -19,7 +21,7 @@ PACKED = (".html", ".css", ".js", ".svg")
 @dataclass(frozen=True)
 class Weight:
     """A page: its own bytes, the files it asks for to be shown, itself among them, their bytes as they lie in the
-    folder and as a server packs them, and how many sheets and scripts the first paint waits for."""
+    folder and as a server packs them, how many sheets and scripts the first paint waits for, and its milliseconds."""
 
     page: int
     files: int
@@ -27,9 +29,10 @@ class Weight:
     packed: int
     sheets: int
     scripts: int
+    paint: float = 0.0
 
     @classmethod
-    def of(cls, urls: list[str], sheets: int, scripts: int) -> Weight:
+    def of(cls, urls: list[str], sheets: int, scripts: int, paint: float = 0.0) -> Weight:
         """Of the addresses that a page, the first of them, asks for from its folder."""
         parts = dict.fromkeys(urlsplit(url).path for url in urls if url.startswith("file:"))
         paths = [path for path in (Path(unquote(part)) for part in parts) if path.is_file()]
@@ -38,7 +41,7 @@ class Weight:
             len(gzip.compress(path.read_bytes(), 6)) if path.suffix in PACKED else size
             for path, size in zip(paths, sizes, strict=True)
         ]
-        return cls(sizes[0], len(paths), sum(sizes), sum(packed), sheets, scripts)
+        return cls(sizes[0], len(paths), sum(sizes), sum(packed), sheets, scripts, paint)
 
 
 def summary(weights: dict[str, Weight]) -> str:
@@ -51,6 +54,7 @@ def summary(weights: dict[str, Weight]) -> str:
         ("packed", "kB as a server packs them", 1000),
         ("sheets", "sheets before the first paint", 1),
         ("scripts", "scripts before the first paint", 1),
+        ("paint", "ms to the first paint", 1),
     ):
         values = {page: getattr(weight, name) / unit for page, weight in weights.items()}
         most = max(values, key=lambda page: values[page])

@@ -264,17 +264,31 @@ def browser() -> str | None:
 
 
 def print_pdf(html: Path, pdf: Path, program: str) -> None:
-    """Let a browser print a page of slides. Raises `ValueError` where it does not."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--no-pdf-header-footer"]
+    """Let a browser print a page of slides. Raises `ValueError` where it does not.
+
+    On a machine that has much to do it may print before the slides are laid out, one empty page: it is then given more
+    time.
+    """
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
     address = f"{html.resolve().as_uri()}?print-pdf"
-    try:
-        done = subprocess.run(
-            [program, *flags, f"--print-to-pdf={pdf.resolve()}", address], capture_output=True, text=True, timeout=300
-        )
-    except subprocess.TimeoutExpired:
-        raise ValueError(f"--pdf: {program} did not print {html.name} in five minutes") from None
-    if done.returncode != 0 or not pdf.is_file():
-        raise ValueError(f"--pdf: {program} did not print {html.name}: {done.stderr.strip()[-200:]}")
+    for seconds in (30, 120, 600):  # as the page's clock counts them, which need not be waited for
+        more = [f"--virtual-time-budget={1000 * seconds}", f"--print-to-pdf={pdf.resolve()}", address]
+        try:
+            done = subprocess.run([program, *flags, *more], capture_output=True, text=True, timeout=300)
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"--pdf: {program} did not print {html.name} in five minutes") from None
+        if done.returncode != 0 or not pdf.is_file():
+            raise ValueError(f"--pdf: {program} did not print {html.name}: {done.stderr.strip()[-200:]}")
+        if pages(pdf) > 1:
+            return
+    raise ValueError(
+        f"--pdf: {program} printed one page of {html.name}: did the page find reveal.js? --reveal names it"
+    )
+
+
+def pages(pdf: Path) -> int:
+    """How many pages a PDF has, as browsers write them."""
+    return len(re.findall(rb"/Type\s*/Page\b", pdf.read_bytes()))
 
 
 def _blocks(source: str) -> list[str]:

@@ -79,3 +79,17 @@ def test_the_command_says_where_reveal_comes_from_and_refuses_what_is_none(tmp_p
     assert main(["course", "slides", "05", *where, "--reveal", str(tmp_path)]) == 2
     assert "has no dist/reveal.css" in capsys.readouterr().err
     assert main(["course", "slides", "77", *where]) == 2
+
+
+def test_a_browser_that_prints_too_early_is_asked_again_with_more_time(tmp_path):
+    program, page, pdf = tmp_path / "browser", tmp_path / "slides.html", tmp_path / "slides.pdf"
+    program.write_text(
+        "#!/bin/sh\nfor flag; do case $flag in --virtual*) time=${flag#*=};; --print*) pdf=${flag#*=};; esac; done\n"
+        "echo '/Type /Page' > \"$pdf\"\n[ $time -lt 100000 ] || echo '/Type /Page' >> \"$pdf\"\n"
+    )
+    program.chmod(0o755)
+    slides.print_pdf(page, pdf, str(program))
+    assert slides.pages(pdf) == 2
+    program.write_text(program.read_text().replace("100000", "1000000"))
+    with pytest.raises(ValueError, match=r"printed one page of slides\.html: did it find reveal\.js\?"):
+        slides.print_pdf(page, pdf, str(program))

@@ -60,6 +60,26 @@
   addEventListener("resize", reach);
   document.addEventListener("toggle", reach, true);
 
+  // Code can be copied, and each figure can be linked to.
+  for (const code of document.querySelectorAll("article .highlight")) {
+    if (code.closest(".printed")) continue;
+    const copy = make("button", { type: "button", class: "copy", "aria-label": "Copy this code" }, "Copy");
+    const said = (word) => { copy.textContent = word; setTimeout(() => { copy.textContent = "Copy"; }, 1500); };
+    copy.addEventListener("click", () => {
+      navigator.clipboard.writeText(code.querySelector("pre").textContent).then(() => said("Copied"), () => said("Not allowed"));
+    });
+    code.append(copy);
+  }
+  for (const figure of document.querySelectorAll(".cell[id] .ext-figure")) {
+    const link = make("a", { class: "headerlink", href: "#" + figure.closest(".cell").id, title: "A link to this figure" }, "#");
+    (figure.querySelector("figcaption") ?? figure).append(" ", link);
+  }
+
+  // A lesson is printed with all its pictures, also those that no scrolling has reached.
+  addEventListener("beforeprint", () => {
+    for (const picture of document.querySelectorAll("img[loading=lazy]")) picture.loading = "eager";
+  });
+
   // Each cell leads to its place where it can be run.
   const badges = [...document.querySelectorAll(".badge[data-opens]")];
   for (const cell of badges.length ? document.querySelectorAll(".cell[id^=cell-]") : []) {

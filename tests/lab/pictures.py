@@ -1,0 +1,80 @@
+"""Make the README's pictures of the course from its pages: a lesson as it looks, and a figure that moves.
+
+    make pictures
+
+They are taken from the site (`make site`) with Chromium, and need the extra `dev`. Look at them before you commit them:
+a browser's fonts are not the same everywhere, so that no test compares them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from pathlib import Path
+
+from check import BROWSER_FLAGS, add_browser, with_browser
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = ROOT / "notebooks" / "figures"
+LESSON = "02_scaled_dot_product_attention"
+MOST = 400_000
+"""Bytes of a picture."""
+STEPS, PAUSE = 16, 220
+"""Places of a handle that the moving picture shows, forth and back, and milliseconds at each."""
+
+
+def lesson(page: Page) -> Image.Image:
+    """A lesson where an equation, its code and what it prints stand under each other."""
+    page.set_viewport_size({"width": 1280, "height": 860})
+    page.locator(".equation").first.evaluate("one => one.scrollIntoView()")
+    page.evaluate("scrollBy(0, -160)")
+    page.wait_for_timeout(500)
+    return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+
+
+def moved(page: Page) -> list[Image.Image]:
+    """The first figure of the lesson that moves, at each place of its handle."""
+    page.set_viewport_size({"width": 900, "height": 900})
+    figure = page.locator("figure[data-live]").first
+    handle = figure.locator("input[type=range]").first
+    handle.scroll_into_view_if_needed()
+    least, most = (float(handle.get_attribute(name) or 0) for name in ("min", "max"))
+    frames = []
+    for at in range(STEPS + 1):
+        value = str(round(least + (most - least) * at / STEPS))
+        handle.evaluate(
+            "(one, value) => { one.value = value; one.dispatchEvent(new Event('input', { bubbles: true })); }", value
+        )
+        page.wait_for_timeout(250)
+        frames.append(Image.open(io.BytesIO(figure.screenshot())).convert("RGB"))
+    same = min(frame.height for frame in frames)
+    return [frame.crop((0, 0, frame.width, same)) for frame in frames]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Make the README's pictures of the pages.")
+    parser.add_argument("--site", type=Path, default=ROOT / "build" / "site", help="the site's folder (%(default)s)")
+    add_browser(parser)
+    options = with_browser(parser)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=options.chromium, args=BROWSER_FLAGS)
+        page = browser.new_page(color_scheme="light")
+        page.goto((options.site.resolve() / f"{LESSON}.html").as_uri())
+        still, frames = lesson(page), moved(page)
+        browser.close()
+    still.quantize(128).save(FIGURES / "lesson.png", optimize=True)
+    first, *rest = [frame.quantize(32, dither=Image.Dither.NONE) for frame in [*frames, *frames[-2:0:-1]]]
+    first.save(FIGURES / "moving.gif", save_all=True, append_images=rest, duration=PAUSE, loop=0, optimize=True)
+    code = 0
+    for name in ("lesson.png", "moving.gif"):
+        size = (FIGURES / name).stat().st_size
+        print(f"{FIGURES / name}: {size:,} bytes")
+        code |= size > MOST
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
