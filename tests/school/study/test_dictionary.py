@@ -1,4 +1,4 @@
-"""The task of lesson 02 and the head that learns it: an entry that is asked for has its value, and learning finds it."""
+"""The task of lesson 02 and its head: an entry that is asked for has its value, and learning finds it."""
 
 import torch
 
@@ -9,7 +9,7 @@ def test_no_key_stands_twice_in_a_dictionary_and_every_question_asks_for_an_entr
     keys, values, asked = dictionaries(torch.Generator().manual_seed(3), batch=5, questions=7, entries=11)
     assert keys.shape == values.shape == (5, 11) and asked.shape == (5, 7)
     assert all(len(set(row)) == 11 for row in keys.tolist())
-    assert 0 <= keys.min() and keys.max() < KEYS and values.max() < VALUES and asked.max() < 11
+    assert keys.min() >= 0 and keys.max() < KEYS and values.max() < VALUES and asked.max() < 11
 
 
 def test_the_divisor_divides_the_scores_and_nothing_else():
