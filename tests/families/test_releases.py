@@ -3,16 +3,16 @@
 `tests/published` holds the fields of each release as they were published. A test puts small numbers where a size is,
 and leaves every other field alone. Where the fields are from:
 
-    every field compared with a public copy of the file: ernie-4.5-0.3b, gemma-2-2b, granite-3.3-8b, llama-3.1-8b,
-    llama-3.2-1b, mistral-7b-v0.1, mixtral-8x7b, phi-3-mini-4k, phi-4-mini, qwen2.5-0.5b, qwen3-30b-a3b, smollm2-135m,
-    tinyllama-1.1b
+    every field compared with a public copy of the file: ernie-4.5-0.3b, gemma-2-2b, glm-4.5-air, gpt-oss-120b (without
+    the field of its quantization), granite-3.3-8b, llama-3.1-8b, llama-3.2-1b, mistral-7b-v0.1, mixtral-8x7b,
+    phi-3-mini-4k, phi-4-mini, qwen2.5-0.5b, qwen3-30b-a3b, smollm2-135m, tinyllama-1.1b
     so compared the sizes and most of the rest: distilgpt2, exaone-4.0-32b, gemma-3-270m, gemma-3-1b, glm-4-9b-0414,
     glm-4-9b-chat, granite-4.0-micro, granite-4.1-8b, llama-2-7b, olmo-2-1b, olmo-3-7b, opus-mt-en-de, opus-mt-fr-en,
     seed-oss-36b, smollm3-3b
     from knowledge, beside their kin above: bert-base-uncased, bert-large-cased, exaone-4.0-1.2b, gpt2, gpt2-xl,
     mistral-7b-v0.3, opus-mt-de-en, opus-mt-tc-big-en-fi and phi-4 (their numbers of parameters are the published ones),
-    qwen3-0.6b; and gpt-oss, without the field of its quantization, GLM-4.5, and the text models of Llama 4, whose
-    max_position_embeddings is that of one chunk: no longer text is read
+    qwen3-0.6b, glm-4.5, gpt-oss-20b; and the text models of Llama 4, with the max_position_embeddings of one chunk,
+    because texts may not be longer here
 
 What stands there by-5.1, by-5.7 and by-5.24 is how those versions of `transformers` write such a file.
 """

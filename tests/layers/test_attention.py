@@ -22,6 +22,7 @@ from companion import (
     attention_weights,
 )
 from companion.layers import masks
+from companion.layers.kernels import fused as kernel
 from companion.layers.masks import materialize, window
 
 BACKENDS = ["reference", "sdpa"]
@@ -339,8 +340,9 @@ def test_a_sink_is_one_more_logit_of_each_row_that_has_no_value(seen, query, kv_
     expected = raised @ v.repeat_interleave(4 // kv_head, 1)
     towards = torch.randn_like(expected)
     grads = torch.autograd.grad((expected * towards).sum(), (q, k, v, sinks))
-    for pairs in (2**22, 8):  # in one piece, and some queries at a time
+    for pairs, few in ((2**22, 0), (2**22, 16), (8, 0)):  # in one piece, as when writing, some queries at a time
         monkeypatch.setattr(masks, "PAIRS", pairs)
+        monkeypatch.setattr(kernel, "FEW", few)
         for backend in BACKENDS:
             found = attend(q, k, v, sinks=sinks, backend=backend, **options)
             torch.testing.assert_close(found, expected)

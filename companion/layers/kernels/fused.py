@@ -11,9 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from companion.ground.precision import wide
 from companion.layers.kernels.chunked import Kernel, in_chunks
-from companion.layers.masks import Visible, addable
+from companion.layers.masks import Mask, Visible, addable
 
+FEW = 16
+"""Queries up to which scores are made a second time rather than keys copied."""
 LEAST = 2**12
 """Pairs of a query and a key from which on it pays to give all three the same width, for which alone there are fused
 kernels: four to fourteen times as fast, on two cores from 256 to 1,024 tokens."""
@@ -35,9 +38,9 @@ def fused(
     if sinks is not None:
         return _with_sinks(q, k, v, mask, sinks, partial(fused, dropout=dropout), score_width)
     if q.shape[3] != v.shape[3] and (is_compiling() or q.shape[2] * k.shape[2] >= LEAST):
-        wide, width = max(q.shape[3], v.shape[3]), v.shape[3]
+        widest, width = max(q.shape[3], v.shape[3]), v.shape[3]
         score_width = q.shape[3] if score_width is None else score_width
-        q, k, v = (x if x.shape[3] == wide else F.pad(x, (0, wide - x.shape[3])) for x in (q, k, v))
+        q, k, v = (x if x.shape[3] == widest else F.pad(x, (0, widest - x.shape[3])) for x in (q, k, v))
         return fused(q, k, v, mask=mask, dropout=dropout, score_width=score_width)[..., :width]
     table, empty, causal, window = mask
     shares = q.shape[1] != k.shape[1] and (table is None or table.shape[1] == 1) and q.device.type == "cpu"
@@ -69,8 +72,14 @@ def _with_sinks(
     q: Tensor, k: Tensor, v: Tensor, mask: Visible, sinks: Tensor, kernel: Kernel, score_width: float | None
 ) -> Tensor:
     """A sink as one more key, before all others, whose value is zero: queries have one more component, s sqrt(width),
-    and of the keys that one alone answers to it, by 1. So the operator needs no mask for it and gives its gradient."""
+    and of the keys that one alone answers to it, by 1. So the operator needs no mask for it and gives its gradient.
+
+    For a few queries, as in writing, keys are not copied to make room for it: without a sink weights are e^z / Z, with
+    Z their sum, and beside it Z / (Z + e^s) = sigmoid(ln Z - s) of that."""
     table, _, causal, window = mask
+    if not causal and q.shape[2] <= FEW:
+        share = torch.sigmoid(_log_sum(q, k, table, score_width) - sinks.view(-1, 1, 1))
+        return kernel(q, k, v, mask=mask, score_width=score_width) * share.to(q.dtype)
     if causal and (table is not None or window is not None):
         some = partial(_with_sinks, sinks=sinks, kernel=kernel, score_width=score_width)
         return in_chunks(some, q, k, v, mask)
@@ -88,3 +97,15 @@ def _with_sinks(
         mask = mask._replace(mask=F.pad(table, (1, 0), value=float(table.dtype == torch.bool)))
     out = kernel(q, k, v, mask=mask, score_width=score_width or width)
     return out[:, :, 1:] if alike else out
+
+
+def _log_sum(
+    q: Tensor, k: Tensor, table: Mask | None, score_width: float | None
+) -> Float[Tensor, "batch head query 1"]:
+    """ln of the sum over the keys of exp(z). Heads that share keys are queries of one head, so that none is copied."""
+    shared = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)
+    scores = (wide(shared) @ wide(k).mT).view(*q.shape[:3], -1) / math.sqrt(score_width or q.shape[-1])
+    added = addable(table, q.dtype)
+    if added is not None:
+        scores = scores.masked_fill(~added, -math.inf) if added.dtype == torch.bool else scores + added
+    return scores.logsumexp(-1, keepdim=True)
