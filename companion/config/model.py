@@ -559,8 +559,8 @@ class ModelConfig:
             require_whole(name, getattr(self, name))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
         require(self.residual > 0, "residual", self.residual, "a number > 0")
-        turned = self.positions.kind == "rotary" or self.attention.qk_norm != "unit"
-        require(turned, "qk_norm", self.attention.qk_norm, "another norm where positions are not rotary")
+        turns_some = self.positions.kind == "rotary" or self.attention.qk_norm != "unit"
+        require(turns_some, "qk_norm", self.attention.qk_norm, "another norm where positions are not rotary")
         if self.stack != "encoder":
             segments, pooled = self.embedding.segments, self.embedding.pooled
             require(segments == 0, "segments", segments, "0; only an encoder has segments")

@@ -121,7 +121,7 @@ def attend(
     seen = visible(mask, shape, q.device, causal=causal, window=window, as_table=as_table)
     if backend == "sdpa" and score_cap is None:
         return fused(q, k, v, mask=seen, dropout=dropout, score_width=score_width, sinks=sinks)
-    options = {"score_width": score_width, "score_cap": score_cap, "sinks": sinks}
+    options: dict[str, Any] = {"score_width": score_width, "score_cap": score_cap, "sinks": sinks}
     if seen.causal:  # said beside the mask, as a table of all pairs would be large
         return in_chunks(partial(attend, dropout=dropout, backend="reference", **options), q, k, v, seen)
     weights = attention_weights(q, k, mask=seen, **options)
@@ -185,6 +185,8 @@ class Attention(nn.Module):
         self.output = nn.Linear(sizes.heads * sizes.d_v, d_model, bias=config.biased_output)
         self.by_width = config.qk_norm == "width"  # else by head
         widths = (sizes.heads * sizes.d_head, sizes.kv_heads * sizes.d_head) if self.by_width else (sizes.d_head,) * 2
+        self.query_norm: nn.Module | None
+        self.key_norm: nn.Module | None
         if config.qk_norm == "unit":
             self.query_norm = self.key_norm = UnitNorm(norms.eps)
         else:

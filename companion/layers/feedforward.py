@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +39,7 @@ def activation(
             return F.silu
 
 
-def hidden(kind: str) -> Callable[..., Tensor]:
+def hidden(kind: Any) -> Callable[..., Tensor]:
     """What stands between the products of a network of `kind`: a function of x W_in; where it is gated, of x W_gate and
     x W_in."""
     if kind == "swiglu_clamped":

@@ -43,6 +43,11 @@ def fused(
         q, k, v = (x if x.shape[3] == widest else F.pad(x, (0, widest - x.shape[3])) for x in (q, k, v))
         return fused(q, k, v, mask=mask, dropout=dropout, score_width=score_width)[..., :width]
     table, empty, causal, window = mask
+    shares = q.shape[1] != k.shape[1] and (table is None or table.shape[1] == 1) and q.device.type == "cpu"
+    if q.shape[2] == 1 and shares and not causal:
+        # Heads that share keys become queries of one head: the operator would read the keys once for each of them.
+        some = q.reshape(q.shape[0], k.shape[1], -1, q.shape[3])
+        return fused(some, k, v, mask=mask, dropout=dropout, score_width=score_width).reshape(*q.shape[:3], -1)
     operator = partial(
         F.scaled_dot_product_attention,
         dropout_p=dropout,
