@@ -118,14 +118,15 @@ def _in_turn(networks: Networks, rows: Float[Tensor, "visit d_model"], ends: Int
     sizes = ends.diff(prepend=ends.new_zeros(1)).tolist()
     *pieces, dropped = rows.split([*sizes, len(rows) - sum(sizes)])
     # unbind, because the gradient of inner[e] would be as large as inner, for every e
-    gate, inner, outer, b1, b2, b3 = (
-        [None] * len(pieces) if tensor is None else tensor.unbind()
-        for tensor in (networks.gate, networks.inner, networks.outer, *networks.biases)
+    gates, b1, b2, b3 = (
+        [None] * len(pieces) if tensor is None else tensor.unbind() for tensor in (networks.gate, *networks.biases)
     )
+    biases = zip(b1, b2, b3, strict=True)
+    each = zip(gates, networks.inner.unbind(), networks.outer.unbind(), biases, pieces, strict=True)
     # Experts without tokens are skipped, unless all are.
     visited = [
-        outputs(Networks(networks.hidden, *three, biases=added), piece)
-        for three, added, piece in zip(zip(gate, inner, outer), zip(b1, b2, b3), pieces, strict=True)  # noqa: B905
+        outputs(Networks(networks.hidden, gate, inner, outer, added), piece)
+        for gate, inner, outer, added, piece in each
         if len(piece) or not sum(sizes)
     ]
     return torch.cat([*visited, torch.zeros_like(dropped)])
