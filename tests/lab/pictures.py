@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from check import BROWSER_FLAGS, add_browser, with_browser
+from moving import SETTLES
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
@@ -22,8 +23,8 @@ FIGURES = ROOT / "notebooks" / "figures"
 LESSON = "02_scaled_dot_product_attention"
 MOST = 400_000
 """Bytes of a picture."""
-STEPS, PAUSE = 16, 220
-"""Places of a handle that the moving picture shows, forth and back, and milliseconds at each."""
+PAUSE = 900
+"""Milliseconds that the moving picture rests at each place of the handle."""
 
 
 def lesson(page: Page) -> Image.Image:
@@ -41,14 +42,13 @@ def moved(page: Page) -> list[Image.Image]:
     figure = page.locator("figure[data-live]").first
     handle = figure.locator("input[type=range]").first
     handle.scroll_into_view_if_needed()
-    least, most = (float(handle.get_attribute(name) or 0) for name in ("min", "max"))
+    least, most = (int(handle.get_attribute(name) or 0) for name in ("min", "max"))
     frames = []
-    for at in range(STEPS + 1):
-        value = str(round(least + (most - least) * at / STEPS))
+    for place in range(least, most + 1):
         handle.evaluate(
-            "(one, value) => { one.value = value; one.dispatchEvent(new Event('input', { bubbles: true })); }", value
+            "(one, at) => { one.value = at; one.dispatchEvent(new Event('input', { bubbles: true })); }", str(place)
         )
-        page.wait_for_timeout(250)
+        page.wait_for_timeout(SETTLES)
         frames.append(Image.open(io.BytesIO(figure.screenshot())).convert("RGB"))
     same = min(frame.height for frame in frames)
     return [frame.crop((0, 0, frame.width, same)) for frame in frames]
