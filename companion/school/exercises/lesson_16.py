@@ -105,7 +105,7 @@ def _():
 def held_scores(q, k, gain_q, gain_k, eps, cap):
     """Return the scores (query, key) of one head with QK-norm and a cap. `q` is (query, d_head), `k` (key, d_head). Every row is normed by
     the root of its mean square plus `eps`, under the root, and multiplied by its gain, (d_head). Then come the products, divided by
-    $\\sqrt{d_k}$, and last the soft cap of (16.5).
+    $\\sqrt{d_k}$, and last the soft cap of (16.4).
 
     ```python
     >>> held_scores(torch.tensor([[3.0, 3.0]]), torch.tensor([[5.0, 5.0]]), torch.ones(2), torch.ones(2), 0.0, 10.0)
@@ -400,9 +400,9 @@ def _(x, heads, w_gate):
     ),
 )
 def grouped_weights(logits, bias, groups, top_groups, k, scale):
-    """Return (token, expert): how much each expert counts, (16.9) to (16.11), 0 where it is not chosen. `logits` is (token, expert), `bias`
-    (expert). Experts stand in `groups` equal groups, side by side. A group scores the sum of its two best $s + b$; the `top_groups` best groups
-    stay open, and the `k` best $s + b$ in them are chosen. The weights of a token add up to `scale`. No two scores are equal.
+    """Return (token, expert): how much each expert counts, (16.11) and (16.12), 0 where it is not chosen. `logits` is (token, expert), `bias`
+    (expert). Experts stand in `groups` equal groups, side by side. A group is worth its two best, score plus bias; the `top_groups` best
+    stay open, and the `k` best in them are chosen. Shares add up to `scale`. No two scores are equal.
 
     ```python
     >>> grouped_weights(torch.tensor([[0.0, 0.0, 9.0, -9.0]]), torch.tensor([0.1, 0.0, 0.0, 0.0]), 2, 1, 1, 2.0)
@@ -410,7 +410,7 @@ def grouped_weights(logits, bias, groups, top_groups, k, scale):
     ```
 
     ★
-    - Refused with a `ValueError`: groups that are not equal, or have fewer than two experts; more groups or experts than there are.
+    - Refused with a `ValueError`: unequal groups, or fewer than two experts in one; more groups or experts than there are.
     """
     ### BEGIN SOLUTION
     experts = logits.shape[-1]
