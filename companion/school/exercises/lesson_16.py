@@ -275,7 +275,7 @@ def gated_heads(x, heads, w_gate):
     - A `w_gate` of another shape is refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
-    tokens, count, d_v = heads.shape
+    count, d_v = heads.shape[1:]
     if w_gate.ndim != 2 or w_gate.shape[0] != x.shape[1] or w_gate.shape[1] not in (count, count * d_v):
         raise ValueError(f"w_gate of shape {tuple(w_gate.shape)}: expected (d_model, head) or (d_model, head * d_v)")
     gates = (x @ w_gate).sigmoid().view(tokens, count, -1)
@@ -352,7 +352,7 @@ def _(x, heads, w_gate):
 @gated_heads.variant
 def _(x, heads, w_gate):
     # head by head
-    tokens, count, d_v = heads.shape
+    count, d_v = heads.shape[1:]
     if w_gate.shape not in ((x.shape[1], count), (x.shape[1], count * d_v)):
         raise ValueError(f"no gate of shape {w_gate.shape}")
     each, said = w_gate.shape[1] // count, []
