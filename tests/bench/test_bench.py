@@ -357,7 +357,7 @@ def test_there_is_no_comparison_without_ours(setting):
     ("arguments", "message"),
     [
         (["--sizes", "huge"], "--sizes huge: expected one or more of tiny, small, medium, gpt2, large"),
-        (["--only", "sleep"], "--only sleep: expected one or more of train, decode, moe, attention"),
+        (["--only", "sleep"], "--only sleep: expected one or more of train, decode, kept, moe, attention"),
         (["--rounds", "0"], "--rounds 0: expected a whole number >= 1"),
         (["--precision", "int8"], "--precision int8: expected one of auto, fp32, bf16"),
         (["--device", "abacus"], "--device abacus: expected cpu, cuda, cuda:1, mps or auto"),
