@@ -165,7 +165,7 @@ def copied(page: Page, address: str) -> list[str]:
     """Lesson 02: a click copies the code of its cell, and a printed page has every picture."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(address)
-    code = page.locator(".highlight:has(> .copy)").first
+    code = page.locator(".highlight:has(> .copy):visible").first
     code.hover()
     code.locator(".copy").click()
     wanted = code.locator("pre").evaluate("pre => pre.textContent")
