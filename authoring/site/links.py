@@ -18,7 +18,7 @@ TOP = "navigation-top"  # the cell that every lesson begins with, and no page ha
 _CODE = r"^(?P<fence>```+|~~~+)[^\n]*\n.*?^(?P=fence)[ \t]*$|(?<!`)(?P<tick>`+)(?!`).+?(?<!`)(?P=tick)(?!`)"
 _INLINE = r"(?<![\\$])\$(?!\$)[^$]+?(?<!\\)\$(?!\$)"
 _LINK = r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<href>[^()\s]+)\)"
-_ANCHOR = r'<a href="(?P<to>[^"]+)">(?P<says>.*?)</a>'
+_ANCHOR = r'(?P<fold><summary>[^<\n]*)?<a href="(?P<to>[^"]+)">(?P<says>.*?)</a>'
 _PROSE = re.compile(f"{_CODE}|{DISPLAY.pattern}|{_INLINE}|{_LINK}|{_ANCHOR}", re.DOTALL | re.MULTILINE)
 
 
@@ -67,6 +67,8 @@ class Links:
         """Markdown with its links turned. `picture` says where a picture is found that stands in a file."""
 
         def turned(found: re.Match[str]) -> str:
+            if found["fold"] is not None:  # a click on it opens the fold, and so nothing else
+                return found["fold"] + found["says"]
             if found["to"] is not None:
                 there = self.leads(found["to"], page, place)
                 return f'<a href="{there}">{found["says"]}</a>' if there else found["says"]

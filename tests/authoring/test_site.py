@@ -224,9 +224,10 @@ def test_links_to_files_need_the_repositorys_address(course):
         page = press.links.course.pages["glossary.md"]
         assert press.links.leads("../tests/a.py", page, "") == leads
         assert press.links.leads("../companion/a.py", page, "") == "reference/x.html#a"
-        fold = '<summary>On <a href="../tests/a.py">a page</a>.</summary>'
-        shown = press.links.in_prose(fold, page, "", str)
-        assert shown == (fold.replace("../tests/a.py", leads) if leads else "<summary>On a page.</summary>")
+        link = 'On <a href="../tests/a.py">a page</a>.'
+        shown = press.links.in_prose(link, page, "", str)
+        assert shown == (link.replace("../tests/a.py", leads) if leads else "On a page.")
+        assert press.links.in_prose(f"<summary>{link}</summary>", page, "", str) == "<summary>On a page.</summary>"
         bar = repository.bar(address, press.links.course.pages["02_small.ipynb"])
         assert bool(bar) == bool(address)
         if address:  # Colab opens the notebook alone: what it imports has to be installed first

@@ -165,14 +165,14 @@ def copied(page: Page, address: str) -> list[str]:
     """Lesson 02: a click copies the code of its cell, and a printed page has every picture."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(address)
-    code = page.locator(".highlight:has(> .copy)").first
+    code = page.locator(".highlight:has(> .copy):visible").first
     code.hover()
     code.locator(".copy").click()
     wanted = code.locator("pre").evaluate("pre => pre.textContent")
     said = page.evaluate("navigator.clipboard.readText()")
     faults = [] if said == wanted else [f"the copy button gives {said[:80]!r}"]
-    links = page.locator(".cell[id] .ext-figure .headerlink").count()
-    if links != page.locator(".cell[id] .ext-figure").count() or not links:
+    links = page.locator("article .ext-figure .headerlink").count()
+    if links != page.locator("article .ext-figure").count() or not links:
         faults.append(f"{links} figures can be linked to")
     printed = page.pdf(print_background=True)
     missing = page.locator("article img").evaluate_all("all => all.filter(one => !one.naturalWidth).length")

@@ -28,10 +28,8 @@ PAUSE = 900
 
 
 def lesson(page: Page) -> Image.Image:
-    """A lesson where an equation, its code and what it prints stand under each other."""
+    """The first screen of a lesson."""
     page.set_viewport_size({"width": 1280, "height": 860})
-    page.locator(".equation").first.evaluate("one => one.scrollIntoView()")
-    page.evaluate("scrollBy(0, -160)")
     page.wait_for_timeout(500)
     return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
 

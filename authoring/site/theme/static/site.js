@@ -70,9 +70,12 @@
     });
     code.append(copy);
   }
-  for (const figure of document.querySelectorAll(".cell[id] .ext-figure")) {
-    const link = make("a", { class: "headerlink", href: "#" + figure.closest(".cell").id, title: "A link to this figure" }, "#");
-    (figure.querySelector("figcaption") ?? figure).append(" ", link);
+  let cell = ""; // the one that drew it
+  for (const place of document.querySelectorAll("article [id^=cell-], article .ext-figure")) {
+    if (place.matches("[id^=cell-]")) cell = place.id;
+    if (!place.matches(".ext-figure") || !cell) continue;
+    const link = make("a", { class: "headerlink", href: "#" + cell, title: "A link to this figure" }, "#");
+    (place.querySelector("figcaption") ?? place).append(" ", link);
   }
 
   // A lesson is printed with all its pictures, also those that no scrolling has reached.
