@@ -26,7 +26,10 @@ EXAMPLES = {
         QUERIES, KEYS, words=["cat", "slept", "it"], caption="Figure 2.2. Choose the word that looks."
     ),
     "bounded": lambda: live.bounded(
-        [1.5, 0.5], [[2, 1], [1, -1], [-1, 2]], words=["cat", "sat", "mat"], cap=20,
+        [1.5, 0.5],
+        [[2, 1], [1, -1], [-1, 2]],
+        words=["cat", "sat", "mat"],
+        cap=20,
         caption="Figure 16.1. A row that grows.",
     ),
     "sampling": lambda: live.sampling(

@@ -170,7 +170,9 @@ def figures(config: ModelConfig) -> str:
 
     count = parameters(config)
     active = f", of which a token meets {count.active:,}" if config.moe is not None else ""
-    words = f"{count.total:,} parameters{active}; in bf16 they take {readable_bytes(weights_bytes(config, torch.bfloat16))}"
+    words = (
+        f"{count.total:,} parameters{active}; in bf16 they take {readable_bytes(weights_bytes(config, torch.bfloat16))}"
+    )
     if config.stack != "decoder":
         return words + "."
     tokens = min(config.context, 8192)

@@ -176,12 +176,12 @@ def _(q, k, gain_q, gain_k, eps, cap):
     return _cap(_normed(q, gain_q, eps) @ _normed(k, gain_k, eps).mT, cap)
 
 
-@held_scores.mistake("you divide by the length of a row: its norm has the mean of the squares under the root, not the sum")
+@held_scores.mistake(
+    "you divide by the length of a row: its norm has the mean of the squares under the root, not the sum"
+)
 def _(q, k, gain_q, gain_k, eps, cap):
     wide = q.shape[-1]
-    q, k = (
-        x / (x.square().sum(-1, keepdim=True) + eps).sqrt() * g for x, g in ((q, gain_q), (k, gain_k))
-    )
+    q, k = (x / (x.square().sum(-1, keepdim=True) + eps).sqrt() * g for x, g in ((q, gain_q), (k, gain_k)))
     return _cap(q @ k.mT / wide**0.5, cap)
 
 
@@ -352,7 +352,7 @@ def _(x, heads, w_gate):
 @gated_heads.variant
 def _(x, heads, w_gate):
     # head by head
-    tokens, count, d_v = heads.shape
+    count, d_v = heads.shape[1:]
     if w_gate.shape not in ((x.shape[1], count), (x.shape[1], count * d_v)):
         raise ValueError(f"no gate of shape {w_gate.shape}")
     each, said = w_gate.shape[1] // count, []
@@ -494,7 +494,9 @@ def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, groups, k, scale)
 
 
-@grouped_weights.mistake("closed groups get 0 in your answer, and where scores are negative, 0 wins: close them with -inf")
+@grouped_weights.mistake(
+    "closed groups get 0 in your answer, and where scores are negative, 0 wins: close them with -inf"
+)
 def _(logits, bias, groups, top_groups, k, scale):
     return _routed(logits, bias, groups, top_groups, k, scale, closed=0.0)
 
@@ -766,7 +768,9 @@ def card_numbers(card):
     - A field that is missing is named in a `ValueError`.
     """
     ### BEGIN SOLUTION
-    fields = "vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size "
+    fields = (
+        "vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size "
+    )
     fields += "moe_intermediate_size num_experts num_experts_per_tok n_shared_experts first_k_dense_replace tie_word_embeddings"
     for name in fields.split():
         if name not in card:
@@ -832,7 +836,11 @@ def _count(card, ends=None, width=None, router=None, plain=None, matrices=3, kep
     router = d * card["num_experts"] if router is None else router
     total = rest + (layers - first) * ((card["num_experts"] + more) * small + router)
     visited = card["num_experts_per_tok"] + (more if active_shared is None else active_shared)
-    return total, rest + (layers - first) * (visited * small + router), kept * layers * card["num_key_value_heads"] * wide
+    return (
+        total,
+        rest + (layers - first) * (visited * small + router),
+        kept * layers * card["num_key_value_heads"] * wide,
+    )
 
 
 @card_numbers.mistake("a table is there twice unless tie_word_embeddings is true")
