@@ -75,7 +75,7 @@ EDITS = {
     "the residual": (Block, "_out", lambda of: lambda self, x, *given: of(self, 0.5 * x, *given)),
     "the norm": (RMSNorm, "forward", lambda of: lambda self, x: of(self, x).abs()),
     "the turn": (Rotary, "turn", lambda of: lambda self, x, by: of(self, x.flip(-1), by)),
-    "the head": (Transformer, "capped", lambda of: lambda self, logits: of(self, logits).cos()),
+    "the head": (Transformer, "limited", lambda of: lambda self, logits: of(self, logits).cos()),
 }
 
 
