@@ -41,14 +41,7 @@ def bounded(
     a query or a key of zeros, and a start that is no size.
     """
     q, k = vector("query", query), np.asarray(keys, dtype=float)
-    if not 2 <= len(words) <= 6 or k.shape != (len(words), len(q)):
-        raise ValueError(f"keys: expected one row of {len(q)} numbers for each of 2 to 6 words, got {k.shape}")
-    if not (q.any() and k.any(-1).all()):
-        raise ValueError("query, keys: expected no row of zeros, which has no direction")
-    if not cap > 0:
-        raise ValueError(f"cap: expected a number above 0, got {cap!r}")
-    if len(sizes) < 2 or min(sizes) < 1:
-        raise ValueError(f"sizes: expected two or more numbers from 1 on, got {list(sizes)}")
+    _fit(q, k, words, cap, sizes)
     start = max(sizes) if start is None else start
     if start not in sizes:
         raise ValueError(f"start: expected one of the sizes {list(sizes)}, got {start}")
@@ -82,6 +75,17 @@ def bounded(
            for name, row in rows.items()},
         colors=8,
     )  # fmt: skip
+
+
+def _fit(q: np.ndarray, k: np.ndarray, words: Sequence[str], cap: float, sizes: Sequence[int]) -> None:
+    if not 2 <= len(words) <= 6 or k.shape != (len(words), len(q)):
+        raise ValueError(f"keys: expected one row of {len(q)} numbers for each of 2 to 6 words, got {k.shape}")
+    if not (q.any() and k.any(-1).all()):
+        raise ValueError("query, keys: expected no row of zeros, which has no direction")
+    if not cap > 0:
+        raise ValueError(f"cap: expected a number above 0, got {cap!r}")
+    if len(sizes) < 2 or min(sizes) < 1:
+        raise ValueError(f"sizes: expected two or more numbers from 1 on, got {list(sizes)}")
 
 
 def _still(rows: dict[str, np.ndarray], words: Sequence[str], start: int) -> figures.Figure:
