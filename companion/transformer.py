@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
 from companion.config.parameters import check_makeable
-from companion.ground.boundary import (
+from companion.ground.arguments import (
     check_broadcasts,
     check_ids,
     check_positions,
@@ -184,7 +184,7 @@ class Transformer(nn.Module):
 
         Raises `ValueError` if the stack and the arguments do not fit each other, an argument has another dtype or
         shape, the tokens do not fit the cache or the learned positions, and for an id that is not in the vocabulary (on
-        a GPU only as `companion.ground.boundary` says).
+        a GPU only as `companion.ground.arguments` says).
         """
         memory = self.encode(source) if isinstance(source, Tensor) else source
         cache = None if cache is None else cache.ready(tokens.shape[1])

@@ -36,9 +36,9 @@ from companion.training.distributed.launch import start_processes
 from companion.training.distributed.parallel import Elsewhere, Lost, Parallel
 from companion.training.distributed.processes import Processes
 from companion.training.evaluation import Evaluation
-from companion.training.folder import RunFolder
 from companion.training.loop import fit
 from companion.training.losses import Loss, Scored, cross_entropy_sum, translation_loss
+from companion.training.run_folder import RunFolder
 from companion.training.trainer import IGNORE, Diverged, Trainer, TrainingConfig
 from companion.transformer import Transformer
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from authoring.imports import PACKAGE
 from authoring.lesson import ROOT, Lesson, LessonError
 from authoring.pages import map
-from companion.ground import readable
+from companion.ground import display
 
 FILE = "../README.md"
 BEGIN, END = "<!-- the lessons, by make notebooks -->", "<!-- end of the lessons -->"
@@ -47,7 +47,7 @@ def tree(package: Path = PACKAGE) -> str:
 
     A folder's files come in the order of their floors, the ground floor first.
     """
-    lines = readable.table(list(_entries(package, package)), left=(0, 1), indent=0, width=None)
+    lines = display.table(list(_entries(package, package)), left=(0, 1), indent=0, width=None)
     return "\n".join(["```text", f"{package.name}/", lines, "```"])
 
 

@@ -25,7 +25,7 @@ from companion.costs.tables import (
     memory_table,
 )
 from companion.families.registry import systems
-from companion.ground.readable import Table, figure, many, readable_bytes
+from companion.ground.display import Table, figure, many, readable_bytes
 
 FILE = "sizing.md"
 SOURCE = Path(__file__).with_name("sizing.md")

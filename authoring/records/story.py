@@ -34,7 +34,7 @@ from companion.data.corpora import fingerprint
 from companion.data.stories import Story, read, stories
 from companion.data.tokenizer import BytePairTokenizer
 from companion.training.evaluation import evaluate
-from companion.training.folder import RunFolder
+from companion.training.run_folder import RunFolder
 from companion.training.trainer import Trainer, TrainingConfig
 
 TRAIN, HELD_OUT, VOCAB, CONTEXT, BATCH = 10_000, 500, 768, 192, 8

@@ -11,7 +11,7 @@ from pathlib import Path
 from authoring.lesson import NOTEBOOKS, ROOT
 from authoring.site.build import build
 from authoring.site.fault import Broken
-from companion.ground.readable import count
+from companion.ground.display import count
 
 LARGE = 400_000  # bytes of a page, above which it is named
 

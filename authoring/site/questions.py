@@ -9,9 +9,9 @@ from dataclasses import replace
 from authoring.site import output
 from authoring.site.notebook import Press, block, raw
 from authoring.site.pages import Course, Page
-from companion.ground.readable import count
+from companion.ground.display import count
+from companion.school.questions.ask import Shown
 from companion.school.questions.question import Question, questions
-from companion.school.questions.reader import Shown
 
 INDEX = "questions/index"
 

@@ -23,7 +23,7 @@ from companion.bench import layers, models, printed
 from companion.bench.compare import Comparison
 from companion.bench.needs import TITLES, absent
 from companion.costs.chips import Chip, published_peak
-from companion.ground import readable
+from companion.ground import display
 from companion.ground.atomic import write_atomic
 from companion.ground.device import versions
 from companion.ground.installed import installed
@@ -212,4 +212,4 @@ def foot(record: dict[str, Any]) -> str:
     """How it went as a whole."""
     states = [part["status"] for part in record["parts"]]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    return f"{readable.count(len(states), 'part')}: {counts}; {record['seconds']:.0f} seconds"
+    return f"{display.count(len(states), 'part')}: {counts}; {record['seconds']:.0f} seconds"

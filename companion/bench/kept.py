@@ -16,7 +16,7 @@ from companion.bench.sizes import Size
 from companion.config.model import AttentionConfig, LatentConfig, ModelConfig
 from companion.costs.account import cache_bytes, decode_bytes, forward_flops
 from companion.generation.passes import decode, evaluating
-from companion.ground.readable import readable_bytes
+from companion.ground.display import readable_bytes
 from companion.layers.cache import KVCache
 
 HEADS = 16

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from companion.bench.compare import OURS, Comparison, LeftOut, Row
-from companion.ground import readable
+from companion.ground import display
 from companion.ground.atomic import write_atomic
 
 HEAD = ("", "median", "quartiles", "ratio", "quartiles", "tokens/s", "share")
@@ -20,7 +20,7 @@ def preamble(record: dict[str, Any]) -> str:
     """The machine, and what it can reach at best."""
     machine, ceiling = record["machine"], record["ceiling"]
     lines = [
-        f"machine   {machine['device']}, {readable.count(machine['threads'], 'thread')}, "
+        f"machine   {machine['device']}, {display.count(machine['threads'], 'thread')}, "
         f"{machine['precision']}, {'compiled' if machine['compile'] else 'not compiled'}",
         f"ceiling   {si(ceiling['flops'])}FLOP/s in matrix products, {si(ceiling['bandwidth'])}B/s of memory when it "
         f"is only read, as a decode step does its weights ({si(ceiling['copying'])}B/s in a copy, which counts each "
@@ -46,7 +46,7 @@ def table(comparison: Comparison) -> str:
         speed = () if row.moved is None else (f"{si(row.moved / t.median)}B/s",)
         rows.append((row.name, *times, *ratios, f"{row.rate:,.0f}", f"{row.share:.0%}", *speed))
     head = HEAD if comparison.rows[0].moved is None else (*HEAD, "read")
-    lines = [f"{comparison.title}; {comparison.size}", readable.table(rows, head, indent=0)]
+    lines = [f"{comparison.title}; {comparison.size}", display.table(rows, head, indent=0)]
     beyond = max(row.share for row in comparison.rows) > 1
     if comparison.bound == "memory":
         lines.append(
@@ -71,14 +71,14 @@ def table_of_lengths(comparisons: Sequence[Comparison]) -> str:
     rows.append(("ours, share", *(f"{at[OURS].share:.0%}" for at in found)))
     lines = [
         f"{comparisons[0].title}; {comparisons[0].size}; median (ratio) at each length",
-        readable.table(rows, head, indent=0),
+        display.table(rows, head, indent=0),
     ]
     if any(row.kept is not None for at in found for row in at.values()):
         kept = [
             (name, *(f"{si(at[name].kept or 0)}B" if name in at and at[name].kept else "-" for at in found))
             for name in names
         ]
-        lines += ["bytes kept for the backward pass", readable.table(kept, head, indent=0)]
+        lines += ["bytes kept for the backward pass", display.table(kept, head, indent=0)]
     seen: dict[tuple[str, str], LeftOut] = {}
     for comparison in comparisons:
         for out in comparison.left_out:
@@ -111,7 +111,7 @@ def _left_out(entries: Sequence[LeftOut]) -> list[str]:
 def _wrapped(line: str, indent: int) -> str:
     """A line as several that a terminal has room for, `indent` spaces before those that follow."""
     return textwrap.fill(
-        line, readable.WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        line, display.WIDTH, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
 
 

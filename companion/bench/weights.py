@@ -15,7 +15,7 @@ from companion.bench.models import Writer, built_peers, drawn, right, steps_alon
 from companion.bench.sizes import Size
 from companion.costs import account
 from companion.generation.generate import complete
-from companion.generation.products import possible
+from companion.generation.kernels import possible
 from companion.generation.sampling import Sampling
 from companion.generation.weights import FORMS, largest_change, prepared, step_bytes
 

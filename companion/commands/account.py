@@ -95,7 +95,7 @@ def _print_json(models: Mapping[str, ModelConfig], chip: Chip | None) -> None:
 def _print_tables(models: Mapping[str, ModelConfig], chip: Chip | None) -> None:
     from companion.costs.chips import this_chip
     from companion.costs.tables import account_table, decoding_table
-    from companion.ground.readable import columns
+    from companion.ground.display import columns
 
     for at, (name, config) in enumerate(models.items()):
         if len(models) > 1:

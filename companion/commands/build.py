@@ -112,7 +112,7 @@ def _race_parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    from companion.school.build.folder import find_folder, lay_stubs, overview
+    from companion.school.build.workspace import find_folder, lay_stubs, overview
 
     action = flags.get("action") or "show"
     chosen = flags[action]
@@ -137,9 +137,9 @@ def _wanted(flags: Namespace) -> list[int]:
 
 def _check(flags: Namespace, folder: Path) -> int:
     from companion.school.build.check import examine_stage
-    from companion.school.build.folder import note_passed
     from companion.school.build.parts import parts
     from companion.school.build.stages import STAGES
+    from companion.school.build.workspace import note_passed
 
     wrong = 0
     for number in _wanted(flags):
@@ -154,8 +154,8 @@ def _check(flags: Namespace, folder: Path) -> int:
 
 
 def _take(flags: Namespace, folder: Path) -> int:
-    from companion.school.build.folder import overview, take
     from companion.school.build.stages import STAGES
+    from companion.school.build.workspace import overview, take
 
     print(*take(folder, [STAGES[number] for number in _wanted(flags)]), sep="\n", end="\n\n")
     print(overview(folder))

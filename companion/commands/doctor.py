@@ -21,9 +21,9 @@ from typing import Any
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
+from companion.ground.display import columns, count
 from companion.ground.installed import CHECKOUT, NAME, install_line, installed, missing
 from companion.ground.processor import SETTINGS, processor, processor_flags, processors
-from companion.ground.readable import columns, count
 
 EXTRAS = ("school", "lab", "published", "course", "test", "bench", "site", "dev")
 WIDTH = 79

@@ -8,8 +8,8 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
+from companion.ground.display import count
 from companion.ground.quantities import Count
-from companion.ground.readable import count
 from companion.training import report
 from companion.training.settings import NumberWordsSettings
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from companion.data.corpora import Corpus
     from companion.generation.weights import Weights
-    from companion.training.folder import RunFolder
+    from companion.training.run_folder import RunFolder
 
 
 def parser() -> Parser:

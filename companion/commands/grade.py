@@ -185,7 +185,7 @@ def _written(out: Path, faults: Sequence[str]) -> int:
 
 def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
     """Grade a project: each student's own transformer."""
-    from companion.ground.readable import table
+    from companion.ground.display import table
     from companion.school.build.stages import find_stages
     from companion.school.course.grading import project
     from companion.school.course.grading.sandbox.parent import Limits

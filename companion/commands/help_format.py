@@ -9,8 +9,8 @@ from typing import Any
 
 from jsonargparse import DefaultHelpFormatter
 
+from companion.ground.display import WIDTH, columns
 from companion.ground.quantities import choices, kind_of
-from companion.ground.readable import WIDTH, columns
 
 
 def name_of(action: argparse.Action) -> str:

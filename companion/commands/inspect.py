@@ -16,7 +16,7 @@ from companion.commands.parser import Parser
 if TYPE_CHECKING:
     from companion.config.model import ModelConfig
     from companion.families.inspected import Inspection
-    from companion.files.published.folder import Became
+    from companion.files.published.contents import Became
     from companion.files.published.writing import Writing
 
 
@@ -130,7 +130,7 @@ def _report(folder: Path, found: Inspection) -> Iterable[str]:
 
 
 def _wrapped(text: str) -> str:
-    from companion.ground.readable import columns
+    from companion.ground.display import columns
 
     return textwrap.fill(
         text, columns(), initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
@@ -139,7 +139,7 @@ def _wrapped(text: str) -> str:
 
 def _became(ends: Sequence[Became]) -> str:
     """A line for each field: its name, its value, what became of it; what is refused first."""
-    from companion.ground.readable import table
+    from companion.ground.display import table
 
     def cells(end: Became) -> tuple[str, str, str]:
         value = "" if end.words == "missing" else _json(end.value)
@@ -162,7 +162,7 @@ def _json(value: object) -> str:
 
 def _settings(config: ModelConfig) -> str:
     from companion.families.inspected import settings_of
-    from companion.ground.readable import table
+    from companion.ground.display import table
 
     return table(settings_of(config), left=(0, 1), width=None)
 
@@ -170,7 +170,7 @@ def _settings(config: ModelConfig) -> str:
 def described(config: ModelConfig) -> str:
     """What a model is, in a few sentences."""
     from companion.costs.account import parameters
-    from companion.ground.readable import count
+    from companion.ground.display import count
 
     sizes, stack = config.sizes, config.stack.replace("_", "-")
     heads = count(sizes.heads, "head") + f" of {sizes.d_head}"
@@ -211,7 +211,7 @@ def figures(config: ModelConfig) -> str:
     import torch
 
     from companion.costs.account import cache_bytes, parameters, weights_bytes
-    from companion.ground.readable import readable_bytes
+    from companion.ground.display import readable_bytes
 
     count = parameters(config)
     active = f", of which a token meets {count.active:,}" if config.moe is not None else ""
@@ -262,7 +262,7 @@ def files(folder: Path, found: Inspection) -> Iterable[str]:
     """What is there and what is not; of tensors that are missing a refusal says which."""
     from companion.data.chat import compiled, load_chat_template
     from companion.data.published_tokenizers import load_tokenizer
-    from companion.ground.readable import count
+    from companion.ground.display import count
 
     if found.tensors:
         kinds = ", ".join(f"{number} in {dtype}" for dtype, number in sorted(found.tensors.items()))

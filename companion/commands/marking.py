@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
 from companion.ground.atomic import write_atomic
-from companion.ground.readable import count
+from companion.ground.display import count
 
 
 def collect_parser() -> Parser:

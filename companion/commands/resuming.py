@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from companion.training.settings import Settings, differences, recorded
 
 if TYPE_CHECKING:
-    from companion.training.folder import RunFolder
+    from companion.training.run_folder import RunFolder
     from companion.training.tasks.task import Task
 
 

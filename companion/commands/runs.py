@@ -11,7 +11,7 @@ from companion.training.settings import NumberWordsSettings, Settings
 
 if TYPE_CHECKING:
     from companion.config.model import ModelConfig
-    from companion.training.folder import RunFolder
+    from companion.training.run_folder import RunFolder
 
 
 def run_folder(path: str | None, kind: type[Settings] | None = None) -> RunFolder:
@@ -19,7 +19,7 @@ def run_folder(path: str | None, kind: type[Settings] | None = None) -> RunFolde
 
     Raises `ValueError` for a folder without a run, and a run of another task.
     """
-    from companion.training.folder import RunFolder, newest_run
+    from companion.training.run_folder import RunFolder, newest_run
 
     if path is not None:
         folder = RunFolder(path)

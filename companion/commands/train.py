@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
 
     from companion.training.distributed.parallel import Parallel
-    from companion.training.folder import RunFolder
+    from companion.training.run_folder import RunFolder
     from companion.training.tasks.task import Measured, Task
     from companion.training.trainer import Trainer
     from companion.transformer import Transformer
@@ -170,7 +170,7 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
     from companion.ground.device import find_device
     from companion.training.distributed.launch import check_launch, command, processes_launched, start_processes
     from companion.training.distributed.parallel import Lost
-    from companion.training.folder import RunFolder
+    from companion.training.run_folder import RunFolder
     from companion.training.tensorboard import require_tensorboard
 
     if settings.tensorboard:
@@ -215,7 +215,7 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
 def _place(settings: Settings) -> Path:
     """Where the run goes: to `--out`; without it, to the first of runs/NAME, runs/NAME-2, ... that is free or holds
     a run with these settings, so that other settings do not meet the run of before."""
-    from companion.training.folder import RunFolder
+    from companion.training.run_folder import RunFolder
 
     usual = settings.folder()
     if settings.out is not None:

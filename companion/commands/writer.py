@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from companion.generation.draft import Draft
     from companion.generation.sampling import Sampling
     from companion.generation.weights import Weights
-    from companion.training.folder import RunFolder
+    from companion.training.run_folder import RunFolder
     from companion.transformer import Transformer
 
 TOKENS = 200
@@ -327,7 +327,7 @@ def write(
 def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> None:
     """A line where steps read a copy of the weights, of whose bytes the machine's owner may want to know."""
     from companion.generation.weights import fast_form, form_bytes
-    from companion.ground.readable import readable_bytes
+    from companion.ground.display import readable_bytes
 
     form = fast_form(model, most - 1, tokens, compile=compile)
     if form is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from companion.config.model import ModelConfig
-from companion.ground.boundary import check_kind
+from companion.ground.arguments import check_kind
 from companion.ground.fields import require, shown
 from companion.ground.room import check_room
 

@@ -31,8 +31,8 @@ from companion.costs.sizing import (
     row_tokens,
     train_cost,
 )
+from companion.ground.display import WIDTH, Table, figure, many, readable_bytes, table
 from companion.ground.quantities import Count, PartOfOne, Positive, check
-from companion.ground.readable import WIDTH, Table, figure, many, readable_bytes, table
 
 
 @dataclass(frozen=True)

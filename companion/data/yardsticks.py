@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from companion.data.corpora import Document
 from companion.data.large import sample
-from companion.ground.readable import readable_bytes
+from companion.ground.display import readable_bytes
 
 XZ_WINDOW = 64 * 2**20
 """`xz -9` looks back 64 MiB: more training text than this cannot help it."""

@@ -20,7 +20,7 @@ from companion.files.published.policy import rows
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from companion.files.published.folder import Fields
+    from companion.files.published.contents import Fields
     from companion.files.published.places import Places
 
 FIELDS = rows(

@@ -15,7 +15,7 @@ import torch
 from companion.families.registry import UNBUILT, families
 from companion.files.models import CONFIG, WEIGHTS, load_model, read_config
 from companion.files.published.family import Family
-from companion.ground.boundary import check_device, check_dtype, check_kind
+from companion.ground.arguments import check_device, check_dtype, check_kind
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 

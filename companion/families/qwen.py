@@ -18,7 +18,7 @@ from companion.ground.fields import shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from companion.files.published.folder import Fields
+    from companion.files.published.contents import Fields
 
 OF_QWEN2 = llama.FIELDS | rows(
     """

@@ -31,7 +31,7 @@ from companion.generation.passes import NotFinite, decode, evaluating
 from companion.generation.request import Request, Stream, Text, check_model, check_prompts, checked
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, check_weights, writer_of
-from companion.ground.boundary import described
+from companion.ground.arguments import described
 from companion.layers.cache import KVCache
 from companion.layers.rolling import Local
 from companion.transformer import Transformer

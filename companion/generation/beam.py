@@ -17,7 +17,7 @@ from companion.costs.account import cache_bytes
 from companion.generation.constraints import Rules, Until
 from companion.generation.passes import NotFinite, decode, evaluating, prefill
 from companion.generation.request import check_prompts
-from companion.ground.boundary import check_kind
+from companion.ground.arguments import check_kind
 from companion.ground.fields import require_number, require_whole, shown
 from companion.ground.precision import wide
 from companion.ground.room import check_room

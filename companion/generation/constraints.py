@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.ground.boundary import described
+from companion.ground.arguments import described
 from companion.ground.fields import require_number, require_whole, shown
 
 Until = Callable[[int, Sequence[int]], bool]

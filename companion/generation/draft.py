@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from companion.config.model import require_whole
-from companion.ground import readable
-from companion.ground.boundary import described
+from companion.ground import display
+from companion.ground.arguments import described
 from companion.layers.rolling import BACK
 from companion.transformer import Transformer
 
@@ -95,7 +95,7 @@ class Draft:
 
     def report(self) -> str:
         """What became of what it proposed, in a line."""
-        judged = readable.count(self.proposed, "proposed token")
+        judged = display.count(self.proposed, "proposed token")
         return f"draft: {self.accepted:,} of {judged} accepted ({self.rate:.0%}), {self.per_pass:.1f} tokens a pass"
 
     def check(self, model: Transformer, reach: int) -> None:

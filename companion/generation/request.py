@@ -14,7 +14,7 @@ from companion.generation.constraints import Rules, Until, check_ids
 from companion.generation.draft import Draft, Propose, draft_of
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, check_weights
-from companion.ground.boundary import check_kind, described
+from companion.ground.arguments import check_kind, described
 from companion.ground.fields import require_whole
 from companion.transformer import Transformer
 

@@ -1,7 +1,7 @@
 """Weights in the form that decoding wants (lesson 10): a step of one row reads every weight once, so bytes are time.
 
 A form of weights is a form of a linear layer: a module with the interface of `nn.Linear` whose product runs otherwise
-(`companion.generation.products`). `prepared` puts one in the place of each linear layer of a decoder and leaves all
+(`companion.generation.kernels`). `prepared` puts one in the place of each linear layer of a decoder and leaves all
 else as it is: the same attention, network and blocks run, with whatever has been wrapped around a layer or hooked to
 it.
 
@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from companion.generation.products import FEW, Product, possible, quicker
+from companion.generation.kernels import FEW, Product, possible, quicker
 from companion.ground.room import memory
 from companion.layers.attention import Attention
 from companion.layers.block import Block

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from companion.ground.readable import readable_bytes
+from companion.ground.display import readable_bytes
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -23,7 +23,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from companion.ground.boundary import described
+from companion.ground.arguments import described
 from companion.ground.fields import is_number
 
 P = ParamSpec("P")

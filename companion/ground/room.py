@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from companion.ground.readable import readable_bytes
+from companion.ground.display import readable_bytes
 
 
 @cache

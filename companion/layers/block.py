@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
-from companion.ground.boundary import mask_of
+from companion.ground.arguments import mask_of
 from companion.ground.door import checked
 from companion.layers.attention import Attention
 from companion.layers.cache import CrossCache, LayerCache

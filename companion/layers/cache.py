@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from companion.config.model import ModelConfig, ResolvedAttention
-from companion.ground.boundary import check_kind, described
+from companion.ground.arguments import check_kind, described
 from companion.ground.fields import require_whole
 from companion.ground.room import check_room
 from companion.layers.masks import (

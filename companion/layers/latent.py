@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import AttentionConfig, NormConfig, PositionConfig, ResolvedAttention
-from companion.ground.boundary import check_broadcasts, settle_mask
+from companion.ground.arguments import check_broadcasts, settle_mask
 from companion.ground.door import checked
 from companion.ground.fields import require
 from companion.ground.precision import wide_dtype

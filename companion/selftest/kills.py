@@ -31,10 +31,10 @@ from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
-from companion.ground.readable import table
+from companion.ground.display import table
 from companion.selftest.victim import KILL, Plan, digest
 from companion.training.checkpoints import Saved
-from companion.training.folder import MACHINE_FIELDS, RunFolder
+from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 
 UPDATES = 60
 """Of the run that is killed; ten evaluations."""

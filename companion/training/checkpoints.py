@@ -31,7 +31,7 @@ from companion.config.model import ModelConfig
 from companion.files.models import CONFIG, WEIGHTS, load_model, load_tensors, read_config, save_model, save_tensors
 from companion.ground.atomic import sync_folder, write_atomic, writing
 from companion.ground.fields import shown
-from companion.training.record import DIGEST, read_sealed, sealed
+from companion.training.digests import DIGEST, read_sealed, sealed
 from companion.transformer import Transformer
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"

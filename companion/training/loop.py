@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from companion.costs.account import train_flops
 from companion.generation.passes import NotFinite
 from companion.ground.fields import require_whole
-from companion.training.folder import RunFolder
+from companion.training.run_folder import RunFolder
 from companion.training.tasks.task import Measured
 from companion.training.tensorboard import Board
 from companion.training.trainer import Diverged, Trainer, Update

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from companion.data.batches import IGNORE
 from companion.data.packing import PADDING
-from companion.ground.boundary import described
+from companion.ground.arguments import described
 from companion.ground.precision import wide, wide_dtype
 from companion.layers.balance import switch_loss, z_loss
 from companion.layers.masks import documents, materialize

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from companion.ground.readable import count, table
+from companion.ground.display import count, table
 
 if TYPE_CHECKING:
     from companion.costs.chips import Peak
-    from companion.training.folder import RunFolder
+    from companion.training.run_folder import RunFolder
     from companion.training.tasks.task import Task
     from companion.training.trainer import Trainer
 

@@ -10,8 +10,8 @@ import torch
 
 from companion.ground.device import versions
 from companion.training.distributed.parallel import Parallel
-from companion.training.folder import RunFolder
 from companion.training.loop import seconds_per_update
+from companion.training.run_folder import RunFolder
 from companion.training.settings import NumberWordsSettings, Settings, TextSettings
 from companion.training.tasks.large_text import open_text
 from companion.training.tasks.number_words import NumberWordsTask

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from companion.ground.atomic import writing
 
 if TYPE_CHECKING:
-    from companion.training.folder import RunFolder
+    from companion.training.run_folder import RunFolder
 
 
 def require_tensorboard() -> None:

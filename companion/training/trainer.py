@@ -14,7 +14,7 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-from companion.ground.boundary import check_kind, described
+from companion.ground.arguments import check_kind, described
 from companion.ground.fields import shown
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE

@@ -18,7 +18,7 @@ from older import forget_digests
 from companion.commands.main import main
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.files.models import load_model
-from companion.training.folder import MACHINE_FIELDS, RunFolder
+from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 from companion.training.settings import TextSettings
 from companion.training.tasks.text import Text
 

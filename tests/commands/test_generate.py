@@ -16,7 +16,7 @@ from companion.commands.writer import from_run, own_dtype
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.data.published_tokenizers import load_tokenizer
 from companion.files.models import save_model
-from companion.training.folder import RunFolder
+from companion.training.run_folder import RunFolder
 from companion.transformer import Transformer
 
 PROMPTS = ["The lazy fox", "She sells sea shells by the shore"]

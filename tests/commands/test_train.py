@@ -15,7 +15,7 @@ from older import forget_digests
 
 from companion.commands.main import main
 from companion.data.tokenizer import BytePairTokenizer
-from companion.training.folder import RunFolder
+from companion.training.run_folder import RunFolder
 
 TRAIN = [
     "train", "--data", "books", "--out", "runs/one", "--d-model", "16", "--layers", "1", "--heads", "2", "--context",

@@ -13,7 +13,7 @@ from companion.commands.main import main
 from companion.data import number_words
 from companion.data.number_names import language
 from companion.files.models import load_model
-from companion.training.folder import MACHINE_FIELDS, RunFolder
+from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 from companion.training.tasks.exact_match import wilson
 
 TRAIN = ["train", "--task", "number-words"]

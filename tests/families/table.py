@@ -15,7 +15,7 @@ from families.compared import PUBLISHED, TOKENS, ids, in_pieces, release, texts,
 
 from companion import KVCache
 from companion.files.models import read_config
-from companion.ground.readable import table
+from companion.ground.display import table
 
 HEAD = ("release", "model_type", "largest logit", "difference", "from a cache", "greedy text")
 

@@ -28,7 +28,7 @@ from families.compared import PUBLISHED, TOKENS, class_of, ids, in_pieces, relea
 from companion import KVCache
 from companion.costs.account import parameters
 from companion.families.registry import families, presets
-from companion.files.published.folder import Fields
+from companion.files.published.contents import Fields
 from companion.layers import rolling as caches
 
 SEEDS = range(4)

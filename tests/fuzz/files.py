@@ -20,7 +20,7 @@ from companion.data.tokenizer import BytePairTokenizer
 from companion.files.models import load_model, load_tensors, save_model
 from companion.school.course.grading.answers import cells_of
 from companion.school.course.grading.gradebook import collect, to_csv
-from companion.training.folder import MACHINE_FIELDS, RunFolder
+from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 from companion.training.settings import TextSettings
 from companion.training.trainer import Trainer, TrainingConfig
 from fuzz.odd import changed, damaged, text

@@ -15,13 +15,13 @@ from torch.nn.utils import parametrize, prune
 
 from companion import ModelConfig, Transformer
 from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig
-from companion.generation import products
+from companion.generation import kernels
 from companion.generation import weights as forms
 from companion.generation.batch import Batch
 from companion.generation.draft import Draft
 from companion.generation.generate import complete, generate, generate_long
+from companion.generation.kernels import Product, possible
 from companion.generation.passes import decode, prefill
-from companion.generation.products import Product, possible
 from companion.generation.sampling import Sampling
 from companion.generation.weights import FORMS, fast_form, form_bytes, prepared
 from companion.layers.attention import Attention
@@ -473,14 +473,14 @@ def test_who_says_nothing_gets_the_fast_form_and_the_same_text(monkeypatch):
 
 
 def test_quicker_is_what_takes_less_time_than_the_layer_itself(monkeypatch):
-    products.quicker.cache_clear()
+    kernels.quicker.cache_clear()
     slow = torch.randn(1024, 1024)
     for function, found in ((lambda x: x, True), (lambda x: slow @ slow, False)):
         monkeypatch.setattr(products, "_packs", lambda form: True)
         monkeypatch.setitem(
-            products.PACKED, "fp16", lambda weight, function=function: products.Made(lambda x: function(x), (), 0)
+            kernels.PACKED, "fp16", lambda weight, function=function: kernels.Made(lambda x: function(x), (), 0)
         )
         monkeypatch.setattr(products, "possible", lambda *_: True)
-        products.quicker.cache_clear()
-        assert products.quicker("fp16") == found
-    products.quicker.cache_clear()
+        kernels.quicker.cache_clear()
+        assert kernels.quicker("fp16") == found
+    kernels.quicker.cache_clear()

@@ -58,8 +58,8 @@ from reader import (
     wait_until_drawn,
 )
 
-from companion.school.questions.kept import FILE
 from companion.school.questions.question import find_question
+from companion.school.questions.repetition import FILE
 from companion.school.study import path
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import unquote, urlsplit
 
-from companion.ground.readable import table
+from companion.ground.display import table
 
 LARGEST = 400_000
 """Bytes of a page itself."""

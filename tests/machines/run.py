@@ -20,8 +20,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from companion.ground.display import table
 from companion.ground.processor import SETTINGS as KERNELS
-from companion.ground.readable import table
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(__file__).resolve().parent / "site"

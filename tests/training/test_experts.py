@@ -9,9 +9,9 @@ from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConf
 from companion.data.batches import TrainingBatches
 from companion.layers.balance import switch_loss, z_loss
 from companion.training.evaluation import Evaluation
-from companion.training.folder import RunFolder
 from companion.training.loop import fit
 from companion.training.losses import Scored, cross_entropy_sum
+from companion.training.run_folder import RunFolder
 from companion.training.settings import TextSettings
 from companion.training.trainer import IGNORE, Trainer, TrainingConfig
 from companion.transformer import Transformer

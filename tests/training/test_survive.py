@@ -22,8 +22,8 @@ from companion.ground.atomic import NotWritten
 from companion.ground.lock import Busy
 from companion.training import checkpoints as saved_module
 from companion.training.evaluation import evaluate
-from companion.training.folder import MACHINE_FIELDS, RunFolder
 from companion.training.loop import fit
+from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 
 FILES = ["model.safetensors", "optimizer.safetensors", "config.json", "state.json"]
 
@@ -370,7 +370,7 @@ def test_the_seconds_of_all_sittings_add_up(tmp_path, make_trainer) -> None:
 def test_a_second_process_is_refused_until_the_first_is_gone_or_killed(tmp_path) -> None:
     folder = RunFolder(tmp_path / "run")
     script = (
-        "import sys, time\nfrom companion.training.folder import RunFolder\n"
+        "import sys, time\nfrom companion.training.run_folder import RunFolder\n"
         f"with RunFolder({str(folder.path)!r}).lock():\n    print('mine', flush=True)\n    time.sleep(600)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -17,7 +17,7 @@ from companion.files.published.policy import alike
 from companion.ground.fields import is_number, shown
 
 if TYPE_CHECKING:
-    from companion.files.published.folder import Fields
+    from companion.files.published.contents import Fields
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 """Kinds of layers, as `layer_types` names them."""

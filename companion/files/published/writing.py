@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from companion.files.models import CONFIG, read_config
-from companion.files.published.folder import Became, became_by
+from companion.files.published.contents import Became, became_by
 from companion.files.published.policy import WRITING
 from companion.generation.beam import Search
 from companion.generation.constraints import Rules

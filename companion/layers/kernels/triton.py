@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.ground.boundary import described, heads_fit
+from companion.ground.arguments import described, heads_fit
 from companion.ground.door import checked
 
 try:

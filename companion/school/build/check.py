@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from companion.school.build.folder import note_passed
 from companion.school.build.parts import Part, parts
 from companion.school.build.stages import STAGES, Stage
+from companion.school.build.workspace import note_passed
 from companion.school.checking.attempt import NotYet
 from companion.school.checking.call import Result
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from companion.school.build.bugs import BUGS
 from companion.school.build.origin import Origin, origin
 from companion.school.build.parts import Patch, parts, patched, references
-from companion.school.build.record import SECONDS, Log, TooLongError, Value, recorded
 from companion.school.build.stages import STAGES
 from companion.school.build.stream import Node, State, Streams, gap, same
 from companion.school.build.streams import scenes
 from companion.school.build.streams.scene import Scene
+from companion.school.build.trace import SECONDS, Log, TooLongError, Value, recorded
 from companion.school.build.world import World
 
 

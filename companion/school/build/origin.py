@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from companion.school.build.record import Call, Operation, Place, Stack, Value
 from companion.school.build.stream import HIDDEN, State, Streams, operation, same_numbers, same_scores
+from companion.school.build.trace import Call, Operation, Place, Stack, Value
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from companion.school.build.folder import find_folder, is_done, read_sources
 from companion.school.build.parts import references
 from companion.school.build.stages import STAGES, find_stage
+from companion.school.build.workspace import find_folder, is_done, read_sources
 from companion.school.build.world import World
 
 

@@ -20,13 +20,13 @@ from typing import Any
 from companion.data.corpora import Document, first_edition, split
 from companion.data.yardsticks import Yardstick, yardsticks
 from companion.ground.atomic import write_atomic
+from companion.ground.display import table
 from companion.ground.processor import processor
-from companion.ground.readable import table
-from companion.school.build.folder import read_sources
 from companion.school.build.parts import references
 from companion.school.build.score import bits_per_byte
 from companion.school.build.sources import is_untouched, plain_race, stub
 from companion.school.build.stages import STAGES
+from companion.school.build.workspace import read_sources
 from companion.school.build.world import World
 
 BOARD, PICTURE = "race.json", "race.png"

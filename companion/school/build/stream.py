@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from companion.school.build.record import Log, Operation, Value
+from companion.school.build.trace import Log, Operation, Value
 
 Find = Callable[[Log], Value | None]
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4}

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from companion.school.build.folder import read_sources
 from companion.school.build.parts import OPEN, Part, parts, references
 from companion.school.build.stages import STAGES, Stage
+from companion.school.build.workspace import read_sources
 from companion.school.checking.call import Result, copied, in_this_process
 from companion.school.checking.examine import AnswerKey, Verdict, examine, key_of
 from companion.school.checking.watch import forbidden_fault, forbidden_uses

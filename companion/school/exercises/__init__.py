@@ -10,6 +10,6 @@ take_over("2.3")   your answer into the file of your own transformer of which it
 """
 
 from companion.school.checking.attempt import NotYet
-from companion.school.exercises.reader import check, hint, progress, solution, take_over
+from companion.school.exercises.check import check, hint, progress, solution, take_over
 
 __all__ = ["NotYet", "check", "hint", "progress", "solution", "take_over"]

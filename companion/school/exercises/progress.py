@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from datetime import date
 
+from companion.ground.display import count
+from companion.ground.display import table as aligned
 from companion.ground.kept import read_kept, write_kept
-from companion.ground.readable import count
-from companion.ground.readable import table as aligned
 from companion.school.checking.exercise import DIFFICULTIES, STAR
 from companion.school.exercises.catalogue import exercises
 

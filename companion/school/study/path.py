@@ -16,11 +16,11 @@ import nbformat
 from IPython.display import HTML, display
 
 from companion.ground.atomic import write_atomic
-from companion.school.build.folder import find_folder, is_done
 from companion.school.build.stages import STAGES
+from companion.school.build.workspace import find_folder, is_done
 from companion.school.exercises.progress import read_progress
-from companion.school.questions.kept import read_answers
 from companion.school.questions.question import questions
+from companion.school.questions.repetition import read_answers
 from companion.school.study.frame import WIDEST
 from companion.school.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-from companion.ground.readable import count, table
+from companion.ground.display import count, table
 
 
 def wilson(right: int, total: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -13,9 +13,9 @@ from companion.data.batches import TrainingBatches, require_a_window
 from companion.data.large import SAMPLE, Parts, StreamedBatches, is_large, sample
 from companion.data.packing import PackedBatches
 from companion.data.tokenizer import BytePairTokenizer
+from companion.ground.display import readable_bytes
 from companion.ground.kept import forget, kept_file
-from companion.ground.readable import readable_bytes
-from companion.training.folder import RunFolder
+from companion.training.run_folder import RunFolder
 from companion.training.seeds import derived_seed
 from companion.training.settings import TextSettings
 from companion.training.tasks.text import TextTask, total_bytes

@@ -20,12 +20,12 @@ from companion.data.tokenizer import BytePairTokenizer
 from companion.data.yardsticks import yardsticks
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
-from companion.ground.readable import count
+from companion.ground.display import count
 from companion.training import report
 from companion.training.evaluation import Evaluation, evaluate
-from companion.training.folder import RunFolder
 from companion.training.losses import Loss, next_token_loss, packed_next_token_loss
 from companion.training.plot import plot_loss
+from companion.training.run_folder import RunFolder
 from companion.training.seeds import derived_seed
 from companion.training.settings import TextSettings, recorded
 from companion.training.tasks.task import Enough, Task

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from companion.school.build.bridge import BRIDGES, take_over
-from companion.school.build.folder import lay_stubs, read_sources
 from companion.school.build.sources import names, reference, stub
+from companion.school.build.workspace import lay_stubs, read_sources
 from companion.school.build.world import World
 from companion.school.checking.attempt import NotYet
 from companion.school.exercises import check

@@ -6,9 +6,9 @@ import pytest
 
 from companion.commands.main import main
 from companion.school.build.check import examine_stage
-from companion.school.build.folder import RECORD, find_folder, lay_stubs, overview, read_sources, state, take
 from companion.school.build.sources import reference, stub
 from companion.school.build.stages import STAGES
+from companion.school.build.workspace import RECORD, find_folder, lay_stubs, overview, read_sources, state, take
 from companion.school.checking.attempt import NotYet
 from companion.school.exercises import check
 

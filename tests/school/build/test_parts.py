@@ -4,17 +4,17 @@ import pytest
 import torch
 
 from companion.school.build.parts import parts, patched
-from companion.school.build.proof import equivalent, faults, survivors
 from companion.school.build.sources import names
 from companion.school.build.stages import STAGES
+from companion.school.build.verify import equivalent, faults, survivors
 
 WRITTEN = [number for number in STAGES if parts(number)]
 """The stages whose checks are written."""
-RACE = 11  # its checks take seconds each, and its file is free: `python -m companion.school.build.proof 11` tries them
+RACE = 11  # its checks take seconds each, and its file is free: `python -m companion.school.build.verify 11` tries them
 THROUGH = {10: {"Published", "Normed", "gelu", "llama", "gpt2", "renamed"}}
 """What is examined through another part of its stage: a model of a layout by `load`."""
 MUTATED = (2, 3)
-"""Those whose mutants take seconds; `python -m companion.school.build.proof 4 --mutants` tries another stage's."""
+"""Those whose mutants take seconds; `python -m companion.school.build.verify 4 --mutants` tries another stage's."""
 
 
 @pytest.mark.parametrize(

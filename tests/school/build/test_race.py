@@ -8,8 +8,8 @@ import torch
 from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
 from companion.school.build import race
-from companion.school.build.folder import lay_stubs, take
 from companion.school.build.stages import STAGES
+from companion.school.build.workspace import lay_stubs, take
 from companion.school.build.world import World
 
 TOKENIZER = (

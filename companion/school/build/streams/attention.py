@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from companion.school.build.record import Recorder
 from companion.school.build.stream import Node
 from companion.school.build.streams.parts import (
     BATCH,
@@ -25,6 +24,7 @@ from companion.school.build.streams.parts import (
     same_weights,
 )
 from companion.school.build.streams.scene import scene
+from companion.school.build.trace import Recorder
 from companion.school.build.world import World
 
 EARLIER, SOURCE = 3, 5

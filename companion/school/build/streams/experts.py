@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from companion.school.build.record import Recorder
 from companion.school.build.stream import Node
 from companion.school.build.streams.layers import goes_in
 from companion.school.build.streams.model import LAYERS, config, some_ids
@@ -21,6 +20,7 @@ from companion.school.build.streams.parts import (
     same_weights,
 )
 from companion.school.build.streams.scene import scene
+from companion.school.build.trace import Recorder
 from companion.school.build.world import World
 
 EXPERTS, TOP_K, CAPACITY = 5, 2, 0.75

@@ -7,7 +7,6 @@ from itertools import islice
 
 import torch
 
-from companion.school.build.record import Log, Recorder, Value
 from companion.school.build.stream import Find, Node
 from companion.school.build.streams.model import decoder, passes
 from companion.school.build.streams.parts import (
@@ -19,6 +18,7 @@ from companion.school.build.streams.parts import (
     mark,
 )
 from companion.school.build.streams.scene import Scene, scene
+from companion.school.build.trace import Log, Recorder, Value
 from companion.school.build.world import World
 
 STEPS = 5

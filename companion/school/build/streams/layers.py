@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from companion.school.build.record import Log, Recorder, Value
 from companion.school.build.stream import Find, Node
 from companion.school.build.streams.parts import (
     BATCH,
@@ -25,6 +24,7 @@ from companion.school.build.streams.parts import (
     same_weights,
 )
 from companion.school.build.streams.scene import scene
+from companion.school.build.trace import Log, Recorder, Value
 from companion.school.build.world import World
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from companion.school.build.record import Recorder
 from companion.school.build.stream import Node
 from companion.school.build.streams.parts import (
     BATCH,
@@ -21,6 +20,7 @@ from companion.school.build.streams.parts import (
     same_weights,
 )
 from companion.school.build.streams.scene import Scene, scene
+from companion.school.build.trace import Recorder
 from companion.school.build.world import PlainCache, World
 
 LAYERS, PREFIX, NEW = 2, 4, 2

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from companion.school.build.record import Call, Log, Operation, Recorder, Value
 from companion.school.build.stream import Find, Node, operation
+from companion.school.build.trace import Call, Log, Operation, Recorder, Value
 
 Where = Callable[[Log], Call | None]
 VOCAB, D_MODEL, HEADS, KV_HEADS, D_HEAD, D_FF = 11, 24, 4, 2, 6, 20

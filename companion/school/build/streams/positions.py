@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from companion.school.build.record import Recorder
 from companion.school.build.stream import Node
 from companion.school.build.streams.parts import BATCH, D_HEAD, D_MODEL, HEADS, draw, function, gave, given, made_of
 from companion.school.build.streams.scene import scene
+from companion.school.build.trace import Recorder
 from companion.school.build.world import World
 
 PLACES = 7

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from companion.school.build.record import Recorder
 from companion.school.build.stream import Node
+from companion.school.build.trace import Recorder
 from companion.school.build.world import World
 
 Play = Callable[[World, Recorder], None]

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from companion.ground.atomic import write_atomic
-from companion.ground.readable import count
+from companion.ground.display import count
 from companion.school.course.release.documents import document
 from companion.school.course.release.problem_set import ProblemSet
 from companion.school.course.release.release import source_notebook, student_files

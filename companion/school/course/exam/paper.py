@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 
 from companion.ground.atomic import write_atomic
+from companion.ground.display import count
 from companion.ground.fields import shown
-from companion.ground.readable import count
 from companion.school.course.exam.asked import ASKED, KINDS, Asked, Question
 from companion.school.course.seeds import keyed
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from companion.ground import readable
+from companion.ground import display
 from companion.ground.atomic import write_atomic
 from companion.school.checking.call import Result
 from companion.school.checking.exercise import STAR, Exercise
@@ -95,7 +95,7 @@ def summary(graded: Sequence[Graded]) -> str:
         numbers = (counts["right"], stars, *(counts[outcome] for outcome in OUTCOMES if outcome != "right"))
         rows.append((first.exercise.id, *(f"{number or '.'}" for number in numbers)))
     others = [outcome for outcome in OUTCOMES if outcome != "right"]
-    return readable.table(rows, ("", "right", f"robust {STAR}", *others), indent=0)
+    return display.table(rows, ("", "right", f"robust {STAR}", *others), indent=0)
 
 
 def statistics(graded: Sequence[Graded]) -> str:

@@ -10,7 +10,7 @@ from multiprocessing import get_context
 
 from tqdm.auto import tqdm
 
-from companion.ground.readable import count, table
+from companion.ground.display import count, table
 from companion.school.course.proof.verify import SEEDS, Trial, counts, trials
 from companion.school.exercises.catalogue import exercises, find_exercise
 

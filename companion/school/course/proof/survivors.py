@@ -24,7 +24,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from companion.ground.readable import count, table
+from companion.ground.display import count, table
 from companion.school.checking.call import in_this_process
 from companion.school.checking.examine import AnswerKey, examine, key_of
 from companion.school.checking.exercise import Answer

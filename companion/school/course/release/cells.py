@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from companion.ground.readable import count
+from companion.ground.display import count
 from companion.school.checking.exercise import BEGIN, DIFFICULTIES, END, STAR, Exercise
 
 Cell = NotebookNode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from companion.ground.readable import count
+from companion.ground.display import count
 from companion.school.checking.codec import case_value, pack
 from companion.school.checking.exercise import DIFFICULTIES, Exercise
 from companion.school.course.release.cells import group_points

@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 
 from companion.ground.atomic import write_atomic
-from companion.ground.readable import count
+from companion.ground.display import count
 from companion.school.build.bridge import BRIDGES
 from companion.school.checking.attempt import praise
 from companion.school.checking.call import Result

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from companion.ground.atomic import write_atomic
-from companion.ground.readable import count
-from companion.school.build.folder import TAKEN, lay_stubs
+from companion.ground.display import count
 from companion.school.build.parts import OPEN, parts
 from companion.school.build.sources import given, names, reference
 from companion.school.build.stages import STAGES, Stage
+from companion.school.build.workspace import TAKEN, lay_stubs
 
 UNGUIDED = (
     "The guiding notebooks are not in it: they stand in the course's repository, in `notebooks/build`, and the wheel "

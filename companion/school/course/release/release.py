@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from companion.ground.atomic import write_atomic
-from companion.ground.readable import count
+from companion.ground.display import count
 from companion.school.checking.exercise import BEGIN, END, Exercise
 from companion.school.checking.sealed import seal
 from companion.school.checking.student import to_text as key_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from companion.ground.readable import count
+from companion.ground.display import count
 
 MARK = "Your answer to "
 """What the line begins with under which a student writes; the item's number follows."""

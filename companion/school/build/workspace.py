@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from companion.ground.atomic import write_atomic
+from companion.ground.display import table as aligned
 from companion.ground.fields import shown
-from companion.ground.readable import table as aligned
 from companion.school.build.sources import is_untouched, reference, stub
 from companion.school.build.stages import STAGES, Stage
 

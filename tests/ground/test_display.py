@@ -2,7 +2,7 @@
 
 import pytest
 
-from companion.ground.readable import count, readable_bytes, table
+from companion.ground.display import count, readable_bytes, table
 
 ROWS = [("gpt2", "124 M", "248.9 MB", "first"), ("mixtral-8x7b", "46.7 B", "93.4 GB"), ("none",)]
 HEAD = ("model", "parameters", "hold", "note")

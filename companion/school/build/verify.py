@@ -1,6 +1,6 @@
 """Whether a stage's check does what it must: what is right passes, known mistakes are named, mutants are noticed.
 
-python -m companion.school.build.proof 2 --mutants
+python -m companion.school.build.verify 2 --mutants
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _at_most(seconds: float) -> Iterator[None]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Prove the checks of some stages; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m companion.school.build.proof", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m companion.school.build.verify", description=__doc__)
     parser.add_argument("stages", type=int, nargs="*", metavar="STAGE", help="by default all")
     parser.add_argument("--mutants", action="store_true", help="change one thing in each reference (minutes)")
     options = parser.parse_args(arguments)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from companion.training.folder import RunFolder
+from companion.training.run_folder import RunFolder
 from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer
 

@@ -29,7 +29,7 @@ from companion import (
 from companion.data.batches import EvaluationBatches, TrainingBatches
 from companion.data.packing import PackedBatches
 from companion.generation.generate import Rules, generate_long
-from companion.ground.boundary import check_device
+from companion.ground.arguments import check_device
 from companion.layers.attention import attend
 from companion.layers.positions import rotary_angles, rotate
 from companion.layers.routing import route, within_capacity

@@ -35,7 +35,7 @@ from companion.ground.fields import parse_json
 from companion.ground.lock import locked
 from companion.ground.reading import read_file
 from companion.training.checkpoints import Checkpoints, Saved, Seals
-from companion.training.record import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
+from companion.training.digests import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
 from companion.training.settings import TextSettings
 from companion.training.trainer import Trainer
 from companion.transformer import Transformer

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from companion.ground.readable import count
+from companion.ground.display import count
 from companion.school.build.bridge import BRIDGES
 from companion.school.build.bridge import take_over as lay_over
 from companion.school.build.check import check_stage
-from companion.school.build.folder import find_folder
 from companion.school.build.stages import find_stage
+from companion.school.build.workspace import find_folder
 from companion.school.checking.attempt import NotYet, attempt, praise, readers
 from companion.school.checking.call import in_this_process
 from companion.school.checking.examine import examine, key_of
