@@ -1,4 +1,4 @@
-"""What lesson 15 compares: kinds of attention at equal bytes, a head with and without its mark, squeezed layers."""
+"""What lesson 15 compares: kinds of attention at equal bytes, and a head with and without its mark."""
 
 from __future__ import annotations
 
@@ -35,19 +35,4 @@ def marks() -> Found:
             found["a learned sink", updates] = [of(head, mark=False)[1] for head in gated]
         for setting in ("with the mark", "without it", "a learned sink"):
             print(row(setting, f"{updates} updates", "right in 100", found[setting, updates]), flush=True)
-    return found
-
-
-def squeezed() -> Found:
-    """By how many nats the loss rises when a trained layer's keys and values are squeezed, by numbers kept."""
-    lesson, found = names_of("15", "setup", "sets-up-text", "sets-up-squeezed"), Found()
-    config = lesson["small_decoder"](lesson["AttentionConfig"](4))
-    for updates in (400, 800):
-        models = [lesson["trained"](config, start, updates) for start in STARTS]
-        with torch.no_grad():
-            before = [lesson["loss_of"](model) for model in models]
-            for rank in (64, 32, 8):
-                after = [lesson["loss_of"](lesson["squeezed"](model, rank)) for model in models]
-                found[f"{rank} numbers", updates] = [b - a for a, b in zip(before, after, strict=True)]
-                print(row(f"{rank} numbers", f"{updates} updates", "nats more", found[f"{rank} numbers", updates]))
     return found

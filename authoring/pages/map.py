@@ -212,9 +212,8 @@ def draw_package(lessons: Sequence[Lesson]) -> bytes:
     for at, (name, _) in enumerate(FLOORS):
         there = [file for file in used if floor(file) == at and not EXERCISES.fullmatch(file)]
         boxes = [(file, _runs(used[file], numbers) if used[file] else "") for file in there]
-        if of_exercises := [file for file in used if EXERCISES.fullmatch(file) and floor(file) == at]:
-            first, last = (PurePosixPath(file).name for file in (of_exercises[0], of_exercises[-1]))
-            boxes.append((f"{first} … {last}", "the exercises"))
+        if told := [file.split("/")[-1] for file in used if EXERCISES.fullmatch(file) and floor(file) == at]:
+            boxes.append((f"{told[0]} … {told[-1]}", "the exercises"))
         lines = [boxes[start : start + per_row] for start in range(0, len(boxes), per_row)]
         rows += [(name if line is lines[0] else "", line) for line in reversed(lines)]
     step = tall + 0.1

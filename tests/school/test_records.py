@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from authoring.records import cache, law, story
-from companion.config.model import ModelConfig
+from companion.config.model import FeedForwardConfig, ModelConfig
 from companion.data.stories import keeps, stories
 from companion.school.records import NAMES, record, story_model
 from companion.transformer import Transformer
@@ -64,7 +64,7 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
         assert list(trial["scores"]) == [
             str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
         ]
-    assert NAMES == ("law", "story")
+    assert NAMES == ("cache", "law", "story")
 
 
 def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
@@ -74,6 +74,6 @@ def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
     }
     assert {(run["kind"], run["start"], run["updates"]) for run in found} == asked and len(found) == len(asked)
     for run in found:
-        config = ModelConfig(vocab=512, d_model=64, layers=2, context=512, attention=cache.KINDS[run["kind"]])
+        config = ModelConfig(512, 64, 2, 512, cache.KINDS[run["kind"]], FeedForwardConfig(170))
         assert run["kept"] == config.sizes.kept_numbers
         assert run["weights"] == sum(p.numel() for p in Transformer(config).decoder.blocks[0].attention.parameters())
