@@ -400,7 +400,7 @@ def _(x, heads, w_gate):
     ),
 )
 def grouped_weights(logits, bias, groups, top_groups, k, scale):
-    """Return (token, expert): how much each expert counts, (16.11) and (16.12), 0 where it is not chosen. `logits` is (token, expert), `bias`
+    """Return (token, expert): each expert's share, (16.11) and (16.12), 0 where it is not chosen. `logits` is (token, expert), `bias`
     (expert). Experts stand in `groups` equal groups, side by side. A group is worth its two best, score plus bias; the `top_groups` best
     stay open, and the `k` best in them are chosen. Shares add up to `scale`. No two scores are equal.
 
@@ -535,11 +535,12 @@ def _(logits, bias, groups, top_groups, k, scale):
 
 @grouped_weights.mistake("groups that make no sense must be refused with a ValueError")
 def _(logits, bias, groups, top_groups, k, scale):
-    experts = logits.shape[-1]
+    experts, groups = logits.shape[-1], max(groups, 1)
     while experts % groups or experts // groups < 2:
         groups -= 1
     top_groups = min(max(top_groups, 1), groups)
-    return _routed(logits, bias, groups, top_groups, min(k, top_groups * experts // groups), scale)
+    k = min(max(k, 1), top_groups * experts // groups)
+    return _routed(logits, bias, groups, top_groups, k, scale)
 
 
 @grouped_weights.variant
