@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
 from companion.config.parameters import check_makeable
+from companion.ground.annotations import checked
 from companion.ground.arguments import (
     check_broadcasts,
     check_ids,
@@ -21,7 +22,6 @@ from companion.ground.arguments import (
     mask_of,
     padding_of,
 )
-from companion.ground.door import checked
 from companion.layers.attention import Attention, capped
 from companion.layers.bert import MaskedTransform, Pooler
 from companion.layers.block import Block

@@ -222,3 +222,19 @@ def test_every_test_that_is_called_slow_is_there():
     for line in (here / "slow.txt").read_text("utf-8").split():
         file, *_, name = line.split("::")
         assert f"def {name}(" in (here / file).read_text("utf-8"), line
+
+
+def test_what_a_folder_says_is_in_it_is_there():
+    lists, gone = 0, []
+    for init in sorted((ROOT / "companion").rglob("__init__.py")):
+        said = ast.get_docstring(ast.parse(init.read_text("utf-8"))) or ""
+        rows = re.findall(r"^([a-z_]+(?:, [a-z_]+)*)(?:\.py|/)? {2,}\S", said, re.MULTILINE)
+        names = [name for row in rows for name in row.split(", ")]
+        lists += bool(names)
+        gone += [
+            f"{init.relative_to(ROOT)}: {name}"
+            for name in names
+            if not (init.with_name(f"{name}.py").exists() or init.with_name(name).is_dir())
+        ]
+    assert not gone, "names of files that are not there"
+    assert lists > 10

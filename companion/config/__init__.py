@@ -1,6 +1,5 @@
 """What a model is, as frozen values that travel as JSON.
 
-groups       small groups of a configuration, for long texts
 model        the configuration of a model, and its groups
 parameters   how many numbers a model learns, and whether this machine could hold them
 """

@@ -9,4 +9,5 @@ yardsticks            what a model has to beat
 number_names          numbers and their names in several languages
 stories               stories from a grammar, and whether a story makes sense
 number_words          translating them, as a task
+chat                  turns of a conversation as the text that a published model expects
 """

@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import AttentionConfig, NormConfig, PositionConfig
+from companion.ground.annotations import checked
 from companion.ground.arguments import check_broadcasts, heads_fit, settle_mask
-from companion.ground.door import checked
 from companion.ground.fields import require, require_whole
 from companion.ground.precision import wide
 from companion.layers.cache import CrossCache, LayerCache

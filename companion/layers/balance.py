@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from companion.ground.door import checked
+from companion.ground.annotations import checked
 from companion.ground.precision import wide
 from companion.layers.moe import MoE
 from companion.layers.routing import RoutingStats

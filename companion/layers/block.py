@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
+from companion.ground.annotations import checked
 from companion.ground.arguments import mask_of
-from companion.ground.door import checked
 from companion.layers.attention import Attention
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.feedforward import FeedForward

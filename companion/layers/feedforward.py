@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from companion.config.model import FeedForwardConfig
-from companion.ground.door import checked
+from companion.ground.annotations import checked
 
 LIMIT, SHARPNESS = 7.0, 1.702
 """Of `"swiglu_clamped"`: where its numbers are cut, and the factor that makes x sigmoid(1.702 x) nearly a GELU."""

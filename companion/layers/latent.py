@@ -18,8 +18,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import AttentionConfig, NormConfig, PositionConfig, ResolvedAttention
+from companion.ground.annotations import checked
 from companion.ground.arguments import check_broadcasts, settle_mask
-from companion.ground.door import checked
 from companion.ground.fields import require
 from companion.ground.precision import wide_dtype
 from companion.layers.attention import Backend, attend

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from companion.ground.annotations import checked
 from companion.ground.arguments import heads_fit
-from companion.ground.door import checked
 from companion.ground.fields import require
 from companion.ground.precision import wide
 

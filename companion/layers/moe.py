@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import FeedForwardConfig, MoEConfig
-from companion.ground.door import checked
+from companion.ground.annotations import checked
 from companion.layers.experts import Networks, Way, answers_of, network_of, outputs
 from companion.layers.feedforward import FeedForward, hidden
 from companion.layers.routing import RoutingStats, route, within_capacity

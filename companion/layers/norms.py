@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from companion.config.model import NormConfig
-from companion.ground.door import checked
+from companion.ground.annotations import checked
 from companion.ground.precision import wide
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import PositionConfig, RotaryScaling
-from companion.ground.door import checked
+from companion.ground.annotations import checked
 from companion.ground.precision import wide_dtype
 
 

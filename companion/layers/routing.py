@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from companion.config.model import require_groups
+from companion.ground.annotations import checked
 from companion.ground.arguments import check_numbers
-from companion.ground.door import checked
 from companion.ground.fields import require, require_whole
 from companion.ground.precision import wide, wide_dtype
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
-from companion.ground.door import checked
+from companion.ground.annotations import checked
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.masks import Mask, Visible, settled, visible, visible_and

@@ -11,7 +11,8 @@ optimizer     AdamW
 schedule      the learning rate
 precision     of products; seeds: one for each purpose
 loop          the run from where it stands to its end
-folder        the run on disk; checkpoints: those of it
+run_folder    the run on disk; checkpoints: those of it; digests: what seals its files
+recompute     activations made anew, for less memory; ahead: batches made ahead of time
 report, plot, tensorboard    what there is to see
 distributed/  several processes
 """

@@ -2,7 +2,7 @@
 
 family   what a family is, and a preset
 policy   what becomes of every field: tables, and the rows that all families share
-folder   the fields and the tensors of a folder
+contents the fields and the tensors of a folder
 places   tensors on their way to our names
 rope     how LLaMA's kin write rotary positions and windows
 writing  what a folder says of writing

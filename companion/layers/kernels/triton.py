@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from companion.ground.annotations import checked
 from companion.ground.arguments import described, heads_fit
-from companion.ground.door import checked
 
 try:
     import triton

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from companion.ground.annotations import checked
 from companion.ground.arguments import heads_fit
-from companion.ground.door import checked
 from companion.ground.fields import require_whole
 from companion.layers.attention import attend
 

@@ -3,17 +3,17 @@
 stages      the stages, their files, their lessons
 sources     the reference of a stage, and the stub that the reader begins with
 world       files that import each other, loaded apart from all others
-folder      the reader's folder, and what stands in it
+workspace   the reader's folder, and what stands in it
 parts       what a stage is examined by: its functions, their cases, the mistakes that people make
 checks      the parts of each stage
 check       a stage examined, in a process of its own (`trial`): what is right, what is not, and in which file it lies
 first_difference  where a learner's numbers leave the right ones: the first tensor, and the line that made it
-record      a run recorded: operations, calls, modules
+trace       a run recorded: operations, calls, modules
 stream      two records beside each other
 origin      from a tensor that differs back to its line
 streams     the runs of each stage, and the tensors in them
 bugs        bugs that people write; `placed` tries whether each is placed where it stands
-proof       whether a check passes what is right, names the mistakes, and notices mutants
+verify      whether a check passes what is right, names the mistakes, and notices mutants
 own         the learner's files for a notebook, where they are right
 bridge      answers to exercises taken over into the files of the stages
 race        minutes of training and what they bring, in bits for each byte (`score`)

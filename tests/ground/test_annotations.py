@@ -12,8 +12,8 @@ from models import drawn
 from torch import Tensor
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, Transformer, WindowConfig, attend
-from companion.ground import door
-from companion.ground.door import checked
+from companion.ground import annotations
+from companion.ground.annotations import checked
 from companion.layers.feedforward import activation
 
 
@@ -102,8 +102,8 @@ def test_what_fits_goes_in_and_what_only_looks_alike_does_not():
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_model_looks_at_its_arguments_once_however_many_layers_it_has(monkeypatch, layers):
     model = drawn(config(layers))
-    looked, at = [], door._Looks.at
-    monkeypatch.setattr(door._Looks, "at", lambda self, given: looked.append(sorted(given)) or at(self, given))
+    looked, at = [], annotations._Looks.at
+    monkeypatch.setattr(annotations._Looks, "at", lambda self, given: looked.append(sorted(given)) or at(self, given))
     model(torch.zeros(2, 5, dtype=torch.long), real=torch.ones(2, 5), mask=torch.ones(1, 1, 5, 5, dtype=torch.long))
     assert looked == [["mask", "real", "self", "tokens"]]
     model.decoder.blocks[0](torch.zeros(2, 5, 12))
