@@ -41,8 +41,8 @@ class Plan:
 
 PLANS = (
     Plan(
-        "Every lesson, and all of *Your own transformer*. The last two weeks have no new lesson: they are for the "
-        "longest stages, the race, and an examination.",
+        "Every lesson, and all of *Your own transformer*. The last week has no new lesson: it is for the race, and an "
+        "examination.",
         {1: 1, 2: 2, 3: 1},
         (
             Week((0,)),
@@ -55,7 +55,7 @@ PLANS = (
             Week((10,), (7,)),
             Week((11, 14), (6,)),
             Week((12, 15), (8,)),
-            Week((), (9, 10)),
+            Week((16,), (9, 10)),
             Week((), (11,)),
         ),
         written=True,
@@ -70,7 +70,7 @@ PLANS = (
             Week((4, 5, 6), (3, 4)),
             Week((7, 8, 13), (5,)),
             Week((9, 10, 11), (7,)),
-            Week((12, 14, 15), (6,)),
+            Week((12, 14, 15, 16), (6,)),
         ),
     ),
 )

@@ -275,7 +275,7 @@ def gated_heads(x, heads, w_gate):
     - A `w_gate` of another shape is refused with a `ValueError`.
     """
     ### BEGIN SOLUTION
-    count, d_v = heads.shape[1:]
+    tokens, count, d_v = heads.shape
     if w_gate.ndim != 2 or w_gate.shape[0] != x.shape[1] or w_gate.shape[1] not in (count, count * d_v):
         raise ValueError(f"w_gate of shape {tuple(w_gate.shape)}: expected (d_model, head) or (d_model, head * d_v)")
     gates = (x @ w_gate).sigmoid().view(tokens, count, -1)

@@ -15,6 +15,8 @@ from companion import (
     FeedForwardConfig,
     LatentConfig,
     ModelConfig,
+    MoEConfig,
+    RMSNorm,
     Transformer,
     account,
     rotary_angles,
@@ -58,6 +60,31 @@ def whole(layers, width, vocab):
             embedding=EmbeddingConfig(tied=False),
         )
         return parameters(Transformer(config))
+
+
+def largest_score(width, of_q, of_k):
+    """That of a query and a key in one direction, through the package's norms."""
+    norms = [RMSNorm(width, eps=0.0).double() for _ in range(2)]
+    with torch.no_grad():
+        for norm, gain in zip(norms, (of_q, of_k), strict=True):
+            norm.weight.fill_(gain)
+    row = torch.randn(width, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return norms[0](row) @ norms[1](row) / math.sqrt(width)
+
+
+def met(width, experts, shared, hidden, visited):
+    """Numbers of a layer of the package that are not those of experts left out."""
+    config = ModelConfig(
+        vocab=9,
+        d_model=width,
+        layers=1,
+        context=8,
+        attention=AttentionConfig(1),
+        feed_forward=FeedForwardConfig(hidden),
+        moe=MoEConfig(experts, visited, shared=shared),
+    )
+    counted = account.parameters(config)
+    return counted.active - counted.total + counted.feed_forward + counted.router
 
 
 def in_full_and_latent(layers, rank, turned, heads):
@@ -122,6 +149,8 @@ AGAIN = {
     "14.clip": lambda n: torch.tensor(n[:2])[0] * n[2] / torch.tensor(n[:2]).norm(),
     "15.latent": lambda n: in_full_and_latent(n[0], n[1], n[2], n[3]),
     "15.local": lambda n: sum(n[3] if at % n[1] == n[1] - 1 else min(n[2], n[3]) for at in range(int(n[0]))),
+    "16.bound": lambda n: largest_score(int(n[0]), n[1], n[2]),
+    "16.met": lambda n: met(*map(int, n)),
 }
 
 
