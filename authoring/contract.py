@@ -22,6 +22,7 @@ _LOOSE = Path(__file__).with_name("not_compared.toml")
 BESIDE_THE_MODEL = (
     "bench",
     "commands",
+    "examples",
     "ground",
     "make",
     "page",

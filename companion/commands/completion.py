@@ -32,12 +32,10 @@ def parser() -> Parser:
     return parser
 
 
-def run(flags: Namespace) -> int:
+def run(flags: Namespace, whole: Parser) -> int:
+    """`whole`: the parser of all commands, with the flags of each."""
     import shtab
 
-    from companion.commands.main import command_parser
-
-    whole = command_parser()
     _tell(whole, shtab)
     print(shtab.complete(whole, flags.shell))
     return 0

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jsonargparse import Namespace
+
 from companion.commands import (
     account,
     bench,
@@ -116,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = chosen[command]
     try:
         refuse_nameless(parser.typed(chosen))
-        return train.run(flags, arguments) if command == "train" else COMMANDS[command][0].run(flags)
+        return _run(command, flags, arguments)
     except BrokenPipeError as error:
         return _unsaid(error)
     except Exception as error:
@@ -128,6 +130,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"\ncompanion {command}: stopped", file=sys.stderr)
         return train.INTERRUPTED
+
+
+def _run(command: str, flags: Namespace, arguments: Sequence[str]) -> int:
+    if command == "train":
+        return train.run(flags, arguments)
+    if command == "completion":
+        return completion.run(flags, command_parser())
+    return COMMANDS[command][0].run(flags)
 
 
 def _said(say: Callable[[], None]) -> int:

@@ -79,7 +79,7 @@ def parameters(config: ModelConfig) -> Parameters:
         "embedding": (config.vocab + ends.segments) * d_model,
         "positions": config.context * d_model if config.positions.kind == "learned" else 0,
         "attention": (layers + cross) * attention,
-        "feed_forward": routed(config) + mixtures * shared(config) + (layers - mixtures) * plain(config),
+        "feed_forward": routed(config) + mixtures * shared(config) + (layers - mixtures) * plain_network(config),
         "router": 0 if moe is None else mixtures * (d_model + moe.router_bias) * moe.experts,
         "norms": (around * (2 * layers + cross) + last_norms + ends.norm) * norm
         + (layers + cross) * (qk_heads * sizes.d_head + latents) * gains,
@@ -167,6 +167,6 @@ def plain_d_ff(config: ModelConfig) -> int:
     return (config.moe and config.moe.plain_d_ff) or config.feed_forward.d_ff
 
 
-def plain(config: ModelConfig) -> int:
+def plain_network(config: ModelConfig) -> int:
     """Numbers in the network of a layer without experts."""
     return network(config, plain_d_ff(config))

@@ -122,7 +122,7 @@ def _score_width(attention: AttentionConfig, sharper: float) -> float | None:
     return None if sharper == 1 else (attention.d_head + attention.latent.d_rope) / sharper**2
 
 
-def mixture(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelConfig:
+def with_experts(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelConfig:
     """`config` with experts in all layers but the first ones."""
     plain, layers = fields.take("first_k_dense_replace"), layers_of(fields)
     if isinstance(plain, bool) or not isinstance(plain, int) or plain < 0:
@@ -148,7 +148,7 @@ def _v2(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
         raise fields.refuse("topk_method", method, "'greedy' or 'group_limited_greedy'")
     groups = {"groups": fields.take("n_group"), "top_groups": fields.take("topk_group"), "group_best": 1}
     chosen = groups if method == "group_limited_greedy" else {}
-    return mixture(fields, _with_latents(fields), gating="softmax_topk", **chosen)
+    return with_experts(fields, _with_latents(fields), gating="softmax_topk", **chosen)
 
 
 def _v3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
@@ -159,7 +159,7 @@ def _v3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     config = _with_latents(fields)
     if not interleaved:
         config = changed(config, positions={"layout": "half"})
-    return mixture(
+    return with_experts(
         fields,
         config,
         gating="sigmoid" if normalised else "sigmoid_topk",

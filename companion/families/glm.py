@@ -72,7 +72,7 @@ def _glm4_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     for name, value in (("use_qk_norm", normed), ("norm_topk_prob", normalised)):
         if not isinstance(value, bool):
             raise fields.refuse(name, value, "true or false")
-    return deepseek.mixture(
+    return deepseek.with_experts(
         fields,
         changed(configuration(fields), attention={"output_bias": False, "qk_norm": "head" if normed else None}),
         gating="sigmoid" if normalised else "sigmoid_topk",
