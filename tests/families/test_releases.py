@@ -31,7 +31,7 @@ from companion.families.registry import families, presets
 from companion.files.published.contents import Fields
 from companion.layers import rolling as caches
 
-SEEDS = range(4)
+SEEDS = range(2)
 DECODERS = [path for path in PUBLISHED if "CausalLM" in path.read_text() or "GPT2" in path.read_text()]
 
 
