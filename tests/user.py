@@ -19,6 +19,8 @@ from companion import (
     FeedForward,
     FeedForwardConfig,
     KVCache,
+    LatentAttention,
+    LatentConfig,
     LayerNorm,
     Learned,
     Memory,
@@ -74,6 +76,14 @@ def config() -> ModelConfig:
         embedding=EmbeddingConfig(tied=True),
         moe=MoEConfig(experts=3, top_k=2, balanced=True),
     )
+
+
+def latent_layer(x: Tensor) -> Tensor:
+    """A layer that keeps latents."""
+    config = AttentionConfig(heads=4, latent=LatentConfig(rank=8, d_rope=2))
+    layer = LatentAttention(16, config, positions=PositionConfig("rotary"))
+    answer: Tensor = layer(x, positions=torch.arange(x.shape[1]))
+    return answer
 
 
 def written(model: Transformer, folder: Path) -> list[list[int]]:

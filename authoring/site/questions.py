@@ -10,7 +10,7 @@ from authoring.site import output
 from authoring.site.notebook import Press, block, raw
 from authoring.site.pages import Course, Page
 from companion.ground.display import count
-from companion.school.questions.ask import Shown
+from companion.school.questions.asking import Shown
 from companion.school.questions.question import Question, questions
 
 INDEX = "questions/index"

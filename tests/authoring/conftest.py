@@ -11,7 +11,7 @@ from nbformat.v4 import new_output
 
 from authoring import build
 from authoring.lesson import Lesson
-from companion.school.questions.ask import Shown
+from companion.school.questions.asking import Shown
 
 HERE = Path(__file__).parent
 

@@ -228,6 +228,7 @@ KNOWN = {
     "__init__.py",
     "families/registry.py",
     "school/exercises/catalogue.py",
+    "school/course/exam/paper.py",
     "school/course/grading/sandbox/child.py",
     *(f"school/build/{name}.py" for name in ("parts", "world")),
 }

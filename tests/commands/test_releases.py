@@ -338,4 +338,4 @@ def test_inspect_knows_models_of_companion_and_refuses_what_is_no_folder(home, c
     (home / "empty").mkdir()
     assert "config.json: expected the model's configuration, found no such file" in refused(capsys, "inspect", "empty")
     (home / "empty" / "config.json").write_text('{"model_type": "t5"}')
-    assert "model_type='t5': expected one of bert, gemma2" in refused(capsys, "inspect", "empty")
+    assert "model_type='t5': expected one of bert, deepseek_v2" in refused(capsys, "inspect", "empty")

@@ -36,8 +36,8 @@ def test_a_ragged_batch_continues_as_theirs_does_one_by_one(tmp_path):
 
 REFUSED = [
     (
-        {"rope_parameters": {"rope_type": "longrope", "factor": 2.0, "rope_theta": 1e4}},
-        "rope_type='longrope'",
+        {"rope_parameters": {"rope_type": "ntk", "factor": 2.0, "rope_theta": 1e4}},
+        "rope_type='ntk'",
     ),
     ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling={'type': 'linear'"),
     ({"hidden_act": "relu"}, "hidden_act='relu'"),
@@ -46,7 +46,7 @@ REFUSED = [
     ({"attention_dropout": 0.1}, "attention_dropout=0.1"),
     ({"pretraining_tp": 2}, "pretraining_tp=2"),
     ({"num_key_value_heads": 4}, "kv_heads=4"),
-    ({"model_type": "phi3"}, "model_type='phi3'"),
+    ({"model_type": "t5"}, "model_type='t5'"),
 ]
 
 

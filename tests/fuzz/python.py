@@ -66,7 +66,8 @@ def _in_python(kind: Any, data: Any) -> Any:
     for name, value in data.items():
         inner = [hint for hint in (hints[name], *get_args(hints[name])) if is_dataclass(hint)] if name in hints else []
         values[name] = _in_python(inner[0], value) if inner and isinstance(value, dict) else value
-        if isinstance(value, list) and get_origin(hints.get(name)) is tuple:  # of which JSON has none
+        kinds = (hints.get(name), *get_args(hints.get(name)))
+        if isinstance(value, list) and any(get_origin(hint) is tuple for hint in kinds):  # of which JSON has none
             values[name] = tuple(value)
     return kind(**values)
 

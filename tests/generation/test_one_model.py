@@ -476,11 +476,11 @@ def test_quicker_is_what_takes_less_time_than_the_layer_itself(monkeypatch):
     kernels.quicker.cache_clear()
     slow = torch.randn(1024, 1024)
     for function, found in ((lambda x: x, True), (lambda x: slow @ slow, False)):
-        monkeypatch.setattr(products, "_packs", lambda form: True)
+        monkeypatch.setattr(kernels, "_packs", lambda form: True)
         monkeypatch.setitem(
             kernels.PACKED, "fp16", lambda weight, function=function: kernels.Made(lambda x: function(x), (), 0)
         )
-        monkeypatch.setattr(products, "possible", lambda *_: True)
+        monkeypatch.setattr(kernels, "possible", lambda *_: True)
         kernels.quicker.cache_clear()
         assert kernels.quicker("fp16") == found
     kernels.quicker.cache_clear()

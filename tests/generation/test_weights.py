@@ -222,7 +222,7 @@ def test_packed_and_plain_kernels_compute_the_same(form):
 
 def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pytorch(monkeypatch):
     slow = torch.randn(1024, 1024)
-    monkeypatch.setattr(products, "_right", lambda *_: True)
+    monkeypatch.setattr(kernels, "_right", lambda *_: True)
     for made, threads, taken in (
         (lambda x: x, 0, True),
         (lambda x: x, 1, False),
@@ -237,7 +237,7 @@ def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pyt
 
 def test_small_matrices_lie_in_one_block_and_do_not_touch(monkeypatch):
     """A block is given back when the last of its matrices is gone."""
-    monkeypatch.setattr(products, "_block", None)
+    monkeypatch.setattr(kernels, "_block", None)
     weights = [torch.full((out, 75), float(out)) for out in (37, 5, 61)]
     makers = [kernels._in_large_pages(weight) for weight in weights]
     assert len({id(made.base) for made in makers}) == 1

@@ -76,7 +76,7 @@ SENTENCES = {
     "a number for truth": (lambda: some(X, quiet=1), "quiet=1: expected True or False"),
     "another class": (lambda: some(X, owner=3), "owner=3: expected a Thread or None"),
     "what annotations do not say": (lambda: some(X[:, :3]), "x has token=3: expected an even number"),
-    "an activation": (lambda: activation("geglue"), "kind='geglue': expected 'relu', .* or 'geglu_tanh'"),
+    "an activation": (lambda: activation("geglue"), "kind='geglue': expected 'relu', .* or 'swiglu_clamped'"),
 }
 
 

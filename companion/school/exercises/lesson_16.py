@@ -380,7 +380,7 @@ def _(x, heads, w_gate):
     task="Route by sigmoids, groups and a bias, as DeepSeek-V3 does",
     points=5,
     difficulty=3,
-    minutes=25,
+    minutes=20,
     exact_zero=True,
     limits={
         "groups": lambda logits, bias, groups, top_groups, k, scale: (1, logits.shape[-1] // 2),

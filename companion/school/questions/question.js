@@ -24,7 +24,7 @@ const hand = async (question, given, own) => {
   if (!kernel || kernel.status === "dead") return false;
   const call = [question.dataset.question, given].map((text) => JSON.stringify(text)).join(", ");
   const judged = own === undefined ? "" : `, as_expected=${own ? "True" : "False"}`;
-  const code = `from companion.school.questions.ask import keep as _keep; _keep(${call}${judged})`;
+  const code = `from companion.school.questions.asking import keep as _keep; _keep(${call}${judged})`;
   try {
     const reply = await kernel.requestExecute({ code, silent: true, store_history: false, stop_on_error: false }).done;
     return reply.content.status === "ok";

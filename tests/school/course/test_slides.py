@@ -91,5 +91,5 @@ def test_a_browser_that_prints_too_early_is_asked_again_with_more_time(tmp_path)
     slides.print_pdf(page, pdf, str(program))
     assert slides.pages(pdf) == 2
     program.write_text(program.read_text().replace("100000", "1000000"))
-    with pytest.raises(ValueError, match=r"printed one page of slides\.html: did it find reveal\.js\?"):
+    with pytest.raises(ValueError, match=r"printed one page of slides\.html: did the page find reveal\.js\?"):
         slides.print_pdf(page, pdf, str(program))

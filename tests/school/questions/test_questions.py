@@ -8,7 +8,7 @@ import pytest
 from companion.commands.main import main
 from companion.school.questions import answer, ask, repetition, terminal
 from companion.school.questions import question as module
-from companion.school.questions.ask import review
+from companion.school.questions.asking import review
 from companion.school.questions.question import LETTERS, Answer, Question, find_question, questions, read_number
 
 SIZE = Question(
@@ -31,7 +31,7 @@ DAY = date(2026, 1, 1)
 def course(tmp_path, monkeypatch):
     """Three questions, and a folder for the reader's answers."""
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
-    for place in (module.__name__, "companion.school.questions.ask"):
+    for place in (module.__name__, "companion.school.questions.asking"):
         monkeypatch.setattr(f"{place}.questions", lambda: COURSE)
     return tmp_path
 
