@@ -99,7 +99,7 @@ BASES = {
         },
     ),
     "exaone4": ("Exaone4ForCausalLM", KIN | {"sliding_window": 5, "sliding_window_pattern": 2}),
-    "ernie4_5": ("Ernie4_5ForCausalLM", KIN | {"head_dim": 6, "tie_word_embeddings": False}),
+    "ernie4_5": ("Ernie4_5ForCausalLM", KIN | {"head_dim": 6, "tie_word_embeddings": False, "pad_token_id": 0}),
     "seed_oss": ("SeedOssForCausalLM", KIN | {"head_dim": 6, "attention_bias": True}),
     "smollm3": ("SmolLM3ForCausalLM", KIN | {"no_rope_layers": [1, 0], "pad_token_id": 0, "pretraining_tp": 2}),
 }
