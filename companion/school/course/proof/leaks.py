@@ -91,7 +91,7 @@ def _tensors(value: Any) -> set[bytes]:
     if isinstance(value, torch.Tensor):
         numbers = value.detach().flatten().tolist() if value.is_floating_point() else []
         drawn = len({*numbers}) >= 3 and not any(number.is_integer() or number != number for number in numbers)
-        return {value.detach().flatten().view(torch.uint8).numpy().tobytes()} if drawn else set()
+        return {value.detach().numpy().tobytes()} if drawn else set()
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return set().union(*map(_tensors, parts))
 
