@@ -91,7 +91,8 @@ def _tensors(value: Any) -> set[bytes]:
     if isinstance(value, torch.Tensor):
         numbers = value.detach().flatten().tolist() if value.is_floating_point() else []
         drawn = len({*numbers}) >= 3 and not any(number.is_integer() or number != number for number in numbers)
-        return {value.detach().numpy().tobytes()} if drawn else set()
+        dense = value.detach().clone(memory_format=torch.contiguous_format).flatten()
+        return {dense.view(torch.uint8).numpy().tobytes()} if drawn else set()
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return set().union(*map(_tensors, parts))
 
