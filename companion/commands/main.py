@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return train.INTERRUPTED
 
 
-def _run(command: str, flags: Namespace, arguments: Sequence[str]) -> int:
+def _run(command: str, flags: Namespace, arguments: list[str]) -> int:
     if command == "train":
         return train.run(flags, arguments)
     if command == "completion":
