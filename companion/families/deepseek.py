@@ -142,6 +142,18 @@ def with_experts(fields: Fields, config: ModelConfig, **chosen: Any) -> ModelCon
     )
 
 
+def with_balanced_experts(fields: Fields, config: ModelConfig) -> ModelConfig:
+    """The same as V3 has them: scored by sigmoids, chosen by groups, and balanced by a bias."""
+    return with_experts(
+        fields,
+        config,
+        gating="sigmoid" if fields.flag("norm_topk_prob") else "sigmoid_topk",
+        balanced=True,
+        groups=fields.take("n_group"),
+        top_groups=fields.take("topk_group"),
+    )
+
+
 def _v2(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     method = fields.take("topk_method")
     if method not in ("greedy", "group_limited_greedy"):
@@ -152,21 +164,8 @@ def _v2(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _v3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
-    interleaved, normalised = fields.take("rope_interleave"), fields.take("norm_topk_prob")
-    for name, value in (("rope_interleave", interleaved), ("norm_topk_prob", normalised)):
-        if not isinstance(value, bool):
-            raise fields.refuse(name, value, "true or false")
-    config = _with_latents(fields)
-    if not interleaved:
-        config = changed(config, positions={"layout": "half"})
-    return with_experts(
-        fields,
-        config,
-        gating="sigmoid" if normalised else "sigmoid_topk",
-        balanced=True,
-        groups=fields.take("n_group"),
-        top_groups=fields.take("topk_group"),
-    )
+    interleaved, config = fields.flag("rope_interleave"), _with_latents(fields)
+    return with_balanced_experts(fields, config if interleaved else changed(config, positions={"layout": "half"}))
 
 
 _NAMES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}

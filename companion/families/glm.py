@@ -68,18 +68,9 @@ def _glm4(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _glm4_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
-    normed, normalised = fields.take("use_qk_norm"), fields.take("norm_topk_prob")
-    for name, value in (("use_qk_norm", normed), ("norm_topk_prob", normalised)):
-        if not isinstance(value, bool):
-            raise fields.refuse(name, value, "true or false")
-    return deepseek.with_experts(
-        fields,
-        changed(configuration(fields), attention={"output_bias": False, "qk_norm": "head" if normed else None}),
-        gating="sigmoid" if normalised else "sigmoid_topk",
-        balanced=True,
-        groups=fields.take("n_group"),
-        top_groups=fields.take("topk_group"),
-    )
+    qk_norm = "head" if fields.flag("use_qk_norm") else None
+    config = changed(configuration(fields), attention={"output_bias": False, "qk_norm": qk_norm})
+    return deepseek.with_balanced_experts(fields, config)
 
 
 def _as_gemma(name: str) -> str:

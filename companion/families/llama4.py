@@ -63,9 +63,7 @@ FIELDS = llama.FIELDS | rows(
 
 
 def _llama4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
-    turning, normed = turning_layers(fields, []), fields.take("use_qk_norm")
-    if not isinstance(normed, bool):
-        raise fields.refuse("use_qk_norm", normed, "true or false")
+    turning, normed = turning_layers(fields, []), fields.flag("use_qk_norm")
     if not any(turning):
         raise fields.refuse("no_rope_layers", fields.take("no_rope_layers"), "a layer that turns")
     _check_one_chunk(fields, turning)

@@ -32,9 +32,7 @@ FIELDS = llama.FIELDS | rows(
 
 
 def _olmoe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
-    normalised = fields.take("norm_topk_prob")
-    if not isinstance(normalised, bool):
-        raise fields.refuse("norm_topk_prob", normalised, "true or false")
+    normalised = fields.flag("norm_topk_prob")
     experts = MoEConfig(
         fields.take("num_experts"),
         fields.take("num_experts_per_tok"),

@@ -72,9 +72,7 @@ def _qwen3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def _qwen_layers(fields: Fields) -> Sequence[str]:
-    used, first = fields.take("use_sliding_window"), fields.take("max_window_layers")
-    if not isinstance(used, bool):
-        raise fields.refuse("use_sliding_window", used, "true or false")
+    used, first = fields.flag("use_sliding_window"), fields.take("max_window_layers")
     if used and (isinstance(first, bool) or not isinstance(first, int)):
         raise fields.refuse("max_window_layers", first, "a whole number")
     windowed = used and fields.take("sliding_window") is not None
@@ -86,13 +84,12 @@ def _qwen_layers(fields: Fields) -> Sequence[str]:
 
 
 def _qwen3_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
-    config, normalised = configuration(fields), fields.take("norm_topk_prob")
+    config = configuration(fields)
     said = [name for name in ("num_experts", "num_local_experts") if fields.take(name) is not None]
     experts = fields.take(said[0]) if said else 128
     if len(said) == 2 and not alike(experts, fields.take(said[1])):
         raise fields.refuse(said[1], fields.take(said[1]), f"{shown(experts)}, as {said[0]}")
-    if not isinstance(normalised, bool):
-        raise fields.refuse("norm_topk_prob", normalised, "true or false")
+    normalised = fields.flag("norm_topk_prob")
     return config.with_(
         attention=replace(config.attention, qk_norm="head"),
         moe=MoEConfig(

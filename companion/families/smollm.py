@@ -34,9 +34,7 @@ FIELDS = llama.FIELDS | rows(
 
 
 def _smollm3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
-    used = fields.take("use_sliding_window")
-    if not isinstance(used, bool):
-        raise fields.refuse("use_sliding_window", used, "true or false")
+    used = fields.flag("use_sliding_window")
     turning = turning_layers(fields)
     windowed = used and fields.take("sliding_window") is not None
     types = layer_types(fields, [LOCAL if windowed and not one else GLOBAL for one in turning])

@@ -134,7 +134,7 @@ def _for_each(q: Tensor, kept: Tensor) -> Tensor:
     return kept if q.shape[1] == kept.shape[1] else kept.repeat_interleave(q.shape[1] // kept.shape[1], dim=1)
 
 
-def _settle(given: dict[str, Any]) -> None:
+def settle(given: dict[str, Any]) -> None:
     """A mask that has other sizes than this call is refused, and becomes True and False, or numbers to add."""
     x, source, mask, cache = given["x"], given.get("source"), given.get("mask"), given.get("cache")
     if not isinstance(mask, Tensor):
@@ -198,7 +198,7 @@ class Attention(nn.Module):
             require(causal, "causal", causal, "True beside a window, which looks back")
         self.window = None if config.window is None else config.window.width
 
-    @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=_settle)
+    @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=settle)
     def forward(
         self,
         x: Float[Tensor, "batch token d_model"],

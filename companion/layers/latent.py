@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from companion.config.model import AttentionConfig, NormConfig, PositionConfig, ResolvedAttention
 from companion.ground.annotations import checked
-from companion.ground.arguments import check_broadcasts, settle_mask
 from companion.ground.fields import require
 from companion.ground.precision import wide_dtype
-from companion.layers.attention import Backend, attend
+from companion.layers.attention import Backend, attend, settle
 from companion.layers.cache import LayerCache
 from companion.layers.masks import GivenMask, Predicate, Visible, visible
 from companion.layers.norms import norm
@@ -42,16 +41,6 @@ def absorbs(sizes: ResolvedAttention, tokens: int, keys: int) -> bool:
     if tokens == 1:
         return True
     return keys > tokens and (keys - tokens) * rank * width >= tokens * keys * (2 * rank - width)
-
-
-def _settle(given: dict[str, Any]) -> None:
-    """A mask that has other sizes than this call is refused, and becomes True and False, or numbers to add."""
-    x, mask, cache = given["x"], given.get("mask"), given.get("cache")
-    if isinstance(mask, Tensor):
-        keys = x.shape[1] if cache is None else cache.visible
-        shape = (x.shape[0], given["self"].sizes.heads, x.shape[1], keys)
-        check_broadcasts("mask", mask, shape, "(batch, head, token, key)")
-        settle_mask(given)
 
 
 class LatentAttention(nn.Module):
@@ -103,7 +92,7 @@ class LatentAttention(nn.Module):
             require(causal, "causal", causal, "True beside a window, which looks back")
         self.window = None if config.window is None else config.window.width
 
-    @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=_settle)
+    @checked(sizes=lambda layer: {"d_model": layer.d_model}, settles=settle)
     def forward(
         self,
         x: Float[Tensor, "batch token d_model"],

@@ -80,6 +80,13 @@ class Fields:
             raise ValueError(f"{self.path}: the field {name} is missing")
         return self.given.get(name, policy.default)
 
+    def flag(self, name: str) -> bool:
+        """A field that is true or false."""
+        value = self.take(name)
+        if not isinstance(value, bool):
+            raise self.refuse(name, value, "true or false")
+        return value
+
     def small(self, name: str) -> float:
         """A number from 0 to 0.1, as an epsilon is."""
         value = self.take(name)
