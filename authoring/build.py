@@ -40,7 +40,7 @@ from authoring.lesson import Lesson, lessons, stages, with_deeper
 from authoring.notation import meanings
 from authoring.question import SourceError
 from authoring.rules import Fault, Known, fault
-from authoring.uses import Package, Uses
+from authoring.uses import Code, Package, Uses
 from companion.families.registry import preset, presets, systems
 from companion.ground.atomic import write_atomic
 from companion.school.course.release.cells import KERNEL
@@ -89,16 +89,18 @@ _READING = Lock()
 def companion_digest(cells: Sequence[NotebookNode], package: Path = PACKAGE, questions: Sequence[Question] = ()) -> str:
     """Of all functions, classes and values of the companion that the code cells use (uses.py), and these use.
 
-    With the exercises that are checked, with the published systems that the cells name, with the scripts and styles
-    that what is used calls by name, and with the questions that the cells ask.
+    With the exercises that are checked, with the published systems and the records that the cells name, with the
+    scripts and styles that what is used calls by name, and with the questions that the cells ask.
     """
     trees = [parsed(cell.source) for cell in _code(cells)]
     there = _package(package)
     with _READING:
         uses = Uses(trees, there, also=[asked for tree in trees for asked in _exercises_checked(tree, there)])
     folders = {file.parent for module, _ in uses.found if (file := there.file(module))}
-    assets = sorted(file for folder in folders for file in folder.iterdir() if file.suffix in ASSETS)
-    shown = [file for file in assets if {file.name, file.stem} & uses.texts]
+    named = set().union(*(Code.of(tree).texts for tree in trees))
+    beside = sorted(file for folder in folders for file in folder.iterdir() if file.is_file())
+    shown = [file for file in beside if file.suffix in ASSETS and {file.name, file.stem} & uses.texts]
+    shown += [file for file in beside if file.suffix == ".json" and file.stem in named]
     parts = [*sorted(uses.digests), *(file.read_text("utf-8") for file in shown), *(asked.html for asked in questions)]
     parts += [preset(name).to_json() for name in _systems_named(trees)]
     return _sha("\0".join(parts))

@@ -166,6 +166,8 @@ def package_copy(tmp_path_factory):
 ATTEND = "from companion import attend"
 FIGURES = "from companion.school.study import figures\nfigures.show(a)"
 LIVE = "from companion.school.study import live\nlive.dials(a)"
+ASK = "from companion.school.questions import ask\nask('2.a')"
+RECORD = "from companion.school.records import record\nrecord('law')"
 MASKED = ("dim=0).nan_to_num(0.0)", "dim=1).nan_to_num(0.0)")  # in a known mistake of exercise 2.3
 
 
@@ -182,6 +184,10 @@ MASKED = ("dim=0).nan_to_num(0.0)", "dim=1).nan_to_num(0.0)")  # in a known mist
         (LIVE, "school/study/live/kit.js", "\n", "\n\n", True),
         (LIVE, "school/study/live/dials.js", "\n", "\n\n", True),
         (LIVE, "school/study/live/bricks.js", "\n", "\n\n", False),
+        (ASK, "school/questions/question.js", "\n", "\n\n", True),
+        (ASK, "school/questions/question.css", "\n", "\n\n", True),
+        (RECORD, "school/records/law.json", "\n", "\n\n", True),
+        (RECORD, "school/records/cache.json", "\n", "\n\n", False),
         ("from companion.school.exercises import check", "school/exercises/lesson_02.py", *MASKED, False),
         ("check('2.3', mine)", "school/exercises/lesson_02.py", *MASKED, True),
         ("check('2.1', mine)", "school/exercises/lesson_02.py", *MASKED, False),

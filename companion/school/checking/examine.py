@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from .call import Call, Outcome, Result, in_this_process, is_floating
@@ -95,6 +95,13 @@ class AnswerKey:
     mistakes: tuple[tuple[str, Callable[[int], Outcome]], ...]
     groups: tuple[int, ...] = ()
     right: Collection[str] = ()
+
+    @cached_property
+    def own_kinds(self) -> tuple[Callable[[int], str | None], ...]:
+        """From a case's index, what is first wrong with what each known mistake gives there, found once."""
+        return tuple(
+            cache(lambda index, gives=gives: _first_kind(self, index, gives(index))) for _, gives in self.mistakes
+        )
 
     def is_robust(self, index: int, kind: str) -> bool:
         """Whether a fault of this kind on the case of this index belongs to the robust ones."""
@@ -308,28 +315,27 @@ def _known(key: AnswerKey, call: Call, index: int, outcome: Outcome) -> str | No
     Of several, the one that gives the same most often, first on what the answer fails and then on what it does not.
     Cases that must be refused count for the latter only: a mistake seldom knows what to refuse, and an answer may.
     """
-    alike = [(message, gives) for message, gives in key.mistakes if _may_be(key, index, outcome, gives)]
+    kind = _first_kind(key, index, outcome)
+    alike = [
+        (message, gives, wrong)
+        for (message, gives), wrong in zip(key.mistakes, key.own_kinds, strict=True)
+        if same(outcome, gives(index), key.cases[index]) and wrong(index) == kind
+    ]
     if not alike:
         return None
     others = [(at, case, call(case)) for at, case in enumerate(key.cases) if at != index]
     failed = [not case.refuse and _first_kind(key, at, gave) is not None for at, case, gave in others]
     best: tuple[int, int] | None = None
     name = None
-    for message, gives in alike:
+    for message, gives, wrong in alike:
         agrees = [same(gave, gives(at), case) for at, case, gave in others]
-        its_own = [not case.refuse and _first_kind(key, at, gives(at)) is not None for at, case, _ in others]
+        its_own = [not case.refuse and wrong(at) is not None for at, case, _ in others]
         asked = [not case.refuse for _, case, _ in others]
         if any(2 * _both(agrees, counted) < sum(counted) for counted in (failed, its_own, asked)):
             continue
         if best is None or (_both(agrees, failed), sum(agrees)) > best:
             best, name = (_both(agrees, failed), sum(agrees)), message
     return name
-
-
-def _may_be(key: AnswerKey, index: int, outcome: Outcome, gives: Callable[[int], Outcome]) -> bool:
-    """Whether a known mistake gives the same on this case, and is wrong in the same way."""
-    alike = same(outcome, gives(index), key.cases[index])
-    return alike and _first_kind(key, index, gives(index)) == _first_kind(key, index, outcome)
 
 
 def _both(first: Sequence[bool], second: Sequence[bool]) -> int:

@@ -20,7 +20,7 @@ class Shown:
 
     def _repr_html_(self) -> str:
         here = files(__package__)
-        style, script = (here.joinpath(f"question.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+        style, script = (here.joinpath(name).read_text(encoding="utf-8") for name in ("question.css", "question.js"))
         section = self.question.html.replace("<section", "<section data-anew", 1) if self.anew else self.question.html
         return f'<style>{style}</style>{section}<script type="module">\n{script}</script>'
 
