@@ -23,7 +23,7 @@ MUTATED = (2, 3)
     ids=lambda part: f"{part.stage.number}-{part.name}",
 )
 def test_what_is_right_passes_and_known_mistakes_are_named(part):
-    assert not list(faults(part))
+    assert not list(faults(part, naming=[0]))  # `python -m companion.school.build.verify` names them on the other too
 
 
 @pytest.mark.parametrize("number", [number for number in WRITTEN if number != RACE])
