@@ -3,6 +3,7 @@ a head, norms around branches, and a loss against a bias."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from authoring.comparisons.cells import names_of, row
@@ -47,11 +48,11 @@ def balanced() -> dict[Any, list[float]]:
     cells = "setup", "sets-up-text", "sets-up-learn", "sets-up-watch", "sets-up-held", "sets-up-experts"
     lesson, found = names_of("16", *cells), {}
     for setting, (config, more) in lesson["remedies"].items():
-        for budget in BUDGETS:
-            runs = [lesson["learn"](config, start, lesson["usual"], (budget,), **more) for start in STARTS]
-            said = f"{budget} updates"
-            _noted(found, setting, said, "bits a held-out byte", [run.bits[0] for run in runs])
-            _noted(found, setting, said, "as even as", [lesson["evenness"](run) for run in runs])
+        runs = [lesson["learn"](config, start, lesson["usual"], BUDGETS, **more) for start in STARTS]
+        for at, budget in enumerate(BUDGETS):
+            said, loads = f"{budget} updates", [SimpleNamespace(load=run.load[:budget]) for run in runs]
+            _noted(found, setting, said, "bits a held-out byte", [run.bits[at] for run in runs])
+            _noted(found, setting, said, "as even as", [lesson["evenness"](load) for load in loads])
     return found
 
 
