@@ -1,7 +1,8 @@
 """The package's reference, from its docstrings: read, not imported, so that nothing has to run.
 
-A page for each folder of the package, in the order of its floors; on it the modules, and in each what is public and has
-a docstring: signature as it is written, then the words. Exercises are left out, since they hold the solutions.
+A page for each folder of the package, and of the school in it, in the order of its floors; on it the modules, and in
+each what is public and has a docstring: signature as it is written, then the words. Exercises are left out, since they
+hold the solutions.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from authoring.site.notebook import block, raw
 INDEX = "reference/index"
 LEFT_OUT = re.compile(r"school/exercises/lesson_\d\d$|(^|/)(_\w*|__main__)$")
 _OWN = "companion"  # the page of the modules that stand in no folder
+_DEEP = {"school": 2}  # how many folders make a page, where it is more than one: the school is more than half of it all
 _TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # two spaces or more
 _MARKS = re.compile(r"([\\*_\[\]<>$#|~^{}])")
 
@@ -36,7 +38,7 @@ class Module:
     def page(self) -> str:
         """The name of its page."""
         folders = self.name.split(".")[1:-1]
-        return f"reference/{folders[0] if folders else _OWN}"
+        return f"reference/{'.'.join(folders[: _DEEP.get(folders[0], 1)]) if folders else _OWN}"
 
 
 def modules(package: Path = PACKAGE) -> list[Module]:
