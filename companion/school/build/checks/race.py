@@ -120,7 +120,8 @@ race.mistake("PyTorch's default dtype or its gradients are not put back",
              _counting("    ids = torch.tensor(list", "    torch.set_default_dtype(torch.float64)\n    ids = torch.tensor(list"))  # fmt: skip
 race.mistake("nothing is learned: the weights never move", "            optimizer.step()\n", "")
 race.mistake("it comes back too late: look at the clock in each update", "if done >= 1:", "if done >= 7:")
-race.mistake("the model looks ahead: its attention is not causal", "is_causal=True", "is_causal=False")
+race.mistake("the model looks ahead: its attention is not causal",
+             _counting(_LOGITS, f"{_LOGITS} + {_LOGITS}.mean(1, keepdim=True)"))  # fmt: skip
 race.mistake(
     "the merges are not those that the model was trained with: it has an id for each byte and each merge",
     "return Runner(model.eval().cpu(), merges, context)",
