@@ -41,8 +41,8 @@ class Plan:
 
 PLANS = (
     Plan(
-        "Every lesson, and all of *Your own transformer*. The last week has no new lesson: it is for the race, the option "
-        "of stage 12, and an examination.",
+        "Every lesson, and all of *Your own transformer*. The last week has no new lesson: it is for the race, stage "
+        "12, and an examination.",
         {1: 1, 2: 2, 3: 1},
         (
             Week((0,)),

@@ -218,7 +218,7 @@ BUGS = (
          "within(chosen, len(self.gate), self.capacity)", "network", "Experts.forward"),
     _bug(9, 9, "share of the choices not of all", "the shares of the choices add up to 1", ".mean(0) / top_k",
          ".mean(0)", "balance", "balance"),
-    _bug(12, 12, "absorbed scores divided by what is kept", "absorbed scores too are divided by the root of d_k + d_rope",
+    _bug(12, 12, "absorbed scores divided by what is kept", "they are divided by the root of d_k + d_rope here too",
          "asks = asks * math.sqrt(asks.shape[-1] / q.shape[-1])", "asks = asks * 1.0", "scores", "absorbed"),
     _bug(12, 12, "turned part left out of the keys", "the turned key stands behind every head's own",
          "k.expand(-1, len(U_k), -1, -1)], dim=-1)", "0 * k.expand(-1, len(U_k), -1, -1)], dim=-1)",

@@ -52,9 +52,7 @@ expanded.mistake("the turned key is left out: with it the scores know the distan
                  _KEYS, "torch.cat([c @ U_k.mT, 0 * k.expand(-1, len(U_k), -1, -1)], dim=-1)")  # fmt: skip
 expanded.mistake("the values are made by U_k; it is for the keys alone",
                  "attend(q, keys, c @ U_v.mT, mask)", "attend(q, keys, c @ U_k.mT, mask)")  # fmt: skip
-expanded.mistake(
-    "the mask is not handed on", "attend(q, keys, c @ U_v.mT, mask)", "attend(q, keys, c @ U_v.mT)"
-)
+expanded.mistake("the mask is not handed on", "attend(q, keys, c @ U_v.mT, mask)", "attend(q, keys, c @ U_v.mT)")
 expanded.mistake("all heads have the keys of the first: each has its own U_k",
                  _KEYS, "torch.cat([c @ U_k[:1].expand_as(U_k).mT, k.expand(-1, len(U_k), -1, -1)], dim=-1)")  # fmt: skip
 expanded.mistake("the scores are divided by the root of d_k alone; a query is d_k + d_rope wide",
@@ -161,7 +159,9 @@ LatentAttention.mistake("`down` gives the latent first, then the key that is tur
 LatentAttention.mistake("`up` is of each head U_k, then its U_v; not those of all heads behind one another",
                         "U_k, U_v = self.up.weight.unflatten(0, (self.heads, -1)).chunk(2, dim=1)",
                         "U_k, U_v = self.up.weight.unflatten(0, (2, self.heads, -1))")  # fmt: skip
-LatentAttention.mistake("U_k and U_v are exchanged: of each head U_k stands first", "U_k, U_v = self.up", "U_v, U_k = self.up")
+LatentAttention.mistake(
+    "U_k and U_v are exchanged: of each head U_k stands first", "U_k, U_v = self.up", "U_v, U_k = self.up"
+)
 LatentAttention.mistake("the mask is not handed on", "k, U_k, U_v, mask)))", "k, U_k, U_v)))")
 LatentAttention.mistake("the norm is over the latent and the key together; the key is not normed",
                         "c = self.latent_norm(c)", "both = torch.cat([c, k], dim=-1)\n        scale = (both.square().mean(-1, keepdim=True) + 1e-6).rsqrt()\n        c, k = c * scale * self.latent_norm.weight, k * scale")  # fmt: skip
@@ -208,7 +208,7 @@ def LatentAttention_kept(code, x, weights, heads, rank, d_rope, pieces):
         with numbers_made() as made:
             rows.append(run_with(lambda: layer, weights, piece, mask=mask, cache=cache, turn=turn))
     c, k = cache.extend(piece[:, None, :0, :rank], piece[:, None, :0, :d_rope])
-    again = pieces[-1] == 1 and sum(made) > 2 * len(cache) * x.shape[-1]
+    again = pieces[-1] == 1 and sum(made) > 2 * len(x) * len(cache) * x.shape[-1]
     return {"the rows": torch.cat(rows, dim=1), "the latents kept": c, "the turned keys kept": k,
             "one token makes all keys and values again": again}  # fmt: skip
 
@@ -217,18 +217,22 @@ def LatentAttention_kept(code, x, weights, heads, rank, d_rope, pieces):
 def _(draw):
     layer = _layer(draw, 96, 3, 5, 2), 3, 5, 2
     yield Case("two pieces of a text", (draw.normal(1, 7, 96), *layer, [4, 3]))
-    yield Case("token by token, after a prompt", (draw.normal(1, 60, 96), *layer, [58, 1, 1]))
+    yield Case("token by token, after a prompt", (draw.normal(2, 60, 96), *layer, [58, 1, 1]))
 
 
 _CACHE = "c, k = cache.extend(c, k)"
 LatentAttention_kept.mistake("the step makes every head's keys and values again: one token alone asks absorbed",
                              "absorbed if x.shape[1] == 1 else expanded", "expanded")  # fmt: skip
 LatentAttention_kept.mistake("the `cache` is not used", "if cache is not None:", "if False:")
-LatentAttention_kept.mistake("you go on with the new latents alone: take what `extend` gives back", _CACHE, "cache.extend(c, k)")
+LatentAttention_kept.mistake(
+    "you go on with the new latents alone: take what `extend` gives back", _CACHE, "cache.extend(c, k)"
+)
 LatentAttention_kept.mistake("the keys are turned after they were kept: old keys turn again, at other places",
                              "            k = turn(k)\n        if cache is not None:\n            c, k = cache.extend(c, k)",
                              "        if cache is not None:\n            c, k = cache.extend(c, k)\n        if turn is not None:\n            k = turn(k)")  # fmt: skip
-LatentAttention_kept.mistake("latents and turned keys are exchanged: the latents come first", _CACHE, "k, c = cache.extend(k, c)")
+LatentAttention_kept.mistake(
+    "latents and turned keys are exchanged: the latents come first", _CACHE, "k, c = cache.extend(k, c)"
+)
 LatentAttention_kept.variant(
     """
     class LatentAttention(nn.Module):
@@ -317,8 +321,12 @@ def _(draw):
 bytes_kept.mistake("keys are counted, values are not", "2 * config.kv_heads *", "config.kv_heads *")
 bytes_kept.mistake("every query head is counted; kv_heads keys are kept", "2 * config.kv_heads", "2 * config.heads")
 bytes_kept.mistake("the turned key is not counted", "else rank + d_rope", "else rank")
-bytes_kept.mistake("each head is given a latent of its own; all share one", "else rank + d_rope", "else config.heads * (rank + d_rope)")
-bytes_kept.mistake("the latent is counted twice, as if for keys and for values", "else rank + d_rope", "else 2 * rank + d_rope")
+bytes_kept.mistake(
+    "each head is given a latent of its own; all share one", "else rank + d_rope", "else config.heads * (rank + d_rope)"
+)
+bytes_kept.mistake(
+    "the latent is counted twice, as if for keys and for values", "else rank + d_rope", "else 2 * rank + d_rope"
+)
 bytes_kept.mistake("one layer is counted", "return config.layers * tokens", "return tokens")
 bytes_kept.mistake("numbers are counted, not bytes", "* numbers * size", "* numbers")
 bytes_kept.variant(

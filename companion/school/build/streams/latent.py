@@ -44,7 +44,7 @@ def _inputs() -> tuple[Tensor, ...]:
 
 
 def _way(name: str) -> Scene:
-    @scene(f"for latents asked {name}", asked_nodes(name, function(name), "", queries=3, d_v=D_V))
+    @scene(f"for latents asked {name}", asked_nodes(name, function(name), "", queries=3))
     def ask(world: World, log: Recorder) -> None:
         getattr(world["latent"], name)(*_inputs(), torch.ones(3, TOKENS, dtype=torch.bool).tril(TOKENS - 3))
 
@@ -62,10 +62,10 @@ def _turn(x: Tensor) -> Tensor:
     return x.flip(-1) * torch.arange(1, x.shape[2] + 1)[:, None]
 
 
-_LAYER = {"turned": "given", "mask_home": ("LatentAttention.forward",)}
+_HOME = ("LatentAttention.forward",)
 
 
-@scene("for the layer", [goes_in("attention")], latent_nodes("attention", "", "input", **_LAYER))
+@scene("for the layer", [goes_in("attention")], latent_nodes("attention", "", "input", mask_home=_HOME))
 def layer(world: World, log: Recorder) -> None:
     x, mask = draw("x of latents", BATCH, TOKENS, D_MODEL), torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril()
     _layer(world, log)(x, mask=mask, turn=_turn)
@@ -74,7 +74,7 @@ def layer(world: World, log: Recorder) -> None:
 @scene(
     "for one token after others",
     [goes_in("attention")],
-    latent_nodes("attention", "", "input", turn=1, cached=True, queries=1, keys=PREFIX + 1, **_LAYER),
+    latent_nodes("attention", "", "input", turn=1, cached=True, queries=1, keys=PREFIX + 1, mask_home=_HOME),
 )
 def step(world: World, log: Recorder) -> None:
     made, cache, x = _layer(world, log), world["generation"].Cache(), draw("x of a step", BATCH, PREFIX + 1, D_MODEL)

@@ -304,7 +304,7 @@ def _as_allowed(find: Find, shape: tuple[int, ...]) -> Find:
 
 
 def asked_nodes(way: str, whole: Where, at: str, before: tuple[str, ...] = (), *, queries: int = TOKENS,
-                keys: int = TOKENS, d_v: int = D_HEAD) -> list[Node]:  # fmt: skip
+                keys: int = TOKENS) -> list[Node]:  # fmt: skip
     """Those of latents that are asked, `expanded` or `absorbed`; `way` is "" where the layer chose: then these alone
     which both have.
 
@@ -337,56 +337,45 @@ def asked_nodes(way: str, whole: Where, at: str, before: tuple[str, ...] = (), *
     return nodes
 
 
-def latent_nodes(
-    path: str,
-    place: str,
-    before: str,
-    *,
-    turn: int = 0,
-    queries: int = TOKENS,
-    keys: int = TOKENS,
-    cached: bool = False,
-    mask_home: tuple[str, ...] = ("causal", "Transformer.forward"),
-    within: Where | None = None,
-    tag: str = "",
-    **_: Any,
-) -> list[Node]:
+def latent_nodes(path: str, place: str, before: str, *, turn: int = 0, queries: int = TOKENS, keys: int = TOKENS,
+                 cached: bool = False, mask_home: tuple[str, ...] = ("causal", "Transformer.forward"),
+                 within: Where | None = None, tag: str = "", **_: Any) -> list[Node]:  # fmt: skip
     """Those of one call of a latent attention, from what goes in, `before`, to `{place}: attention`."""
-    whole = module(path, within, turn)
+    whole, at, forward = module(path, within, turn), f"{tag}{place}: " if place else tag, "LatentAttention.forward"
     linear = {name: module(f"{path}.{name}", whole) for name in ("query", "down", "latent_norm", "output")}
-    asks: Where = lambda log: next(filter(None, (function(n, whole)(log) for n in ("expanded", "absorbed"))), None)  # noqa: E731
-    at, forward, extended = f"{tag}{place}: " if place else tag, "LatentAttention.forward", function("Cache.extend", whole)
+    ways, extended, shape = ("expanded", "absorbed"), function("Cache.extend", whole), (BATCH, HEADS, queries, keys)
+    asks: Where = lambda log: next((call for way in ways if (call := function(way, whole)(log))), None)  # noqa: E731
     nodes: list[Node] = []
 
-    def add(key: str, says: str, find: Find, parents: list[str], *home: str) -> None:
-        nodes.append(Node(at + key, says, find, tuple(parents), home or (forward,), place))
+    def add(key: str, says: str, find: Find, parents: tuple[str, ...], *home: str, **more: Any) -> None:
+        mine = tuple(before if parent == "=" else at + parent for parent in parents)
+        nodes.append(Node(at + key, says, find, mine, home or (forward,), place, **more))
 
-    add("queries", "the queries", gave(linear["query"]), [before])
-    add("down", "latents and keys in one", gave(linear["down"]), [before])
-    add("into latent_norm", "the latents that latent_norm is given", given(linear["latent_norm"]), [at + "down"])
-    add("latents", "the normed latents", gave(linear["latent_norm"]), [at + "into latent_norm"], "RMSNorm.forward")
-    add("queries turned", "the queries, their last part turned,", given(asks, 0), [at + "queries"])
-    whole_key = behind(gave(linear["down"]), RANK, whole)
-    nodes.append(Node(at + "key", "the key before turning", whole_key, (at + "down",), (forward,), place, inner=True))
-    latents, turned = at + "latents", at + "key"
+    normed, key = linear["latent_norm"], behind(gave(linear["down"]), RANK, whole)
+    add("queries", "the queries", gave(linear["query"]), ("=",))
+    add("down", "latents and keys in one", gave(linear["down"]), ("=",))
+    add("into latent_norm", "the latents that latent_norm is given", given(normed), ("down",))
+    add("latents", "the normed latents", gave(normed), ("into latent_norm",), "RMSNorm.forward")
+    add("key", "the key before turning", key, ("down",), inner=True)
+    latents, turned = "latents", "key"
     if cached:
-        add("latents put", "the latents that the cache is given", given(extended, 0), [latents])
-        add("keys put", "the turned keys that the cache is given", given(extended, 1), [turned])
-        add("latents kept", "the latents that the cache gives back", part(extended, 0), [at + "latents put"], "Cache.extend")
-        add("keys kept", "the turned keys that the cache gives back", part(extended, 1), [at + "keys put"], "Cache.extend")
-        latents, turned = at + "latents kept", at + "keys kept"
-    add("latents asked", "the latents that are asked", given(asks, 1), [latents])
-    add("keys turned", "the turned keys that are asked", given(asks, 2), [turned])
-    add("U_k", "the matrices U_k", given(asks, 3), [])
-    add("U_v", "the matrices U_v", given(asks, 4), [])
-    shape = (BATCH, HEADS, queries, keys)
+        add("latents put", "the latents that the cache is given", given(extended, 0), (latents,))
+        add("keys put", "the turned keys that the cache is given", given(extended, 1), (turned,))
+        latents, turned, back = "latents kept", "keys kept", "that the cache gives back"
+        add(latents, f"the latents {back}", part(extended, 0), ("latents put",), "Cache.extend")
+        add(turned, f"the turned keys {back}", part(extended, 1), ("keys put",), "Cache.extend")
+    asked = {"queries turned": ("the queries, their last part turned,", ("queries",)),
+             "latents asked": ("the latents that are asked", (latents,)),
+             "keys turned": ("the turned keys that are asked", (turned,)),
+             "U_k": ("the matrices U_k", ()), "U_v": ("the matrices U_v", ())}  # fmt: skip
+    for number, (name, (says, parents)) in enumerate(asked.items()):
+        add(name, says, given(asks, number), parents)
     handed = _as_allowed(given(function(forward, whole), 1), shape)
-    add("mask handed", "the mask that attention is given", handed, [], *mask_home)
-    add("mask", "the mask that is handed on", _as_allowed(given(asks, 5), shape), [at + "mask handed"])
-    given_all = ("queries turned", "latents asked", "keys turned", "U_k", "U_v", "mask")
-    nodes += asked_nodes("", asks, at, tuple(at + name for name in given_all), queries=queries, keys=keys)
-    add("merged", "the heads' outputs, merged,", given(linear["output"]), [at + "heads"], "merge", forward)
-    add("attention", "what attention gives", gave(whole), [at + "merged"])
+    add("mask handed", "the mask that attention is given", handed, (), *mask_home)
+    add("mask", "the mask that is handed on", _as_allowed(given(asks, 5), shape), ("mask handed",))
+    nodes += asked_nodes("", asks, at, tuple(at + name for name in (*asked, "mask")), queries=queries, keys=keys)
+    add("merged", "the heads' outputs, merged,", given(linear["output"]), ("heads",), "merge", forward)
+    add("attention", "what attention gives", gave(whole), ("merged",))
     return nodes
 
 
