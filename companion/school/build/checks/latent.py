@@ -31,7 +31,7 @@ def _causal(queries, keys):
     return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
 
 
-@part(12, points=2, excused=_USUAL)
+@part(12, points=2)
 def expanded(code, q, c, k, U_k, U_v, mask):
     """Every head makes its keys and values of the latents, and attends."""
     return code.expanded(q, c, k, U_k, U_v, mask)
@@ -72,7 +72,7 @@ expanded.variant(
 )
 
 
-@part(12, points=3, excused=_USUAL)
+@part(12, points=3)
 def absorbed(code, q, c, k, U_k, U_v, mask):
     """The same numbers, of the latents alone: no key and no value of a head is made."""
     return code.absorbed(q, c, k, U_k, U_v, mask)
@@ -124,7 +124,7 @@ def _layer(draw, d_model, heads, rank, d_rope):
             "output.weight": draw.normal(d_model, heads * d_head)}  # fmt: skip
 
 
-@part(12, points=3, excused=_USUAL)
+@part(12, points=3)
 def LatentAttention(code, x, weights, heads, rank, d_rope, mask, turned):
     """The layer: a latent and a turned key of each token, and queries whose last part is turned."""
 
