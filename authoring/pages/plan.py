@@ -41,8 +41,8 @@ class Plan:
 
 PLANS = (
     Plan(
-        "Every lesson, and all of *Your own transformer*. The last week has no new lesson: it is for the race, and an "
-        "examination.",
+        "Every lesson, and all of *Your own transformer*. The last week has no new lesson: it is for the race, stage "
+        "12, and an examination.",
         {1: 1, 2: 2, 3: 1},
         (
             Week((0,)),
@@ -56,7 +56,7 @@ PLANS = (
             Week((11, 14), (6,)),
             Week((12, 15), (8,)),
             Week((16,), (9, 10)),
-            Week((), (11,)),
+            Week((), (11, 12)),
         ),
         written=True,
     ),

@@ -218,6 +218,25 @@ BUGS = (
          "within(chosen, len(self.gate), self.capacity)", "network", "Experts.forward"),
     _bug(9, 9, "share of the choices not of all", "the shares of the choices add up to 1", ".mean(0) / top_k",
          ".mean(0)", "balance", "balance"),
+    _bug(12, 12, "absorbed scores divided by what is kept", "they are divided by the root of d_k + d_rope here too",
+         "asks = asks * math.sqrt(asks.shape[-1] / q.shape[-1])", "asks = asks * 1.0", "scores", "absorbed"),
+    _bug(12, 12, "turned part left out of the keys", "the turned key stands behind every head's own",
+         "k.expand(-1, len(U_k), -1, -1)], dim=-1)", "0 * k.expand(-1, len(U_k), -1, -1)], dim=-1)",
+         "every head's keys", "expanded"),
+    _bug(12, 12, "whole query turned", "the last d_rope numbers of a query are turned, and no others",
+         "q = torch.cat([q[..., : self.d_head], turn(q[..., self.d_head :])], dim=-1)", "q = turn(q)", "queries turned",
+         "LatentAttention.forward"),
+    _bug(12, 12, "latent not normed", "the latent goes through latent_norm", "c = self.latent_norm(c)", "c = c + 0",
+         "latents asked", "LatentAttention.forward"),
+    _bug(12, 12, "turned after it was kept", "keys are turned before the cache is given them",
+         "            k = turn(k)\n        if cache is not None:\n            c, k = cache.extend(c, k)",
+         "        if cache is not None:\n            c, k = cache.extend(c, k)\n        if turn is not None:\n"
+         "            k = turn(k)", "keys put", "LatentAttention.forward"),
+    _bug(12, 12, "matrices of all heads behind one another", "up is of each head U_k and then its U_v",
+         "unflatten(0, (self.heads, -1)).chunk(2, dim=1)", "unflatten(0, (2, self.heads, -1))", "U_k",
+         "LatentAttention.forward"),
+    _bug(12, 12, "bytes of one layer", "every layer keeps its own", "return config.layers * tokens", "return tokens",
+         "keys and values", "bytes_kept"),
 )  # fmt: skip
 
 

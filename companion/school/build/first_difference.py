@@ -185,6 +185,7 @@ def _listed(words: Sequence[str]) -> str:
 _ONE = (
     "the stream", "what ", "the loss", "the rate", "the length", "the mask", "silu", "the gate", "the inner",
     "the base", "the sum", "the source", "token", "the cache", "the balance", "the translation", "the spread",
+    "the key before",
     "how many",
 )  # fmt: skip
 """How names of one thing begin; all others are plurals."""

@@ -140,7 +140,7 @@ def draw(file: Path, runs: Sequence[Result], marks: Sequence[Yardstick]) -> Any:
     axes = figure.subplots()
     shown = [*MEASURED, *runs]
     minutes = sorted({one.minutes for one in shown})
-    axes.set(xscale="log", xlim=(minutes[0] / 2, 5 * minutes[-1]), xticks=minutes, xlabel="minutes of training",
+    axes.set(xscale="log", xlim=(minutes[0] / 2, 12 * minutes[-1]), xticks=minutes, xlabel="minutes of training",
              ylabel="bits per byte of held-out text")  # fmt: skip
     axes.set_xticks(minutes, [f"{at:g}" for at in minutes])
     axes.minorticks_off()

@@ -11,7 +11,7 @@ from companion.ground.fields import shown
 class Stage:
     """One file of the learner's own transformer.
 
-    number:   1 to 11, the order in which they are written.
+    number:   1 to 12, the order in which they are written.
     file:     its name in the learner's folder.
     title:    what it is, in a few words.
     lessons:  those that derive it.
@@ -55,6 +55,7 @@ STAGES = {
         Stage(9, "experts.py", "Experts", (11,), 75, (2, 3, 4, 5, 6), 10),
         Stage(10, "published.py", "Published models", (13,), 90, (2, 3, 4, 5), 10),
         Stage(11, "race.py", "The race", (12, 14), 120, (1, 2, 3, 4, 5), 10),
+        Stage(12, "latent.py", "Latent attention", (15,), 60, (2, 3, 4, 5, 7), 12),
     )
 }
 """Every stage by its number."""

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 _numbers = itertools.count(1)
 
@@ -99,6 +101,29 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+class _Made(TorchDispatchMode):
+    """Notes of each tensor that an operation makes how many numbers it has; a view makes none."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        there = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        new = (x for x in tree_leaves(made) if isinstance(x, torch.Tensor))
+        self.sizes += [x.numel() for x in new if x.untyped_storage().data_ptr() not in there]
+        return made
+
+
+@contextmanager
+def numbers_made() -> Iterator[list[int]]:
+    """How many numbers each tensor has that operations make in here, views apart."""
+    sizes: list[int] = []
+    with _Made(sizes):
+        yield sizes
 
 
 def run_with(make: Callable[[], Any], weights: Mapping[str, Any], *inputs: Any, **named: Any) -> Any:

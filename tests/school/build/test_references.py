@@ -1,8 +1,9 @@
-"""The references that are not on the page: the tokenizer, published models, the race."""
+"""The references that are not on the page: the tokenizer, published models, latent attention, the race."""
 
 import importlib
 import json
 import sys
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
+from companion import AttentionConfig, LatentConfig, PositionConfig
 from companion.data.corpora import first_edition
+from companion.layers.latent import LatentAttention
 from companion.school.build.sources import reference
 from companion.school.build.stages import STAGES
 
@@ -206,6 +209,36 @@ def test_half_precision_and_several_files_are_read(files, saved, tmp_path):
     for name, weight in rounded.named_parameters():
         assert weight.dtype == torch.float32
         assert_close(weight, dict(own.named_parameters())[name].bfloat16().float(), rtol=0, atol=0)
+
+
+# latent
+
+
+def test_latent_attention_is_the_packages(files):
+    sizes = AttentionConfig(heads=3, latent=LatentConfig(10, d_rope=4, eps=1e-6))
+    packages = LatentAttention(24, sizes, positions=PositionConfig("rotary", base=500.0)).double()
+    own = files["latent"].LatentAttention(24, heads=3, rank=10, d_rope=4).double()
+    own.load_state_dict(packages.state_dict())
+    x, places = torch.randn(2, 7, 24, dtype=torch.float64), torch.arange(7)
+    turn = partial(files["positions"].rotate, base=500.0)
+    whole = own(x, files["attention"].causal(7, 7), turn=partial(turn, places=places))
+    assert_close(whole, packages(x), rtol=1e-10, atol=1e-12)
+    cache = files["generation"].Cache()
+    rows = [own(x[:, n : n + 1], turn=partial(turn, places=places[n : n + 1]), cache=cache) for n in range(7)]
+    assert_close(torch.cat(rows, dim=1), whole, rtol=1e-10, atol=1e-12)
+
+
+def test_a_decoder_with_latents_writes_with_the_own_cache_and_keeps_what_the_formula_says(files):
+    code = files["latent"]
+    config = files["model"].Config(vocab=50, d_model=32, layers=3, heads=4, kv_heads=2)
+    model, plain = code.put_latents(files["model"].Transformer(config), 12, 4), files["model"].Transformer(config)
+    told = [list(files["generation"].generate(model, [7, 3, 9], 12, temperature=0, cached=c)) for c in (True, False)]
+    assert told[0] == told[1] and len(told[0]) == 12
+    for one, kept in ((model, (12, 4)), (plain, (None, 0))):
+        caches = [files["generation"].Cache() for _ in one.decoder.blocks]
+        one(torch.zeros(1, 9, dtype=torch.long), caches)
+        held = sum(x.numel() * x.element_size() for cache in caches for x in (cache.keys, cache.values))
+        assert held == code.bytes_kept(config, 9, *kept)
 
 
 # race

@@ -14,7 +14,7 @@ _FREE = {
 }
 
 
-@part(11, points=10, excused=_FREE, seconds=120.0)
+@part(11, points=10, excused=_FREE, seconds=240.0)
 def race(code, text, unseen, seconds):
     """A race of a few seconds: in time, tokens that give the text back, logits that look at nothing ahead, and something
     learned. Where nothing was, it races again with three times as many: the machine may have been busy."""
@@ -118,14 +118,16 @@ race.mistake("probabilities come back; expected logits, as before a softmax", _c
 race.mistake("dropout is still on: give the model back with `eval()`", _counting(_LOGITS, f"F.dropout({_LOGITS}, 0.3)"))
 race.mistake("PyTorch's default dtype or its gradients are not put back",
              _counting("    ids = torch.tensor(list", "    torch.set_default_dtype(torch.float64)\n    ids = torch.tensor(list"))  # fmt: skip
-race.mistake("nothing is learned: the weights never move", "            optimizer.step()\n", "")
-race.mistake("it comes back too late: look at the clock in each update", "if done >= 1:", "if done >= 7:")
-race.mistake("the model looks ahead: its attention is not causal", "is_causal=True", "is_causal=False")
+race.mistake("nothing is learned: the weights never move",
+             _counting("table = table / table.sum(1, keepdim=True)", "table = torch.randn(256, 256).exp()"))  # fmt: skip
+race.mistake("the model looks ahead: its attention is not causal",
+             _counting(_LOGITS, f"{_LOGITS} + {_LOGITS}.mean(1, keepdim=True)"))  # fmt: skip
 race.mistake(
     "the merges are not those that the model was trained with: it has an id for each byte and each merge",
-    "return Runner(model.eval().cpu(), merges, context)",
-    "return Runner(model.eval().cpu(), merges[:5], context)",
+    _counting("(256, 256)", "(276, 276)").replace("[], 64", "learn(text, 20)[:5], 64"),
 )
+race.mistake("it comes back too late: look at the clock in each update",
+             _counting("    ids = torch.tensor(list", "    time.sleep(3 * seconds + 11)\n    ids = torch.tensor(list"))  # fmt: skip
 race.variant(_TABLE)
 race.variant(
     """

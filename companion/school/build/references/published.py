@@ -265,8 +265,8 @@ LAYOUTS = {"gpt2": gpt2, "llama": llama, "qwen3": llama}
 def load(folder: str | Path) -> Published:
     """The model of a folder, in float32, ready to write.
 
-    Raises `ValueError` for a layout that is not known, a field that says what your model does not do, and a tensor that
-    is missing, left over or of another shape: each is named.
+    Raises `ValueError` for a layout that is not known, a field that is missing or says what your model does not do, and
+    a tensor that is missing, left over or of another shape: each is named.
     """
     fields, tensors = read_folder(folder)
     kind = fields.get("model_type")

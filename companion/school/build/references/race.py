@@ -21,7 +21,7 @@ from torch import Tensor, nn
 class Runner:  # given
     """What comes back from a race.
 
-    model:    token ids, (1, token), to the logits of what follows, (1, token, vocab), as in stage 5.
+    model:    token ids, (1, token), to the logits of what follows, (1, token, vocab), as in stage 5: on the processor.
     merges:   what cuts a text into its tokens: `encode(text, merges)` of stage 1. None at all: it reads bytes.
     context:  how many tokens it is given at once when it is measured.
     """

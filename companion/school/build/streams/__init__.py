@@ -4,6 +4,7 @@ from companion.school.build.streams import (
     attention,
     experts,
     generation,
+    latent,
     layers,
     model,
     positions,
@@ -21,6 +22,7 @@ _SCENES = {
     7: generation.SCENES,
     8: translation.SCENES,
     9: experts.SCENES,
+    12: latent.SCENES,
 }
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from companion.school.build.stream import Find, Node, operation
+from companion.school.build.stream import Find, Node, operation, same_numbers
 from companion.school.build.trace import Call, Log, Operation, Recorder, Value
 
 Where = Callable[[Log], Call | None]
 VOCAB, D_MODEL, HEADS, KV_HEADS, D_HEAD, D_FF = 11, 24, 4, 2, 6, 20
 BATCH, TOKENS = 2, 7
+RANK, D_ROPE = 5, 4
 
 
 # Where a value is found
@@ -99,6 +100,20 @@ def made_of(kind: str, within: Where, numbers: int, turn: int = 0, result: bool 
         return value_of(steps[turn]) if result else steps[turn].inputs[0]
 
     return find
+
+
+def behind(find: Find, width: int, within: Where) -> Find:
+    """What was cut off a tensor's last axis behind its first `width` components."""
+
+    def search(log: Log) -> Value | None:
+        value, call = find(log), within(log)
+        if value is None or call is None or not isinstance(value.content, Tensor):
+            return None
+        rest = value.content[..., width:]
+        steps = (step for step in log.made_in(call) if step.value.numel() == rest.numel())
+        return next((value_of(step) for step in steps if same_numbers(step.value, rest)), None)
+
+    return search
 
 
 def shaped(find: Find, shape: tuple[int, ...]) -> Find:
@@ -288,6 +303,82 @@ def _as_allowed(find: Find, shape: tuple[int, ...]) -> Find:
     return search
 
 
+def asked_nodes(way: str, whole: Where, at: str, before: tuple[str, ...] = (), *, queries: int = TOKENS,
+                keys: int = TOKENS) -> list[Node]:  # fmt: skip
+    """Those of latents that are asked, `expanded` or `absorbed`; `way` is "" where the layer chose: then these alone
+    which both have.
+
+    before:  the keys of the nodes of what is given.
+    """
+    attends, pairs = function("attend", whole), BATCH * HEADS * queries * keys
+    homes, nodes = (way,) if way else ("expanded", "absorbed"), []
+    asks, weighs, shape = before, before, (BATCH, HEADS, queries, keys)
+
+    def add(key: str, says: str, find: Find, parents: tuple[str, ...], *home: str, **more: Any) -> tuple[str, ...]:
+        nodes.append(Node(at + key, says, find, parents, home, at.removesuffix(": "), **more))
+        return (at + key,)
+
+    if way:
+        before = add("mask", "the mask that attend is given", _as_allowed(given(attends, 3), shape), (), *homes)
+    if way == "expanded":
+        asks = add("every head's keys", "every head's keys", given(attends, 1), (), *homes)
+        weighs = add("every head's values", "every head's values", given(attends, 2), (), *homes)
+    if way == "absorbed":
+        down = made_of("einsum", whole, BATCH * HEADS * queries * RANK)
+        asks = add("queries that went down", "the queries that went down", down, (), *homes, inner=True)
+    scores = made_of("softmax", whole, pairs, result=False)
+    asked = add("scores", "the scores", scores, asks, *homes, "attend", scores=True)
+    weights = shaped(first(made_of("softmax", whole, pairs), sums_to_one(whole, pairs)), shape)
+    weighed = add("weights", "the weights (rows after the softmax)", weights, (*asked, *before), "attend", *homes)
+    if way == "absorbed":
+        average = made_of("matmul", whole, BATCH * HEADS * queries * RANK)
+        weighs = add("average", "the averages of the latents", average, (*weighed, *before), "attend", inner=True)
+    add("heads", "the heads' outputs", gave(whole), (*weighed, *weighs), *homes)
+    return nodes
+
+
+def latent_nodes(path: str, place: str, before: str, *, turn: int = 0, queries: int = TOKENS, keys: int = TOKENS,
+                 cached: bool = False, mask_home: tuple[str, ...] = ("causal", "Transformer.forward"),
+                 within: Where | None = None, tag: str = "", **_: Any) -> list[Node]:  # fmt: skip
+    """Those of one call of a latent attention, from what goes in, `before`, to `{place}: attention`."""
+    whole, at, forward = module(path, within, turn), f"{tag}{place}: " if place else tag, "LatentAttention.forward"
+    linear = {name: module(f"{path}.{name}", whole) for name in ("query", "down", "latent_norm", "output")}
+    ways, extended, shape = ("expanded", "absorbed"), function("Cache.extend", whole), (BATCH, HEADS, queries, keys)
+    asks: Where = lambda log: next((call for way in ways if (call := function(way, whole)(log))), None)  # noqa: E731
+    nodes: list[Node] = []
+
+    def add(key: str, says: str, find: Find, parents: tuple[str, ...], *home: str, **more: Any) -> None:
+        mine = tuple(before if parent == "=" else at + parent for parent in parents)
+        nodes.append(Node(at + key, says, find, mine, home or (forward,), place, **more))
+
+    normed, key = linear["latent_norm"], behind(gave(linear["down"]), RANK, whole)
+    add("queries", "the queries", gave(linear["query"]), ("=",))
+    add("down", "latents and keys in one", gave(linear["down"]), ("=",))
+    add("into latent_norm", "the latents that latent_norm is given", given(normed), ("down",))
+    add("latents", "the normed latents", gave(normed), ("into latent_norm",), "RMSNorm.forward")
+    add("key", "the key before turning", key, ("down",), inner=True)
+    latents, turned = "latents", "key"
+    if cached:
+        add("latents put", "the latents that the cache is given", given(extended, 0), (latents,))
+        add("keys put", "the turned keys that the cache is given", given(extended, 1), (turned,))
+        latents, turned, back = "latents kept", "keys kept", "that the cache gives back"
+        add(latents, f"the latents {back}", part(extended, 0), ("latents put",), "Cache.extend")
+        add(turned, f"the turned keys {back}", part(extended, 1), ("keys put",), "Cache.extend")
+    asked = {"queries turned": ("the queries, their last part turned,", ("queries",)),
+             "latents asked": ("the latents that are asked", (latents,)),
+             "keys turned": ("the turned keys that are asked", (turned,)),
+             "U_k": ("the matrices U_k", ()), "U_v": ("the matrices U_v", ())}  # fmt: skip
+    for number, (name, (says, parents)) in enumerate(asked.items()):
+        add(name, says, given(asks, number), parents)
+    handed = _as_allowed(given(function(forward, whole), 1), shape)
+    add("mask handed", "the mask that attention is given", handed, (), *mask_home)
+    add("mask", "the mask that is handed on", _as_allowed(given(asks, 5), shape), ("mask handed",))
+    nodes += asked_nodes("", asks, at, tuple(at + name for name in (*asked, "mask")), queries=queries, keys=keys)
+    add("merged", "the heads' outputs, merged,", given(linear["output"]), ("heads",), "merge", forward)
+    add("attention", "what attention gives", gave(whole), ("merged",))
+    return nodes
+
+
 def network_nodes(path: str, place: str, before: str, within: Where | None, turn: int, tag: str) -> list[Node]:
     """Those of a gated network, from what goes in to `{place}: network`."""
     whole = module(path, within, turn)
@@ -312,6 +403,7 @@ def block_nodes(
     kind: str = "Block.forward",
     cross: dict[str, Any] | None = None,
     experts: bool = False,
+    latent: bool = False,
     **sizes: Any,
 ) -> list[Node]:
     """Those of a block, from the stream that it is given, `before`, to `{place}: stream`."""
@@ -334,7 +426,7 @@ def block_nodes(
 
     normed = into("attention", norm("attention_norm", "", before))
     inside: dict[str, Any] = {"tag": tag, "within": whole}
-    nodes += attention_nodes(f"{path}.attention", place, normed, **inside, **sizes)
+    nodes += (latent_nodes if latent else attention_nodes)(f"{path}.attention", place, normed, **inside, **sizes)
     after, added = before, (f"{at}attention",)
     if cross is not None:
         stream = f"{at}stream after attention"

@@ -110,7 +110,7 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guide
         "named.",
         "",
     ]
-    if any(stage.number >= OPEN for stage in stages):
+    if any(stage.number == OPEN for stage in stages):
         race = "With `--race 1` every race.py trains for a minute, one after the other, and `board.csv` is the table."
         lines += [race, ""]
     if needed:
