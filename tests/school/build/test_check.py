@@ -144,7 +144,7 @@ def test_code_that_ends_or_does_not_end_costs_its_own_part_alone(folder, monkeyp
 
 
 def test_the_command_line_shows_takes_checks_and_refuses(folder, capsys):
-    assert main(["build"]) == 0 and "About 14 hours left" in capsys.readouterr().out
+    assert main(["build"]) == 0 and "About 15 hours left" in capsys.readouterr().out
     assert main(["build", "take", "2"]) == 0 and main(["build", "check", "2"]) == 0
     assert "attention.py: right." in capsys.readouterr().out
     assert main(["build", "show", "--folder", str(folder)]) == 0 and "taken, right, on" in capsys.readouterr().out
