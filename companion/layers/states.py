@@ -9,8 +9,8 @@ keep the old one. So a cache of linear layers is as large after a million tokens
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -225,6 +225,17 @@ class States:
                 new.logs[i][:, :held] = log.gather(1, column[..., None].expand(-1, -1, log.shape[2]))
         return replace(new, columns=held, gone=self.gone + shift)
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that it keeps: the matrices of all layers, then the tails, then the logs."""
+        return (*self.matrices, *self.tails, *self.logs)
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> States:
+        """These with other tensors in the same order."""
+        layers = len(self.logs)
+        matrices, tails, logs = (tuple(tensors[at : at + layers]) for at in (0, layers, 2 * layers))
+        return replace(self, matrices=matrices, tails=tails, logs=logs)
+
     def _like(self, room: int) -> States:
         """As many new matrices, tails, and logs of that many columns."""
         logs = tuple(log.new_zeros(log.shape[0], room, log.shape[2]) for log in self.logs)
@@ -270,10 +281,7 @@ class States:
 
     def select(self, rows: Int[Tensor, "row"]) -> States:
         """Of the given rows, copied."""
-        stores: dict[str, Any] = {
-            name: tuple(store[rows] for store in getattr(self, name)) for name in ("matrices", "tails", "logs")
-        }
-        return replace(self, **stores, gone=self.gone[rows])
+        return replace(self.with_tensors([store[rows] for store in self.tensors]), gone=self.gone[rows])
 
 
 def columns(slots: int) -> int:
