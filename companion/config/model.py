@@ -486,6 +486,8 @@ class MoEConfig:
                   every second has experts (Llama 4 Maverick).
     plain_d_ff:   hidden width of the networks in layers without experts. `None`: that of an expert.
     shared_d_ff:  hidden width of each shared expert. `None`: that of the others.
+    shared_gate:  what the shared experts answer is multiplied by a sigmoid of a number that is made of the token
+                  (Qwen2-MoE, Qwen3-Next).
 
     Raises `ValueError` naming the field, what it was and what it must be.
     """
@@ -508,6 +510,7 @@ class MoEConfig:
     pattern: tuple[bool, ...] = (True,)
     plain_d_ff: int | None = None
     shared_d_ff: int | None = None
+    shared_gate: bool = False
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -522,6 +525,7 @@ class MoEConfig:
         for name in ("groups", "top_groups", "group_best"):
             require_whole(name, getattr(self, name))
         require_groups(self.experts, self.top_k, self.groups, self.top_groups, self.group_best)
+        require(self.shared > 0 or not self.shared_gate, "shared_gate", self.shared_gate, "False without shared experts")
         for name, used in (("plain_d_ff", not all(self.pattern)), ("shared_d_ff", self.shared > 0)):
             width = getattr(self, name)
             if width is not None:

@@ -195,8 +195,10 @@ def shared_d_ff(config: ModelConfig) -> int:
 
 
 def shared(config: ModelConfig) -> int:
-    """Numbers in the shared experts of one layer."""
-    return network(config, shared_d_ff(config)) if shared_d_ff(config) else 0
+    """Numbers in the shared experts of one layer, and in the gate of what they answer."""
+    if config.moe is None or not config.moe.shared:
+        return 0
+    return network(config, shared_d_ff(config)) + config.d_model * config.moe.shared_gate
 
 
 def plain_d_ff(config: ModelConfig) -> int:

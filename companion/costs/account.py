@@ -121,6 +121,7 @@ def forward_flops(
     asked = ((encoder > 0) * read + (decoder > 0) * written) * config.mixtures  # to one with experts
     experts = 0 if config.moe is None else config.moe.experts
     visited = shared_d_ff(config) + (0 if config.moe is None else config.moe.top_k * config.feed_forward.d_ff)
+    gated = config.moe is not None and config.moe.shared_gate  # what shared experts answer, by a product more
     heads = {"all": tokens, "last": 1, "none": 0}[logits]
     masked = config.d_model if config.embedding.head == "masked" else 0  # one more matrix, d_model by d_model
     projections = plain + cross * (written * queries_output + read * keys_values)
@@ -128,7 +129,7 @@ def forward_flops(
     return Flops(
         projections=batch * (projections + expanded),
         scores=batch * (scores + _pair(sizes) * (encoder * read**2 + cross * written * source)),
-        feed_forward=batch * hidden * 2 * matrices(config) * config.d_model,
+        feed_forward=batch * 2 * config.d_model * (hidden * matrices(config) + asked * gated),
         router=batch * asked * 2 * config.d_model * experts,
         head=batch * heads * 2 * config.d_model * (config.vocab + masked),
     )

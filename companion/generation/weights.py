@@ -209,7 +209,7 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
     there = {part for part in parts if _is_plain(part, nn.Linear)}
     for part in parts:
         if isinstance(part, MoE):
-            there.discard(part.router)
+            there -= {part.router, part.shared_gate}
         if isinstance(part, LatentAttention):
             there.discard(part.up)
         if isinstance(part, Block) and isinstance(part.cross, Attention):

@@ -59,6 +59,7 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
         lambda k, extra, shared, plain, width, biased: MoEConfig(
             k + extra, k, shared=shared, balanced=extra > 1, router_bias=biased, pattern=(False, True, True)[plain:],
             plain_d_ff=None if plain else width, shared_d_ff=width if shared else None,
+            shared_gate=shared > 0 and biased,
         ),
         *(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2), st.integers(0, 1), st.none() | st.integers(1, 9)),
         st.booleans(),

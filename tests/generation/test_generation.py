@@ -106,11 +106,13 @@ def attentions(draw, backwards):
 @st.composite
 def mixtures(draw):
     top_k, groups, each = draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(2, 3))
+    shared = draw(st.integers(0, 1))
     return MoEConfig(
         groups * each,
         top_k,
         draw(st.sampled_from(["topk_softmax", "softmax_topk", "sigmoid", "sigmoid_topk"])),
-        shared=draw(st.integers(0, 1)),
+        shared=shared,
+        shared_gate=shared > 0 and draw(st.booleans()),
         groups=groups,
         top_groups=draw(st.integers(1, groups)),
         group_best=draw(st.integers(1, 2)),
