@@ -142,7 +142,7 @@ class _Step(nn.Module):
         states = cache.states
         if states is not None:
             stores = list(islice(rest, len(states.tensors)))
-            states = replace(states.with_tensors(stores), gone=next(rest), slots=reach.shape[0] + cache.bucket)
+            states = replace(states.with_tensors(stores, next(rest)), slots=reach.shape[0] + cache.bucket)
         now = {"keys": keys, "values": values, "local": local, "states": states}
         cache = replace(cache, lengths=lengths, filled=reach.shape[0] - 1, **now)
         if memory is not None:

@@ -230,11 +230,11 @@ class States:
         """All that it keeps: the matrices of all layers, then the tails, then the logs."""
         return (*self.matrices, *self.tails, *self.logs)
 
-    def with_tensors(self, tensors: Sequence[Tensor]) -> States:
+    def with_tensors(self, tensors: Sequence[Tensor], gone: Tensor) -> States:
         """These with other tensors in the same order."""
         layers = len(self.logs)
         matrices, tails, logs = (tuple(tensors[at : at + layers]) for at in (0, layers, 2 * layers))
-        return replace(self, matrices=matrices, tails=tails, logs=logs)
+        return replace(self, matrices=matrices, tails=tails, logs=logs, gone=gone)
 
     def _like(self, room: int) -> States:
         """As many new matrices, tails, and logs of that many columns."""
@@ -281,7 +281,7 @@ class States:
 
     def select(self, rows: Int[Tensor, "row"]) -> States:
         """Of the given rows, copied."""
-        return replace(self.with_tensors([store[rows] for store in self.tensors]), gone=self.gone[rows])
+        return self.with_tensors([store[rows] for store in self.tensors], self.gone[rows])
 
 
 def columns(slots: int) -> int:

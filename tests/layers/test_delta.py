@@ -23,6 +23,7 @@ from companion import (
 )
 from companion.costs.account import cache_bytes, counted_flops, forward_flops
 from companion.layers.delta import ShortConvolution
+from companion.layers.kernels import fla
 from companion.layers.states import BACK, WHOLE
 
 LINEAR = LinearConfig((True, False), heads=4, key_heads=2, d_head=3, d_v=5)
@@ -299,6 +300,29 @@ def test_what_makes_no_sense_is_refused_by_name():
         model(tokens, cache=KVCache.create(CONFIG.with_(attention=AttentionConfig(3)), 1, 4))
     with pytest.raises(ValueError, match="^mask=.*no pairs of tokens"):
         LinearAttention(12, CONFIG.attention)(torch.zeros(1, 4, 12), mask=torch.ones(1, 1, 4, 4))
+
+
+@pytest.mark.parametrize("decay", ["head", "channel"])
+def test_kernels_of_the_library_are_asked_in_its_layout(decay, monkeypatch):
+    """In place of them stands the loop, for (batch, token, head, ...) as they take it."""
+    asked = []
+
+    def kernel(q, k, v, g, beta, scale, output_final_state):
+        asked.append(g.ndim)
+        g = g[..., None] if g.ndim == 3 else g
+        turned = (x.transpose(1, 2).double() for x in (scale * q, k, v, g))
+        q, k, v, g = turned
+        return recurrence(q, k, v, log_decay=g, strength=beta.mT.double(), chunk=1).out.transpose(1, 2), None
+
+    layer = LinearAttention(12, replace(CONFIG.attention, linear=replace(LINEAR, decay=decay))).double()
+    x = torch.randn(2, 9, 12, dtype=torch.float64)
+    real = torch.rand(2, 9) > 0.3
+    expected = layer(x), layer(x, real=real)
+    monkeypatch.setattr(fla, "serves", lambda x: True)
+    monkeypatch.setattr(fla, "kernels", lambda: (kernel, kernel))
+    close(layer(x), expected[0])
+    close(layer(x, real=real), expected[1])
+    assert asked == [3 if decay == "head" else 4] * 2
 
 
 def test_a_convolution_is_pytorchs():
