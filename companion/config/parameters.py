@@ -52,8 +52,8 @@ def parameters(config: ModelConfig) -> Parameters:
     """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
 
     An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case, or what
-    `attention_weights` says with latents, and a linear layer what `linear_weights` says; a feed-forward network 2 d_model d_ff, or 3 with SwiGLU; biases, norms, gates
-    and sinks come on top.
+    `attention_weights` says with latents, and a linear layer what `linear_weights` says; a feed-forward network
+    2 d_model d_ff, or 3 with SwiGLU; biases, norms, gates and sinks come on top.
     """
     d_model, sizes, moe = config.d_model, config.sizes, config.moe
     encoder, decoder = stacks(config)

@@ -202,7 +202,8 @@ def cache_bytes(
 ) -> int:
     """Bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows:
     layers kv_heads (d_head + d_v) numbers a token, with latents layers (rank + d_rope); a local layer keeps little more
-    than a window of them, and a linear layer as many numbers for any number of tokens, in fp32 at least. For an encoder-decoder the keys and values of `source` tokens too.
+    than a window of them, and a linear layer as many numbers for any number of tokens, in fp32 at least. For an
+    encoder-decoder the keys and values of `source` tokens too.
 
     Raises `ValueError` for an encoder, which keeps nothing.
     """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FIELDS = llama.FIELDS | rows(
     """
     num_key_value_heads              must equal num_attention_heads
-    head_dim                         neutral                 5.20 on writes the width of the shared key, the release another
+    head_dim                         neutral                 of no layer, and not the same in all files
     qk_head_dim                      neutral                 5.20 on; the sum of the next two
     qk_nope_head_dim                 taken = 128             attention.d_head
     qk_rope_head_dim                 taken = 64              attention.latent.d_rope, which nothing turns

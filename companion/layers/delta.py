@@ -247,7 +247,9 @@ def _unit(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes d_head"]:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + UNIT_EPS)
 
 
-def _placed(x: Float[Tensor, "*axes token wide"], order: Int[Tensor, "*#axes token"]) -> Float[Tensor, "*axes token wide"]:
+def _placed(
+    x: Float[Tensor, "*axes token wide"], order: Int[Tensor, "*#axes token"]
+) -> Float[Tensor, "*axes token wide"]:
     """The tokens in that order."""
     order = order.expand(*x.shape[:-2], -1)[..., None]
     return x.gather(-2, order.expand(*order.shape[:-1], x.shape[-1]))

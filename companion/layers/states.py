@@ -191,9 +191,7 @@ class States:
 
         return cls(log, layers, *map(store, shapes), slots, 0, torch.zeros_like(lengths))  # type: ignore[arg-type]
 
-    def ready(
-        self, lengths: Int[Tensor, "batch"], tokens: int, ends: Int[Tensor, "batch"] | None
-    ) -> States:
+    def ready(self, lengths: Int[Tensor, "batch"], tokens: int, ends: Int[Tensor, "batch"] | None) -> States:
         """These with columns for `tokens` more tokens: themselves, or new ones; older handles keep what they have.
 
         ends: how many of the new tokens of each row are not padding behind its last; `None`: all.
@@ -242,7 +240,9 @@ class States:
         matrices, tails = (tuple(map(torch.empty_like, stores)) for stores in (self.matrices, self.tails))
         return replace(self, matrices=matrices, tails=tails, logs=logs)
 
-    def open(self, lengths: Int[Tensor, "batch"], slots: Int[Tensor, "batch token"], *, uniform: bool) -> list[StateCache]:
+    def open(
+        self, lengths: Int[Tensor, "batch"], slots: Int[Tensor, "batch token"], *, uniform: bool
+    ) -> list[StateCache]:
         """Each linear layer's share, of what `ready` gave back."""
         of = self if self.previous is None else self.previous
         held = lengths - of.gone
@@ -297,8 +297,4 @@ def matrix_shape(log: Log) -> tuple[int, int, int]:
 def state_numbers(sizes: LinearConfig, slots: int) -> int:
     """How many numbers a linear layer keeps for a row with room for `slots` tokens; its sizes are filled in."""
     log = Log.of(sizes)
-    return (
-        log.heads * log.d_head * log.d_v
-        + (sizes.convolution - 1) * log.channels
-        + columns(slots) * sum(log.widths)
-    )
+    return log.heads * log.d_head * log.d_v + (sizes.convolution - 1) * log.channels + columns(slots) * sum(log.widths)

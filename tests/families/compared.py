@@ -57,8 +57,8 @@ def tiny(fields):
     if "partial_rotary_factor" in fields and "head_dim" not in fields:
         sizes = sizes | {"hidden_size": 48}  # heads of 8 numbers, of which a part is turned
     if "full_attention_interval" in fields or "linear_attn_config" in fields:
-        # Each kind of layer, and the pattern begun anew. A query that has met but one key may stand across it, and what it
-        # reads is as small as rounding then; a norm with the published epsilon would make much of that.
+        # Each kind of layer, and the pattern begun anew. A query that has met but one key may stand across it, and what
+        # it reads is as small as rounding then; a norm with the published epsilon would make much of that.
         sizes = sizes | {"num_hidden_layers": 5, "rms_norm_eps": 0.01}
     small = fields | {name: value for name, value in sizes.items() if fields.get(name) is not None}
     for name in ("rope_scaling", "rope_parameters"):

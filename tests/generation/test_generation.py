@@ -131,7 +131,8 @@ CASES = int(os.environ.get("CASES", "120"))
 @st.composite
 def models(draw, stack="decoder"):
     """Of any attention (heads that share keys, latents, windows, norms of queries and keys, caps, sinks, gates; linear
-    layers among these or alone) and any network (experts in some layers or all, in groups or not, shared ones, scaled)."""
+    layers among these or alone) and any network (experts in some layers or all, in groups or not, shared ones, with a
+    gate or without, scaled)."""
     moe = draw(st.none() | mixtures())
     positions = draw(
         st.builds(PositionConfig, st.just("rotary"), st.just(100.0), st.sampled_from(["half", "interleaved"]))

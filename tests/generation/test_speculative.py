@@ -8,7 +8,16 @@ import pytest
 import torch
 from models import drawn
 
-from companion import AttentionConfig, Draft, FeedForwardConfig, LatentConfig, LinearConfig, ModelConfig, PositionConfig, WindowConfig
+from companion import (
+    AttentionConfig,
+    Draft,
+    FeedForwardConfig,
+    LatentConfig,
+    LinearConfig,
+    ModelConfig,
+    PositionConfig,
+    WindowConfig,
+)
 from companion.generation import speculative
 from companion.generation.draft import Lookup
 from companion.generation.generate import Rules, complete, generate, generate_long
