@@ -146,9 +146,9 @@ class Transformer(nn.Module):
                 nn.init.normal_(module.query.weight, std=math.sqrt(2 / (5 * module.query.in_features)))
             if isinstance(module, LinearAttention):
                 module.reset()
-                for narrow, outer in ((module.decay_down, module.decay), (module.gate_down, module.gate)):
-                    if narrow is not None and outer is not None:
-                        nn.init.normal_(outer.weight, std=math.sqrt(2 / (5 * outer.in_features)))
+                for narrow, wide in ((module.decay_down, module.decay), (module.gate_down, module.gate)):
+                    if narrow is not None and wide is not None:
+                        nn.init.normal_(wide.weight, std=math.sqrt(2 / (5 * wide.in_features)))
             if isinstance(module, Attention | LatentAttention | LinearAttention):
                 nn.init.normal_(module.output.weight, std=std / math.sqrt(writes))
             elif isinstance(module, Block):

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile
 
 import torch
@@ -143,7 +143,7 @@ class _Step(nn.Module):
         if states is not None:
             stores = list(islice(rest, len(states.tensors)))
             states = replace(states.with_tensors(stores, next(rest)), slots=reach.shape[0] + cache.bucket)
-        now = {"keys": keys, "values": values, "local": local, "states": states}
+        now: dict[str, Any] = {"keys": keys, "values": values, "local": local, "states": states}
         cache = replace(cache, lengths=lengths, filled=reach.shape[0] - 1, **now)
         if memory is not None:
             layers = tuple(CrossCache(next(rest), next(rest)) for _ in memory.layers)

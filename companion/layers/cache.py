@@ -17,6 +17,7 @@ layers keep a matrix in place of keys and values: `companion.layers.states`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -294,11 +295,11 @@ class KVCache:
         filled = self.filled if self.uniform else None
         stores = list(zip(self.keys, self.values or [None] * len(self.keys), strict=True))
         opened = [LayerCache(k, v, slots, filled, shown_slots, mask, 0, shown_slots) for k, v in stores]
-        attending = iter(self._near(opened, slots))
+        near = self._near(opened, slots)
         if self.states is None:
-            return list(attending)
-        linear = iter(self.states.open(self.lengths, slots, uniform=self.uniform))
-        return [next(linear if here else attending) for here in self.states.layers]
+            return list(near)
+        attending, linear = iter(near), iter(self.states.open(self.lengths, slots, uniform=self.uniform))
+        return [next(linear) if here else next(attending) for here in self.states.layers]
 
     def _near(self, opened: list[LayerCache], slots: Int[Tensor, "batch token"]) -> list[LayerCache]:
         """The shares of layers with keys and values, where local ones read no more than they have to."""
@@ -349,7 +350,7 @@ class KVCache:
             uniform = uniform and (local.gone is None or bool((local.gone == local.gone[0]).all()))
         states = None if self.states is None else self.states.rewound(wanted, self.lengths)
         uniform = uniform and (states is None or bool((states.gone == states.gone[0]).all()))
-        now = {"local": local, "states": states}
+        now: dict[str, Any] = {"local": local, "states": states}
         return replace(self, lengths=wanted.clone(), filled=longest, uniform=uniform, writer=writer, **now)
 
     def clone(self) -> KVCache:

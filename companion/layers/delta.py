@@ -19,7 +19,7 @@ from companion.ground.annotations import checked
 from companion.ground.fields import require
 from companion.ground.precision import wide
 from companion.layers.kernels.fla import by_library
-from companion.layers.linear import recurrence
+from companion.layers.linear import Writes, recurrence
 from companion.layers.norms import RMSNorm
 from companion.layers.states import StateCache
 
@@ -196,8 +196,9 @@ class LinearAttention(nn.Module):
             if real is None or back is None:
                 cache.write(None, raw, written)
             else:
-                there = (None if part is None else _placed(part, back[:, None]) for part in written)
-                cache.write(real.gather(1, back), _placed(raw, back), type(written)(*there))
+                k, u = (_placed(part, back[:, None]) for part in (written.k, written.u))
+                fades = None if written.log_decay is None else _placed(written.log_decay, back[:, None])
+                cache.write(real.gather(1, back), _placed(raw, back), Writes(k, u, fades))
         return self._answer(read.out, x, back)
 
     def _answer(

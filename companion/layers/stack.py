@@ -81,7 +81,8 @@ class Stack(nn.Module):
         """
         written = None
         if document is not None:
-            apart = materialize(documents(document), *document.shape, document.shape[1], device=x.device)
+            batch, tokens = document.shape
+            apart = materialize(documents(document), batch, tokens, tokens, device=x.device)
             mask = visible_and(mask, apart)
         if real is not None:
             mask = visible_and(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query

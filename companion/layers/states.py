@@ -183,13 +183,14 @@ class States:
         if sizes is None:
             return None
         log, layers, rows = Log.of(sizes), tuple(map(config.linear, range(config.layers))), len(lengths)
-        shapes = matrix_shape(log), (sizes.convolution - 1, log.channels), (columns(slots), sum(log.widths))
+        made = {"dtype": wide_dtype(dtype), "device": lengths.device}
 
-        def store(shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-            made = {"dtype": wide_dtype(dtype), "device": lengths.device}
+        def store(*shape: int) -> tuple[Tensor, ...]:
             return tuple(torch.zeros(rows, *shape, **made) for _ in range(sum(layers)))  # type: ignore[call-overload]
 
-        return cls(log, layers, *map(store, shapes), slots, 0, torch.zeros_like(lengths))  # type: ignore[arg-type]
+        matrices, tails = store(*matrix_shape(log)), store(sizes.convolution - 1, log.channels)
+        logs = store(columns(slots), sum(log.widths))
+        return cls(log, layers, matrices, tails, logs, slots, 0, torch.zeros_like(lengths))
 
     def ready(self, lengths: Int[Tensor, "batch"], tokens: int, ends: Int[Tensor, "batch"] | None) -> States:
         """These with columns for `tokens` more tokens: themselves, or new ones; older handles keep what they have.
