@@ -644,6 +644,14 @@ class ModelConfig:
             divisors = None if self.positions.scaling is None else self.positions.scaling.short
             for_each = f"a number for each of the {shown(turned // 2)} pairs that are turned"
             require(divisors is None or len(divisors) == turned // 2, "short", divisors, for_each)
+        self._check_layers()
+        if self.positions.kind == "sinusoidal":
+            require(
+                self.d_model % 2 == 0, "d_model", self.d_model, "an even width: sinusoids come in sine-cosine pairs"
+            )
+
+    def _check_layers(self) -> None:
+        """Of the kinds of layers that only a decoder has."""
         window, latent = self.attention.window, self.attention.latent
         if latent is not None:
             require(self.stack == "decoder", "latent", latent, "None; only a decoder keeps latents")
@@ -657,10 +665,6 @@ class ModelConfig:
                 "base",
                 window.base,
                 f"None for positions.kind={self.positions.kind!r}, which has no frequencies",
-            )
-        if self.positions.kind == "sinusoidal":
-            require(
-                self.d_model % 2 == 0, "d_model", self.d_model, "an even width: sinusoids come in sine-cosine pairs"
             )
 
     @property

@@ -168,16 +168,11 @@ class LinearAttention(nn.Module):
             document = None if document is None else document.gather(1, order)
         raw = torch.cat((self.query(x), self.key(x), self.value(x)), -1)
         tail, before = (None, None) if cache is None else cache.before()
-        q, k, v = F.silu(self.convolution(raw, tail, document)).split(self.widths, -1)
-        q, k = (_unit(self._heads(part, self.key_heads)) for part in (q, k))
-        share = self.heads // self.key_heads
-        if share > 1:
-            q, k = (part.repeat_interleave(share, 1) for part in (q, k))
+        q, k, v = self._projected(raw, tail, document)
         strength, log_decay = self._rates(x)
         if real is not None:
             k = k.masked_fill(~real[:, None, :, None], 0)
             log_decay = None if log_decay is None else log_decay.masked_fill(~real[:, None, :, None], 0)
-        q, v = q * q.shape[-1] ** -0.5, self._heads(v, self.heads)
         if cache is None and document is None:
             out = by_library(q.to(v.dtype), k.to(v.dtype), v, log_decay, strength)
             if out is not None:
@@ -192,14 +187,28 @@ class LinearAttention(nn.Module):
             keep=False,
         )
         if cache is not None:
-            written = read.written
-            if real is None or back is None:
-                cache.write(None, raw, written)
-            else:
-                k, u = (_placed(part, back[:, None]) for part in (written.k, written.u))
-                fades = None if written.log_decay is None else _placed(written.log_decay, back[:, None])
-                cache.write(real.gather(1, back), _placed(raw, back), Writes(k, u, fades))
+            self._keep(cache, raw, read.written, real, back)
         return self._answer(read.out, x, back)
+
+    def _projected(
+        self, raw: Float[Tensor, "batch token channel"], tail: Tensor | None, document: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys of every matrix, in fp32 or better, and values, each (batch, head, token, its width)."""
+        q, k, v = F.silu(self.convolution(raw, tail, document)).split(self.widths, -1)
+        q, k = (_unit(self._heads(part, self.key_heads)) for part in (q, k))
+        share = self.heads // self.key_heads
+        if share > 1:
+            q, k = (part.repeat_interleave(share, 1) for part in (q, k))
+        return q * q.shape[-1] ** -0.5, k, self._heads(v, self.heads)
+
+    def _keep(self, cache: StateCache, raw: Tensor, written: Writes, real: Tensor | None, back: Tensor | None) -> None:
+        """Write what new tokens have written, those that were put last for being padding in their own places."""
+        if real is None or back is None:
+            cache.write(None, raw, written)
+            return
+        k, u = (_placed(part, back[:, None]) for part in (written.k, written.u))
+        fades = None if written.log_decay is None else _placed(written.log_decay, back[:, None])
+        cache.write(real.gather(1, back), _placed(raw, back), Writes(k, u, fades))
 
     def _answer(
         self,

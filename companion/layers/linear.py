@@ -150,7 +150,9 @@ def _together(before: Writes, after: Writes) -> Writes:
     return Writes(torch.cat((before.k, after.k), 2), torch.cat((before.u, after.u), 2), decay)
 
 
-def fold(state: Tensor | None, written: Writes, alone: _Alone | None = None) -> Float[Tensor, "batch head d_head d_v"]:
+def fold(
+    state: Float[Tensor, "batch head d_head d_v"] | None, written: Writes, alone: _Alone | None = None
+) -> Float[Tensor, "batch head d_head d_v"]:
     """Equation (5): the matrix after what was written. Tokens with k = 0 and no decay leave it as it is."""
     k, u, log_decay = written
     faded: Tensor | None = None
@@ -233,7 +235,7 @@ def _pairs(x: Tensor, keys: Tensor, fades: Tensor) -> Float[Tensor, "*batch toke
     return (x[..., :, None, :] * keys[..., None, :, :] * fades).sum(-1)
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
+def product(a: Float[Tensor, "*#axes m k"], b: Float[Tensor, "*#axes k n"]) -> Float[Tensor, "*axes m n"]:
     """a @ b in the precision that they have, also where autocast would give half of it."""
     return (a @ b).to(a.dtype)
 
