@@ -31,7 +31,6 @@ UNBUILT = {
     "apertus": "networks of xIELUs",
     "ministral3": "queries that grow with their place",
     "hunyuan_v1_dense": "norms of queries and keys after they are turned",
-    "qwen2_moe": "a gate on what the shared expert says",
 }
 """Published kinds of model that are not read, each with a part that our models do not have."""
 
