@@ -1,4 +1,4 @@
-"""Linear attention: another function than `attend`, without a softmax. What has been read is one matrix of fixed size,
+"""Linear attention: another function than `attend`, without a softmax; what has been read is one matrix of fixed size,
 which every token fades, writes and reads (lessons 12 and 17).
 
 One recurrence serves all its kinds. A head keeps a matrix S of d_head rows and d_v columns; at token t, with key k,
