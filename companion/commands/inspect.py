@@ -182,7 +182,7 @@ def described(config: ModelConfig) -> str:
     local = sum(config.local(layer) for layer in range(config.layers))
     if window is not None:
         heads += f"; {local} of the layers see {window.width:,} tokens only"
-    memory, linear = config.memory, config.layers - len(config.attending)
+    memory, linear = config.memory, config.linears
     if memory is not None:
         heads += f"; {linear} of the layers keep {memory.heads} matrices of {memory.d_head} by {memory.d_v} instead"
     network = f"a {config.feed_forward.activation} network of {config.feed_forward.d_ff:,}"

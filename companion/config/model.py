@@ -31,6 +31,12 @@ def in_turn(pattern: tuple[_Kind, ...], layer: int) -> _Kind:
     return pattern[layer % len(pattern)]
 
 
+def how_many(pattern: tuple[bool, ...], layers: int) -> int:
+    """How many of so many layers a pattern chooses."""
+    whole, rest = divmod(layers, len(pattern))
+    return whole * sum(pattern) + sum(pattern[:rest])
+
+
 def require_pattern(name: str, pattern: tuple[bool, ...]) -> None:
     """Raises `ValueError` unless the pattern, the argument called `name`, says something and chooses some layer."""
     require(any(pattern), name, pattern, "at least one True")
@@ -715,10 +721,13 @@ class ModelConfig:
     @property
     def mixtures(self) -> int:
         """How many layers of a stack have experts."""
-        if self.moe is None:
-            return 0
-        whole, rest = divmod(self.layers, len(self.moe.pattern))
-        return whole * sum(self.moe.pattern) + sum(self.moe.pattern[:rest])
+        return 0 if self.moe is None else how_many(self.moe.pattern, self.layers)
+
+    @property
+    def linears(self) -> int:
+        """How many layers keep a matrix in place of keys and values."""
+        linear = self.attention.linear
+        return 0 if linear is None else how_many(linear.pattern, self.layers)
 
     def _seen(self, layer: int) -> AttentionConfig:
         seen = self.attention if self.local(layer) else replace(self.attention, window=None)

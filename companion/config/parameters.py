@@ -72,7 +72,7 @@ def parameters(config: ModelConfig) -> Parameters:
     ends, dense = config.embedding, (d_model + 1) * d_model
     head = 0 if ends.tied else config.vocab * d_model
     head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + dense + norm}[ends.head]
-    layers, linear = encoder + decoder, config.layers - len(config.attending)
+    layers, linear = encoder + decoder, config.linears
     memory = (0, 0) if config.memory is None else (linear_weights(config) + linear_vectors(config), config.memory.d_v)
     mixtures = (encoder > 0) * config.mixtures + (decoder > 0) * config.mixtures  # layers with experts
     chosen = 0 if moe is None else routed(config) // moe.experts * moe.top_k

@@ -116,7 +116,7 @@ def forward_flops(
     queries_output = 2 * attention_weights(config) - keys_values
     scores, expanded = _of_the_decoder(config, written, cached, causal) if decoder else (0, 0)
     visits = encoder * read + decoder * written  # of a token to a layer
-    linear = config.layers - len(config.attending)  # layers, all in the decoder
+    linear = config.linears  # layers, all in the decoder
     plain = (visits - linear * written) * (keys_values + queries_output) + linear * written * 2 * linear_weights(config)
     asked = ((encoder > 0) * read + (decoder > 0) * written) * config.mixtures  # to one with experts
     experts = 0 if config.moe is None else config.moe.experts
@@ -218,7 +218,7 @@ def cache_bytes(
     held = [tokens + source] * len(config.attending)
     if window is not None:
         held = [columns(window.width, tokens) if config.local(layer) else tokens for layer in config.attending]
-    states = 0 if memory is None else (config.layers - len(held)) * state_numbers(memory, tokens)
+    states = 0 if memory is None else config.linears * state_numbers(memory, tokens)
     return batch * (sum(held) * sizes.kept_numbers * dtype.itemsize + states * wide_dtype(dtype).itemsize)
 
 
@@ -281,7 +281,7 @@ def forward_bytes(
         near = min(cached, window.width - 1) + tokens
         seen = [near if config.local(layer) else cached + tokens for layer in config.attending]
     kept, kept_dtype = sum(seen) * sizes.kept_numbers, cache_dtype or dtype
-    states = 0 if config.memory is None else (config.layers - len(seen)) * state_numbers(config.memory, cached + tokens)
+    states = 0 if config.memory is None else config.linears * state_numbers(config.memory, cached + tokens)
     kept_bytes = batch * (kept * kept_dtype.itemsize + states * wide_dtype(kept_dtype).itemsize)
     return round(weights * dtype.itemsize) + kept_bytes
 
@@ -309,7 +309,7 @@ def intensity(
 def _of_the_decoder(config: ModelConfig, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
     """FLOPs of the scores of self-attention in a decoder's layers, and of the expansion of cached latents."""
     scores, expanded, sizes = 0, 0, config.sizes
-    scores += (config.layers - len(config.attending)) * _of_a_recurrence(config, tokens, cached)
+    scores += config.linears * _of_a_recurrence(config, tokens, cached)
     for layer in config.attending:
         keys, pairs = _seen(config, layer, tokens, cached, causal)
         absorbed = sizes.latent is not None and cached > 0 and absorbs(sizes, tokens, keys)

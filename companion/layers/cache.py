@@ -184,7 +184,7 @@ class KVCache:
         sizes, local = config.sizes, Local.of(config, slots)
         room = [slots] * len(config.attending) if local is None else local.room
         numbers, (heads, key, value) = sum(room) * sizes.kept_numbers, sizes.kept
-        memory, linear = config.memory, config.layers - len(config.attending)
+        memory, linear = config.memory, config.linears
         states = 0 if memory is None else linear * state_numbers(memory, slots) * wide_dtype(dtype).itemsize
         size = batch * (numbers * dtype.itemsize + states)
         check_room(f"batch={batch} and slots={slots}", "the cache", size, device)
