@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from companion import (
     AttentionConfig,
+    Draft,
     FeedForwardConfig,
     KVCache,
     LinearAttention,
@@ -298,6 +299,8 @@ def test_what_makes_no_sense_is_refused_by_name():
         model(tokens, cache=KVCache.create(CONFIG, 1, 4))
     with pytest.raises(ValueError, match="cache keeps None of linear layers: expected"):
         model(tokens, cache=KVCache.create(CONFIG.with_(attention=AttentionConfig(3)), 1, 4))
+    with pytest.raises(ValueError, match="^ahead=17: expected at most 16, as many as a cache with linear layers"):
+        Draft("ngram", 17).check(model, 10)
     with pytest.raises(ValueError, match="^mask=.*no pairs of tokens"):
         LinearAttention(12, CONFIG.attention)(torch.zeros(1, 4, 12), mask=torch.ones(1, 1, 4, 4))
 
