@@ -25,6 +25,7 @@ from companion.config.model import (
     EmbeddingConfig,
     FeedForwardConfig,
     LatentConfig,
+    LinearConfig,
     ModelConfig,
     MoEConfig,
     NormConfig,
@@ -44,7 +45,8 @@ from companion.transformer import Transformer
 
 UPDATES, HALF = 7, 4
 DROPOUT = 0.15
-TEXT = ModelConfig(23, 12, 2, 9, AttentionConfig(3, 1), FeedForwardConfig(20), dropout=DROPOUT)
+LINEAR = LinearConfig((True, False), key_heads=1, d_v=5)
+TEXT = ModelConfig(23, 12, 2, 9, AttentionConfig(3, 1, linear=LINEAR), FeedForwardConfig(20), dropout=DROPOUT)
 EXPERTS = TEXT.with_(
     attention=AttentionConfig(3, latent=LatentConfig(5, 2, query_rank=7)),
     moe=MoEConfig(4, 2, capacity=1.0, noise=0.3, shared=1, balanced=True),

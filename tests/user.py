@@ -23,6 +23,8 @@ from companion import (
     LatentConfig,
     LayerNorm,
     Learned,
+    LinearAttention,
+    LinearConfig,
     Memory,
     ModelConfig,
     MoE,
@@ -47,6 +49,7 @@ from companion import (
     linear_attention,
     load_model,
     load_pretrained,
+    recurrence,
     rms_norm,
     rotary_angles,
     rotate,
@@ -83,6 +86,16 @@ def latent_layer(x: Tensor) -> Tensor:
     config = AttentionConfig(heads=4, latent=LatentConfig(rank=8, d_rope=2))
     layer = LatentAttention(16, config, positions=PositionConfig("rotary"))
     answer: Tensor = layer(x, positions=torch.arange(x.shape[1]))
+    return answer
+
+
+def linear_layer(x: Tensor) -> Tensor:
+    """A layer that keeps a matrix a head; and its recurrence alone."""
+    layer = LinearAttention(16, AttentionConfig(heads=4, linear=LinearConfig(heads=2, key_heads=1, d_v=6)))
+    answer: Tensor = layer(x)
+    q = k = v = torch.zeros(1, 2, 3, 4)
+    state: Tensor | None = recurrence(q, k, v, strength=torch.ones(1, 2, 3)).state
+    assert state is not None
     return answer
 
 

@@ -2,5 +2,5 @@
 
 In reading order: positions, masks, attention, latent (keys and values of one small vector), cache and rolling (a cache
 of local layers), norms, feedforward, routing, moe, experts, balance, block. Of one family alone: bert. Another function
-in attention's place: linear. How attention is computed: kernels.
+in attention's place: linear, its layer delta, and what a cache keeps of it, states. How attention is computed: kernels.
 """
