@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -35,7 +36,8 @@ def decode_many(size: Size, setting: Setting) -> Comparison:
     comparison = steps_alone(title, size, setting, sum(new), cached)
     servers = {rows: Server(model, rows=rows, tokens=rows * (size.prompt + most + 16)) for rows in AT_A_TIME}
 
-    expected, runs = None, {}  # type: list[list[int]] | None, dict[str, Callable[[], Any]]
+    expected: list[list[int]] | None = None
+    runs: dict[str, Callable[[], Any]] = {}
     for rows, server in servers.items():
         name = OURS if rows == 1 else f"ours, {rows} at a time"
         run = partial(_served, server, prompts, new)
