@@ -30,6 +30,9 @@ from companion.transformer import Transformer
 ALIKE = 1e-9
 """How far a number may be, as a share, from what it was before it went there and back."""
 
+REFUSED = [""] * 99
+"""Behind a sentence of a family that could not even read what was to be written: others are nearer."""
+
 
 def export_model(
     folder: str | Path, model: Transformer, *, kind: str | None = None, further: Mapping[str, Any] | None = None
@@ -53,7 +56,7 @@ def export_model(
             break
     else:
         nearest = min(faults, key=lambda kind: len(faults[kind]))
-        missing = "; ".join(faults[nearest][:5])
+        missing = "; ".join(fault for fault in faults[nearest][:5] if fault)
         others = "" if kind is not None else ", the nearest of the published kinds, none of which has all of this model"
         raise ValueError(f"{missing} (as a {nearest} has it{others})")
     back = WayBack(model.state_dict(), Path(folder))
@@ -61,6 +64,7 @@ def export_model(
     tensors = {family.spelled(name): tensor for name, tensor in back.finish().items()}
     dtype = plain_dtype(model.embedding.weight.dtype)
     about = {"architectures": [family.architecture], "dtype": dtype, "torch_dtype": dtype}
+    about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # else readers take a release's own
     save_tensors(Path(folder) / WEIGHTS, tensors, {"format": "pt"})
     write_atomic(Path(folder) / CONFIG, json.dumps(about | fields | dict(further or {}), indent=2) + "\n")
     return family
@@ -73,7 +77,7 @@ def _told(config: ModelConfig, family: Family) -> tuple[dict[str, Any], list[str
         given = Fields(Path("."), family.kind, family.table, fields)
         read = given.finish(lambda: family.config(given, family.ends(config)))
     except ValueError as error:  # of a part that it must have
-        return {}, [str(error).removeprefix(f"{CONFIG}: ")] * 99
+        return {}, [str(error).removeprefix(f"{CONFIG}: "), *REFUSED]
     ours, theirs = _flat(asdict(plain(config))), _flat(asdict(plain(read)))
     return fields, [
         f"{part}={shown(ours.get(part))}: expected {shown(theirs.get(part))}"

@@ -113,6 +113,7 @@ def _hybrid_says(config: ModelConfig) -> Mapping[str, Any]:
         "layer_types": ["attention"] * config.layers,
         "num_local_experts": 0,
         "position_embedding_type": order,
+        **{"mamba_n_heads": 1, "mamba_d_head": 2 * config.d_model, "mamba_expand": 2},  # of no layer, but they must fit
     }
 
 

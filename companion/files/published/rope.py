@@ -214,7 +214,8 @@ def _grown(factor: float, share: float) -> float:
 
 
 def scaled(config: ModelConfig, table: Mapping[str, Policy], *, parameters: bool) -> dict[str, Any] | None:
-    """What `rope_parameters` says of a configuration, or else `rope_scaling`: what `positions` reads again."""
+    """What `rope_parameters` says of a configuration; or `rope_scaling`, where that can say the same. `positions` reads
+    both again."""
     order, window = config.positions, config.attention.window
     if order.kind != "rotary":
         return None
@@ -222,8 +223,8 @@ def scaled(config: ModelConfig, table: Mapping[str, Policy], *, parameters: bool
     if order.scaling is not None:
         values = _scaling_said(config, order.scaling)
     by_kind = any("attention.window.base" in policy.note for policy in table.values())
-    if not parameters:
-        return None if order.scaling is None or by_kind else values
+    if not parameters and (order.scaling is None or by_kind):
+        return None
     values["rope_theta"] = order.base
     if table["partial_rotary_factor"].kind == "taken":
         values["partial_rotary_factor"] = order.share
