@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
@@ -74,12 +74,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
     )
-    parser.add_argument(
-        "--dtype",
-        type=Literal["fp32", "bf16", "fp16"] | None,
-        default=None,
-        help="convert the weights. Default: as stored, and on a GPU those of a run to the precision it was trained in",
-    )
+    parser.add_dtype("as stored, and on a GPU those of a run to the precision it was trained in")
     parser.add_argument(
         "--tokens",
         type=Count | None,

@@ -13,8 +13,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from companion.config.model import ModelConfig, MoEConfig, PositionConfig
 from companion.families.registry import families
 from companion.files.models import CONFIG, WEIGHTS, plain_dtype, save_tensors
@@ -39,7 +37,8 @@ def export_model(
 ) -> Family:
     """Write `config.json` and `model.safetensors` of a model as a published family has them; the family.
 
-    kind:     its `model_type`. `None`: the first that has all parts of the model, LLaMA before all others.
+    kind:     its `model_type`. `None`: of those that have all parts of the model, the one that says it in the fewest
+              fields.
     further:  fields of config.json that say nothing about logits, such as `eos_token_id`.
 
     Raises `ValueError`, with nothing written, for a kind that is not known, and naming the parts of the model that the
@@ -48,22 +47,20 @@ def export_model(
     known = families()
     if kind is not None and kind not in known:
         raise ValueError(f"kind={shown(kind)}: expected one of {', '.join(known)}")
-    tried = [known[kind]] if kind is not None else sorted(known.values(), key=lambda family: family.kind != "llama")
-    faults: dict[str, list[str]] = {}
-    for family in tried:
-        fields, faults[family.kind] = _told(model.config, family)
-        if not faults[family.kind]:
-            break
-    else:
-        nearest = min(faults, key=lambda kind: len(faults[kind]))
-        missing = "; ".join(fault for fault in faults[nearest][:5] if fault)
+    tried = {one: _told(model.config, known[one]) for one in (known if kind is None else [kind])}
+    fit = {one: fields for one, (fields, faults) in tried.items() if not faults}
+    if not fit:
+        nearest = min(tried, key=lambda one: len(tried[one][1]))
+        missing = "; ".join(fault for fault in tried[nearest][1][:5] if fault)
         others = "" if kind is not None else ", the nearest of the published kinds, none of which has all of this model"
         raise ValueError(f"{missing} (as a {nearest} has it{others})")
+    simplest = min(fit, key=lambda one: len(fit[one]))
+    family, fields = known[simplest], fit[simplest]
     back = WayBack(model.state_dict(), Path(folder))
     family.place(back, model.config)
     tensors = {family.spelled(name): tensor for name, tensor in back.finish().items()}
     dtype = plain_dtype(model.embedding.weight.dtype)
-    about = {"architectures": [family.architecture], "dtype": dtype, "torch_dtype": dtype}
+    about: dict[str, Any] = {"architectures": [family.architecture], "dtype": dtype, "torch_dtype": dtype}
     about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # else readers take a release's own
     save_tensors(Path(folder) / WEIGHTS, tensors, {"format": "pt"})
     write_atomic(Path(folder) / CONFIG, json.dumps(about | fields | dict(further or {}), indent=2) + "\n")

@@ -56,7 +56,7 @@ VALUES: dict[str, Callable[[ModelConfig], Any]] = {
 
 NAMED: dict[str, Callable[[ModelConfig], Any]] = {
     "attention_multiplier": lambda config: (config.attention.score_width or config.sizes.d_head) ** -0.5,
-    "first_k_dense_replace": lambda config: (_mixed(config) + [True]).index(True),
+    "first_k_dense_replace": lambda config: ([*_mixed(config), True]).index(True),
     "moe_layers": lambda config: [layer for layer, mixed in enumerate(_mixed(config)) if mixed],
     "topk_method": lambda config: "greedy" if config.moe is None or config.moe.groups == 1 else "group_limited_greedy",
     "query_pre_attn_scalar": lambda config: round(config.attention.score_width or config.sizes.d_head),
