@@ -78,6 +78,11 @@ class Handle:
         self._numbers: list[int] = []  # of what ends with each of its full blocks
 
     @property
+    def prompt(self) -> list[int]:
+        """The tokens that it goes on from."""
+        return self._text.ids[: self._text.given]
+
+    @property
     def tokens(self) -> list[int]:
         """The new tokens so far."""
         return self._text.ids[self._text.given :]
