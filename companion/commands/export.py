@@ -38,8 +38,7 @@ def parser() -> Parser:
             "  companion export served/\n"
             "  companion export served/ --run runs/larger --best --dtype bf16\n"
             "  companion export served/ --checkpoint SmolLM2-135M/ --as mistral\n"
-            "and then, where these are installed:\n"
-            "  python -c \"import transformers; print(transformers.pipeline('text-generation', 'served/')('The '))\"\n"
+            "and then, where it is installed, a server:\n"
             "  vllm serve served/\n"
             "  python -m sglang.launch_server --model-path served/"
         ),
