@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from companion.commands.parser import Parser
 from companion.generation.sampling import Sampling
 from companion.ground.fields import plain, shown, why
 from companion.ground.quantities import Count, CountFromZero, require_limits
@@ -32,6 +33,21 @@ class Asked:
 
     prompt: str
     given: Mapping[str, Any]
+
+
+def add_prompts(parser: Parser) -> None:
+    """`--prompts` and `--at-once`."""
+    parser.add_argument(
+        "--prompts",
+        type=str | None,
+        default=None,
+        metavar="FILE",
+        help="many prompts, a line each, written at once; prints a line of JSON for each. A .jsonl has objects: "
+        "prompt, and perhaps tokens, seed, stop, temperature and the like",
+    )
+    parser.add_argument(
+        "--at-once", type=Count | None, default=None, help="prompts: how many are written at a time. Default: 32"
+    )
 
 
 def read_prompts(name: str) -> list[Asked]:

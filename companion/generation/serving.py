@@ -143,7 +143,7 @@ def serve(
     weights: Weights | None,
     **asked: Any,
 ) -> list[list[int]]:
-    """`complete(..., at_once=...)`: the new tokens of each prompt, so many at a time."""
+    """`complete(..., at_once=...)`: the new tokens of each prompt, so many at a time. Raises as that does."""
     require_whole("at_once", at_once)
     prompts, steps = check_prompts(model, prompts, None, None, max_new_tokens)
     if streams is not None and (not isinstance(streams, Sequence) or len(streams) != len(prompts)):

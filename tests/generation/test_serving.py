@@ -64,34 +64,31 @@ def asked_at_random(random, model, server, beginnings):
     return prompt, asked
 
 
-def served_at_random(model, server, random, requests, cancelled_in=3):
-    """Requests that come at any step, of which about every third is cancelled; what was written and what each is
-    alone, how many were cancelled, and how many were there at most."""
+def served_at_random(model, server, random, requests):
+    """Requests that come at any step, of which every third is cancelled somewhere on its way; how many were there at
+    most."""
     beginnings = [random.integers(model.config.vocab, size=16).tolist() for _ in range(3)]
-    handles, alone, doomed, busiest, came = {}, {}, {}, 0, 0
-    written = {}
-    while came < requests or server.busy:
-        while came < requests and random.integers(3):
+    handles, alone, written, doomed, busiest = {}, {}, {}, {}, 0
+    while len(handles) < requests or server.busy:
+        while len(handles) < requests and random.integers(3):
             prompt, asked = asked_at_random(random, model, server, beginnings)
             stream = int(random.integers(50))
             handle = server.submit(prompt, stream=stream, **asked)
-            handles[handle.number], written[handle.number], came = handle, [], came + 1
+            handles[handle.number], written[handle.number] = handle, []
             (alone[handle.number],) = complete(model, [prompt], streams=[stream], **asked)
-            if random.integers(cancelled_in) == 0:
-                doomed[handle.number] = int(random.integers(6))  # after so many tokens, if it has not ended by then
+            if len(handles) % 3 == 0:  # it ends after fewer tokens than it would have
+                doomed[handle.number] = int(random.integers(len(alone[handle.number])))
+        for number in [number for number, tokens in doomed.items() if len(written[number]) == tokens]:
+            assert server.cancel(handles[number]) == written[number] == alone[number][: doomed.pop(number)]
         for one in server.step():
             written[one.number].append(one.token)
             assert one.last == handles[one.number].ended
         busiest = max(busiest, len(server.running))
-        for number in [number for number, tokens in doomed.items() if len(written[number]) >= tokens]:
-            assert server.cancel(handles[number]) == written[number]
-            del doomed[number]
-    states = [handle.state for handle in handles.values()]
     for number, handle in handles.items():
         assert handle.ended and handle.tokens == written[number]
-        assert handle.tokens == alone[number][: len(handle.tokens)]
         assert handle.state == "cancelled" or handle.tokens == alone[number]
-    return states.count("cancelled"), busiest
+    assert [handle.state for handle in handles.values()].count("cancelled") == requests // 3
+    return busiest
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -99,29 +96,24 @@ def test_a_text_that_comes_and_goes_is_what_it_would_be_alone(models, layout):
     """In a pool in which they do not all fit, with chunks shorter than a prompt and blocks shorter than a chunk."""
     model, random = models[layout], np.random.default_rng(len(layout))
     server = Server(model, rows=5, tokens=30, block=3, budget=7)
-    cancelled, busiest = served_at_random(model, server, random, 16)
-    assert 1 < cancelled < 14 and busiest >= 2
+    assert served_at_random(model, server, random, 16) >= 2
     by_length = layout in ("scaled by length", "turned anew")
     assert (server.shared == 0) == by_length and (server.preempted == 0 or not by_length)
     assert server.blocks.used == 0 and not server.busy and server.step() == []
 
 
 def test_a_soak_of_requests_leaves_every_text_right_and_memory_as_it_was(models):
-    model, random, peaks, cancelled = models["windows"], np.random.default_rng(1), [], 0
-    server = Server(model, rows=16, tokens=100, block=4, budget=24)
+    model, random, peaks = models["windows"], np.random.default_rng(1), []
+    server = Server(model, rows=16, tokens=60, block=4, budget=24)
     for half in (REQUESTS - REQUESTS // 2, REQUESTS // 2):
-        gone, busiest = served_at_random(model, server, random, half)
-        cancelled += gone
-        assert busiest > 4 and not server.busy
-        assert server.blocks.used == 0 and server.blocks.free == 25 and not any(server.blocks._users)
+        assert served_at_random(model, server, random, half) > 2 and not server.busy
+        assert server.blocks.used == 0 and server.blocks.free == 15 and not any(server.blocks._users)
         gc.collect()
         peaks.append(getrusage(RUSAGE_SELF).ru_maxrss)
-    assert REQUESTS / 5 < cancelled < REQUESTS / 2
     assert server.shared > 0 and server.preempted > 0
     assert peaks[1] < 1.05 * peaks[0]
     counts = f"{server.preempted:,} times one had to wait, {server.read:,} tokens read and {server.shared:,} shared"
-    memory = f"{peaks[1] / peaks[0]:.3f} times the memory of the first half"
-    print(f"{REQUESTS:,} requests, {cancelled:,} cancelled; {counts}; {memory}")
+    print(f"{REQUESTS:,} requests; {counts}; {peaks[1] / peaks[0]:.3f} times the memory of the first half")
 
 
 def test_complete_writes_some_at_a_time_what_it_writes_all_together(models):
