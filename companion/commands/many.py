@@ -60,7 +60,7 @@ def read_prompts(name: str) -> list[Asked]:
         lines = Path(name).read_text("utf-8").splitlines()
     except OSError as error:
         raise ValueError(f"--prompts {plain(name)}: cannot be read ({error.strerror})") from None
-    except UnicodeError:
+    except ValueError:  # no text, or no name
         raise ValueError(f"--prompts {plain(name)}: expected text, got a file that is not") from None
     objects, where = name.endswith(".jsonl"), f"--prompts {plain(name)}: line"
     numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]

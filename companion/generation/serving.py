@@ -312,7 +312,12 @@ class Server:
                 going += self._pass(group)
             going.sort(key=lambda one: one[0].number)
             drawn = self._drawn(going)
-        return [Written(handle.number, token, self._add(handle, token)) for handle, token in drawn]
+        written = []
+        for handle, token in drawn:
+            if not handle.ended:  # another's `until` may have cancelled it
+                self._add(handle, token)
+                written.append(Written(handle.number, token, handle.ended))
+        return written
 
     def _admit(self) -> None:
         """Give blocks to those that wait, the first first, as long as there is room."""
@@ -454,21 +459,22 @@ class Server:
                 tokens[row] = token
         return [(handle, token) for (handle, _), token, fits in zip(going, tokens, fit, strict=True) if fits]
 
-    def _add(self, handle: Handle, token: int) -> bool:
-        """Add a token to a text; whether that ends it."""
+    def _add(self, handle: Handle, token: int) -> None:
+        """Add a token to a text, which it may end."""
         assert token != NOTHING
         handle._text.ids.append(token)
         try:
             ended = handle._written == handle._request.steps or handle._request.ends.after(handle._text)
         except Exception as error:  # of its own `until`
             self._end(handle, "failed", error)
-            return True
-        if ended:
-            self._end(handle, "done")
-        return ended
+        else:
+            if ended:
+                self._end(handle, "done")
 
     def _end(self, handle: Handle, state: State, error: Exception | None = None) -> None:
         """A text is no longer there."""
+        if handle.ended:
+            return
         if handle.state == "waiting":
             self._waiting.remove(handle)
         else:

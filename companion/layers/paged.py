@@ -178,7 +178,7 @@ class PagedCache(KVCache):
             named = "layers={}, kv_head={}, d_head={}, d_v={}".format
             raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as this model has")
 
-    def ready(self, tokens: int) -> PagedCache:
+    def ready(self, tokens: int, ends: Tensor | None = None) -> PagedCache:
         """Itself: nothing rolls."""
         return self
 

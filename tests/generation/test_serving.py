@@ -251,6 +251,21 @@ def test_a_server_that_cannot_be_is_refused(config, asked, message):
         Server(drawn(config), **asked)
 
 
+def test_an_until_may_cancel_its_own_text_and_others(models):
+    server, handles = Server(models["rotary"], rows=3, tokens=48, block=4), []
+
+    def until(number, new):
+        if len(new) == 2:
+            handles[0].cancel(), handles[2].cancel()
+        return len(new) == 2
+
+    handles += [server.submit([number], max_new_tokens=5, until=until if number == 0 else None) for number in range(3)]
+    lines = [[one.number for one in server.step()] for _ in range(3)]
+    assert lines == [[0, 1, 2], [0, 1], [1]]
+    assert [handle.state for handle in handles] == ["cancelled", "running", "cancelled"]
+    assert len(handles[1].result()) == 5 and server.blocks.used == 0
+
+
 def test_a_text_that_fails_ends_alone():
     model = drawn(CONFIG.with_(embedding=EmbeddingConfig(tied=False))).double()
     with torch.no_grad():
