@@ -43,6 +43,7 @@ from companion import (
     beam_search,
     chips,
     complete,
+    export_model,
     generate,
     half_from_interleaved,
     linear_attention,
@@ -104,8 +105,11 @@ def written(model: Transformer, folder: Path) -> list[list[int]]:
 
 
 def published(folder: Path) -> Transformer:
-    """A published model from its folder."""
-    return load_pretrained(folder, dtype=torch.float32)
+    """A published model from its folder, written once more in the layout that it had."""
+    model: Transformer = load_pretrained(folder, dtype=torch.float32)
+    kind: str = export_model(folder / "again", model).kind
+    assert kind
+    return model
 
 
 def layers(x: Tensor) -> Tensor:

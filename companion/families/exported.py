@@ -44,7 +44,7 @@ def export_model(
     Raises `ValueError`, with nothing written, for a kind that is not known, and naming the parts of the model that the
     family does not have, or those that the nearest one does not.
     """
-    known = families()
+    known = {name: family for name, family in families().items() if family.architecture}
     if kind is not None and kind not in known:
         raise ValueError(f"kind={shown(kind)}: expected one of {', '.join(known)}")
     tried = {one: _told(model.config, known[one]) for one in (known if kind is None else [kind])}
