@@ -108,7 +108,7 @@ def _write_tokenizer(folder: Path, tokenizer: BytePairTokenizer, model: Transfor
 
     marks = dict.fromkeys(("bos_token", "eos_token", "pad_token"), SEPARATOR)
     about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.context, **marks}
-    writes = {"do_sample": True, "temperature": WARM, **dict.fromkeys(IDS[:3], tokenizer.separator)}
+    writes = {"do_sample": True, "temperature": WARM, "top_k": 0, **dict.fromkeys(IDS[:3], tokenizer.separator)}
     for name, text in (
         ("tokenizer.json", tokenizer.to_published()),
         ("tokenizer_config.json", json.dumps(about, indent=2) + "\n"),

@@ -67,6 +67,9 @@ def test_transformers_writes_with_a_run_what_generate_writes(home: Path, capsys)
     assert said(
         capsys, "generate", "--run", "run", "--prompt", "The lazy fox", "--tokens", "9", "--temperature", "0"
     ) == (tokenizer.decode(row, skip_special_tokens=True) + "\n")
+    drawn = ["--prompt", "The lazy fox", "--tokens", "9", "--seed", "5"]  # as a run draws where nobody says otherwise
+    texts = [said(capsys, "generate", *source, *drawn) for source in (["--run", "run"], ["--checkpoint", "out"])]
+    assert texts[0] == texts[1]
 
 
 def test_a_checkpoint_is_written_as_what_it_was_or_as_another_kind(home: Path, capsys) -> None:
