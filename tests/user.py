@@ -10,7 +10,6 @@ from torch import Tensor
 from companion import (
     Attention,
     AttentionConfig,
-    Batch,
     Beam,
     Block,
     CrossCache,
@@ -18,6 +17,7 @@ from companion import (
     EmbeddingConfig,
     FeedForward,
     FeedForwardConfig,
+    Handle,
     KVCache,
     LatentAttention,
     LatentConfig,
@@ -36,6 +36,7 @@ from companion import (
     RotaryScaling,
     RoutingStats,
     Sampling,
+    Server,
     Transformer,
     WindowConfig,
     account,
@@ -44,6 +45,7 @@ from companion import (
     beam_search,
     chips,
     complete,
+    export_model,
     generate,
     half_from_interleaved,
     linear_attention,
@@ -110,14 +112,17 @@ def written(model: Transformer, folder: Path) -> list[list[int]]:
     out.append([*beams[0][0].tokens])
     save_model(folder, model)
     again: Transformer = load_model(folder, dtype=torch.float32)
-    batch = Batch(again, rows=2)
-    del batch
+    handle: Handle = Server(again, rows=2).submit(prompts[0], max_new_tokens=2)
+    out.append(handle.result())
     return out
 
 
 def published(folder: Path) -> Transformer:
-    """A published model from its folder."""
-    return load_pretrained(folder, dtype=torch.float32)
+    """A published model from its folder, written once more in the layout that it had."""
+    model: Transformer = load_pretrained(folder, dtype=torch.float32)
+    kind: str = export_model(folder / "again", model).kind
+    assert kind
+    return model
 
 
 def layers(x: Tensor) -> Tensor:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
+from companion.commands.many import AT_ONCE, add_prompts, read_prompts, write_many
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
@@ -47,6 +48,8 @@ def parser() -> Parser:
             "      two at once\n"
             '  companion generate --prompt "The " --temperature 0\n'
             "      always the most probable token\n"
+            "  companion generate --prompts prompts.txt > texts.jsonl\n"
+            "      many, a line each\n"
             "  companion generate --checkpoint openai-community/gpt2 --download \\\n"
             '      --prompt "The "\n'
             "  companion generate --checkpoint HuggingFaceTB/SmolLM2-135M-Instruct \\\n"
@@ -58,6 +61,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--prompt-ids", action="append", type=str, default=[], metavar="IDS", help='token ids instead, as "5 17 3"'
     )
+    add_prompts(parser)
     parser.add_argument(
         "--chat",
         action="store_true",
@@ -74,12 +78,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
     )
-    parser.add_argument(
-        "--dtype",
-        type=Literal["fp32", "bf16", "fp16"] | None,
-        default=None,
-        help="convert the weights. Default: as stored, and on a GPU those of a run to the precision it was trained in",
-    )
+    parser.add_dtype("as stored, and on a GPU those of a run to the precision it was trained in")
     parser.add_argument(
         "--tokens",
         type=Count | None,
@@ -132,39 +131,43 @@ def run(flags: Namespace) -> int:
     from companion.generation.programs import keep_programs
     from companion.ground.device import find_device
 
-    by_ids = bool(flags.prompt_ids)
+    asked = None if flags.prompts is None else read_prompts(flags.prompts)
     for prompt in flags.prompt_ids:
         read_ids(prompt)
     Sampling(**_given(flags))
     if flags.repetition_penalty is not None:
         Rules(repetition_penalty=flags.repetition_penalty)
     device = find_device(flags.device)
-    dtype = dtype_called(flags.dtype)
-    if flags.checkpoint is None:
-        writer = from_run(run_folder(flags.run, TextSettings), device, ids=by_ids, best=flags.best, dtype=dtype)
-    else:
-        writer = from_checkpoint(
-            flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop
-        )
-    writer, prompts = _prompted(_told(writer, flags), flags)
+    writer = _told(_writer(flags, device), flags)
+    options: dict[str, Any] = {
+        "tokens": flags.tokens,
+        "sampling": writer.says.sampling if writer.says.draws else Sampling(temperature=0),
+        "seed": flags.seed,
+        "weights": {None: "fast", "none": None}.get(flags.weights, flags.weights),
+    }
     search = _search(writer, flags)
+    if asked is not None:
+        if writer.translates or search is not None:
+            what = "translates them" if writer.translates else "searches for them, unless --temperature says otherwise"
+            raise ValueError(f"--prompts: expected a model that draws texts that go on, got one that {what}")
+        write_many(writer, asked, at_once=flags.at_once or AT_ONCE, **options)
+        return 0
+    writer, prompts = _prompted(writer, flags)
     draft = _draft(writer, flags, device)
     if flags.compile:
         keep_programs()
-    write(
-        writer,
-        prompts,
-        tokens=flags.tokens,
-        sampling=writer.says.sampling if writer.says.draws else Sampling(temperature=0),
-        search=search,
-        seed=flags.seed,
-        compile=flags.compile,
-        weights={None: "fast", "none": None}.get(flags.weights, flags.weights),
-        draft=draft,
-    )
+    write(writer, prompts, search=search, compile=flags.compile, draft=draft, **options)
     if draft is not None:
         print(draft.report(), file=sys.stderr)
     return 0
+
+
+def _writer(flags: Namespace, device: torch.device) -> Writer:
+    """The run or the checkpoint that flags name."""
+    by_ids, dtype = bool(flags.prompt_ids), dtype_called(flags.dtype)
+    if flags.checkpoint is None:
+        return from_run(run_folder(flags.run, TextSettings), device, ids=by_ids, best=flags.best, dtype=dtype)
+    return from_checkpoint(flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop)
 
 
 def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
@@ -252,12 +255,7 @@ def _vocabulary(writer: Writer) -> list[str | None] | None:
 
 def _check(flags: Namespace) -> None:
     """What can be wrong between two flags."""
-    if flags.prompt and flags.prompt_ids:
-        raise ValueError("--prompt-ids: expected no --prompt beside it, got both")
-    if not flags.prompt and not flags.prompt_ids:
-        raise ValueError('--prompt: expected text to continue, got none; for example --prompt "The "')
-    if "" in flags.prompt:
-        raise ValueError("--prompt '': expected at least one character, got an empty prompt")
+    _check_prompts(flags)
     if flags.checkpoint is not None and flags.run is not None:
         raise ValueError("--checkpoint: expected no --run beside it, got both")
     if flags.checkpoint is not None and flags.best:
@@ -288,6 +286,22 @@ def _check(flags: Namespace) -> None:
         raise ValueError("--compile: expected no --beams beside it; a beam search is not compiled")
     if flags.weights is not None:
         raise ValueError("--weights: expected no --beams beside it; a beam search reads the weights as they are")
+
+
+def _check_prompts(flags: Namespace) -> None:
+    """The same of those that say what is continued."""
+    if flags.prompt and flags.prompt_ids:
+        raise ValueError("--prompt-ids: expected no --prompt beside it, got both")
+    if flags.prompts is not None:
+        beside = ("prompt", "prompt_ids", "chat", "beams", "compile", "draft")
+        for name in (name for name in beside if flags[name]):
+            raise ValueError(f"--prompts: expected no --{name.replace('_', '-')} beside it")
+    elif flags.at_once is not None:
+        raise ValueError("--at-once: expected --prompts with it, got none")
+    elif not flags.prompt and not flags.prompt_ids:
+        raise ValueError('--prompt: expected text to continue, got none; for example --prompt "The "')
+    if "" in flags.prompt:
+        raise ValueError("--prompt '': expected at least one character, got an empty prompt")
 
 
 def dtype_called(name: str | None) -> torch.dtype | None:
