@@ -685,9 +685,10 @@ class ModelConfig:
 
     @property
     def memory(self) -> LinearConfig | None:
-        """What linear layers are made of, with every size filled in; `None` where there are none."""
+        """What linear layers are made of, with every size filled in; `None` where there are none, as where a pattern is
+        longer than the stack."""
         sizes, linear = self.sizes, self.attention.linear
-        return None if linear is None else linear.resolved(sizes.heads, sizes.d_head)
+        return None if linear is None or not self.linears else linear.resolved(sizes.heads, sizes.d_head)
 
     def linear(self, layer: int) -> bool:
         """Whether layer `layer`, counted from 0, keeps a matrix in place of keys and values."""

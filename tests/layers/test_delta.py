@@ -239,6 +239,8 @@ def test_rows_that_are_chosen_take_their_matrices_along():
 
 
 def test_what_is_kept_is_as_large_after_any_number_of_tokens():
+    none = config_of(replace(LINEAR, pattern=(False, True)), layers=1)
+    assert KVCache.create(none, 1, 4).states is None  # the pattern ends before its first linear layer
     every = config_of(replace(LINEAR, pattern=(True,)))
     assert cache_bytes(every, 100) == cache_bytes(every, 10**9)
     cache = KVCache.create(every, 1, 250)
