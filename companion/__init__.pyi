@@ -5,6 +5,7 @@ from .config.model import (
     EmbeddingConfig as EmbeddingConfig,
     FeedForwardConfig as FeedForwardConfig,
     LatentConfig as LatentConfig,
+    LinearConfig as LinearConfig,
     ModelConfig as ModelConfig,
     MoEConfig as MoEConfig,
     NormConfig as NormConfig,
@@ -23,7 +24,8 @@ from .layers.attention import Attention as Attention, attend as attend, attentio
 from .layers.latent import LatentAttention as LatentAttention
 from .layers.kernels.tiled import tiled_attention as tiled_attention
 from .layers.kernels.window import sliding_window_attention as sliding_window_attention
-from .layers.linear import linear_attention as linear_attention
+from .layers.linear import linear_attention as linear_attention, recurrence as recurrence
+from .layers.delta import LinearAttention as LinearAttention
 from .layers.cache import CrossCache as CrossCache, KVCache as KVCache
 from .layers.norms import LayerNorm as LayerNorm, RMSNorm as RMSNorm, rms_norm as rms_norm
 from .layers.feedforward import FeedForward as FeedForward

@@ -22,10 +22,12 @@ from companion.ground.arguments import (
     mask_of,
     padding_of,
 )
+from companion.ground.fields import require
 from companion.layers.attention import Attention, capped
 from companion.layers.bert import MaskedTransform, Pooler
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache
+from companion.layers.delta import LinearAttention
 from companion.layers.latent import LatentAttention
 from companion.layers.masks import GivenMask
 from companion.layers.moe import MoE
@@ -70,6 +72,7 @@ class Inputs(TypedDict, total=False):
     real: Tensor | None
     counted: Tensor | None
     mask: Tensor | None
+    document: Tensor | None
     cache: KVCache | None
 
 
@@ -141,7 +144,12 @@ class Transformer(nn.Module):
             if isinstance(module, LatentAttention):  # keys and values begin as wide as if they came from the stream
                 nn.init.normal_(module.up.weight, std=math.sqrt(2 / (5 * module.up.in_features)))
                 nn.init.normal_(module.query.weight, std=math.sqrt(2 / (5 * module.query.in_features)))
-            if isinstance(module, Attention | LatentAttention):
+            if isinstance(module, LinearAttention):
+                module.reset()
+                for narrow, outer in ((module.decay_down, module.decay), (module.gate_down, module.gate)):
+                    if narrow is not None and outer is not None:
+                        nn.init.normal_(outer.weight, std=math.sqrt(2 / (5 * outer.in_features)))
+            if isinstance(module, Attention | LatentAttention | LinearAttention):
                 nn.init.normal_(module.output.weight, std=std / math.sqrt(writes))
             elif isinstance(module, Block):
                 layer = module.feed_forward
@@ -168,6 +176,7 @@ class Transformer(nn.Module):
         real: Shaped[Tensor, "#batch key"] | None = None,
         counted: Shaped[Tensor, "#batch token"] | None = None,
         mask: GivenMask | None = None,
+        document: Int[Tensor, "batch token"] | None = None,
         cache: KVCache | None = None,
     ) -> Features:
         """The stream before the head, for callers that want the logits of a few tokens only.
@@ -179,7 +188,10 @@ class Transformer(nn.Module):
                     padding, and no expert counts it. With a cache, key counts the slots it shows. Default: all.
         counted:    (batch, token), in place of `real` for padding at the end of rows, which a causal stack hides by
                     itself: experts do not count it, nothing else is done, and attention needs no mask. Default: `real`.
-        mask:       who may look at whom: broadcasts to (batch, head, token, key), with key as in `real`.
+        mask:       who may look at whom: broadcasts to (batch, head, token, key), with key as in `real`. Not for a model
+                    with linear layers, which have no pairs of tokens to hide.
+        document:   for a decoder without a cache: which document of a packed row each token is of. Those of one stand
+                    together, and nothing passes from one document to another.
         cache:      what the decoder has seen so far; call under `torch.no_grad()` and go on with `Features.cache`.
 
         Raises `ValueError` if the stack and the arguments do not fit each other, an argument has another dtype or
@@ -187,14 +199,16 @@ class Transformer(nn.Module):
         a GPU only as `companion.ground.arguments` says).
         """
         memory = self.encode(source) if isinstance(source, Tensor) else source
-        cache = None if cache is None else cache.ready(tokens.shape[1])
+        ends = None if cache is None or cache.states is None or counted is None else counted.sum(-1)
+        cache = None if cache is None else cache.ready(tokens.shape[1], ends)
         opened = None if cache is None else cache.open(tokens.shape[1])
         if positions is None:
             positions = torch.arange(tokens.shape[1], device=tokens.device) if opened is None else opened[0].slots
         x = self._embed(tokens, positions, segments)
         stack = self.decoder or self.encoder  # its blocks one after the other, and the last norm
         assert stack is not None
-        x, routing = stack(x, positions=positions, real=real, counted=counted, mask=mask, cache=opened, memory=memory)
+        given: dict[str, Any] = {"real": real, "counted": counted, "mask": mask, "document": document}
+        x, routing = stack(x, positions=positions, cache=opened, memory=memory, **given)
         routing = (() if memory is None else memory.routing) + routing
         return Features(x, routing, None if cache is None else cache.advance(tokens.shape[1], self._number))
 
@@ -242,10 +256,22 @@ class Transformer(nn.Module):
         keys = new if cache is None else cache.shown(new)
         if real is not None and ((real.shape[0] != 1 and real.shape[0] != batch) or real.shape[1] != keys):
             raise ValueError(f"real has shape {tuple(real.shape)}: expected (batch, key), {(batch, keys)}")
+        self._check_document(given.get("document"), tokens, cache)
         if given.get("mask") is not None:
+            require(self.config.memory is None, "mask", given["mask"], "None; linear layers have no pairs to hide")
             shape = (batch, self.config.attention.heads, new, keys)
             check_broadcasts("mask", given["mask"], shape, "(batch, head, token, key)")
             given["mask"] = mask_of(given["mask"], anywhere=True)
+
+    def _check_document(self, document: Tensor | None, tokens: Tensor, cache: KVCache | None) -> None:
+        """Raises `ValueError` for numbers of documents that are not those of the tokens of a decoder."""
+        if document is None:
+            return
+        alone = self.decoder is not None and self.encoder is None and cache is None
+        require(alone, "document", document, "None but for a decoder without a cache")
+        check_ids("document", document)
+        if document.shape != tokens.shape:
+            raise ValueError(f"document has shape {tuple(document.shape)}: expected {tuple(tokens.shape)}, as tokens")
 
     def _settle_source(self, given: dict[str, Any]) -> None:
         """The same for `encode`."""

@@ -176,6 +176,66 @@ class LatentConfig:
 
 
 @dataclass(frozen=True)
+class LinearConfig:
+    """Linear layers: in place of keys and values, a head keeps one matrix of d_head rows and d_v columns, which each
+    token fades, writes and reads (lesson 17). `companion.layers.delta.LinearAttention` says how.
+
+    pattern:      which layers are linear, from the first on; it begins anew where it is used up. The others have the
+                  attention that stands beside this. Three times True, then False: every fourth is in full (Qwen3-Next).
+    heads:        how many matrices there are, each with values of its own. `None`: as many as attention has heads.
+    key_heads:    heads of queries and keys, each of which serves heads / key_heads matrices. `None`: `heads`.
+    d_head:       width of a query and of a key. `None`: that of attention.
+    d_v:          width of a value. `None`: `d_head`.
+    rule:         `"delta"`: a token writes what its value has and the matrix does not yet say for its key, times a
+                  strength from 0 to 1 (Schlag et al. 2021; Yang et al. 2024). `"sum"`: it adds its value, whatever is
+                  there (Katharopoulos et al. 2020).
+    negative:     strengths go from 0 to 2, so that a write can turn what is there round (Grazzi et al. 2024).
+    decay:        what fades before a token writes: `"head"`, a factor for each matrix, made of the token (Mamba-2, Dao
+                  and Gu 2024; gated delta, Yang et al. 2024); `"channel"`, one for each of its rows (Kimi Linear);
+                  `"fixed"`, 1 - 2^(-5 - h) for matrix h, whatever the token (RetNet, Sun et al. 2023). `None`: nothing.
+    convolution:  each number of a query, key and value is a sum over the last so many tokens, weighted by learned
+                  numbers of its own, and goes through a silu. 1: over the token itself.
+    gate:         what is read is normalised, and multiplied by this function of a linear map of the layer's input.
+                  `None`: it is only normalised.
+    rank:         the gate, and a decay by channel, come by way of a vector of this width (Kimi Linear: d_head). `None`:
+                  by one matrix.
+
+    Raises `ValueError` naming the field, what it was and what it must be.
+    """
+
+    pattern: tuple[bool, ...] = (True,)
+    heads: int | None = None
+    key_heads: int | None = None
+    d_head: int | None = None
+    d_v: int | None = None
+    rule: Literal["delta", "sum"] = "delta"
+    negative: bool = False
+    decay: Literal["head", "channel", "fixed"] | None = "head"
+    convolution: int = 4
+    gate: Literal["silu", "sigmoid"] | None = "silu"
+    rank: int | None = None
+
+    def __post_init__(self) -> None:
+        require_types(self)
+        require_pattern("pattern", self.pattern)
+        for name in ("heads", "key_heads", "d_head", "d_v", "convolution", "rank"):
+            if getattr(self, name) is not None:
+                require_whole(name, getattr(self, name))
+        divides = None in (self.heads, self.key_heads) or not self.heads % self.key_heads  # type: ignore[operator]
+        require(divides, "key_heads", self.key_heads, f"a divisor of heads={shown(self.heads)}")
+        require(self.rule == "delta" or not self.negative, "negative", self.negative, "False for rule='sum'")
+        used = self.gate is not None or self.decay == "channel"
+        require(used or self.rank is None, "rank", self.rank, "None where neither a gate nor a decay by channel is")
+
+    def resolved(self, heads: int, d_head: int) -> LinearConfig:
+        """The same with every size filled in, beside attention of `heads` heads whose keys are `d_head` wide."""
+        heads, d_head = self.heads or heads, self.d_head or d_head
+        return replace(
+            self, heads=heads, key_heads=self.key_heads or heads, d_head=d_head, d_v=self.d_v or d_head
+        )
+
+
+@dataclass(frozen=True)
 class AttentionConfig:
     """The heads of an attention layer (Vaswani et al. 2017, section 3.2.2; grouped queries: Ainslie et al. 2023).
 
@@ -203,6 +263,7 @@ class AttentionConfig:
                   (Qwen3-Next); `"head"`, one number a head. `None`: it is not.
     latent:       keys and values are made of a small vector. Then d_head is the width of the part of a query and a key
                   that is not turned, and each head has keys and values of its own. `None`: they are made of the stream.
+    linear:       layers that keep a matrix in place of keys and values. `None`: none does.
     """
 
     heads: int
@@ -218,6 +279,7 @@ class AttentionConfig:
     sinks: bool = False
     gate: Literal["head", "width"] | None = None
     latent: LatentConfig | None = None
+    linear: LinearConfig | None = None
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -581,6 +643,9 @@ class ModelConfig:
         window, latent = self.attention.window, self.attention.latent
         if latent is not None:
             require(self.stack == "decoder", "latent", latent, "None; only a decoder keeps latents")
+        if self.attention.linear is not None:
+            require(self.stack == "decoder", "linear", self.attention.linear, "None; only a decoder has linear layers")
+            self.memory  # noqa: B018  (its sizes are checked where they are filled in)
         if window is not None:
             require(self.stack == "decoder", "window", window, "None; only a decoder looks back through a window")
             require(
@@ -600,13 +665,31 @@ class ModelConfig:
         return self.attention.resolved(self.d_model)
 
     def local(self, layer: int) -> bool:
-        """Whether layer `layer`, counted from 0, looks through the window."""
+        """Whether layer `layer`, counted from 0, looks through the window; a linear one does not."""
         window = self.attention.window
-        return window is not None and in_turn(window.pattern, layer)
+        return window is not None and in_turn(window.pattern, layer) and not self.linear(layer)
+
+    @property
+    def memory(self) -> LinearConfig | None:
+        """What linear layers are made of, with every size filled in; `None` where there are none."""
+        sizes, linear = self.sizes, self.attention.linear
+        return None if linear is None else linear.resolved(sizes.heads, sizes.d_head)
+
+    def linear(self, layer: int) -> bool:
+        """Whether layer `layer`, counted from 0, keeps a matrix in place of keys and values."""
+        linear = self.attention.linear
+        return linear is not None and in_turn(linear.pattern, layer)
+
+    @property
+    def attending(self) -> tuple[int, ...]:
+        """The numbers of the layers that keep keys and values: all that are not linear."""
+        return tuple(layer for layer in range(self.layers) if not self.linear(layer))
 
     def layer(self, layer: int) -> tuple[AttentionConfig, PositionConfig]:
-        """What layer `layer`, counted from 0, is made of: its attention, with a window only if it is local, and its
-        positions."""
+        """What layer `layer`, counted from 0, is made of: its attention, with a window only if it is local, and linear
+        only if it is that; and its positions."""
+        if self.linear(layer):
+            return replace(self.attention, linear=self.memory, window=None), PositionConfig("none")
         window, positions = self.attention.window, self.positions
         if not in_turn(positions.pattern, layer):
             seen = self._seen(layer)
@@ -630,7 +713,8 @@ class ModelConfig:
         return whole * sum(self.moe.pattern) + sum(self.moe.pattern[:rest])
 
     def _seen(self, layer: int) -> AttentionConfig:
-        return self.attention if self.local(layer) else replace(self.attention, window=None)
+        seen = self.attention if self.local(layer) else replace(self.attention, window=None)
+        return replace(seen, linear=None)
 
     def with_(self, **changes: Any) -> ModelConfig:
         """A copy with some fields changed, validated again."""

@@ -13,6 +13,7 @@ from companion.ground.annotations import checked
 from companion.ground.arguments import mask_of
 from companion.layers.attention import Attention
 from companion.layers.cache import CrossCache, LayerCache
+from companion.layers.delta import LinearAttention
 from companion.layers.feedforward import FeedForward
 from companion.layers.latent import LatentAttention
 from companion.layers.masks import GivenMask, SourceMask, Visible
@@ -20,6 +21,7 @@ from companion.layers.moe import MoE
 from companion.layers.norms import norm
 from companion.layers.positions import Rotation
 from companion.layers.routing import RoutingStats
+from companion.layers.states import StateCache
 
 
 def _settle(given: dict[str, Any]) -> None:
@@ -48,10 +50,15 @@ class Block(nn.Module):
         self.placement = config.norm.placement
         self.pre = self.placement in ("pre", "both")
         attention, positions = config.layer(layer)
-        kind = Attention if attention.latent is None else LatentAttention
-        self.attention = kind(
-            d_model, attention, causal=causal, positions=positions, dropout=config.dropout, norms=config.norm
-        )
+        self.linear = config.linear(layer)
+        self.attention: Attention | LatentAttention | LinearAttention
+        if self.linear:
+            self.attention = LinearAttention(d_model, attention, causal=causal, norms=config.norm)
+        else:
+            kind = Attention if attention.latent is None else LatentAttention
+            self.attention = kind(
+                d_model, attention, causal=causal, positions=positions, dropout=config.dropout, norms=config.norm
+            )
         self.attention_norm = norm(config.norm, d_model)
         self.cross = (
             Attention(d_model, attention, causal=False, dropout=config.dropout, norms=config.norm) if cross else None
@@ -75,17 +82,23 @@ class Block(nn.Module):
         *,
         positions: Int[Tensor, "*batch token"] | Rotation | None = None,
         mask: GivenMask | Visible | None = None,
-        cache: LayerCache | None = None,
+        cache: LayerCache | StateCache | None = None,
         source: Float[Tensor, "batch source d_model"] | CrossCache | None = None,
         source_mask: SourceMask | Visible | None = None,
         real: Bool[Tensor, "batch token"] | None = None,
+        written: Bool[Tensor, "batch token"] | None = None,
+        document: Int[Tensor, "batch token"] | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], RoutingStats | None]:
         """The next state of the stream, and where a mixture of experts sent its tokens (`None` without one).
 
         `source` is what cross-attention looks at: the encoder's output, or its keys and values projected before.
-        `real` is for a mixture of experts: which tokens are not padding.
+        `real` is for a mixture of experts: which tokens are not padding. The last two are for a linear layer, which
+        takes no mask: the same where padding may stand anywhere, and which document of a packed row a token is of.
         """
-        h = self.attention(self._in(x, self.attention_norm), positions=positions, mask=mask, cache=cache)
+        if self.linear:
+            h = self.attention(self._in(x, self.attention_norm), cache=cache, real=written, document=document)
+        else:
+            h = self.attention(self._in(x, self.attention_norm), positions=positions, mask=mask, cache=cache)
         x = self._out(x, h, self.attention_norm, self.attention_out_norm)
         if self.cross is not None:
             kept = source if isinstance(source, CrossCache) else self.cross.project_source(source)

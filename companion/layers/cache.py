@@ -10,7 +10,8 @@ The tensors are allocated once and written in place; only `lengths` tells what i
 share them: an older handle stays valid for what it describes, and going on from it overwrites what came later
 (`rewind` says so explicitly); `clone` it first to keep both futures.
 
-Local layers, whose tokens see a window of the last ones, keep no more than these: `companion.layers.rolling`.
+Local layers, whose tokens see a window of the last ones, keep no more than these: `companion.layers.rolling`. Linear
+layers keep a matrix in place of keys and values: `companion.layers.states`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor
 from companion.config.model import ModelConfig, ResolvedAttention
 from companion.ground.arguments import check_kind, described
 from companion.ground.fields import require_whole
+from companion.ground.precision import wide_dtype
 from companion.ground.room import check_room
 from companion.layers.masks import (
     Mask,
@@ -37,6 +39,7 @@ from companion.layers.masks import (
     visible_and,
 )
 from companion.layers.rolling import Local, shown
+from companion.layers.states import Log, StateCache, States, state_numbers
 
 
 @dataclass(frozen=True)
@@ -133,14 +136,16 @@ class LayerCache:
 class KVCache:
     """Keys and values of every layer of a decoder, for `batch` sequences of unequal lengths.
 
-    keys, values:  one tensor per layer, (batch, kv_head, slot, d_head) and (batch, kv_head, slot, d_v). With latents
-                   each layer has one key head [latent, turned key], whose first numbers are the value: no `values`.
+    keys, values:  one tensor per layer that is not linear, (batch, kv_head, slot, d_head) and (batch, kv_head, slot,
+                   d_v). With latents each has one key head [latent, turned key], whose first numbers are the value: no
+                   `values`.
     lengths:       tokens held of each row, (batch,). Slots from there on are free, whatever they contain.
     filled:        an upper bound on `lengths`, known without asking the device.
     uniform:       whether every row's length is exactly `filled`.
     bucket:        attention reads a multiple of this many slots, so that a compiled step meets few different shapes.
     writer:        the number of the model that filled it; `None` while it is empty.
     local:         of the layers that look through a window; `None` if there are none.
+    states:        of the linear layers; `None` if there are none.
     """
 
     keys: tuple[Float[Tensor, "batch kv_head _ d_head"], ...]  # not as many slots in rolling layers
@@ -151,6 +156,7 @@ class KVCache:
     bucket: int = 1
     writer: int | None = None
     local: Local | None = None
+    states: States | None = None
 
     @classmethod
     def create(
@@ -168,15 +174,19 @@ class KVCache:
         Memory: d_head + d_v numbers for each layer, kv_head and slot, with latents rank + d_rope for each layer and
         slot, of a local layer for `rolling.columns` of the slots; `companion.account` counts the bytes. A local layer
         also keeps all that the last call brought until the next, because only then is it known which of it was padding.
+        A linear layer has `states.state_numbers` in fp32 at least, however many slots there are.
         Raises `ValueError` if a size is below 1, or memory has no room for it.
         """
         check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
         for name, value in (("batch", batch), ("slots", slots), ("bucket", bucket)):
             require_whole(name, value)
         sizes, local = config.sizes, Local.of(config, slots)
-        room = [slots] * config.layers if local is None else local.room
+        room = [slots] * len(config.attending) if local is None else local.room
         numbers, (heads, key, value) = sum(room) * sizes.kept_numbers, sizes.kept
-        check_room(f"batch={batch} and slots={slots}", "the cache", batch * numbers * dtype.itemsize, device)
+        memory, linear = config.memory, config.layers - len(config.attending)
+        states = 0 if memory is None else linear * state_numbers(memory, slots) * wide_dtype(dtype).itemsize
+        size = batch * (numbers * dtype.itemsize + states)
+        check_room(f"batch={batch} and slots={slots}", "the cache", size, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
         if local is not None and min(room) < slots:
             local = replace(local, gone=lengths)
@@ -185,28 +195,36 @@ class KVCache:
             shapes = ((batch, heads, held, width) for held in room if width)
             return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape in shapes)
 
-        return cls(store(key), store(value), lengths, bucket=bucket, local=local)
+        held = States.of(config, lengths, slots, dtype)
+        return cls(store(key), store(value), lengths, bucket=bucket, local=local, states=held)
 
     @property
     def batch(self) -> int:
         """How many rows it holds."""
-        return self.keys[0].shape[0]
+        return self.lengths.shape[0]
 
     @property
     def slots(self) -> int:
         """Room in each row, in tokens."""
+        if self.states is not None:
+            return self.states.slots
         return self.keys[0].shape[2] if self.local is None else self.local.slots
 
     def check(self, config: ModelConfig, writer: int) -> None:
         """Raises `ValueError` unless this is a cache for a model of `config`, and none that another one has filled."""
+        memory = None if config.memory is None else (Log.of(config.memory), tuple(map(config.linear, range(config.layers))))
+        kept = None if self.states is None else (self.states.sizes, self.states.layers)
+        if kept != memory:
+            raise ValueError(f"cache keeps {kept} of linear layers: expected {memory}, as this model has")
         value = self.values[0].shape[3] if self.values else 0
-        got = len(self.keys), self.keys[0].shape[1], self.keys[0].shape[3], value
-        expected = config.layers, *config.sizes.kept
+        got = (len(self.keys), *((self.keys[0].shape[1], self.keys[0].shape[3], value) if self.keys else ()))
+        expected = (len(config.attending), *(config.sizes.kept if config.attending else ()))
         if got != expected:
             named = "layers={}, kv_head={}, d_head={}, d_v={}".format
             raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as this model has")
         seen, local = config.attention.window, self.local
-        here = None if seen is None else (seen.width, tuple(map(config.local, range(config.layers))))
+        layers = tuple(map(config.local, config.attending))
+        here = (seen.width, layers) if seen is not None and any(layers) else None
         if here != (None if local is None else (local.width, local.layers)):
             raise ValueError(f"cache is for window={local and local.width}: expected one made for this model's {here}")
         if self.writer is not None and self.writer != writer:
@@ -215,10 +233,19 @@ class KVCache:
                 "the one that this model's last call gave back"
             )
 
-    def ready(self, tokens: int) -> KVCache:
-        """This cache with columns for `tokens` more tokens in its local layers: itself, or one whose local layers have
-        moved their last columns to new tensors, which leaves this one as it was."""
-        if self.local is None or self.filled + tokens > self.slots:  # too many: `open` refuses them
+    def ready(self, tokens: int, ends: Int[Tensor, "batch"] | None = None) -> KVCache:
+        """This cache with columns for `tokens` more tokens in its local and linear layers: itself, or one whose layers
+        have moved their last columns to new tensors, which leaves this one as it was.
+
+        ends: how many of these tokens each row has before the padding behind it, for linear layers and long calls;
+        `None`: all.
+        """
+        if self.filled + tokens > self.slots:  # too many: `open` refuses them
+            return self
+        if self.states is not None:
+            states = self.states.ready(self.lengths, tokens, ends)
+            self = self if states is self.states else replace(self, states=states)
+        if self.local is None:
             return self
         stores, local = self.local.rolled((*self.keys, *self.values), self.lengths, tokens, uniform=self.uniform)
         if local is self.local:
@@ -234,7 +261,10 @@ class KVCache:
         local = self.local
         if local is not None:
             local = replace(local, columns=self.keys[local.layers.index(True)].shape[2] - 1)
-        return replace(self, filled=last, uniform=False, local=local)
+        states = self.states
+        if states is not None:
+            states = replace(states, columns=states.logs[0].shape[1] - 1)
+        return replace(self, filled=last, uniform=False, local=local, states=states)
 
     def shown(self, tokens: int) -> int:
         """How many slots a mask counts, for a call that brings `tokens` new tokens to each row."""
@@ -243,9 +273,9 @@ class KVCache:
         chunk = self.uniform and tokens > 1
         return reach if chunk else min(self.slots, -(-reach // self.bucket) * self.bucket)
 
-    def open(self, tokens: int) -> list[LayerCache]:
-        """Every layer's share, for a call that brings `tokens` new tokens to each row; with local layers, of what
-        `ready` gave back.
+    def open(self, tokens: int) -> list[LayerCache | StateCache]:
+        """Every layer's share, for a call that brings `tokens` new tokens to each row; with local or linear layers, of
+        what `ready` gave back.
 
         Raises `ValueError` if they do not fit; nothing has been written then.
         """
@@ -262,9 +292,18 @@ class KVCache:
         filled = self.filled if self.uniform else None
         stores = list(zip(self.keys, self.values or [None] * len(self.keys), strict=True))
         opened = [LayerCache(k, v, slots, filled, shown_slots, mask, 0, shown_slots) for k, v in stores]
-        local = self.local
-        if local is None or reach <= local.width:  # nothing is out of any window
+        attending = iter(self._near(opened, slots))
+        if self.states is None:
+            return list(attending)
+        linear = iter(self.states.open(self.lengths, slots, uniform=self.uniform))
+        return [next(linear if here else attending) for here in self.states.layers]
+
+    def _near(self, opened: list[LayerCache], slots: Int[Tensor, "batch token"]) -> list[LayerCache]:
+        """The shares of layers with keys and values, where local ones read no more than they have to."""
+        local, tokens = self.local, slots.shape[1]
+        if local is None or self.filled + tokens <= local.width:  # nothing is out of any window
             return opened
+        shown_slots = opened[0].visible
         room = self.keys[local.layers.index(True)].shape[2]
         near = replace(opened[0], **local.share(slots, shown_slots, room, uniform=self.uniform, bucket=self.bucket))
         return [
@@ -275,15 +314,16 @@ class KVCache:
     def advance(self, tokens: int, writer: int | None = None) -> KVCache:
         """The cache after a call that wrote `tokens` tokens to every row. `writer`: the number of the model."""
         local = None if self.local is None else replace(self.local, columns=self.local.columns + tokens)
+        states = None if self.states is None else self.states.advance(tokens)
         lengths, filled = self.lengths + tokens, self.filled + tokens
-        return replace(self, lengths=lengths, filled=filled, writer=writer, local=local)
+        return replace(self, lengths=lengths, filled=filled, writer=writer, local=local, states=states)
 
     def rewind(self, lengths: int | Int[Tensor, "batch"]) -> KVCache:
         """Forget what lies beyond `lengths`: padding of unequal prompts, or tokens to be taken back.
 
         Raises `ValueError` for what is no number of tokens, if a row would have to hold more than it does, and if
         local layers no longer hold what its last token saw: they are sure to for what the last call brought, and for
-        `BACK` tokens.
+        `BACK` tokens. Linear layers are for `states.BACK`, and for a last call of at most `states.WHOLE`.
         """
         expected = f"a whole number, or a tensor of one for each of the {self.batch} rows"
         if isinstance(lengths, Tensor):
@@ -305,7 +345,10 @@ class KVCache:
         if local is not None:
             local = local.rewound(wanted, self.lengths)
             uniform = uniform and (local.gone is None or bool((local.gone == local.gone[0]).all()))
-        return replace(self, lengths=wanted.clone(), filled=longest, uniform=uniform, writer=writer, local=local)
+        states = None if self.states is None else self.states.rewound(wanted, self.lengths)
+        uniform = uniform and (states is None or bool((states.gone == states.gone[0]).all()))
+        now = {"local": local, "states": states}
+        return replace(self, lengths=wanted.clone(), filled=longest, uniform=uniform, writer=writer, **now)
 
     def clone(self) -> KVCache:
         """A copy with storage of its own, to follow two continuations of one text."""
@@ -336,4 +379,5 @@ class KVCache:
             values=tuple(map(pick, self.values, used)),
             lengths=self.lengths[rows],
             local=None if local is None else local.select(rows),
+            states=None if self.states is None else self.states.select(rows),
         )

@@ -1,19 +1,241 @@
-"""Linear attention: another function than `attend`, without a softmax; O(n d^2) operations, and a state of fixed size
-where it writes token by token (lesson 12)."""
+"""Linear attention: another function than `attend`, without a softmax. What has been read is one matrix of fixed size,
+which every token fades, writes and reads (lessons 12 and 17).
+
+One recurrence serves all its kinds. A head keeps a matrix S of d_head rows and d_v columns; at token t, with key k,
+value v, query q, the factors a = exp(log_decay) by which rows fade, and strength b,
+
+    (1)  S'  = diag(a_t) S_(t-1)
+    (2)  u_t = v_t                               `"sum"`: what is written is the value (Katharopoulos et al. 2020)
+         u_t = b_t (v_t - S'^T k_t)              `"delta"`: what the matrix does not yet say (Schlag et al. 2021)
+    (3)  S_t = S' + k_t u_t^T
+    (4)  o_t = S_t^T q_t
+
+For tokens 1 to n of a chunk that begins with S_0, let c_t = log a_1 + ... + log a_t. By (1) and (3)
+
+    (5)  S_t = diag(exp c_t) S_0 + sum_(j<=t) diag(exp(c_t - c_j)) k_j u_j^T,
+
+and with that in (2), where the sum ends before t,
+
+    (6)  u_t + b_t sum_(j<t) A_tj u_j = b_t (v_t - S_0^T (exp(c_t) k_t)),     A_tj = sum_d k_td exp(c_td - c_jd) k_jd,
+
+a unit lower triangular system for all u of the chunk at once (Yang et al. 2024, section 3; with decay: Yang, Kautz and
+Hatamizadeh 2024, section 3.3). By (4) and (5) the rest is products of matrices:
+
+    (7)  o_t = S_0^T (exp(c_t) q_t) + sum_(j<=t) B_tj u_j,                    B_tj = sum_d q_td exp(c_td - c_jd) k_jd.
+
+No exponent in (5) to (7) is above 0, so nothing overflows however fast a matrix fades.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from companion.ground.annotations import checked
 from companion.ground.arguments import heads_fit
 from companion.ground.fields import require
 from companion.ground.precision import wide
+
+CHUNK = 64
+"""Tokens of a chunk."""
+CHUNK_BY_CHANNEL = 16
+"""The same where rows fade each in its own way: then (6) and (7) hold d_head numbers for each pair of tokens."""
+
+
+class Writes(NamedTuple):
+    """What tokens have written, from which (5) makes a matrix: their keys, what they wrote, and their decay."""
+
+    k: Float[Tensor, "batch head token d_head"]
+    u: Float[Tensor, "batch head token d_v"]
+    log_decay: Float[Tensor, "batch head token #d_head"] | None
+
+    def to(self, dtype: torch.dtype) -> Writes:
+        """The same numbers in another dtype."""
+        return Writes(self.k.to(dtype), self.u.to(dtype), None if self.log_decay is None else self.log_decay.to(dtype))
+
+
+class Reading(NamedTuple):
+    """What the recurrence gives. out: o. written: by each token. state: S after the last one."""
+
+    out: Float[Tensor, "batch head token d_v"]
+    written: Writes
+    state: Float[Tensor, "batch kv_head d_head d_v"] | None
+
+
+def _recurrence_fits(given: dict[str, Any]) -> None:
+    heads_fit(given)
+    require(given.get("chunk") is None or given["chunk"] >= 1, "chunk", given.get("chunk"), "at least one token")
+
+
+@checked(fits=_recurrence_fits)
+def recurrence(
+    q: Float[Tensor, "batch head token d_head"],
+    k: Float[Tensor, "batch kv_head token d_head"],
+    v: Float[Tensor, "batch kv_head token d_v"],
+    *,
+    log_decay: Float[Tensor, "batch kv_head token #d_head"] | None = None,
+    strength: Float[Tensor, "batch kv_head token"] | None = None,
+    state: Float[Tensor, "batch kv_head d_head d_v"] | None = None,
+    before: Writes | None = None,
+    document: Int[Tensor, "batch token"] | None = None,
+    chunk: int | None = None,
+    keep: bool = True,
+) -> Reading:
+    """Equations (1) to (4) of this file, a chunk of tokens at a time by (5) to (7); chunks of 1 are the recurrence.
+
+    log_decay:  log a, at most 0: one number a head, or one for each row of its matrix. `None`: nothing fades.
+    strength:   b of the delta rule. `None`: the sum.
+    state:      S before these tokens, or before those of `before`. `None`: zeros.
+    before:     tokens between `state` and these, which have written already.
+    document:   a number that says which document of a packed row a token is of. Those of one stand together; each
+                begins with zeros, but the first with `state`.
+    chunk:      tokens at a time. `None`: `CHUNK`, by rows `CHUNK_BY_CHANNEL`. Any number gives the same, up to rounding.
+    keep:       whether the last state is wanted, which costs a product.
+
+    Several query heads may share one matrix, as in `attend`. For each of n tokens a head's chunks of C cost about
+    2 C (d_head + d_v) multiplications and additions for the pairs, and 6 d_head d_v with the matrix.
+
+    Raises `ValueError` if shapes or dtypes do not fit each other, the head counts do not divide, or chunk < 1.
+    """
+    if chunk is None:
+        chunk = CHUNK if log_decay is None or log_decay.shape[-1] == 1 else CHUNK_BY_CHANNEL
+    tokens = k.shape[2]
+    if before is not None and tokens > chunk:
+        state, before = fold(state, before), None
+    outs, written, last = [], [], None
+    for number in range(max(1, -(-tokens // chunk))):
+        some = slice(number * chunk, (number + 1) * chunk)
+        now = None if document is None else document[:, some]
+        fades = None if log_decay is None else log_decay[:, :, some]
+        strong = None if strength is None else strength[:, :, some]
+        alone = _Alone.of(now, last)
+        out, u = _chunk(q[:, :, some], (k[:, :, some], v[:, :, some], fades), strong, state, before, alone)
+        outs.append(out)
+        written.append(Writes(k[:, :, some], u, fades))
+        if keep or (number + 1) * chunk < tokens:
+            state = fold(state, written[-1] if before is None else _together(before, written[-1]), alone)
+        last = None if now is None else now[:, -1:]
+    if len(outs) == 1:
+        return Reading(outs[0], written[0], state if keep else None)
+    u = torch.cat([part.u for part in written], 2)
+    return Reading(torch.cat(outs, 2), Writes(k, u, log_decay), state if keep else None)
+
+
+class _Alone(NamedTuple):
+    """Which tokens of a chunk are of one document. first: those that are of the document that was there before.
+    pairs: of two tokens, whether they are of one. last: which are of the last token's."""
+
+    first: Bool[Tensor, "batch 1 token 1"]
+    pairs: Bool[Tensor, "batch 1 token token"]
+    last: Bool[Tensor, "batch 1 token 1"]
+
+    @classmethod
+    def of(cls, document: Tensor | None, before: Tensor | None) -> _Alone | None:
+        if document is None:
+            return None
+        before = document[:, :1] if before is None else before
+        pairs = document[:, None, :, None] == document[:, None, None, :]
+        return cls((document == before)[:, None, :, None], pairs, pairs[:, :, -1, :, None])
+
+
+def _together(before: Writes, after: Writes) -> Writes:
+    """What was written first and then."""
+    decay = None
+    if before.log_decay is not None and after.log_decay is not None:
+        decay = torch.cat((before.log_decay, after.log_decay), 2)
+    return Writes(torch.cat((before.k, after.k), 2), torch.cat((before.u, after.u), 2), decay)
+
+
+def fold(state: Tensor | None, written: Writes, alone: _Alone | None = None) -> Float[Tensor, "batch head d_head d_v"]:
+    """Equation (5): the matrix after what was written. Tokens with k = 0 and no decay leave it as it is."""
+    k, u, log_decay = written
+    faded: Tensor | None = None
+    if log_decay is not None:
+        c = log_decay.cumsum(2)
+        k, faded = k * (c[:, :, -1:] - c).exp(), c[:, :, -1].exp()[..., None]
+    if alone is not None:
+        k = k * alone.last
+    added = product(k.mT, u)
+    if state is None:
+        return added
+    state = state if faded is None else faded * state
+    return added + (state if alone is None else state * alone.first[:, :, -1:])
+
+
+def _chunk(
+    q: Float[Tensor, "batch head token d_head"],
+    new: tuple[Tensor, Tensor, Tensor | None],
+    strength: Float[Tensor, "batch kv_head token"] | None,
+    state: Float[Tensor, "batch kv_head d_head d_v"] | None,
+    before: Writes | None,
+    alone: _Alone | None,
+) -> tuple[Float[Tensor, "batch head token d_v"], Float[Tensor, "batch kv_head token d_v"]]:
+    """What the tokens of a chunk read, and what they write."""
+    k, u, log_decay = new
+    tokens, past = k.shape[2], 0 if before is None else before.k.shape[2]
+    keys, c = k, None if log_decay is None else log_decay.cumsum(2)
+    if before is not None:
+        keys, _, log_decay = _together(before, Writes(k, u, log_decay))
+        c = None if log_decay is None else log_decay.cumsum(2)
+    fades = _between(c, tokens, k, past, alone)
+    faded = None if c is None else c[:, :, past:].exp()  # since `state`
+    if strength is not None:
+        pairs, u = _pairs(k, keys, fades), wide(u)
+        known = _from(state, k, faded, alone)
+        u = u if known is None else u - known
+        if before is not None:
+            u = u - product(pairs[..., :past], before.u)
+        u = strength[..., None] * u
+        if tokens > 1:
+            system = strength[..., None] * pairs[..., past:]
+            u = torch.linalg.solve_triangular(system, u, upper=False, unitriangular=True)
+    # Query heads that share a matrix have an axis of their own.
+    q = q.unflatten(1, (k.shape[1], -1))
+    all_u = u if before is None else torch.cat((before.u, u), 2)
+    out = product(_pairs(q, keys.unsqueeze(2), fades.unsqueeze(2)), all_u.unsqueeze(2))
+    known = _from(state, q, faded, alone)
+    return (out if known is None else out + known).flatten(1, 2), u
+
+
+def _from(state: Tensor | None, x: Tensor, faded: Tensor | None, alone: _Alone | None) -> Tensor | None:
+    """What keys (batch, head, token, d_head), or queries with an axis more, read of the matrix before the chunk."""
+    if state is None:
+        return None
+    first = None if alone is None else alone.first
+    if x.ndim == 5:
+        state, faded, first = (None if one is None else one.unsqueeze(2) for one in (state, faded, first))
+        assert state is not None
+    read = product(x if faded is None else x * faded, state)
+    return read if first is None else read * first
+
+
+def _between(
+    c: Tensor | None, tokens: int, like: Tensor, past: int, alone: _Alone | None
+) -> Float[Tensor, "#batch #head token key #d_head"]:
+    """exp(c_t - c_j) for j <= t, else 0, of each token t and each j of those before and these."""
+    here = torch.ones(1, 1, tokens, past + tokens, dtype=torch.bool, device=like.device).tril(past)
+    if alone is not None:
+        seen = alone.first.expand(-1, -1, -1, past)
+        here = here & torch.cat((seen, alone.pairs), -1)
+    if c is None:
+        return here[..., None].to(like.dtype)
+    return (c[:, :, past:, None] - c[:, :, None]).masked_fill(~here[..., None], -torch.inf).exp()
+
+
+def _pairs(x: Tensor, keys: Tensor, fades: Tensor) -> Float[Tensor, "*batch token key"]:
+    """sum_d x_td fades_tjd k_jd: one product where a head's rows fade alike."""
+    if fades.shape[-1] == 1:
+        return product(x, keys.mT) * fades[..., 0]
+    return (x[..., :, None, :] * keys[..., None, :, :] * fades).sum(-1)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in the precision that they have, also where autocast would give half of it."""
+    return (a @ b).to(a.dtype)
 
 
 def positive_features(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes d_head"]:
@@ -52,7 +274,7 @@ def linear_attention(
     query-by-key matrix: 2 (query + key) d_head (d_v + 1) operations per head, linear in the length. (The 1 is the
     normaliser, carried along as one more value that is 1 everywhere.)
 
-    causal:  the j <= i alone; as many queries as keys. Folded from `linear_attention_step` over chunks.
+    causal:  the j <= i alone; as many queries as keys. By `recurrence`.
     real:    which keys are real; the others are padding and left out. A query with no key gives zeros.
     chunk:   tokens computed at once where causal. Within a chunk the cost is quadratic: 2 chunk (d_head + d_v + 1)
              operations a token and head, on top of the above.
@@ -60,16 +282,11 @@ def linear_attention(
     Raises `ValueError` if the head counts do not divide, chunk < 1, or causal with different lengths.
     """
     if not causal:
-        out = _normalise(_read(positive_features(wide(q)), _sum_of_outer_products(*_features(k, v, real))))
-        return out.to(q.dtype)
-    outs, state = [], None
-    for start in range(0, max(q.shape[2], 1), chunk):
-        some = slice(start, start + chunk)
-        out, state = linear_attention_step(
-            q[:, :, some], k[:, :, some], v[:, :, some], state, real=None if real is None else real[:, some]
-        )
-        outs.append(out)
-    return torch.cat(outs, dim=2)
+        keys, values = _features(k, v, real)
+        state = fold(None, Writes(keys, values, None)).repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        return _normalise(positive_features(wide(q)) @ state).to(q.dtype)
+    totals = recurrence(positive_features(wide(q)), *_features(k, v, real), chunk=chunk, keep=False).out
+    return _normalise(totals).to(q.dtype)
 
 
 @checked(fits=heads_fit)
@@ -94,14 +311,9 @@ def linear_attention_step(
     Raises `ValueError` if the head counts do not divide.
     """
     read, (keys, values) = positive_features(wide(q)), _features(k, v, real)
-    # Here and now, the quadratic formula for these tokens among themselves; from before, the state.
-    group = q.shape[1] // k.shape[1]
-    scores = (read @ keys.repeat_interleave(group, dim=1).transpose(-2, -1)).tril()
-    totals = scores @ values.repeat_interleave(group, dim=1)
-    added = _sum_of_outer_products(keys, values)
-    if state is None:
-        return _normalise(totals).to(q.dtype), added
-    return _normalise(totals + _read(read, state)).to(q.dtype), state + added
+    totals, _, after = recurrence(read, keys, values, state=state, chunk=max(1, q.shape[2]))
+    assert after is not None
+    return _normalise(totals).to(q.dtype), after
 
 
 def _features(k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -111,18 +323,6 @@ def _features(k: Tensor, v: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor
     if real is not None:
         features = features.masked_fill(~real[:, None, :, None], 0.0)
     return features, F.pad(v, (0, 1), value=1.0)
-
-
-def _sum_of_outer_products(
-    keys: Float[Tensor, "batch kv_head key d_head"], values: Float[Tensor, "batch kv_head key d_v"]
-) -> Float[Tensor, "batch kv_head d_head d_v"]:
-    return keys.transpose(-2, -1) @ values
-
-
-def _read(
-    queries: Float[Tensor, "batch head query d_head"], state: Float[Tensor, "batch kv_head d_head d_v"]
-) -> Float[Tensor, "batch head query d_v"]:
-    return queries @ state.repeat_interleave(queries.shape[1] // state.shape[1], dim=1)
 
 
 def _normalise(totals: Float[Tensor, "batch head query d_v_1"]) -> Float[Tensor, "batch head query d_v"]:

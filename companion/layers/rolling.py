@@ -46,7 +46,7 @@ class Local:
     """What a `KVCache` knows of its local layers.
 
     width:    of the window, in tokens.
-    layers:   which layers are local.
+    layers:   which layers are local, of those that keep keys and values.
     slots:    room in each row, in tokens.
     columns:  in use; an upper bound, and exact where the cache is uniform.
     gone:     tokens of each row that these layers hold no more, (batch,); `None`: they have a column for every slot.
@@ -62,9 +62,9 @@ class Local:
     def of(cls, config: ModelConfig, slots: int) -> Local | None:
         """Of an empty cache with a column for every slot; `None` where no layer is local."""
         seen = config.attention.window
-        if seen is None:
+        layers = tuple(map(config.local, config.attending))
+        if seen is None or not any(layers):
             return None
-        layers = tuple(map(config.local, range(config.layers)))
         return cls(seen.width, layers, slots, 0, None)
 
     @property

@@ -11,10 +11,11 @@ from companion.config.model import ModelConfig
 from companion.ground.annotations import checked
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, LayerCache
-from companion.layers.masks import Mask, Visible, settled, visible, visible_and
+from companion.layers.masks import Mask, Visible, documents, materialize, settled, visible, visible_and
 from companion.layers.norms import norm
 from companion.layers.positions import Rotary
 from companion.layers.routing import RoutingStats
+from companion.layers.states import StateCache
 
 
 class Memory(NamedTuple):
@@ -47,6 +48,7 @@ class Stack(nn.Module):
         self.causal, self.heads = causal, config.attention.heads
         windows = [config.layer(layer)[0].window for layer in range(config.layers)]
         self.windows = [None if window is None else window.width for window in windows]
+        self.linear = [config.linear(layer) for layer in range(config.layers)]
         self.blocks = nn.ModuleList(
             Block(config, causal=causal, cross=cross, layer=layer) for layer in range(config.layers)
         )
@@ -61,8 +63,9 @@ class Stack(nn.Module):
         real: Bool[Tensor, "#batch key"] | None = None,
         counted: Bool[Tensor, "batch token"] | None = None,
         mask: Mask | None = None,
-        cache: list[LayerCache] | None = None,
+        cache: list[LayerCache | StateCache] | None = None,
         memory: Memory | None = None,
+        document: Int[Tensor, "batch token"] | None = None,
     ) -> tuple[Float[Tensor, "batch token d_model"], tuple[RoutingStats, ...]]:
         """All blocks in order, then the last norm where the config has one.
 
@@ -72,19 +75,25 @@ class Stack(nn.Module):
         mask:       who may look at whom.
         cache:      of each block; it is written.
         memory:     what cross-attention looks at.
+        document:   which document of a packed row each token is of; nothing passes from one to another.
 
         Returns the state, and the routing of each block that has experts.
         """
+        written = None
+        if document is not None:
+            apart = materialize(documents(document), *document.shape, document.shape[1], device=x.device)
+            mask = visible_and(mask, apart)
         if real is not None:
             mask = visible_and(mask, real[:, None, None, :])  # padding hides columns: keys, for every head and query
             real = real.expand(len(x), -1)
-            counted = real if cache is None else real.gather(1, cache[0].slots)
+            counted = written = real if cache is None else real.gather(1, cache[0].slots)
         seen = self._seen(x, mask, cache)
         source_mask = None if memory is None or memory.real is None else settled(memory.real[:, None, None, :])
         rotations = [rotary.at(positions, x.dtype) for rotary in self.rotaries]
         routing = []
-        layers = zip(self.blocks, self.turns, seen, strict=False)  # blocks may have been taken off the end
-        for i, (block, turn, who) in enumerate(layers):
+        # Blocks may have been taken off the end.
+        layers = zip(self.blocks, self.turns, seen, self.linear, strict=False)
+        for i, (block, turn, who, linear) in enumerate(layers):
             x, where = block(
                 x,
                 positions=positions if turn is None else rotations[turn],
@@ -93,24 +102,30 @@ class Stack(nn.Module):
                 source=None if memory is None else memory.layers[i],
                 source_mask=source_mask,
                 real=counted,
+                **({"written": written, "document": document} if linear else {}),
             )
             if where is not None:
                 routing.append(where)
         return self.norm(x), tuple(routing)
 
-    def _seen(self, x: Tensor, mask: Mask | None, cache: list[LayerCache] | None) -> list[Visible]:
-        """Who may look at whom in each layer, settled here once for all that have the same window and rule."""
+    def _seen(
+        self, x: Tensor, mask: Mask | None, cache: list[LayerCache | StateCache] | None
+    ) -> list[Visible | None]:
+        """Who may look at whom in each layer, settled here once for all that have the same window and rule; `None` in
+        a linear one."""
         shape = (x.shape[0], self.heads, x.shape[1], x.shape[1])
         settled_rules: dict[tuple[int | None, bool], Visible] = {}
-        for layer, rule in enumerate(rules := self._rules()):
-            if rule in settled_rules:
-                continue
-            window, causal = rule
-            if cache is not None:
-                settled_rules[rule] = cache[layer].seen(mask, self.heads, window)
-            else:
-                settled_rules[rule] = visible(mask, shape, x.device, causal=causal, window=window, as_table=False)
-        return [settled_rules[rule] for rule in rules]
+        seen: list[Visible | None] = []
+        for layer, (rule, linear) in enumerate(zip(self._rules(), self.linear, strict=False)):
+            if not linear and rule not in settled_rules:
+                window, causal = rule
+                opened = None if cache is None else cache[layer]
+                if isinstance(opened, LayerCache):
+                    settled_rules[rule] = opened.seen(mask, self.heads, window)
+                else:
+                    settled_rules[rule] = visible(mask, shape, x.device, causal=causal, window=window, as_table=False)
+            seen.append(None if linear else settled_rules[rule])
+        return seen
 
     def _rules(self) -> list[tuple[int | None, bool]]:
         """The window of each layer that is there, and whether its attention is causal: the layer itself says so."""

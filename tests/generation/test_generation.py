@@ -21,6 +21,7 @@ from companion import (
     FeedForwardConfig,
     KVCache,
     LatentConfig,
+    LinearConfig,
     ModelConfig,
     MoEConfig,
     NormConfig,
@@ -55,8 +56,29 @@ def model():
 
 
 @st.composite
+def linears(draw):
+    """Layers of any rule and decay that keep a matrix, alone or among others."""
+    keys, rule = draw(st.integers(1, 2)), draw(st.sampled_from(["delta", "delta", "sum"]))
+    decay, gate = draw(st.sampled_from(["head", "channel", "fixed", None])), draw(st.sampled_from(["silu", "sigmoid"]))
+    return LinearConfig(
+        pattern=draw(st.sampled_from([(True,), (True, False), (False, True), (True, True, False)])),
+        heads=keys * draw(st.integers(1, 2)),
+        key_heads=keys,
+        d_head=draw(st.integers(1, 5)),
+        d_v=draw(st.integers(1, 5)),
+        rule=rule,
+        negative=rule == "delta" and draw(st.booleans()),
+        decay=decay,
+        convolution=draw(st.integers(1, 4)),
+        gate=gate,
+        rank=draw(st.none() | st.integers(1, 3)),
+    )
+
+
+@st.composite
 def attentions(draw, backwards):
-    """`backwards`: whether the layer is in a decoder alone, which may look through windows and keep latents."""
+    """`backwards`: whether the layer is in a decoder alone, which may look through windows, keep latents, and have
+    linear layers."""
     kv_heads, latents = draw(st.integers(1, 2)), backwards and draw(st.booleans())
     windows = st.builds(WindowConfig, st.integers(1, 6), st.sampled_from([(True,), (True, False)]))
     shared = {
@@ -66,6 +88,7 @@ def attentions(draw, backwards):
         "score_cap": draw(st.sampled_from([None, None, 2.0])),
         "gate": draw(st.none() | st.sampled_from(["head", "width"])),
         "window": draw(st.none() | windows) if backwards else None,
+        "linear": draw(st.none() | linears()) if backwards else None,
     }
     if latents:
         ranks = st.integers(1, 9)
@@ -105,8 +128,8 @@ CASES = int(os.environ.get("CASES", "120"))
 
 @st.composite
 def models(draw, stack="decoder"):
-    """Of any attention (heads that share keys, latents, windows, norms of queries and keys, caps, sinks, gates) and any
-    network (experts in some layers or all, in groups or not, shared ones, scaled)."""
+    """Of any attention (heads that share keys, latents, windows, norms of queries and keys, caps, sinks, gates; linear
+    layers among these or alone) and any network (experts in some layers or all, in groups or not, shared ones, scaled)."""
     moe = draw(st.none() | mixtures())
     positions = draw(
         st.builds(PositionConfig, st.just("rotary"), st.just(100.0), st.sampled_from(["half", "interleaved"]))

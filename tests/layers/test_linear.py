@@ -75,8 +75,9 @@ def test_linear_attention_costs_what_its_docstring_says():
         assert counted_flops(lambda x=(q, k, v): linear_attention(*x)) == 3 * 2 * n * state * (4 + 2)
         counted = counted_flops(lambda x=(q, k, v): linear_attention(*x, causal=True, chunk=16))
         among_themselves = 3 * 4 * 2 * n * 16 * (6 + 8 + 1)
-        unread = 3 * 4 * 2 * 16 * state  # the first chunk has no state to read
-        assert counted == 3 * 2 * n * state * (4 + 2) - unread + among_themselves
+        unread = 3 * 4 * 2 * 16 * state  # the first chunk has no state to read,
+        unwritten = 3 * 2 * 2 * 16 * state  # and nobody reads one after the last
+        assert counted == 3 * 2 * n * state * (4 + 2) - unread - unwritten + among_themselves
 
 
 def test_positive_features_are_elu_plus_one_and_stay_positive():

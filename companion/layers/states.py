@@ -1,0 +1,296 @@
+"""What a cache keeps of linear layers: a matrix for each head, and what the last tokens have written (lesson 17).
+
+A matrix cannot be cut back as keys and values can. So a layer keeps it as it was some tokens ago, and beside it a log
+of what each token since has written: from both comes the matrix after any of these, by equation (5) of
+`companion.layers.linear`. A log that is full is folded into a new matrix, but for its last `BACK` tokens; older handles
+keep the old one. So a cache of linear layers is as large after a million tokens as after a hundred, and can take back
+`BACK` tokens and what the last call brought, if that were at most `WHOLE`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from companion.config.model import LinearConfig, ModelConfig
+from companion.ground.precision import wide_dtype
+from companion.layers.linear import CHUNK, Writes, fold
+
+BACK = 16
+"""Tokens of a log that are not folded, so that as many can be taken back."""
+WHOLE = CHUNK
+"""Tokens of a call that a log keeps all; of more tokens it keeps the last `BACK` of each row."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """The parts of a log, for a layer of these sizes: numbers that a token has in one row of it.
+
+    real:  1 where a token was not padding. raw: what went into the convolution. The others: `Writes`, all heads.
+    """
+
+    channels: int
+    heads: int
+    d_head: int
+    d_v: int
+    rates: int
+
+    @classmethod
+    def of(cls, sizes: LinearConfig) -> Log:
+        """Of a layer whose sizes are filled in."""
+        heads, keys, d_head, d_v = sizes.heads or 0, sizes.key_heads or 0, sizes.d_head or 0, sizes.d_v or 0
+        rates = {None: 0, "fixed": 1, "head": 1, "channel": d_head}[sizes.decay]
+        return cls(2 * keys * d_head + heads * d_v, heads, d_head, d_v, rates)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of each part, in order."""
+        return 1, self.channels, self.heads * self.d_head, self.heads * self.d_v, self.heads * self.rates
+
+    def split(self, log: Float[Tensor, "batch column wide"]) -> tuple[Tensor, Tensor, Writes]:
+        """`real` (batch, column), `raw` (batch, column, channel), and what was written."""
+        real, raw, *parts = log.split(self.widths, -1)
+        k, u, decay = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self._nonempty(parts))
+        return real[..., 0] > 0, raw, Writes(k, u, decay if self.rates else None)
+
+    def _nonempty(self, parts: list[Tensor]) -> list[Tensor]:
+        """A part without numbers cannot be split among heads; its place is held by the one before."""
+        return parts if self.rates else [*parts[:2], parts[1]]
+
+    def joined(self, real: Tensor | None, raw: Tensor, written: Writes) -> Float[Tensor, "batch column wide"]:
+        """The way back."""
+        flags = raw.new_ones(*raw.shape[:2], 1) if real is None else real[..., None].to(raw.dtype)
+        parts = [part.transpose(1, 2).flatten(2) for part in written if part is not None]
+        return torch.cat([flags, *(part.to(raw.dtype) for part in (raw, *parts))], -1)
+
+
+def masked(written: Writes, here: Bool[Tensor, "batch token"] | None) -> Writes:
+    """What was written where `here`; elsewhere nothing, so that a matrix stays as it is there."""
+    if here is None:
+        return written
+    there = ~here[:, None, :, None]
+    decay = None if written.log_decay is None else written.log_decay.masked_fill(there, 0)
+    return Writes(written.k.masked_fill(there, 0), written.u, decay)
+
+
+def last_real(
+    tail: Float[Tensor, "batch before channel"],
+    raw: Float[Tensor, "batch column channel"],
+    here: Bool[Tensor, "batch column"],
+) -> Float[Tensor, "batch before channel"]:
+    """As many as `tail` has: the last of `tail` and then of those of `raw` that are `here`."""
+    if tail.shape[1] == 0:
+        return tail
+    both = torch.cat((tail, raw), 1)
+    here = torch.cat((here.new_ones(tail.shape[:2]), here), 1)
+    place = torch.arange(both.shape[1], device=here.device)
+    last = place.masked_fill(~here, -1).topk(tail.shape[1], -1).values.flip(-1)
+    return both.gather(1, last[..., None].expand(-1, -1, both.shape[2]))
+
+
+@dataclass(frozen=True)
+class StateCache:
+    """One linear layer's share of a `KVCache`, opened for a call of `token` new tokens.
+
+    matrix, tail:  after all but the tokens of the log, and the convolution's last inputs before these.
+    log:           of the tokens since; `held`: how many of them each row has.
+    slots:         where each new token goes. `filled`: that column of the log, where it is the same for every row.
+    kept:          of a call of more than `WHOLE` tokens: the matrix, the tail and the log that it fills, and how many
+                   of its tokens go into the matrix, (batch,).
+    """
+
+    sizes: Log
+    matrix: Float[Tensor, "batch head d_head d_v"]
+    tail: Float[Tensor, "batch before channel"]
+    log: Float[Tensor, "batch column wide"]
+    held: Int[Tensor, "batch"]
+    slots: Int[Tensor, "batch token"]
+    filled: int | None
+    end: int
+    kept: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+
+    def before(self) -> tuple[Float[Tensor, "batch before channel"], Writes | None]:
+        """The convolution's last inputs, and what was written since `matrix`."""
+        if self.end == 0:
+            return self.tail, None
+        real, raw, written = self.sizes.split(self.log[:, : self.end])
+        here = torch.arange(self.end, device=real.device) < self.held[:, None]
+        return last_real(self.tail, raw, here & real), masked(written, here)
+
+    def write(self, real: Bool[Tensor, "batch token"] | None, raw: Tensor, written: Writes) -> None:
+        """Store what new tokens have written.
+
+        Raises `ValueError` where a gradient is being recorded, which writing in place would break.
+        """
+        if torch.is_grad_enabled() and (raw.requires_grad or written.u.requires_grad):
+            raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
+        new = self.sizes.joined(real, raw.to(self.log.dtype), written)
+        if self.kept is not None:
+            self._write_last(real, raw, written, new)
+        elif self.filled is not None:
+            self.log[:, self.filled : self.filled + new.shape[1]] = new
+        else:
+            rows = torch.arange(len(new), device=new.device)[:, None]
+            self.log[rows, self.held[:, None] + torch.arange(new.shape[1], device=new.device)] = new
+
+    def _write_last(self, real: Tensor | None, raw: Tensor, written: Writes, new: Tensor) -> None:
+        """Fold all but the last tokens of each row into the new matrix."""
+        assert self.kept is not None
+        matrix, tail, log, folded = self.kept
+        place = torch.arange(raw.shape[1], device=raw.device)
+        here = place < folded[:, None]
+        last, before = self.before()
+        state = self.matrix if before is None else fold(self.matrix, before)
+        matrix.copy_(fold(state, masked(written, here)))
+        tail.copy_(last_real(last, raw.to(tail.dtype), here if real is None else here & real))
+        columns = (folded[:, None] + place[: log.shape[1]]).clamp(max=raw.shape[1] - 1)
+        log.copy_(new.gather(1, columns[..., None].expand(-1, -1, new.shape[2])))
+
+
+@dataclass(frozen=True)
+class States:
+    """What a `KVCache` knows of its linear layers.
+
+    layers:    which layers of the model are linear.
+    matrices, tails, logs:  of each of these: (batch, head, d_head, d_v); what the convolution saw before, (batch,
+               convolution - 1, channel); and (batch, column, wide), see `Log`. In fp32 at least.
+    slots:     room in each row, in tokens.
+    columns:   of the logs in use; an upper bound, and exact where the cache is uniform.
+    gone:      tokens of each row that are in the matrices, (batch,).
+    previous:  inside of a call of more than `WHOLE` tokens: those that it reads; these are to be filled.
+    padded:    after such a call whose rows end in padding: that is still to be taken back.
+    """
+
+    sizes: Log
+    layers: tuple[bool, ...]
+    matrices: tuple[Float[Tensor, "batch head d_head d_v"], ...]
+    tails: tuple[Float[Tensor, "batch before channel"], ...]
+    logs: tuple[Float[Tensor, "batch column wide"], ...]
+    slots: int
+    columns: int
+    gone: Int[Tensor, "batch"]
+    previous: States | None = None
+    padded: bool = False
+
+    @classmethod
+    def of(cls, config: ModelConfig, lengths: Int[Tensor, "batch"], slots: int, dtype: torch.dtype) -> States | None:
+        """Of an empty cache; `None` where no layer is linear."""
+        sizes = config.memory
+        if sizes is None:
+            return None
+        log, layers, rows = Log.of(sizes), tuple(map(config.linear, range(config.layers))), len(lengths)
+        shapes = matrix_shape(log), (sizes.convolution - 1, log.channels), (columns(slots), sum(log.widths))
+
+        def store(shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+            made = {"dtype": wide_dtype(dtype), "device": lengths.device}
+            return tuple(torch.zeros(rows, *shape, **made) for _ in range(sum(layers)))  # type: ignore[call-overload]
+
+        return cls(log, layers, *map(store, shapes), slots, 0, torch.zeros_like(lengths))  # type: ignore[arg-type]
+
+    def ready(
+        self, lengths: Int[Tensor, "batch"], tokens: int, ends: Int[Tensor, "batch"] | None
+    ) -> States:
+        """These with columns for `tokens` more tokens: themselves, or new ones; older handles keep what they have.
+
+        ends: how many of the new tokens of each row are not padding behind its last; `None`: all.
+
+        Raises `ValueError` while padding of a long call has not been taken back.
+        """
+        if self.padded:
+            raise ValueError("cache: its rows end in padding, as counted has said; expected one that was rewound")
+        if tokens > WHOLE:
+            counts = torch.full_like(lengths, tokens) if ends is None else ends
+            folded = (counts - BACK).clamp(min=0)
+            room = max(columns(self.slots), BACK)
+            new = self._like(room)
+            return replace(new, columns=BACK, gone=lengths + folded, previous=self, padded=ends is not None)
+        if self.columns + tokens <= self.logs[0].shape[1]:
+            return self
+        if not self.columns:  # there is nothing to fold, only too little room
+            return replace(self, logs=self._like(tokens).logs)
+        held = min(self.columns, BACK)
+        shift = (lengths - self.gone - held).clamp(min=0)
+        new = self._like(max(columns(self.slots), held + tokens))
+        for i, log in enumerate(self.logs):
+            real, raw, written = self.sizes.split(log[:, : self.columns])
+            here = torch.arange(self.columns, device=shift.device) < shift[:, None]
+            new.matrices[i].copy_(fold(self.matrices[i], masked(written, here)))
+            new.tails[i].copy_(last_real(self.tails[i], raw, here & real))
+            if held:
+                column = shift[:, None] + torch.arange(held, device=shift.device)
+                new.logs[i][:, :held] = log.gather(1, column[..., None].expand(-1, -1, log.shape[2]))
+        return replace(new, columns=held, gone=self.gone + shift)
+
+    def _like(self, room: int) -> States:
+        """As many new matrices, tails, and logs of that many columns."""
+        logs = tuple(log.new_zeros(log.shape[0], room, log.shape[2]) for log in self.logs)
+        matrices, tails = (tuple(map(torch.empty_like, stores)) for stores in (self.matrices, self.tails))
+        return replace(self, matrices=matrices, tails=tails, logs=logs)
+
+    def open(self, lengths: Int[Tensor, "batch"], slots: Int[Tensor, "batch token"], *, uniform: bool) -> list[StateCache]:
+        """Each linear layer's share, of what `ready` gave back."""
+        of = self if self.previous is None else self.previous
+        held = lengths - of.gone
+        filled = of.columns if uniform else None
+        opened = []
+        for i in range(len(self.logs)):
+            kept = None
+            if self.previous is not None:
+                kept = self.matrices[i], self.tails[i], self.logs[i], self.gone - lengths
+            stores = of.matrices[i], of.tails[i], of.logs[i]
+            opened.append(StateCache(self.sizes, *stores, held, slots, filled, of.columns, kept))
+        return opened
+
+    def advance(self, tokens: int) -> States:
+        """After a call of that many tokens."""
+        if self.previous is not None:
+            return replace(self, previous=None)
+        return replace(self, columns=self.columns + tokens)
+
+    def rewound(self, wanted: Int[Tensor, "batch"], lengths: Int[Tensor, "batch"]) -> States:
+        """After rows of these lengths have gone back to the wanted ones. Raises `ValueError` where these are no longer
+        among what the logs hold."""
+        gone = self.gone.masked_fill(wanted == 0, 0)
+        if bool((gone > wanted).any()):
+            raise ValueError(
+                f"lengths={wanted.tolist()}: expected of each row 0, or a number near what it holds, "
+                f"{lengths.tolist()}; linear layers keep what the last {BACK} tokens have written, and before these "
+                "one matrix, which cannot be taken back"
+            )
+        if bool((gone != self.gone).any()):  # such rows begin anew
+            begun = (wanted == 0)[:, None, None]
+            matrices = tuple(one.masked_fill(begun[..., None], 0) for one in self.matrices)
+            tails = tuple(one.masked_fill(begun, 0) for one in self.tails)
+            self = replace(self, matrices=matrices, tails=tails, gone=gone)
+        return replace(self, columns=int((wanted - gone).max()), padded=False)
+
+    def select(self, rows: Int[Tensor, "row"]) -> States:
+        """Of the given rows, copied."""
+        stores: dict[str, Any] = {
+            name: tuple(store[rows] for store in getattr(self, name)) for name in ("matrices", "tails", "logs")
+        }
+        return replace(self, **stores, gone=self.gone[rows])
+
+
+def columns(slots: int) -> int:
+    """Columns of the log of a linear layer, in a cache with room for `slots` tokens a row."""
+    return min(slots, 2 * BACK)
+
+
+def matrix_shape(log: Log) -> tuple[int, int, int]:
+    """Of the matrices of a row of a layer."""
+    return log.heads, log.d_head, log.d_v
+
+
+def state_numbers(sizes: LinearConfig, slots: int) -> int:
+    """How many numbers a linear layer keeps for a row with room for `slots` tokens; its sizes are filled in."""
+    log = Log.of(sizes)
+    return (
+        log.heads * log.d_head * log.d_v
+        + (sizes.convolution - 1) * log.channels
+        + columns(slots) * sum(log.widths)
+    )
