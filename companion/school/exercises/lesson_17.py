@@ -178,7 +178,9 @@ def _(draw):
     yield Case("the gradients", given, gradients=True)
     S, q, k, v, decay, write = given
     yield Case("a gate that is shut", (S, q, k, v, 0 * decay, write))
-    yield Case("a strength of 2: a mirror", (S, q, k / k.norm(dim=-1, keepdim=True), 0 * v, 0 * decay + 1, 0 * write + 2))
+    yield Case(
+        "a strength of 2: a mirror", (S, q, k / k.norm(dim=-1, keepdim=True), 0 * v, 0 * decay + 1, 0 * write + 2)
+    )
     yield Case("nothing is written", (S, q, k, v, decay, 0 * write))
     yield Case("fewer heads of values are refused", (S, q, k, v[:-1], decay, write), refuse=True)
     yield Case("a key of another width is refused", (S, q, k[:, 1:], v, decay, write), refuse=True)
@@ -244,7 +246,7 @@ def _(S, q, k, v, decay, write):
 
 @delta_step.mistake("you changed the state that came in: make a new one")
 def _(S, q, k, v, decay, write):
-    read, new = _step(S, q, k, v, decay, write)
+    read, new = _step(S.clone(), q, k, v, decay, write)
     with torch.no_grad():
         S.copy_(new)
     return read, new
@@ -293,6 +295,10 @@ def _(S, q, k, v, decay, write):
     difficulty=3,
     minutes=25,
     right={"gradients": "its answer goes into a model that learns"},
+    excused={
+        "levels": "keys of quite different lengths make a triangle that nothing solves to many digits",
+        "offset": "so do keys that are all alike and long",
+    },
     hints=(
         "Begin without decay: T is write[t] * (k[t] @ k[j]) below the diagonal, and the right side write * (v - k @ S).",
         "Token t hears token j faded by decay[j + 1] * ... * decay[t], and the old table by decay[0] * ... * decay[t].",
@@ -345,7 +351,13 @@ def _(draw):
 def _chunk(draw, token, d_k, d_v):
     k = draw.normal(token, d_k)
     k = k / k.norm(dim=-1, keepdim=True)
-    return draw.normal(d_k, d_v), k, draw.normal(token, d_v), 0.5 + draw.uniform(token) / 2, 0.2 + 0.8 * draw.uniform(token)
+    return (
+        draw.normal(d_k, d_v),
+        k,
+        draw.normal(token, d_v),
+        0.5 + draw.uniform(token) / 2,
+        0.2 + 0.8 * draw.uniform(token),
+    )
 
 
 def _system(S, k, v, decay, write, *, between="after", old=True, rows=True, diagonal=-1, start="own", right=True):
@@ -373,12 +385,14 @@ def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, rows=False)
 
 
-@corrected_values.mistake("T does not fade: what token j wrote has faded by decay[j + 1] to decay[t] at token t")
+@corrected_values.mistake("your T does not fade: what token j wrote has faded by decay[j + 1] to decay[t] at token t")
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, between="none")
 
 
-@corrected_values.mistake("token j's own decay comes before it writes: between j and t the factors begin with decay[j + 1]")
+@corrected_values.mistake(
+    "token j's own decay comes before it writes: between j and t the factors begin with decay[j + 1]"
+)
 def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, between="from")
 
@@ -403,7 +417,9 @@ def _(S, k, v, decay, write):
     return _system(S, k, v, decay, write, right=False)
 
 
-@corrected_values.mistake("these are the right sides: the system is not solved, and tokens of the chunk do not hear each other")
+@corrected_values.mistake(
+    "these are the right sides: the system is not solved, and tokens of the chunk do not hear each other"
+)
 def _(S, k, v, decay, write):
     T, solved = _system(S, k, v, decay, write)
     return T, solved + T @ solved
@@ -440,7 +456,10 @@ def _(S, k, v, decay, write):
     if S.shape != (k.shape[1], v.shape[1]) or [len(v), len(decay), len(write)] != [tokens] * 3:
         raise ValueError("do not fit")
     fade = torch.stack(
-        [torch.stack([decay[j + 1 : t + 1].prod() if j <= t else 0 * decay[0] for j in range(tokens)]) for t in range(tokens)]
+        [
+            torch.stack([decay[j + 1 : t + 1].prod() if j <= t else 0 * decay[0] for j in range(tokens)])
+            for t in range(tokens)
+        ]
     )
     T = torch.tril(torch.einsum("t,tj,td,jd->tj", write, fade, k, k), -1)
     right = torch.diag(write) @ (v - torch.cumprod(decay, 0)[:, None] * (k @ S))
@@ -470,8 +489,9 @@ def short_convolution(x, weight, before):
     before it. Return the new rows, (token, channel), and what must be kept for the next call, (width - 1, channel), as a pair.
 
     ```python
-    >>> short_convolution(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 10.0]]), torch.tensor([[5.0]]))
-    (tensor([[51.], [12.]]), tensor([[2.]]))
+    >>> mixed, kept = short_convolution(torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0, 10.0]]), torch.tensor([[5.0]]))
+    >>> mixed.T, kept
+    (tensor([[51., 12.]]), tensor([[2.]]))
     ```
 
     ★
@@ -623,7 +643,9 @@ def faded(decay, text):
     """
     ### BEGIN SOLUTION
     if decay.shape != text.shape:
-        raise ValueError(f"decay {tuple(decay.shape)}, text {tuple(text.shape)}: expected one number of each for a token")
+        raise ValueError(
+            f"decay {tuple(decay.shape)}, text {tuple(text.shape)}: expected one number of each for a token"
+        )
     rows, row = [], torch.zeros_like(decay)
     for t in range(len(decay)):
         row = row * decay[t] * (text == text[t])

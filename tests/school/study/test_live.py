@@ -313,8 +313,8 @@ def test_a_table_is_what_the_four_rules_write_and_a_name_reads_with_its_key(show
             k, v = K[list(keys).index(name)], V[["red", "blue"].index(value)]
             S = S * (0.5 if "fades" in rule else 1.0)
             S = S + torch.outer(k, v - S.T @ k if "delta" in rule else v)
-            torch.testing.assert_close(torch.tensor(table), S, rtol=1e-3, atol=1e-3)
-            torch.testing.assert_close(torch.tensor(read), K @ S, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(torch.tensor(table).float(), S, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(torch.tensor(read).float(), K @ S, rtol=1e-3, atol=1e-3)
     assert given["last"] == [[-1, -1], [0, -1], [0, 1], [1, 1]]
 
 
@@ -458,9 +458,15 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: bounded(start=7), "start: expected one of the sizes"),
         (lambda: rewritten(keys={"a": (1,)}), "keys: expected 2 to 4 of one width"),
         (lambda: rewritten(keys={"a": (1, 0), "b": (1,)}), "keys: expected 2 to 4 of one width"),
-        (lambda: rewritten(keys={"a": (1, 0), "b": (1, 1)}), r"keys: expected each of length 1, got lengths \[1.0, 1.414"),
+        (
+            lambda: rewritten(keys={"a": (1, 0), "b": (1, 1)}),
+            r"keys: expected each of length 1, got lengths \[1.0, 1.414",
+        ),
         (lambda: rewritten(values=["red"]), "values: expected 2 to 4, got 1"),
-        (lambda: rewritten(writes=[("c", "red")]), "writes: expected 1 to 8 pairs of a key and a value that have names"),
+        (
+            lambda: rewritten(writes=[("c", "red")]),
+            "writes: expected 1 to 8 pairs of a key and a value that have names",
+        ),
         (lambda: rewritten(decay=1.5), "decay: expected a number from 0 to 1, got 1.5"),
         (lambda: queues(tokens="ABC"), "tokens: expected 8 to 96, got 3"),
         (lambda: queues(experts=9), "experts: expected 2 to 8, got 9"),

@@ -71,7 +71,9 @@ def _keys(keys: Mapping[str, Sequence[float]]) -> np.ndarray:
         raise ValueError(f"keys: expected 2 to 4 of one width, got {dict(keys)!r}")
     K = np.array(list(keys.values()), dtype=float)
     if not np.allclose(np.square(K).sum(1), 1):
-        raise ValueError(f"keys: expected each of length 1, got lengths {np.sqrt(np.square(K).sum(1)).round(3).tolist()}")
+        raise ValueError(
+            f"keys: expected each of length 1, got lengths {np.sqrt(np.square(K).sum(1)).round(3).tolist()}"
+        )
     return K
 
 
