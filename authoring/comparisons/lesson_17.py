@@ -13,7 +13,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def recall() -> Found:
-    """Right answers in 100 with 32 pairs told, by kind and updates, each name once and half of them again: the record."""
+    """Right answers in 100 with 32 pairs told, by kind and updates, once and half of them again: the runs of the record."""
     run, found = Runs(Path("build/records/recall")), Found()
     for updates in BUDGETS:
         for kind in KINDS:
@@ -29,7 +29,7 @@ def recall() -> Found:
 
 def signs() -> Found:
     """Right signs in 100 of all pairs, and of the last four, by adding and by the delta rule."""
-    lesson, found = names_of("17", "setup", "pairs"), Found()
+    lesson, found = names_of("17", "setup", "sets-up-signs"), Found()
     for pairs in (16, 32):
         for name, delta in (("adding", False), ("delta rule", True)):
             each = []
@@ -44,7 +44,7 @@ def signs() -> Found:
 
 def gates() -> Found:
     """Right signs in 100 of a new chapter, with the old one in the table and with a gate that empties it."""
-    lesson, found = names_of("17", "setup", "chapters"), Found()
+    lesson, found = names_of("17", "setup", "sets-up-chapters"), Found()
     for old in (40, 80):
         for name, delta in (("adding", False), ("delta rule", True)):
             for gate in (False, True):

@@ -1,4 +1,4 @@
-"""Make the records that ship: `python -m authoring.records story`, `law`, `cache` or `recall`. Minutes to an hour on one core.
+"""Make the records that ship: `python -m authoring.records story`, `law`, `cache` or `recall`. Minutes to an hour.
 
 A run that was stopped goes on where it was: `build/records` has what is done. Nothing is written to the package before
 a record is whole.

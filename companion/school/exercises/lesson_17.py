@@ -557,14 +557,14 @@ def _(x, weight, before):
 
 @short_convolution.mistake("a token's neighbours are those before it: yours looks at the tokens after it")
 def _(x, weight, before):
-    mixed, kept = _convolved(x, weight, before)
+    _, kept = _convolved(x, weight, before)
     rows = torch.cat([x, 0 * before])
     return sum(weight[:, s] * rows[s : s + len(x)] for s in range(weight.shape[1])), kept
 
 
 @short_convolution.mistake("each channel has weights of its own, and hears no other channel")
 def _(x, weight, before):
-    mixed, kept = _convolved(x, weight, before)
+    _, kept = _convolved(x, weight, before)
     rows = torch.cat([before, x]).mean(1, keepdim=True)
     width = weight.shape[1]
     return sum(weight[:, s] * rows[width - 1 - s : len(rows) - s] for s in range(width)), kept
@@ -572,7 +572,7 @@ def _(x, weight, before):
 
 @short_convolution.mistake("where there are fewer new tokens than are kept, some of the old rows must be kept on")
 def _(x, weight, before):
-    mixed, kept = _convolved(x, weight, before)
+    mixed, _ = _convolved(x, weight, before)
     last = x[max(len(x) - len(before), 0) :]
     return mixed, torch.cat([0 * before[: len(before) - len(last)], last])
 
