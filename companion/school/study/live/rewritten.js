@@ -23,6 +23,7 @@
     const start = from + each * i + (each - wide * values.length) / 2;
     write(from + each * (i + 0.5), 268, name, { "text-anchor": "middle", class: "strong" });
     const wanted = kit.svg(draw, "rect", { y: base - tall, width: wide, height: tall, fill: "none", stroke: "var(--ink)", "stroke-dasharray": "4 3", "stroke-width": 1.5, class: "move" });
+    values.forEach((value, j) => write(start + wide * (j + 0.5), 250, value[0], { "text-anchor": "middle", class: "small quiet" }));
     return { start, wanted, values: values.map((_, j) => ({
       bar: kit.svg(draw, "rect", { x: start + wide * j + 2, width: wide - 4, fill: colors[j], class: "move" }),
       number: write(start + wide * (j + 0.5), base, "", { "text-anchor": "middle", class: "small move", "font-size": 11 }),
@@ -41,7 +42,7 @@
       some.forEach(({ bar, number }, j) => {
         const high = tall * read[i][j];
         kit.put(bar, { y: base - Math.max(high, 0), height: Math.max(Math.abs(high), 1) });
-        kit.put(number, { y: high < 0 ? base - high + 13 : base - high - 5 }, kit.fixed(read[i][j], 2));
+        kit.put(number, { y: high < 0 ? base - high + 13 : base - high - 5 }, Math.abs(read[i][j]) < 0.005 ? "" : kit.fixed(read[i][j], 2));
       });
     });
     if (!done) return kit.say(`${rules[rule]}: nothing is written yet, and every name reads zeros.`);

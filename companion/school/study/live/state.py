@@ -104,7 +104,7 @@ def _still(
     reads: dict[str, list[np.ndarray]], names: list[str], values: list[str], last: dict[str, str]
 ) -> figures.Figure:
     """For each rule, what every key reads after the last write; the value that was written last has a hatched bar."""
-    fig, axes = figures.subplots(1, 4, width=8.4, height=2.6, sharey=True)
+    fig, axes = figures.subplots(1, 4, width=8.0, height=2.5, sharey=True)
     colors, wide = [figures.PALETTE[name] for name in ("red", "blue", "green", "orange")], 0.8 / len(values)
     for ax, (rule, rows) in zip(axes, reads.items(), strict=True):
         for column, value in enumerate(values):
@@ -118,5 +118,7 @@ def _still(
         ax.set(title=rule, xlabel="read with the key of")
         ax.grid(False)
     axes[0].set_ylabel("what it reads")
-    axes[0].legend(loc="best", fontsize=8)
+    low, high = axes[0].get_ylim()
+    axes[0].set_ylim(low, high + 0.45 * (high - low))  # room for the names of the values
+    axes[0].legend(loc="upper left", fontsize=8)
     return fig
