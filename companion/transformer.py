@@ -187,9 +187,10 @@ class Transformer(nn.Module):
         real:       (batch, key): which tokens are not padding (True, or 1) and which are (False, or 0). No query sees
                     padding, and no expert counts it. With a cache, key counts the slots it shows. Default: all.
         counted:    (batch, token), in place of `real` for padding at the end of rows, which a causal stack hides by
-                    itself: experts do not count it, nothing else is done, and attention needs no mask. Default: `real`.
-        mask:       who may look at whom: broadcasts to (batch, head, token, key), with key as in `real`. Not for a model
-                    with linear layers, which have no pairs of tokens to hide.
+                    itself: experts do not count it, linear layers do not keep it in a cache, and attention needs no
+                    mask. Default: `real`.
+        mask:       who may look at whom: broadcasts to (batch, head, token, key), with key as in `real`. Not for a
+                    model with linear layers, which have no pairs of tokens to hide.
         document:   for a decoder without a cache: which document of a packed row each token is of. Those of one stand
                     together, and nothing passes from one document to another.
         cache:      what the decoder has seen so far; call under `torch.no_grad()` and go on with `Features.cache`.

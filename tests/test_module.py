@@ -18,6 +18,7 @@ from companion.config.model import (
     AttentionConfig,
     FeedForwardConfig,
     LatentConfig,
+    LinearConfig,
     ModelConfig,
     MoEConfig,
     NormConfig,
@@ -34,6 +35,7 @@ KINDS = {
     "encoder-decoder": {"stack": "encoder_decoder"},
     "local layers": {"attention": AttentionConfig(4, 2, window=WindowConfig(WINDOW, (True, False)))},
     "latents": {"attention": AttentionConfig(4, d_v=10, latent=LatentConfig(7, 4, query_rank=9))},
+    "linear layers": {"attention": AttentionConfig(4, 2, linear=LinearConfig((True, False), d_v=7))},
     "learned positions": {"positions": PositionConfig("learned"), "norm": NormConfig("layer")},
 }
 

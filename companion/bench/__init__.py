@@ -6,7 +6,8 @@ peers.py       our weights in transformers and x-transformers
 compare.py     contenders are checked to compute one function, then timed
 models.py      training step, prefill, generation, and what the cache gains
 weights.py     generation with the weights in each of their forms
-kept.py        a step by what is kept of a token: many keys, shared ones, latents
+kept.py        a step by what is kept of a token: many keys, shared ones, latents; and a matrix in their place
+recurrent.py   the gated delta rule in chunks and token by token
 layers.py      mixture of experts, attention backends
 printed.py     the table and the JSON
 measured.py    all of it, as `companion bench` runs it

@@ -80,7 +80,7 @@ class Row:
 class Comparison:
     """One piece of work and everybody who does it.
 
-    part:       train, decode, cache, kept, moe or attention.
+    part:       train, decode, cache, kept, moe, attention or linear.
     items:      tokens that one run deals with.
     flops:      of the model (its matrix products), in one run.
     least:      seconds that the measured ceiling allows at best.

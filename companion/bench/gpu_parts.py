@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 import companion
-from companion.bench import kept, layers, models
+from companion.bench import kept, layers, models, recurrent
 from companion.bench.compare import Comparison, Setting
 from companion.bench.measured import ceiling, quiet
 from companion.bench.sizes import ON_A_GPU, REHEARSED, SIZES, Size
@@ -159,6 +159,7 @@ PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
     "moe": moe,
     "processes": one_process,
     "attention": each(layers.attention),
+    "linear": each(recurrent.linear),
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from companion.bench import batching, drafts, kept, layers, models, peers, printed, weights
+from companion.bench import batching, drafts, kept, layers, models, peers, printed, recurrent, weights
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
 from companion.costs.chips import Chip, measure_chip, measure_reading, published_peak
@@ -87,6 +87,8 @@ def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
             return [kept.decode_kept(size, setting)]
         case "moe":
             return layers.moe(size, setting)
+        case "linear":
+            return recurrent.linear(size, setting)
         case _:
             return layers.attention(size, setting)
 

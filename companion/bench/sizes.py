@@ -14,7 +14,7 @@ from companion.config.model import (
     NormConfig,
 )
 
-PARTS = ("train", "decode", "kept", "moe", "attention")
+PARTS = ("train", "decode", "kept", "moe", "attention", "linear")
 """In the order in which they are measured."""
 
 

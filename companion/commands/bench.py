@@ -18,8 +18,9 @@ def parser() -> Parser:
         description=(
             "Measure ours and other libraries side by side, at the same sizes, with the same weights: training step, "
             "prefill and generation beside transformers and x-transformers (LLaMA's layout), generation with a draft "
-            "and of many sequences over one cache; steps by what is kept of a token (MHA, GQA, MQA, MLA); a mixture "
-            "of experts beside Mixtral's and a dense layer; attention against length.\n\n"
+            "and of many sequences over one cache; steps by what is kept of a token (MHA, GQA, MQA, MLA, and gated "
+            "delta layers, which keep none); a mixture of experts beside Mixtral's and a dense layer; attention "
+            "against length, and the gated delta rule in chunks and token by token.\n\n"
             "Everybody's outputs are compared before anything is timed, then all run once in each round. The table "
             "gives medians, quartiles, ratios to ours, and the share of what this machine can reach at best. Nothing "
             "else should run meanwhile; OMP_NUM_THREADS sets the number of threads."

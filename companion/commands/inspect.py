@@ -182,6 +182,9 @@ def described(config: ModelConfig) -> str:
     local = sum(config.local(layer) for layer in range(config.layers))
     if window is not None:
         heads += f"; {local} of the layers see {window.width:,} tokens only"
+    memory, linear = config.memory, config.layers - len(config.attending)
+    if memory is not None:
+        heads += f"; {linear} of the layers keep {memory.heads} matrices of {memory.d_head} by {memory.d_v} instead"
     network = f"a {config.feed_forward.activation} network of {config.feed_forward.d_ff:,}"
     if config.moe is not None:
         network = f"{config.moe.top_k} of {config.moe.experts} experts for each token, each {network}"

@@ -230,9 +230,7 @@ class LinearConfig:
     def resolved(self, heads: int, d_head: int) -> LinearConfig:
         """The same with every size filled in, beside attention of `heads` heads whose keys are `d_head` wide."""
         heads, d_head = self.heads or heads, self.d_head or d_head
-        return replace(
-            self, heads=heads, key_heads=self.key_heads or heads, d_head=d_head, d_v=self.d_v or d_head
-        )
+        return replace(self, heads=heads, key_heads=self.key_heads or heads, d_head=d_head, d_v=self.d_v or d_head)
 
 
 @dataclass(frozen=True)
@@ -486,6 +484,8 @@ class MoEConfig:
                   every second has experts (Llama 4 Maverick).
     plain_d_ff:   hidden width of the networks in layers without experts. `None`: that of an expert.
     shared_d_ff:  hidden width of each shared expert. `None`: that of the others.
+    shared_gate:  what the shared experts answer is multiplied by a sigmoid of a number that is made of the token
+                  (Qwen2-MoE, Qwen3-Next).
 
     Raises `ValueError` naming the field, what it was and what it must be.
     """
@@ -508,6 +508,7 @@ class MoEConfig:
     pattern: tuple[bool, ...] = (True,)
     plain_d_ff: int | None = None
     shared_d_ff: int | None = None
+    shared_gate: bool = False
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -522,6 +523,9 @@ class MoEConfig:
         for name in ("groups", "top_groups", "group_best"):
             require_whole(name, getattr(self, name))
         require_groups(self.experts, self.top_k, self.groups, self.top_groups, self.group_best)
+        require(
+            self.shared > 0 or not self.shared_gate, "shared_gate", self.shared_gate, "False without shared experts"
+        )
         for name, used in (("plain_d_ff", not all(self.pattern)), ("shared_d_ff", self.shared > 0)):
             width = getattr(self, name)
             if width is not None:

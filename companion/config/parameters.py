@@ -52,8 +52,8 @@ def parameters(config: ModelConfig) -> Parameters:
     """Parameters of the model, counted in closed form; exactly those of `Transformer(config)`.
 
     An attention has d_model (head + kv_head) (d_head + d_v), which is 4 d_model^2 in the ordinary case, or what
-    `attention_weights` says with latents; a feed-forward network 2 d_model d_ff, or 3 with SwiGLU; biases, norms, gates
-    and sinks come on top.
+    `attention_weights` says with latents, and a linear layer what `linear_weights` says; a feed-forward network
+    2 d_model d_ff, or 3 with SwiGLU; biases, norms, gates and sinks come on top.
     """
     d_model, sizes, moe = config.d_model, config.sizes, config.moe
     encoder, decoder = stacks(config)
@@ -72,17 +72,19 @@ def parameters(config: ModelConfig) -> Parameters:
     ends, dense = config.embedding, (d_model + 1) * d_model
     head = 0 if ends.tied else config.vocab * d_model
     head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + dense + norm}[ends.head]
-    layers = encoder + decoder
+    layers, linear = encoder + decoder, config.layers - len(config.attending)
+    memory = (0, 0) if config.memory is None else (linear_weights(config) + linear_vectors(config), config.memory.d_v)
     mixtures = (encoder > 0) * config.mixtures + (decoder > 0) * config.mixtures  # layers with experts
     chosen = 0 if moe is None else routed(config) // moe.experts * moe.top_k
     parts = {
         "embedding": (config.vocab + ends.segments) * d_model,
         "positions": config.context * d_model if config.positions.kind == "learned" else 0,
-        "attention": (layers + cross) * attention,
+        "attention": (layers + cross - linear) * attention + linear * memory[0],
         "feed_forward": routed(config) + mixtures * shared(config) + (layers - mixtures) * plain_network(config),
         "router": 0 if moe is None else mixtures * (d_model + moe.router_bias) * moe.experts,
         "norms": (around * (2 * layers + cross) + last_norms + ends.norm) * norm
-        + (layers + cross) * (qk_heads * sizes.d_head + latents) * gains,
+        + (layers + cross - linear) * (qk_heads * sizes.d_head + latents) * gains
+        + linear * (memory[1] or 0),
         "head": head,
         "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
     }
@@ -100,7 +102,7 @@ def check_makeable(config: object) -> None:
     widths = config.sizes
     sizes = {f.name: getattr(config, f.name) for f in fields(config)} | {"d_ff": config.feed_forward.d_ff}
     sizes |= {f.name: getattr(widths, f.name) for f in fields(widths)}
-    for part in (config.moe, config.embedding, config.attention.latent):
+    for part in (config.moe, config.embedding, config.attention.latent, config.memory):
         sizes |= {} if part is None else {f.name: getattr(part, f.name) for f in fields(part)}
     name = max((name for name in sizes if type(sizes[name]) is int), key=lambda name: sizes[name])
     asked, device = f"{name}={shown(sizes[name])}", torch.get_default_device()
@@ -127,6 +129,41 @@ def attention_weights(config: ModelConfig) -> int:
         return query + down + expansion_weights(config) + output + config.d_model * config.attention.gates(sizes.d_v)
     four = (sizes.heads + sizes.kv_heads) * (sizes.d_head + sizes.d_v)
     return config.d_model * (four + config.attention.gates(sizes.d_v))
+
+
+def linear_weights(config: ModelConfig) -> int:
+    """Numbers in the matrices of a linear layer: queries, keys, values, what is written and fades, the gate, the way
+    back; 0 where there are none."""
+    sizes, d_model = config.memory, config.d_model
+    if sizes is None:
+        return 0
+    keys, values = (sizes.key_heads or 0) * (sizes.d_head or 0), (sizes.heads or 0) * (sizes.d_v or 0)
+
+    def by_way(width: int, narrow: int | None) -> int:
+        return width * d_model if narrow is None else narrow * (d_model + width)
+
+    by_channel = sizes.decay == "channel"
+    strength = (sizes.heads or 0) * d_model if sizes.rule == "delta" else 0
+    decay = by_way(rates(config), sizes.rank if by_channel else None)
+    gate = 0 if sizes.gate is None else by_way(values, sizes.rank)
+    return d_model * (2 * keys + 2 * values) + strength + decay + gate
+
+
+def linear_vectors(config: ModelConfig) -> int:
+    """Its other numbers but those of its norm: of the convolution, and of what fades."""
+    sizes = config.memory
+    if sizes is None:
+        return 0
+    channels = 2 * (sizes.key_heads or 0) * (sizes.d_head or 0) + (sizes.heads or 0) * (sizes.d_v or 0)
+    return channels * sizes.convolution + (rates(config) + (sizes.heads or 0) if rates(config) else 0)
+
+
+def rates(config: ModelConfig) -> int:
+    """How many factors a token of a linear layer makes of its stream, by which matrices fade."""
+    sizes = config.memory
+    if sizes is None or sizes.decay not in ("head", "channel"):
+        return 0
+    return (sizes.heads or 0) * ((sizes.d_head or 0) if sizes.decay == "channel" else 1)
 
 
 def expansion_weights(config: ModelConfig) -> int:
@@ -158,8 +195,10 @@ def shared_d_ff(config: ModelConfig) -> int:
 
 
 def shared(config: ModelConfig) -> int:
-    """Numbers in the shared experts of one layer."""
-    return network(config, shared_d_ff(config)) if shared_d_ff(config) else 0
+    """Numbers in the shared experts of one layer, and in the gate of what they answer."""
+    if config.moe is None or not config.moe.shared:
+        return 0
+    return network(config, shared_d_ff(config)) + config.d_model * config.moe.shared_gate
 
 
 def plain_d_ff(config: ModelConfig) -> int:

@@ -21,6 +21,7 @@ from companion.config.model import ModelConfig, ResolvedAttention
 from companion.config.parameters import (
     attention_weights,
     expansion_weights,
+    linear_weights,
     matrices,
     parameters,
     plain_d_ff,
@@ -29,8 +30,11 @@ from companion.config.parameters import (
     stacks,
 )
 from companion.ground.fields import require_whole
+from companion.ground.precision import wide_dtype
 from companion.layers.latent import absorbs
+from companion.layers.linear import CHUNK, CHUNK_BY_CHANNEL
 from companion.layers.rolling import columns
+from companion.layers.states import BACK, Log, state_numbers
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Flops:
 
     projections:  the matrices of attention, that of its gate included; with latents, what expands them or is absorbed.
     scores:       q k^T and the weighted sum of the values: the part that grows with the pairs of tokens. Sinks, which
-                  are no tokens, are left out.
+                  are no tokens, are left out. In linear layers all that the recurrence computes.
     """
 
     projections: int
@@ -82,6 +86,12 @@ def forward_flops(
     says: expanded, each key in sight costs its expansion and each pair 2 h (d_head + d_rope + d_v); absorbed, each new
     token costs that much and each pair 2 h (2 rank + d_rope).
 
+    Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear`: each chunk of n tokens
+    costs a head 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, where rows fade each in its own way without the d_k, as those are
+    no products of matrices; to read the matrix and to write it are 6 n d_k d_v. Beside `cached` tokens, of which a log
+    shows up to 2 `states.BACK`, the matrix is read alone; to fold the log into it, now and then, takes 2 d_k d_v a
+    token, which is left out.
+
     For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys with the `cached` ones, a layer
     costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
 
@@ -106,17 +116,20 @@ def forward_flops(
     queries_output = 2 * attention_weights(config) - keys_values
     scores, expanded = _of_the_decoder(config, written, cached, causal) if decoder else (0, 0)
     visits = encoder * read + decoder * written  # of a token to a layer
+    linear = config.layers - len(config.attending)  # layers, all in the decoder
+    plain = (visits - linear * written) * (keys_values + queries_output) + linear * written * 2 * linear_weights(config)
     asked = ((encoder > 0) * read + (decoder > 0) * written) * config.mixtures  # to one with experts
     experts = 0 if config.moe is None else config.moe.experts
     visited = shared_d_ff(config) + (0 if config.moe is None else config.moe.top_k * config.feed_forward.d_ff)
+    gated = config.moe is not None and config.moe.shared_gate  # what shared experts answer, by a product more
     heads = {"all": tokens, "last": 1, "none": 0}[logits]
     masked = config.d_model if config.embedding.head == "masked" else 0  # one more matrix, d_model by d_model
-    projections = visits * (keys_values + queries_output) + cross * (written * queries_output + read * keys_values)
+    projections = plain + cross * (written * queries_output + read * keys_values)
     hidden = asked * visited + (visits - asked) * plain_d_ff(config)  # numbers in the middle of networks
     return Flops(
         projections=batch * (projections + expanded),
         scores=batch * (scores + _pair(sizes) * (encoder * read**2 + cross * written * source)),
-        feed_forward=batch * hidden * 2 * matrices(config) * config.d_model,
+        feed_forward=batch * 2 * config.d_model * (hidden * matrices(config) + asked * gated),
         router=batch * asked * 2 * config.d_model * experts,
         head=batch * heads * 2 * config.d_model * (config.vocab + masked),
     )
@@ -146,8 +159,8 @@ def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int
 def counted_flops(run: Callable[[], Any]) -> int:
     """What PyTorch's `FlopCounterMode` counts while `run()` runs, attention on the CPU and experts included.
 
-    The counter does not know the CPU's fused attention kernel nor the grouped product of a mixture of experts
-    (PyTorch 2.13) and credits them with nothing; it is told.
+    The counter does not know the CPU's fused attention kernel, the grouped product of a mixture of experts nor the
+    triangular system of a linear layer (PyTorch 2.13) and credits them with nothing; it is told.
     """
 
     def attention(q: torch.Size, k: torch.Size, v: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
@@ -156,7 +169,11 @@ def counted_flops(run: Callable[[], Any]) -> int:
     def grouped(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
         return 2 * a.numel() * b[-1]  # a row of `a` meets one group's matrix; in the gradient of the groups, a column
 
+    def triangular(a: torch.Size, b: torch.Size, *_: Any, **__: Any) -> int:
+        return b.numel() * (a[-1] - 1)  # the diagonal is 1
+
     told: dict[Any, Any] = {
+        torch.ops.aten.linalg_solve_triangular: triangular,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention,
         torch.ops.aten._grouped_mm: grouped,
     }
@@ -185,7 +202,8 @@ def cache_bytes(
 ) -> int:
     """Bytes of a `KVCache` with room for `tokens` tokens in each of `batch` rows:
     layers kv_heads (d_head + d_v) numbers a token, with latents layers (rank + d_rope); a local layer keeps little more
-    than a window of them. For an encoder-decoder the keys and values of `source` tokens too.
+    than a window of them, and a linear layer as many numbers for any number of tokens, in fp32 at least. For an
+    encoder-decoder the keys and values of `source` tokens too.
 
     Raises `ValueError` for an encoder, which keeps nothing.
     """
@@ -196,11 +214,12 @@ def cache_bytes(
     require_whole("source", source, 0)
     if source and config.stack == "decoder":
         raise ValueError(f"source={source!r}: expected 0 for stack='decoder', which looks at no source")
-    sizes, window = config.sizes, config.attention.window
-    held = [tokens + source] * config.layers
+    sizes, window, memory = config.sizes, config.attention.window, config.memory
+    held = [tokens + source] * len(config.attending)
     if window is not None:
-        held = [columns(window.width, tokens) if config.local(layer) else tokens for layer in range(config.layers)]
-    return batch * sum(held) * sizes.kept_numbers * dtype.itemsize
+        held = [columns(window.width, tokens) if config.local(layer) else tokens for layer in config.attending]
+    states = 0 if memory is None else (config.layers - len(held)) * state_numbers(memory, tokens)
+    return batch * (sum(held) * sizes.kept_numbers * dtype.itemsize + states * wide_dtype(dtype).itemsize)
 
 
 def serve_bytes(
@@ -234,7 +253,8 @@ def forward_bytes(
     cache_dtype: torch.dtype | None = None,
 ) -> int:
     """Bytes that a forward pass must at least move between memory and processor: every weight that takes part, once;
-    the cached keys and values, read, in local layers those in the window; the new ones, written. Activations are taken
+    the cached keys and values, read, in local layers those in the window; the new ones, written; of linear layers all
+    that is kept. Activations are taken
     to stay close to the processor.
 
     Of the tables of embeddings and learned positions a row per token is read (the whole of a tied table, for the head).
@@ -256,12 +276,14 @@ def forward_bytes(
         missed = (1 - config.moe.top_k / config.moe.experts) ** rows  # the chance that no token visits an expert
         weights -= missed * routed(config)
     sizes, window = config.sizes, config.attention.window
-    seen = [cached + tokens] * config.layers
+    seen = [cached + tokens] * len(config.attending)
     if window is not None:
         near = min(cached, window.width - 1) + tokens
-        seen = [near if config.local(layer) else cached + tokens for layer in range(config.layers)]
-    kept = batch * sum(seen) * sizes.kept_numbers * (cache_dtype or dtype).itemsize
-    return round(weights * dtype.itemsize) + kept
+        seen = [near if config.local(layer) else cached + tokens for layer in config.attending]
+    kept, kept_dtype = sum(seen) * sizes.kept_numbers, cache_dtype or dtype
+    states = 0 if config.memory is None else (config.layers - len(seen)) * state_numbers(config.memory, cached + tokens)
+    kept_bytes = batch * (kept * kept_dtype.itemsize + states * wide_dtype(kept_dtype).itemsize)
+    return round(weights * dtype.itemsize) + kept_bytes
 
 
 def decode_bytes(
@@ -287,12 +309,34 @@ def intensity(
 def _of_the_decoder(config: ModelConfig, tokens: int, cached: int, causal: bool) -> tuple[int, int]:
     """FLOPs of the scores of self-attention in a decoder's layers, and of the expansion of cached latents."""
     scores, expanded, sizes = 0, 0, config.sizes
-    for layer in range(config.layers):
+    scores += (config.layers - len(config.attending)) * _of_a_recurrence(config, tokens, cached)
+    for layer in config.attending:
         keys, pairs = _seen(config, layer, tokens, cached, causal)
         absorbed = sizes.latent is not None and cached > 0 and absorbs(sizes, tokens, keys)
         scores += pairs * _pair(sizes, absorbed)
         expanded += 0 if absorbed else keys - tokens  # of new ones it is among the projections
     return scores, expanded * 2 * expansion_weights(config)
+
+
+def _of_a_recurrence(config: ModelConfig, tokens: int, cached: int) -> int:
+    """FLOPs of the recurrence of a linear layer."""
+    memory = config.memory
+    if memory is None:
+        return 0
+    sizes, delta = Log.of(memory), memory.rule == "delta"
+    by_channel = memory.decay == "channel"
+    width = 0 if by_channel else sizes.d_head  # of a pair that is a product of matrices
+    chunk = CHUNK_BY_CHANNEL if by_channel else CHUNK
+    past = cached if cached + tokens <= 2 * BACK else min(cached, BACK)
+    total, matrix, kept = 0, 2 * sizes.d_head * sizes.d_v, cached > 0
+    if tokens > chunk:
+        total, past = past * matrix, 0
+    for first in range(0, tokens, chunk):
+        n = min(chunk, tokens - first)
+        total += 2 * n * (n + past) * ((1 + delta) * width + sizes.d_v)
+        total += delta * (n * (n - 1) + 2 * n * past) * sizes.d_v
+        total += (first > 0 or kept) * (1 + delta) * n * matrix + (first + n < tokens) * n * matrix
+    return sizes.heads * total
 
 
 def _pair(sizes: ResolvedAttention, absorbed: bool = False) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,7 @@ OF_V3 = OF_V2 | rows(
     """
 )
 
-_EPS = 1e-6
+EPS = 1e-6
 """Of the norms of latents, whatever the others have."""
 
 
@@ -105,7 +105,7 @@ def _with_latents(fields: Fields) -> ModelConfig:
             fields.take("kv_lora_rank"),
             fields.take("qk_rope_head_dim"),
             fields.take("q_lora_rank"),
-            eps=None if fields.small("rms_norm_eps") == _EPS else _EPS,
+            eps=None if fields.small("rms_norm_eps") == EPS else EPS,
         ),
     )
     config = configuration(fields, attention=attention)
@@ -175,11 +175,21 @@ FURTHER = 4
 
 def place(places: Places, config: ModelConfig) -> None:
     """Plain networks first, then experts with a router and its bias; those that are shared lie there as one network."""
+    place_with(places, config, _NAMES)
+
+
+def place_with(
+    places: Places,
+    config: ModelConfig,
+    names: Mapping[str, str],
+    linear: Callable[[Places, ModelConfig, int], None] | None = None,
+) -> None:
+    """The same where the three matrices of an expert have these names, and `linear` places a linear layer."""
     further = tuple(f"model.layers.{config.layers + more}." for more in range(FURTHER))
     places.drop(lambda name: name.startswith(further))
     if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
         places.must_be_more_than("experts", config.moe.experts)  # before as many names are made
-    place_all_but_networks(places, config)
+    place_all_but_networks(places, config, linear)
     for layer in range(config.layers):
         old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
         moe = config.network(layer)[1]
@@ -189,7 +199,7 @@ def place(places: Places, config: ModelConfig) -> None:
         places.move(f"{old}.gate.weight", f"{new}.router.weight")
         if moe.balanced:
             places.move(f"{old}.gate.e_score_correction_bias", f"{new}.bias")
-        place_experts(places, moe.experts, _NAMES, f"{old}.experts", new)
+        place_experts(places, moe.experts, names, f"{old}.experts", new)
         if moe.shared:
             place_network(places, config, f"{old}.shared_experts", f"{new}.shared")
 

@@ -7,7 +7,7 @@ experts; what each says differently stands in its own file, which takes the rest
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -124,8 +124,10 @@ def layers_of(fields: Fields) -> int:
     return layers
 
 
-def place_all_but_networks(places: Places, config: ModelConfig) -> None:
-    """Everything but the feed-forward networks."""
+def place_all_but_networks(
+    places: Places, config: ModelConfig, linear: Callable[[Places, ModelConfig, int], None] | None = None
+) -> None:
+    """Everything but the feed-forward networks. `linear`: what places a linear layer, but for its norms."""
     places.drop(lambda name: name.endswith(".rotary_emb.inv_freq"))
     places.vocabulary("model.embed_tokens.weight", tied=config.embedding.tied)
     # The norms of a block, in the order in which they stand there.
@@ -146,7 +148,10 @@ def place_all_but_networks(places: Places, config: ModelConfig) -> None:
         old, new = f"model.layers.{layer}", f"decoder.blocks.{layer}"
         for theirs, ours in norms[config.norm.placement]:
             places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
-        _place_attention(places, config.attention, f"{old}.self_attn", f"{new}.attention")
+        if config.linear(layer) and linear is not None:
+            linear(places, config, layer)
+        else:
+            _place_attention(places, config.attention, f"{old}.self_attn", f"{new}.attention")
     places.move("model.norm.weight", "decoder.norm.weight")
 
 
@@ -166,6 +171,8 @@ def _place_attention(places: Places, attention: AttentionConfig, old: str, new: 
                 places.move(f"{old}.{short}_norm.weight", f"{new}.{name}_norm.weight")
         if attention.sinks:
             places.move(f"{old}.sinks", f"{new}.sinks")
+        if attention.gate is not None:
+            places.pairs(f"{old}.gate_proj", f"{new}.gate", ("weight", "bias")[: 1 + attention.bias])
         for short, name in (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output")):
             biased = attention.biased_output if short == "o" else attention.bias
             parts = ("weight", "bias") if biased else ("weight",)

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.config.model import require_whole
+from companion.config.model import require, require_whole
 from companion.generation.constraints import Rules, Until
 from companion.generation.next_token import NOTHING, draw_tokens
 from companion.generation.passes import NotFinite, decode, evaluating
@@ -83,6 +83,7 @@ class Batch:
         config = model.config
         if config.stack != "decoder":
             raise ValueError(f"model has stack={config.stack!r}: expected 'decoder', whose sequences share no source")
+        require(config.memory is None, "linear", config.memory, "None: rows of a batch share no matrices")
         slots = config.context if slots is None else slots
         for name, value in (("rows", rows), ("slots", slots)):
             require_whole(name, value)

@@ -167,7 +167,9 @@ def _reordered(cache: KVCache, parents: Sequence[int], trails: Sequence[_Trail])
     Candidates of one prompt differ in their last tokens: those alone are copied.
     """
     moved = [(row, parent) for row, parent in enumerate(parents) if row != parent]
-    if len(parents) != cache.batch or (moved and cache.local is not None):  # rolling layers number columns otherwise
+    # Rolling layers number columns otherwise, and linear ones keep more than columns.
+    apart = cache.local is not None or cache.states is not None
+    if len(parents) != cache.batch or (moved and apart):
         return cache.select(torch.tensor(parents, device=cache.lengths.device))
     if not moved:
         return cache

@@ -15,6 +15,7 @@ from typing import Literal
 from companion.config.model import require_whole
 from companion.ground import display
 from companion.ground.arguments import described
+from companion.layers import states
 from companion.layers.rolling import BACK
 from companion.transformer import Transformer
 
@@ -100,6 +101,11 @@ class Draft:
 
     def check(self, model: Transformer, reach: int) -> None:
         """Raises `ValueError` unless it can propose for `model` in texts of up to `reach` tokens."""
+        models = [model, self.proposer] if isinstance(self.proposer, Transformer) else [model]
+        if any(one.config.memory is not None for one in models) and self.ahead > states.BACK:
+            raise ValueError(
+                f"ahead={self.ahead}: expected at most {states.BACK}, as many as a cache with linear layers takes back"
+            )
         if not isinstance(self.proposer, Transformer):
             return
         ours, theirs = model.config, self.proposer.config

@@ -74,7 +74,10 @@ def prefill(
     positions, scaling = None, model.config.positions.scaling
     if scaling is not None and scaling.by_length:  # a row goes by its own length, not by the padding behind it
         positions = torch.arange(tokens.shape[1], device=tokens.device).minimum(lengths[:, None] - 1)
-    stream, _, cache = model.features(tokens, source=memory, cache=empty, positions=positions)
+    counted = None
+    if empty.states is not None and len(set(map(len, prompts))) > 1:  # a matrix that has seen padding is no use
+        counted = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+    stream, _, cache = model.features(tokens, source=memory, cache=empty, positions=positions, counted=counted)
     assert cache is not None
     # Padding sits to the right, where no real token can see it; its keys are given back, to be overwritten.
     last = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]

@@ -98,6 +98,8 @@ def program_inputs(
     given = [*weights.values(), tokens, reach, cache.lengths, *cache.keys, *cache.values]
     if cache.local is not None and cache.local.gone is not None:
         given.append(cache.local.gone)
+    if cache.states is not None:
+        given += [*cache.states.tensors, cache.states.gone]
     if memory is not None:
         for layer in memory.layers:
             given += (layer.keys, layer.values)
@@ -137,7 +139,12 @@ class _Step(nn.Module):
             columns = keys[local.layers.index(True)].shape[2] - 1
             # More room than this step reads, as there always is: how much is no matter.
             local = replace(local, columns=columns, gone=gone, slots=reach.shape[0] + cache.bucket)
-        cache = replace(cache, keys=keys, values=values, lengths=lengths, filled=reach.shape[0] - 1, local=local)
+        states = cache.states
+        if states is not None:
+            stores = list(islice(rest, len(states.tensors)))
+            states = replace(states.with_tensors(stores, next(rest)), slots=reach.shape[0] + cache.bucket)
+        now = {"keys": keys, "values": values, "local": local, "states": states}
+        cache = replace(cache, lengths=lengths, filled=reach.shape[0] - 1, **now)
         if memory is not None:
             layers = tuple(CrossCache(next(rest), next(rest)) for _ in memory.layers)
             memory = Memory(layers, None if memory.real is None else next(rest), ())
@@ -207,6 +214,7 @@ def _free(count: int, given: list[Tensor], cache: KVCache, memory: Memory | None
     source = memory is not None and memory.layers[0].keys.shape[2] > 1  # of a single one it is another program
     free: list[int | None] = [None] * count + [None, 0, None] + [2] * len((*cache.keys, *cache.values))
     free += [None] * (cache.local is not None and cache.local.gone is not None)
+    free += [None] * (0 if cache.states is None else len(cache.states.tensors) + 1)
     if memory is not None:
         free += [2 if source else None] * (2 * len(memory.layers))
         free += [1 if source else None] * (memory.real is not None)

@@ -33,6 +33,7 @@ from companion.ground.room import memory
 from companion.layers.attention import Attention
 from companion.layers.block import Block
 from companion.layers.cache import KVCache
+from companion.layers.delta import LinearAttention
 from companion.layers.feedforward import FeedForward
 from companion.layers.latent import LatentAttention
 from companion.layers.moe import MoE
@@ -208,7 +209,7 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
     there = {part for part in parts if _is_plain(part, nn.Linear)}
     for part in parts:
         if isinstance(part, MoE):
-            there.discard(part.router)
+            there -= {part.router, part.shared_gate}
         if isinstance(part, LatentAttention):
             there.discard(part.up)
         if isinstance(part, Block) and isinstance(part.cross, Attention):
@@ -218,6 +219,8 @@ def _alike(model: Transformer) -> Iterator[list[nn.Linear | nn.Embedding]]:
         names = ["gate", "inner"] if isinstance(part, FeedForward) else names
         if isinstance(part, LatentAttention):
             names = ["query" if part.query_down is None else "query_down", "down"]
+        if isinstance(part, LinearAttention):
+            names = ["query", "key", "value"]
         group = [getattr(part, name) for name in names]
         if group and all(layer in there and not layer._forward_hooks for layer in group):
             there.difference_update(group)

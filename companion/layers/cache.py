@@ -212,7 +212,9 @@ class KVCache:
 
     def check(self, config: ModelConfig, writer: int) -> None:
         """Raises `ValueError` unless this is a cache for a model of `config`, and none that another one has filled."""
-        memory = None if config.memory is None else (Log.of(config.memory), tuple(map(config.linear, range(config.layers))))
+        memory = (
+            None if config.memory is None else (Log.of(config.memory), tuple(map(config.linear, range(config.layers))))
+        )
         kept = None if self.states is None else (self.states.sizes, self.states.layers)
         if kept != memory:
             raise ValueError(f"cache keeps {kept} of linear layers: expected {memory}, as this model has")

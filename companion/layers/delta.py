@@ -18,6 +18,7 @@ from companion.config.model import AttentionConfig, NormConfig
 from companion.ground.annotations import checked
 from companion.ground.fields import require
 from companion.ground.precision import wide
+from companion.layers.kernels.fla import by_library
 from companion.layers.linear import recurrence
 from companion.layers.norms import RMSNorm
 from companion.layers.states import StateCache
@@ -159,8 +160,9 @@ class LinearAttention(nn.Module):
         Raises `ValueError` for a mask, and for documents beside a cache.
         """
         require(cache is None or document is None, "document", document, "None beside a cache")
-        order = None if real is None else torch.argsort((~real).byte(), dim=1, stable=True)
-        if order is not None and real is not None:  # padding last, where nothing comes after it
+        back = None
+        if real is not None:  # padding last, where nothing comes after it
+            order = torch.argsort((~real).byte(), dim=1, stable=True)
             x, back = _placed(x, order), torch.argsort(order, dim=1)
             real = real.gather(1, order)
             document = None if document is None else document.gather(1, order)
@@ -175,8 +177,13 @@ class LinearAttention(nn.Module):
         if real is not None:
             k = k.masked_fill(~real[:, None, :, None], 0)
             log_decay = None if log_decay is None else log_decay.masked_fill(~real[:, None, :, None], 0)
+        q, v = q * q.shape[-1] ** -0.5, self._heads(v, self.heads)
+        if cache is None and document is None:
+            out = by_library(q.to(v.dtype), k.to(v.dtype), v, log_decay, strength)
+            if out is not None:
+                return self._answer(out, x, back)
         read = recurrence(
-            *(q * q.shape[-1] ** -0.5, k, wide(self._heads(v, self.heads)).to(q.dtype)),
+            *(q, k, v.to(q.dtype)),
             log_decay=None if log_decay is None else log_decay.to(q.dtype),
             strength=None if strength is None else strength.to(q.dtype),
             state=None if cache is None else cache.matrix.to(q.dtype),
@@ -186,14 +193,22 @@ class LinearAttention(nn.Module):
         )
         if cache is not None:
             written = read.written
-            if order is None:
+            if real is None or back is None:
                 cache.write(None, raw, written)
             else:
                 there = (None if part is None else _placed(part, back[:, None]) for part in written)
                 cache.write(real.gather(1, back), _placed(raw, back), type(written)(*there))
-        out = self._gated(read.out.to(x.dtype).transpose(1, 2), x)
-        out = self.output(out.flatten(2))
-        return out if order is None else _placed(out, back)
+        return self._answer(read.out, x, back)
+
+    def _answer(
+        self,
+        heads: Float[Tensor, "batch head token d_v"],
+        x: Float[Tensor, "batch token d_model"],
+        back: Int[Tensor, "batch token"] | None,
+    ) -> Float[Tensor, "batch token d_model"]:
+        """What the layer makes of what its heads have read, its tokens back in the places that they had."""
+        out = self.output(self._gated(heads.to(x.dtype).transpose(1, 2), x).flatten(2))
+        return out if back is None else _placed(out, back)
 
     def _rates(
         self, x: Float[Tensor, "batch token d_model"]
@@ -232,7 +247,9 @@ def _unit(x: Float[Tensor, "*axes d_head"]) -> Float[Tensor, "*axes d_head"]:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + UNIT_EPS)
 
 
-def _placed(x: Float[Tensor, "*axes token wide"], order: Int[Tensor, "*axes token"]) -> Float[Tensor, "*axes token wide"]:
+def _placed(
+    x: Float[Tensor, "*axes token wide"], order: Int[Tensor, "*#axes token"]
+) -> Float[Tensor, "*axes token wide"]:
     """The tokens in that order."""
     order = order.expand(*x.shape[:-2], -1)[..., None]
     return x.gather(-2, order.expand(*order.shape[:-1], x.shape[-1]))

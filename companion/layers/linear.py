@@ -93,7 +93,7 @@ def recurrence(
     before:     tokens between `state` and these, which have written already.
     document:   a number that says which document of a packed row a token is of. Those of one stand together; each
                 begins with zeros, but the first with `state`.
-    chunk:      tokens at a time. `None`: `CHUNK`, by rows `CHUNK_BY_CHANNEL`. Any number gives the same, up to rounding.
+    chunk:      tokens at a time. `None`: `CHUNK`, by rows `CHUNK_BY_CHANNEL`. Any gives the same, up to rounding.
     keep:       whether the last state is wanted, which costs a product.
 
     Several query heads may share one matrix, as in `attend`. For each of n tokens a head's chunks of C cost about

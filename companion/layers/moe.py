@@ -74,7 +74,8 @@ class MoE(nn.Module):
 
     Each expert's matrices are slices of one parameter: inner and gate (expert, d_model, d_ff), outer
     (expert, d_ff, d_model); so are its biases, where it has some: inner_bias, gate_bias and outer_bias. The shared
-    experts are one `FeedForward`, `shared`, as wide as all of them together, which is the same function. `bias`
+    experts are one `FeedForward`, `shared`, as wide as all of them together, which is the same function; `shared_gate`
+    (1, d_model), where there is one, makes the number whose sigmoid multiplies what they answer. `bias`
     (expert) is a buffer, saved with the model and moved by `balance.update_bias` alone.
 
     In training, noise is added to the logits and a visit that finds its expert full is dropped: it adds exactly zero,
@@ -112,6 +113,7 @@ class MoE(nn.Module):
             self.register_parameter(f"{name}_bias", zeros)
         width = config.shared * (config.shared_d_ff or expert.d_ff)
         self.shared = FeedForward(d_model, replace(expert, d_ff=width)) if config.shared else None
+        self.shared_gate = nn.Linear(d_model, 1, bias=False) if config.shared_gate else None
         self.register_buffer("bias", torch.zeros(config.experts) if config.balanced else None)
 
     @checked(sizes=lambda layer: {"d_model": layer.inner.shape[1]})
@@ -150,7 +152,10 @@ class MoE(nn.Module):
         if config.weighted == "output":
             answers = answers * routing.weights[..., None].to(answers.dtype)
         out = answers.sum(2)
-        return (out if self.shared is None else out + self.shared(x)).to(x.dtype), routing
+        if self.shared is not None:
+            shared = self.shared(x)
+            out = out + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
+        return out.to(x.dtype), routing
 
     def _answers(
         self, x: Float[Tensor, "batch token d_model"], routing: RoutingStats, way: Way

@@ -108,9 +108,7 @@ class Stack(nn.Module):
                 routing.append(where)
         return self.norm(x), tuple(routing)
 
-    def _seen(
-        self, x: Tensor, mask: Mask | None, cache: list[LayerCache | StateCache] | None
-    ) -> list[Visible | None]:
+    def _seen(self, x: Tensor, mask: Mask | None, cache: list[LayerCache | StateCache] | None) -> list[Visible | None]:
         """Who may look at whom in each layer, settled here once for all that have the same window and rule; `None` in
         a linear one."""
         shape = (x.shape[0], self.heads, x.shape[1], x.shape[1])

@@ -9,8 +9,8 @@ keep the old one. So a cache of linear layers is as large after a million tokens
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -191,9 +191,7 @@ class States:
 
         return cls(log, layers, *map(store, shapes), slots, 0, torch.zeros_like(lengths))  # type: ignore[arg-type]
 
-    def ready(
-        self, lengths: Int[Tensor, "batch"], tokens: int, ends: Int[Tensor, "batch"] | None
-    ) -> States:
+    def ready(self, lengths: Int[Tensor, "batch"], tokens: int, ends: Int[Tensor, "batch"] | None) -> States:
         """These with columns for `tokens` more tokens: themselves, or new ones; older handles keep what they have.
 
         ends: how many of the new tokens of each row are not padding behind its last; `None`: all.
@@ -225,13 +223,26 @@ class States:
                 new.logs[i][:, :held] = log.gather(1, column[..., None].expand(-1, -1, log.shape[2]))
         return replace(new, columns=held, gone=self.gone + shift)
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that it keeps: the matrices of all layers, then the tails, then the logs."""
+        return (*self.matrices, *self.tails, *self.logs)
+
+    def with_tensors(self, tensors: Sequence[Tensor], gone: Tensor) -> States:
+        """These with other tensors in the same order."""
+        layers = len(self.logs)
+        matrices, tails, logs = (tuple(tensors[at : at + layers]) for at in (0, layers, 2 * layers))
+        return replace(self, matrices=matrices, tails=tails, logs=logs, gone=gone)
+
     def _like(self, room: int) -> States:
         """As many new matrices, tails, and logs of that many columns."""
         logs = tuple(log.new_zeros(log.shape[0], room, log.shape[2]) for log in self.logs)
         matrices, tails = (tuple(map(torch.empty_like, stores)) for stores in (self.matrices, self.tails))
         return replace(self, matrices=matrices, tails=tails, logs=logs)
 
-    def open(self, lengths: Int[Tensor, "batch"], slots: Int[Tensor, "batch token"], *, uniform: bool) -> list[StateCache]:
+    def open(
+        self, lengths: Int[Tensor, "batch"], slots: Int[Tensor, "batch token"], *, uniform: bool
+    ) -> list[StateCache]:
         """Each linear layer's share, of what `ready` gave back."""
         of = self if self.previous is None else self.previous
         held = lengths - of.gone
@@ -270,10 +281,7 @@ class States:
 
     def select(self, rows: Int[Tensor, "row"]) -> States:
         """Of the given rows, copied."""
-        stores: dict[str, Any] = {
-            name: tuple(store[rows] for store in getattr(self, name)) for name in ("matrices", "tails", "logs")
-        }
-        return replace(self, **stores, gone=self.gone[rows])
+        return self.with_tensors([store[rows] for store in self.tensors], self.gone[rows])
 
 
 def columns(slots: int) -> int:
@@ -289,8 +297,4 @@ def matrix_shape(log: Log) -> tuple[int, int, int]:
 def state_numbers(sizes: LinearConfig, slots: int) -> int:
     """How many numbers a linear layer keeps for a row with room for `slots` tokens; its sizes are filled in."""
     log = Log.of(sizes)
-    return (
-        log.heads * log.d_head * log.d_v
-        + (sizes.convolution - 1) * log.channels
-        + columns(slots) * sum(log.widths)
-    )
+    return log.heads * log.d_head * log.d_v + (sizes.convolution - 1) * log.channels + columns(slots) * sum(log.widths)

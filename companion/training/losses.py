@@ -16,7 +16,6 @@ from companion.data.packing import PADDING
 from companion.ground.arguments import described
 from companion.ground.precision import wide, wide_dtype
 from companion.layers.balance import switch_loss, z_loss
-from companion.layers.masks import documents, materialize
 from companion.layers.routing import RoutingStats
 
 
@@ -215,10 +214,9 @@ def packed_next_token_loss(
     """
     real = places != PADDING
     if hide == "documents":
-        number = (places == 0).cumsum(-1)
-        apart = materialize(documents(number), len(tokens), tokens.shape[1], tokens.shape[1], device=tokens.device)
-        # Padding sees nothing either: what it holds, and so which experts it visits, does not depend on the texts.
-        out = model(tokens, positions=places.clamp(min=0), mask=apart & real[:, None, :, None], counted=real)
+        # Padding is a document of its own: what it holds, and so which experts it visits, does not depend on the texts.
+        number = (places == 0).cumsum(-1).masked_fill(~real, 0)
+        out = model(tokens, positions=places.clamp(min=0), document=number, counted=real)
     else:
         out = model(tokens, counted=real if hide == "padding" else None)
     return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)

@@ -13,6 +13,7 @@ from companion import (
     FeedForwardConfig,
     KVCache,
     LatentConfig,
+    LinearConfig,
     ModelConfig,
     MoEConfig,
     NormConfig,
@@ -58,6 +59,7 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
         lambda k, extra, shared, plain, width, biased: MoEConfig(
             k + extra, k, shared=shared, balanced=extra > 1, router_bias=biased, pattern=(False, True, True)[plain:],
             plain_d_ff=None if plain else width, shared_d_ff=width if shared else None,
+            shared_gate=shared > 0 and biased,
         ),
         *(st.integers(1, 3), st.integers(0, 3), st.integers(0, 2), st.integers(0, 1), st.none() | st.integers(1, 9)),
         st.booleans(),
@@ -68,6 +70,15 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
         LatentConfig, st.integers(1, 9), st.sampled_from([2, 4]), query_rank=st.none() | st.integers(1, 9)
     )
     latent = draw(st.none() | vectors) if stack == "decoder" else None
+    memories = st.builds(
+        lambda keys, share, d_head, d_v, decay, rank, gate, pattern: LinearConfig(
+            pattern, keys * share, keys, d_head, d_v, decay=decay, rank=rank, gate=gate, convolution=1 + d_v % 4,
+            rule="sum" if d_head % 3 == 0 else "delta",
+        ),
+        *(st.integers(1, 2), st.integers(1, 3), st.integers(1, 7), st.integers(1, 7)),
+        st.sampled_from(["head", "channel", "fixed", None]), st.none() | st.integers(1, 9),
+        st.sampled_from(["silu", "sigmoid"]), st.sampled_from([(True,), (True, False), (False, True)]),
+    )  # fmt: skip
     return ModelConfig(
         vocab=draw(st.integers(2, 30)),
         d_model=2 * draw(st.integers(1, 12)),
@@ -85,6 +96,7 @@ def configs(draw, stacks=("decoder", "encoder", "encoder_decoder")):
             score_cap=draw(st.none() | st.just(5.0)),
             gate=draw(st.none() | st.sampled_from(["head", "width"])),
             window=draw(st.none() | windows) if stack == "decoder" else None,
+            linear=draw(st.none() | memories) if stack == "decoder" else None,
         ),
         feed_forward=FeedForwardConfig(
             d_ff=draw(st.integers(1, 20)),
@@ -241,7 +253,10 @@ def test_cache_bytes_are_those_of_the_tensors(config, tokens, batch, wide):
     dtype = torch.float64 if wide else torch.bfloat16
     tokens += 150 * (tokens % 2)  # so many that local layers roll
     cache = KVCache.create(config, batch, tokens, dtype=dtype, device="meta")
-    assert cache_bytes(config, tokens, batch=batch, dtype=dtype) == sum(t.nbytes for t in cache.keys + cache.values)
+    states = cache.states
+    kept = () if states is None else (*states.matrices, *states.tails, *states.logs)
+    numbers = sum(store.nbytes for store in (*cache.keys, *cache.values, *kept))
+    assert cache_bytes(config, tokens, batch=batch, dtype=dtype) == numbers
 
 
 @pytest.mark.parametrize("cached", [0, 3, 4, 5, 40])

@@ -101,6 +101,29 @@ BASES = {
     "exaone4": ("Exaone4ForCausalLM", KIN | {"sliding_window": 5, "sliding_window_pattern": 2}),
     "ernie4_5": ("Ernie4_5ForCausalLM", KIN | {"head_dim": 6, "tie_word_embeddings": False, "pad_token_id": 0}),
     "seed_oss": ("SeedOssForCausalLM", KIN | {"head_dim": 6, "attention_bias": True}),
+    "qwen3_next": (
+        "Qwen3NextForCausalLM",
+        KIN
+        | {
+            **{"head_dim": 8, "moe_intermediate_size": 8, "num_experts": 4, "num_experts_per_tok": 2},
+            **{"shared_expert_intermediate_size": 6, "full_attention_interval": 2, "rms_norm_eps": 0.01},
+            **{"linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 4},
+            **{"linear_value_head_dim": 6, "linear_conv_kernel_dim": 3},
+        },
+    ),
+    "kimi_linear": (
+        "KimiLinearForCausalLM",
+        SIZES
+        | {
+            **{"num_key_value_heads": 4, "moe_intermediate_size": 8, "num_experts": 4, "num_experts_per_token": 2},
+            **{"qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5, "kv_lora_rank": 7, "pad_token_id": 0},
+            **{"rms_norm_eps": 0.01, "model_max_length": 20, "routed_scaling_factor": 1.5},
+            "linear_attn_config": {
+                **{"kda_layers": [1], "full_attn_layers": [2], "head_dim": 4, "num_heads": 3},
+                "short_conv_kernel_size": 3,
+            },
+        },
+    ),
     "smollm3": ("SmolLM3ForCausalLM", KIN | {"no_rope_layers": [1, 0], "pad_token_id": 0, "pretraining_tp": 2}),
 }
 """A small release of each kind: its class, and the fields of its config.json beside the kind."""

@@ -106,11 +106,13 @@ def attentions(draw, backwards):
 @st.composite
 def mixtures(draw):
     top_k, groups, each = draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(2, 3))
+    shared = draw(st.integers(0, 1))
     return MoEConfig(
         groups * each,
         top_k,
         draw(st.sampled_from(["topk_softmax", "softmax_topk", "sigmoid", "sigmoid_topk"])),
-        shared=draw(st.integers(0, 1)),
+        shared=shared,
+        shared_gate=shared > 0 and draw(st.booleans()),
         groups=groups,
         top_groups=draw(st.integers(1, groups)),
         group_best=draw(st.integers(1, 2)),
@@ -129,7 +131,8 @@ CASES = int(os.environ.get("CASES", "120"))
 @st.composite
 def models(draw, stack="decoder"):
     """Of any attention (heads that share keys, latents, windows, norms of queries and keys, caps, sinks, gates; linear
-    layers among these or alone) and any network (experts in some layers or all, in groups or not, shared ones, scaled)."""
+    layers among these or alone) and any network (experts in some layers or all, in groups or not, shared ones, with a
+    gate or without, scaled)."""
     moe = draw(st.none() | mixtures())
     positions = draw(
         st.builds(PositionConfig, st.just("rotary"), st.just(100.0), st.sampled_from(["half", "interleaved"]))

@@ -52,6 +52,8 @@ local = AttentionConfig(4, kv_heads=2, window=WindowConfig(20, (True, False)))
 same(2, config.with_(attention=local, layers=2, context=300, moe=MoEConfig(4, 2)), 200, 90, prompts=prompts)
 latents = AttentionConfig(4, latent=LatentConfig(24, 8), window=WindowConfig(20, (True, False)))
 same(2, config.with_(attention=latents, layers=2, context=300), 200, prompts=prompts)
+linear = AttentionConfig(4, linear=LinearConfig((True, False), d_head=8, d_v=12))
+same(1, config.with_(attention=linear, layers=2, context=300), 200, prompts=prompts)
 both = config.with_(stack="encoder_decoder")
 same(1, both, 70, 9, source=[[1, 2, 3], [4, 5, 6, 7]], prompts=[[1], [2, 3]])
 same(1, both, 5, source=[[6]], start=1)  # one key broadcasts, so this is another step

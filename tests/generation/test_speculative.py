@@ -8,7 +8,16 @@ import pytest
 import torch
 from models import drawn
 
-from companion import AttentionConfig, Draft, FeedForwardConfig, LatentConfig, ModelConfig, PositionConfig, WindowConfig
+from companion import (
+    AttentionConfig,
+    Draft,
+    FeedForwardConfig,
+    LatentConfig,
+    LinearConfig,
+    ModelConfig,
+    PositionConfig,
+    WindowConfig,
+)
 from companion.generation import speculative
 from companion.generation.draft import Lookup
 from companion.generation.generate import Rules, complete, generate, generate_long
@@ -25,6 +34,7 @@ LAYOUTS = [
     CONFIG.with_(attention=replace(CONFIG.attention, window=WindowConfig(5, (True, False)))),
     CONFIG.with_(stack="encoder_decoder"),
     CONFIG.with_(attention=AttentionConfig(2, d_head=4, latent=LatentConfig(3, 2))),
+    CONFIG.with_(attention=AttentionConfig(2, d_head=4, linear=LinearConfig((True, False)))),
 ]
 GREEDY = Sampling(0.0)
 

@@ -12,6 +12,7 @@ from companion.config.model import (
     EmbeddingConfig,
     FeedForwardConfig,
     LatentConfig,
+    LinearConfig,
     NormConfig,
     PositionConfig,
     RotaryScaling,
@@ -48,6 +49,7 @@ LAYOUTS = {
         embedding=EmbeddingConfig(scaled=True, rounded=True, logit_cap=3.0),
         positions=PositionConfig(share=0.5, scaling=RotaryScaling("linear", 2.0), pattern=(True, False)),
     ),
+    "linear layers": PLAIN.with_(attention=AttentionConfig(4, linear=LinearConfig((True, False), d_v=12))),
     "latents": PLAIN.with_(attention=AttentionConfig(4, latent=LatentConfig(32, 8, query_rank=64))),
     "latents, queries of the stream": PLAIN.with_(attention=AttentionConfig(4, latent=LatentConfig(24, 8))),
     "multipliers and lists of divisors": PLAIN.with_(

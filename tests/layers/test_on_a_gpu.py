@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from companion import FeedForwardConfig, KVCache, ModelConfig, MoE, MoEConfig, Transformer, attend
-from companion.config.model import AttentionConfig
+from companion import FeedForwardConfig, KVCache, LinearAttention, ModelConfig, MoE, MoEConfig, Transformer, attend
+from companion.config.model import AttentionConfig, LinearConfig
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
+from companion.layers.kernels import fla
 from companion.training.trainer import Trainer, TrainingConfig
 
 pytestmark = pytest.mark.gpu
@@ -26,6 +27,24 @@ def test_the_ways_of_experts_agree_in_bf16():
     x = torch.randn(2, 50, 64, device="cuda", dtype=torch.bfloat16)
     for a, b in zip(results(layer, x, "loop"), results(layer, x, "grouped"), strict=True):
         torch.testing.assert_close(a, b, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("decay", ["head", "channel"])
+def test_a_linear_layer_in_half_precision_is_what_it_is_in_single(decay):
+    """By the kernels of flash-linear-attention, where that is installed, gradients included."""
+    torch.manual_seed(0)
+    config = AttentionConfig(4, linear=LinearConfig(heads=4, d_head=64, d_v=64, decay=decay))
+    layer, x = LinearAttention(64, config).cuda(), torch.randn(2, 150, 64, device="cuda")
+    expected = layer(x)
+    (slope,) = torch.autograd.grad(expected.square().mean(), layer.value.weight)
+    half = layer.bfloat16()
+    out = half(x.bfloat16())
+    torch.testing.assert_close(out.float(), expected, rtol=0.05, atol=0.05)
+    (ours,) = torch.autograd.grad(out.float().square().mean(), half.value.weight)
+    assert torch.nn.functional.cosine_similarity(ours.float().flatten(), slope.flatten(), dim=0) > 0.99
+    inputs = [torch.randn(1, 2, 70, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    rates = -torch.rand(1, 2, 70, 1 if decay == "head" else 64, device="cuda"), torch.rand(1, 2, 70, device="cuda")
+    assert (fla.by_library(*inputs, *rates) is None) == (fla.kernels() is None)
 
 
 @pytest.mark.parametrize("experts", [None, MoEConfig(4, 2)])

@@ -46,6 +46,34 @@ class Places:
         for name, part in zip(parts, tensor.split_with_sizes(list(parts.values())), strict=True):
             self.given[name] = part.clone()
 
+    def groups(self, old: str, count: int, parts: Mapping[str, int]) -> None:
+        """`old`, whose rows stand in `count` groups, each with so many of each part, stands there as these parts from
+        now on, each with the groups one after the other."""
+        if old not in self.given:
+            self._absent(old)
+            self.awaited |= set(parts)
+            return
+        tensor, wanted = self.given.pop(old), sum(parts.values())
+        if tensor.ndim == 0 or tensor.shape[0] != count * wanted:
+            raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected {count} times {wanted} rows")
+        dealt = tensor.unflatten(0, (count, wanted)).split_with_sizes(list(parts.values()), 1)
+        for name, part in zip(parts, dealt, strict=True):
+            self.given[name] = part.flatten(0, 1).clone()
+
+    def joined(self, old: Sequence[str], new: str, *width: int) -> None:
+        """Several tensors become one, one behind the other, whatever axes they have: rows of `width` numbers, or single
+        ones."""
+        absent = [name for name in old if name not in self.given]
+        for name in absent:
+            self._absent(name)
+        if absent:
+            return
+        tensors = [self.given.pop(name) for name in old]
+        for name, tensor in zip(old, tensors, strict=True):
+            if width and (tensor.ndim == 0 or tensor.shape[-1] != width[0]):
+                raise ValueError(f"{self.folder}: {name} is {tuple(tensor.shape)}: expected rows of {width[0]} numbers")
+        self.moved[new] = torch.cat([tensor.reshape(-1, *width) for tensor in tensors])
+
     def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
         """The numbers of `old`'s last axis are dealt out: in equal parts, or one by one, like cards."""
         if old not in self.given:

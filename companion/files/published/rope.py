@@ -19,7 +19,7 @@ from companion.ground.fields import is_number, shown
 if TYPE_CHECKING:
     from companion.files.published.contents import Fields
 
-GLOBAL, LOCAL = "full_attention", "sliding_attention"
+GLOBAL, LOCAL, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 """Kinds of layers, as `layer_types` names them."""
 _KEYS = {
     "default": (),
@@ -85,16 +85,17 @@ def window(fields: Fields, types: Sequence[str], width: Any, base: float | None)
     return WindowConfig(width, shortest(pattern), base)
 
 
-def layer_types(fields: Fields, usual: Sequence[str]) -> Sequence[str]:
-    """The kind of each layer: what `layer_types` says, or else `usual`.
+def layer_types(fields: Fields, usual: Sequence[str], other: str = LOCAL) -> Sequence[str]:
+    """The kind of each layer: what `layer_types` says, or else `usual`. Those that are not global are of the kind
+    `other`.
 
     Raises `ValueError` unless it names a kind that is known here for each layer.
     """
     said = fields.take("layer_types")
     if said is None:
         return usual
-    if not isinstance(said, list) or any(kind not in (GLOBAL, LOCAL) for kind in said) or len(said) != len(usual):
-        raise fields.refuse("layer_types", said, f"{len(usual)} kinds of layers, each {GLOBAL} or {LOCAL}")
+    if not isinstance(said, list) or any(kind not in (GLOBAL, other) for kind in said) or len(said) != len(usual):
+        raise fields.refuse("layer_types", said, f"{len(usual)} kinds of layers, each {GLOBAL} or {other}")
     return said
 
 

@@ -1,0 +1,230 @@
+"""Kimi Linear (Kimi Team 2025), as published: three delta layers that fade by channel to one of latent attention, which
+knows no positions, and experts as DeepSeek-V3 has them (lesson 17)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LatentConfig,
+    LinearConfig,
+    ModelConfig,
+    MoEConfig,
+    NormConfig,
+    PositionConfig,
+)
+from companion.families import deepseek, llama
+from companion.families.deepseek import EPS
+from companion.families.llama import changed, decoder, layers_of
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.files.published.rope import GLOBAL, LINEAR, layer_types, shortest
+from companion.ground.fields import require_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.contents import Fields
+    from companion.files.published.places import Places
+
+FIELDS = llama.FIELDS | rows(
+    """
+    num_key_value_heads              must equal num_attention_heads
+    head_dim                         neutral                 of no layer, and not the same in all files
+    qk_head_dim                      neutral                 5.20 on; the sum of the next two
+    qk_nope_head_dim                 taken = 128             attention.d_head
+    qk_rope_head_dim                 taken = 64              attention.latent.d_rope, which nothing turns
+    v_head_dim                       taken = 128             attention.d_v
+    kv_lora_rank                     taken = 512             attention.latent.rank
+    q_lora_rank                      taken = null            attention.latent.query_rank; null: none
+    mla_use_nope                     must be true            by hand
+    attention_bias                   must be false
+    mlp_bias                         must be false
+    rms_norm_eps                     taken = 1e-05           norm.eps; that of latents is 1e-06
+    model_max_length                 taken = 1048576         context
+    max_position_embeddings          neutral                 5.20 on; the same
+    linear_attn_config               taken = null            attention.linear: its sizes, and which layers it is
+    linear_num_heads                 taken = 32              attention.linear.heads; 5.20 on
+    linear_head_dim                  taken = 128             attention.linear.d_head, d_v and rank; 5.20 on
+    linear_conv_kernel_dim           taken = 4               attention.linear.convolution; 5.20 on
+    layer_types                      taken = null            attention.linear.pattern; 5.20 on
+    mlp_layer_types                  taken = null            moe.pattern; 5.20 on
+    moe_intermediate_size            taken = 1024            feed_forward.d_ff, of an expert
+    intermediate_size                taken = 9216            moe.plain_d_ff
+    first_k_dense_replace            taken = 1               moe.pattern: as many layers without experts come first
+    moe_layer_freq                   must be 1
+    num_experts                      taken = 256             moe.experts
+    num_experts_per_token            taken = 8               moe.top_k
+    num_shared_experts               taken = 1               moe.shared
+    num_expert_group                 taken = 1               moe.groups
+    topk_group                       taken = 1               moe.top_groups
+    use_grouped_topk                 neutral                 by hand; the two fields above say it
+    moe_renormalize                  taken = true            moe.gating
+    moe_router_activation_func       must be "sigmoid"
+    routed_scaling_factor            taken = 2.446           moe.scale
+    num_nextn_predict_layers         neutral                 by hand; layers that predict further tokens are not read
+    rope_theta                       neutral                 by hand; nothing is turned
+    rope_scaling                     must be null
+    rope_parameters                  neutral                 5.0 on; nothing is turned
+    output_router_logits             neutral                 5.20 on
+    auto_map                         neutral                 by hand; names code, which is not run
+    """
+)
+
+
+def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    linear = _linear(fields)
+    config = ModelConfig(
+        vocab=fields.take("vocab_size"),
+        d_model=fields.take("hidden_size"),
+        layers=layers_of(fields),
+        context=fields.take("model_max_length"),
+        attention=AttentionConfig(
+            fields.take("num_attention_heads"),
+            d_head=fields.take("qk_nope_head_dim"),
+            d_v=fields.take("v_head_dim"),
+            latent=LatentConfig(
+                fields.take("kv_lora_rank"),
+                fields.take("qk_rope_head_dim"),
+                fields.take("q_lora_rank"),
+                eps=None if fields.small("rms_norm_eps") == EPS else EPS,
+            ),
+            linear=linear,
+        ),
+        feed_forward=FeedForwardConfig(fields.take("moe_intermediate_size"), _activation(fields)),
+        positions=PositionConfig("none"),
+        norm=NormConfig("rms", eps=fields.small("rms_norm_eps")),
+        embedding=EmbeddingConfig(tied=fields.take("tie_word_embeddings")),
+    )
+    return _with_experts(fields, config)
+
+
+def _activation(fields: Fields) -> Any:
+    if fields.activation("hidden_act") != "silu":
+        raise fields.refuse("hidden_act", fields.take("hidden_act"), "'silu'")
+    return "swiglu"
+
+
+def _linear(fields: Fields) -> LinearConfig:
+    """Sizes and places of the linear layers: one object says both, layers counted from 1; or fields of their own do."""
+    said = fields.take("linear_attn_config") or {}
+    if not isinstance(said, Mapping) or set(said) - _SAID:
+        raise fields.refuse("linear_attn_config", said, f"an object with {', '.join(sorted(_SAID))}, and no more")
+    layers = layers_of(fields)
+    usual = [GLOBAL if layer and layer % 4 == 0 else LINEAR for layer in range(layers)]
+    if {"kda_layers", "full_attn_layers"} <= set(said):
+        both = said["kda_layers"], said["full_attn_layers"]
+        numbers = [number for part in both if isinstance(part, list) for number in part]
+        if not all(isinstance(number, int) for number in numbers) or sorted(numbers) != list(range(1, layers + 1)):
+            wanted = f"each layer from 1 to {layers} in one of its two lists"
+            raise fields.refuse("linear_attn_config", said, wanted)
+        usual = [LINEAR if layer + 1 in both[0] else GLOBAL for layer in range(layers)]
+    d_head = said.get("head_dim", fields.take("linear_head_dim"))
+    return LinearConfig(
+        pattern=shortest([kind == LINEAR for kind in layer_types(fields, usual, LINEAR)]),
+        heads=said.get("num_heads", fields.take("linear_num_heads")),
+        d_head=d_head,
+        d_v=d_head,
+        decay="channel",
+        convolution=said.get("short_conv_kernel_size", fields.take("linear_conv_kernel_dim")),
+        gate="sigmoid",
+        rank=d_head,
+    )
+
+
+_SAID = {"kda_layers", "full_attn_layers", "head_dim", "num_heads", "short_conv_kernel_size"}
+
+
+def _with_experts(fields: Fields, config: ModelConfig) -> ModelConfig:
+    plain, kinds = fields.take("first_k_dense_replace"), fields.take("mlp_layer_types")
+    require_whole("first_k_dense_replace", plain, 0)
+    pattern = [layer >= plain for layer in range(config.layers)]
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != config.layers or set(kinds) - {"dense", "sparse"}:
+            raise fields.refuse("mlp_layer_types", kinds, f"{config.layers} kinds of networks, each dense or sparse")
+        pattern = [kind == "sparse" for kind in kinds]
+    if not any(pattern):
+        return changed(config, feed_forward={"d_ff": fields.take("intermediate_size")})
+    return config.with_(
+        moe=MoEConfig(
+            fields.take("num_experts"),
+            fields.take("num_experts_per_token"),
+            "sigmoid" if fields.flag("moe_renormalize") else "sigmoid_topk",
+            shared=fields.take("num_shared_experts"),
+            balanced=True,
+            groups=fields.take("num_expert_group"),
+            top_groups=fields.take("topk_group"),
+            scale=fields.take("routed_scaling_factor"),
+            pattern=shortest(pattern),
+            plain_d_ff=None if all(pattern) else fields.take("intermediate_size"),
+        )
+    )
+
+
+_LINEAR = {
+    "q_proj": "query",
+    "k_proj": "key",
+    "v_proj": "value",
+    "f_a_proj": "decay_down",
+    "f_b_proj": "decay",
+    "b_proj": "strength",
+    "g_a_proj": "gate_down",
+    "g_b_proj": "gate",
+    "o_norm": "norm",
+    "o_proj": "output",
+}
+"""The parts of a linear layer, as published and ours."""
+
+
+def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
+    assert config.memory is not None
+    old, new = f"model.layers.{layer}.self_attn", f"decoder.blocks.{layer}.attention"
+    for theirs, ours in _LINEAR.items():
+        places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
+    parts = [f"{old}.{part}_conv1d.weight" for part in ("q", "k", "v")]
+    places.joined(parts, f"{new}.convolution.weight", config.memory.convolution)
+    places.move(f"{old}.dt_bias", f"{new}.decay_bias")
+    places.joined([f"{old}.A_log"], f"{new}.decay_rate")
+
+
+def place(places: Places, config: ModelConfig) -> None:
+    deepseek.place_with(places, config, {"gate": "w1", "inner": "w3", "outer": "w2"}, _place_linear)
+
+
+def _of_mixtral(name: str) -> str:
+    return name.replace(".block_sparse_moe.", ".mlp.")
+
+
+FAMILIES = (Family("kimi_linear", FIELDS, _config, place, _of_mixtral),)
+
+_FULL = (4, 8, 12, 16, 20, 24, 27)
+"""The layers of attention, counted from 1."""
+PRESETS = {
+    "kimi-linear-48b-a3b": Preset(
+        2025,
+        49_122_675_072,
+        decoder(
+            2304, 27, 32, 1024, context=1048576, eps=1e-5, vocab=163840,
+            moe=MoEConfig(
+                256, 8, "sigmoid", shared=1, balanced=True, scale=2.446, pattern=(False,) + (True,) * 26,
+                plain_d_ff=9216,
+            ),
+        ).with_(
+            attention=AttentionConfig(
+                32,
+                d_head=128,
+                d_v=128,
+                latent=LatentConfig(512, 64, eps=EPS),
+                linear=LinearConfig(
+                    shortest([layer not in _FULL for layer in range(1, 28)]),
+                    heads=32, d_head=128, d_v=128, decay="channel", gate="sigmoid", rank=128,
+                ),
+            ),
+            positions=PositionConfig("none"),
+        ),
+    ),
+}  # fmt: skip

@@ -1,0 +1,166 @@
+"""Qwen3-Next (Qwen Team 2025), as published: three gated delta layers to one of gated attention, and many small experts
+beside a shared one that has a gate (lesson 17)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from companion.config.model import LinearConfig, ModelConfig, MoEConfig
+from companion.families import llama
+from companion.families.llama import changed, configuration, decoder, layers_of, place_all_but_networks, place_network
+from companion.families.mistral import place_experts
+from companion.files.published.family import Family, Preset
+from companion.files.published.policy import rows
+from companion.files.published.rope import GLOBAL, LINEAR, layer_types, shortest
+from companion.ground.fields import require_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from companion.files.published.contents import Fields
+    from companion.files.published.places import Places
+
+FIELDS = llama.FIELDS | rows(
+    """
+    num_key_value_heads              taken = 2               attention.kv_heads
+    head_dim                         taken = 256             attention.d_head
+    mlp_bias                         must be false
+    partial_rotary_factor            taken = 0.25            positions.share
+    linear_num_value_heads           taken = 32              attention.linear.heads
+    linear_num_key_heads             taken = 16              attention.linear.key_heads
+    linear_key_head_dim              taken = 128             attention.linear.d_head
+    linear_value_head_dim            taken = 128             attention.linear.d_v
+    linear_conv_kernel_dim           taken = 4               attention.linear.convolution
+    full_attention_interval          taken = 4               attention.linear.pattern: every so many-th has attention
+    layer_types                      taken = null            attention.linear.pattern; 5.0 on
+    moe_intermediate_size            taken = 512             feed_forward.d_ff, of an expert
+    shared_expert_intermediate_size  taken = 512             moe.shared_d_ff
+    intermediate_size                taken = 5632            moe.plain_d_ff, where a layer has no experts
+    num_experts                      taken = 512             moe.experts
+    num_experts_per_tok              taken = 10              moe.top_k
+    norm_topk_prob                   taken = true            moe.gating
+    decoder_sparse_step              taken = 1               moe.pattern: every so many-th layer has experts,
+    mlp_only_layers                  taken = null            but these
+    use_sliding_window               must be false
+    router_aux_loss_coef             neutral                 4.57 on; of a loss in training
+    output_router_logits             neutral                 4.57 on
+    """
+)
+
+
+def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
+    every = fields.take("full_attention_interval")
+    require_whole("full_attention_interval", every)
+    usual = [LINEAR if (layer + 1) % every else GLOBAL for layer in range(layers_of(fields))]
+    pattern = [kind == LINEAR for kind in layer_types(fields, usual, LINEAR)]
+    linear = LinearConfig(
+        pattern=shortest(pattern),
+        heads=fields.take("linear_num_value_heads"),
+        key_heads=fields.take("linear_num_key_heads"),
+        d_head=fields.take("linear_key_head_dim"),
+        d_v=fields.take("linear_value_head_dim"),
+        convolution=fields.take("linear_conv_kernel_dim"),
+    )
+    own = {"linear": linear, "gate": "width", "qk_norm": "head"}
+    config = changed(configuration(fields), attention=own, norm={"unit_offset": True})
+    return _with_experts(fields, config, _mixtures(fields))
+
+
+def _mixtures(fields: Fields) -> list[bool]:
+    """Which layers have experts."""
+    step, plain = fields.take("decoder_sparse_step"), fields.take("mlp_only_layers") or []
+    require_whole("decoder_sparse_step", step)
+    if not isinstance(plain, list):
+        raise fields.refuse("mlp_only_layers", plain, "a list of numbers of layers")
+    return [(layer + 1) % step == 0 and layer not in plain for layer in range(layers_of(fields))]
+
+
+def _with_experts(fields: Fields, config: ModelConfig, pattern: Sequence[bool]) -> ModelConfig:
+    if not any(pattern):
+        return changed(config, feed_forward={"d_ff": fields.take("intermediate_size")})
+    shared = fields.take("shared_expert_intermediate_size")
+    moe = MoEConfig(
+        fields.take("num_experts"),
+        fields.take("num_experts_per_tok"),
+        "softmax_topk_renormalised" if fields.flag("norm_topk_prob") else "softmax_topk",
+        shared=1,
+        shared_d_ff=None if shared == config.feed_forward.d_ff else shared,
+        shared_gate=True,
+        pattern=shortest(pattern),
+        plain_d_ff=None if all(pattern) else fields.take("intermediate_size"),
+    )
+    return config.with_(moe=moe)
+
+
+def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
+    """Rows of queries, keys, values and gates stand by key heads; so do those of what is written and fades."""
+    sizes = config.memory
+    assert sizes is not None and sizes.heads is not None and sizes.key_heads is not None
+    assert sizes.d_head is not None and sizes.d_v is not None
+    old, new = f"model.layers.{layer}.linear_attn", f"decoder.blocks.{layer}.attention"
+    share = sizes.heads // sizes.key_heads
+    widths = {"query": sizes.d_head, "key": sizes.d_head, "value": share * sizes.d_v, "gate": share * sizes.d_v}
+    for source, parts in (("qkvz", widths), ("ba", {"strength": share, "decay": share})):
+        names = {f"{old}.{part}": width for part, width in parts.items()}
+        places.groups(f"{old}.in_proj_{source}.weight", sizes.key_heads, names)
+        for part in parts:
+            places.move(f"{old}.{part}", f"{new}.{part}.weight")
+    places.joined([f"{old}.conv1d.weight"], f"{new}.convolution.weight", sizes.convolution)
+    places.move(f"{old}.dt_bias", f"{new}.decay_bias")
+    places.move(f"{old}.A_log", f"{new}.decay_rate")
+    places.move(f"{old}.norm.weight", f"{new}.norm.weight")
+    places.move(f"{old}.out_proj.weight", f"{new}.output.weight")
+
+
+_NAMES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
+
+
+def place(places: Places, config: ModelConfig) -> None:
+    """Queries and the gate of attention lie in one tensor, by heads."""
+    places.drop(lambda name: name.startswith("mtp."))  # what predicts further tokens
+    if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
+        places.must_be_more_than("experts", config.moe.experts)  # before as many names are made
+    sizes = config.sizes
+    for layer in config.attending:
+        old = f"model.layers.{layer}.self_attn"
+        for part in ("weight", "bias")[: 1 + config.attention.bias]:
+            names = {f"{old}.{name}_proj.{part}": sizes.d_head for name in ("q", "gate")}
+            places.groups(f"{old}.q_proj.{part}", sizes.heads, names)
+    place_all_but_networks(places, config, _place_linear)
+    for layer in range(config.layers):
+        old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
+        moe = config.network(layer)[1]
+        if moe is None:
+            place_network(places, config, old, new)
+            continue
+        places.move(f"{old}.gate.weight", f"{new}.router.weight")
+        place_experts(places, moe.experts, _NAMES, f"{old}.experts", new)
+        place_network(places, config, f"{old}.shared_expert", f"{new}.shared")
+        places.move(f"{old}.shared_expert_gate.weight", f"{new}.shared_gate.weight")
+
+
+FAMILIES = (Family("qwen3_next", FIELDS, _config, place),)
+
+_PLAIN = decoder(
+    2048, 48, 16, 512,
+    context=262144, eps=1e-6, kv_heads=2, base=1e7, vocab=151936, d_head=256,
+    moe=MoEConfig(512, 10, "softmax_topk_renormalised", shared=1, shared_gate=True),
+)  # fmt: skip
+PRESETS = {
+    "qwen3-next-80b-a3b": Preset(
+        2025,
+        79_674_391_296,
+        changed(
+            replace(_PLAIN, positions=replace(_PLAIN.positions, share=0.25)),
+            attention={
+                "qk_norm": "head",
+                "gate": "width",
+                "linear": LinearConfig((True, True, True, False), heads=32, key_heads=16, d_head=128, d_v=128),
+            },
+            norm={"unit_offset": True},
+        ),
+    ),
+}
+"""Without the layer that predicts a further token."""
