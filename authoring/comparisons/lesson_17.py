@@ -13,7 +13,7 @@ Found = dict[tuple[str, int], list[float]]
 
 
 def recall() -> Found:
-    """Right answers in 100 with 32 pairs told, by kind and updates, once and half of them again: the runs of the record."""
+    """Right answers in 100 with 32 pairs told, by kind and updates, once and half of them again: the record's runs."""
     run, found = Runs(Path("build/records/recall")), Found()
     for updates in BUDGETS:
         for kind in KINDS:

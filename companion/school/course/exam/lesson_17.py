@@ -12,8 +12,8 @@ def _(draw: Random) -> Asked:
     tables, wide, kv_heads = draw.choice([16, 32, 48]), draw.choice([64, 128]), draw.choice([2, 4, 8])
     head = draw.choice([64, 128, 256])
     text = (
-        f"A linear layer keeps {tables} tables of {wide} rows and {wide} columns. A full layer beside it keeps a key and "
-        f"a value of {head} numbers for each of {kv_heads} heads and each token. After how many tokens has the full "
+        f"A linear layer keeps {tables} tables of {wide} rows and {wide} columns. A full layer beside it keeps a key "
+        f"and a value of {head} numbers for each of {kv_heads} heads and each token. After how many tokens has the full "
         "layer kept as many numbers as the linear one? (It need not be a whole number.)"
     )
     key = f"${tables} \\cdot {wide}^2 / ({kv_heads} \\cdot 2 \\cdot {head})$."
@@ -34,10 +34,10 @@ def _(draw: Random) -> Asked:
 
 reason(
     "17.chunks",
-    "What a token of the delta rule writes depends on the table before it. Why can a chunk of tokens be computed at once "
-    "all the same, and what goes from one chunk to the next?",
-    "The table is a sum of keys times corrected values, so what a token finds under its key is a sum over the corrected "
-    "values before it, weighted with products of keys, which are all known (2). That is a triangular system of linear "
+    "What a token of the delta rule writes depends on the table before it. Why can a chunk of tokens be computed at "
+    "once all the same, and what goes from one chunk to the next?",
+    "The table is a sum of keys times corrected values, so what a token finds under its key is a sum over the "
+    "corrected values before it, weighted with products of keys, which are all known (2). That is a triangular system of linear "
     "equations (1). From chunk to chunk goes the table alone, whose answer under each key is subtracted from the value "
     "first (1).",
 )
@@ -59,6 +59,6 @@ def step(S, q, k, v, decay, strength):
     "k, v = torch.tensor([1.0, 0.0]), torch.tensor([6.0])\n"
     "read, S = step(torch.tensor([[4.0], [1.0]]), k, k, v, 1.0, 0.5)\n"
     "assert torch.allclose(read, torch.tensor([5.0])) and torch.allclose(S[1], torch.tensor([1.0]))",
-    "The strength belongs to all that is missing. As it is, the old answer is taken away whole, however weak the write, "
-    "and a strength of 0 erases what stands under the key in place of leaving it.",
+    "The strength belongs to all that is missing. As it is, the old answer is taken away whole, however weak the "
+    "write, and a strength of 0 erases what stands under the key in place of leaving it.",
 )
