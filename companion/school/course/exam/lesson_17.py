@@ -13,7 +13,7 @@ def _(draw: Random) -> Asked:
     head = draw.choice([64, 128, 256])
     text = (
         f"A linear layer keeps {tables} tables of {wide} rows and {wide} columns. A full layer beside it keeps a key "
-        f"and a value of {head} numbers for each of {kv_heads} heads and each token. After how many tokens has the full "
+        f"and a value of {head} numbers for each of {kv_heads} heads and token. After how many tokens has the full "
         "layer kept as many numbers as the linear one? (It need not be a whole number.)"
     )
     key = f"${tables} \\cdot {wide}^2 / ({kv_heads} \\cdot 2 \\cdot {head})$."
@@ -37,9 +37,9 @@ reason(
     "What a token of the delta rule writes depends on the table before it. Why can a chunk of tokens be computed at "
     "once all the same, and what goes from one chunk to the next?",
     "The table is a sum of keys times corrected values, so what a token finds under its key is a sum over the "
-    "corrected values before it, weighted with products of keys, which are all known (2). That is a triangular system of linear "
-    "equations (1). From chunk to chunk goes the table alone, whose answer under each key is subtracted from the value "
-    "first (1).",
+    "corrected values before it, weighted with products of keys, which are all known (2). That is a triangular system "
+    "of linear equations (1). From chunk to chunk goes the table alone, whose answer under each key is subtracted from "
+    "the value first (1).",
 )
 broken(
     "17.delta",
