@@ -34,6 +34,13 @@ EXAMPLES = {
         cap=20,
         caption="Figure 16.1. A row that grows.",
     ),
+    "rewritten": lambda: live.rewritten(
+        {"Ann": (1, 0, 0), "Ben": (0.6, 0.8, 0), "Cem": (0, 0, 1)},
+        ["red", "blue"],
+        [("Ann", "red"), ("Cem", "blue"), ("Ann", "blue"), ("Ben", "red")],
+        decay=0.9,
+        caption="Figure 17.1. A table that is written and read.",
+    ),
     "sampling": lambda: live.sampling(
         [2.0, 1.4, 1.1, 0.3, -0.4, -1.2],
         words=["cat", "dog", "child", "moon", "clock", "idea"],

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from authoring.records import cache, law, story
+from authoring.records import cache, law, recall, story
 from companion.config.model import FeedForwardConfig, ModelConfig
 from companion.data.stories import keeps, stories
 from companion.school.records import NAMES, record, story_model
@@ -15,7 +15,7 @@ TEXT = story.Text()
 
 
 def test_a_name_that_is_no_record_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="record 'other': expected one of cache, law, story"):
+    with pytest.raises(ValueError, match="record 'other': expected one of cache, law, recall, story"):
         record("other")
 
 
@@ -64,7 +64,7 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
         assert list(trial["scores"]) == [
             str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
         ]
-    assert NAMES == ("cache", "law", "story")
+    assert NAMES == ("cache", "law", "recall", "story")
 
 
 def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
@@ -77,3 +77,17 @@ def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
         config = ModelConfig(512, 64, 2, 512, cache.KINDS[run["kind"]], FeedForwardConfig(170))
         assert run["kept"] == config.sizes.kept_numbers
         assert run["weights"] == sum(p.numel() for p in Transformer(config).decoder.blocks[0].attention.parameters())
+
+
+def test_the_recall_record_holds_every_kind_from_every_start_at_both_budgets():
+    found = record("recall")["runs"]
+    assert [(run["start"], run["kind"]) for run in found] == [
+        (start, kind) for start in recall.STARTS for kind in recall.KINDS
+    ]
+    for run in found:
+        assert list(run["right"]) == [str(updates) for updates in recall.BUDGETS]
+        for asked in run["right"].values():
+            assert [(pairs, again) for pairs, again, _ in asked] == [
+                (pairs, again) for pairs in (4, 8, 16, 32) for again in (0, pairs // 2)
+            ]
+            assert all(0 <= share <= 100 for *_, share in asked)

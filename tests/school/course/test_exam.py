@@ -151,6 +151,8 @@ AGAIN = {
     "15.local": lambda n: sum(n[3] if at % n[1] == n[1] - 1 else min(n[2], n[3]) for at in range(int(n[0]))),
     "16.bound": lambda n: largest_score(int(n[0]), n[1], n[2]),
     "16.met": lambda n: met(*map(int, n)),
+    "17.table": lambda n: torch.zeros(int(n[0]), int(n[1]), int(n[2])).numel() / (2 * n[3] * n[4]),
+    "17.written": lambda n: n[3] * n[1] + n[4] * (n[2] - n[3] * n[1]),
 }
 
 

@@ -85,6 +85,10 @@ def growing(moments=MOMENTS, known=("is", "a", "row"), marks=None, **others):
     live.growing(moments, prompt="The model", known=set(known) | {"the", "model"}, marks=marks, **others)
 
 
+def rewritten(keys=None, values=("red", "blue"), writes=(("a", "red"),), decay=0.9):
+    live.rewritten(keys or {"a": (1, 0), "b": (0, 1)}, values, writes, decay=decay)
+
+
 def bounded(keys=((2, 1), (1, -1)), cap=20, **others):
     live.bounded([1.5, 0.5], keys, words=["cat", "mat"], cap=cap, **others)
 
@@ -297,6 +301,23 @@ def test_scores_that_grow_are_those_of_attention_and_normed_ones_do_not_know_the
     assert f"{plain[0]:.3f}" in rows and f"{sink[2]:.3f}" in rows
 
 
+def test_a_table_is_what_the_four_rules_write_and_a_name_reads_with_its_key(shown):
+    keys = {"Ann": (1.0, 0.0, 0.0), "Ben": (0.6, 0.8, 0.0)}
+    writes = [("Ann", "red"), ("Ben", "blue"), ("Ann", "blue")]
+    live.rewritten(keys, ["red", "blue"], writes, decay=0.5, caption="Figure 17.1. A table.")
+    given = data(shown[0])
+    K, V = torch.tensor(list(keys.values())), torch.eye(2)
+    for rule, tables, reads in zip(given["rules"], given["states"], given["reads"], strict=True):
+        S = torch.zeros(3, 2)
+        for (name, value), table, read in zip(writes, tables[1:], reads[1:], strict=True):
+            k, v = K[list(keys).index(name)], V[["red", "blue"].index(value)]
+            S = S * (0.5 if "fades" in rule else 1.0)
+            S = S + torch.outer(k, v - S.T @ k if "delta" in rule else v)
+            torch.testing.assert_close(torch.tensor(table).float(), S, rtol=1e-3, atol=1e-3)
+            torch.testing.assert_close(torch.tensor(read).float(), K @ S, rtol=1e-3, atol=1e-3)
+    assert given["last"] == [[-1, -1], [0, -1], [0, 1], [1, 1]]
+
+
 def test_every_token_stands_in_one_queue_at_every_moment(shown):
     queues(
         runs={"alone": torch.tensor([[0, 1, 2, 3] * 2, [3] * 8]), "bias": [[0] * 8, [1, 2] * 4]},
@@ -435,6 +456,18 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: bounded(cap=0), "cap: expected a number above 0, got 0"),
         (lambda: bounded(sizes=[0, 1]), r"sizes: expected two or more numbers from 1 on, got \[0, 1\]"),
         (lambda: bounded(start=7), "start: expected one of the sizes"),
+        (lambda: rewritten(keys={"a": (1,)}), "keys: expected 2 to 4 of one width"),
+        (lambda: rewritten(keys={"a": (1, 0), "b": (1,)}), "keys: expected 2 to 4 of one width"),
+        (
+            lambda: rewritten(keys={"a": (1, 0), "b": (1, 1)}),
+            r"keys: expected each of length 1, got .*\[1.0, 1.414",
+        ),
+        (lambda: rewritten(values=["red"]), "values: expected 2 to 4, got 1"),
+        (
+            lambda: rewritten(writes=[("c", "red")]),
+            "writes: expected 1 to 8 pairs of a key and a value",
+        ),
+        (lambda: rewritten(decay=1.5), "decay: expected a number from 0 to 1, got 1.5"),
         (lambda: queues(tokens="ABC"), "tokens: expected 8 to 96, got 3"),
         (lambda: queues(experts=9), "experts: expected 2 to 8, got 9"),
         (lambda: queues(steps=[5, 5]), r"steps: expected two or more, rising, got \[5, 5\]"),

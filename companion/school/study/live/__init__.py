@@ -18,6 +18,7 @@ from companion.school.study.live.heads import bricks, switchboard
 from companion.school.study.live.restraint import bounded
 from companion.school.study.live.rotary import dials, together
 from companion.school.study.live.shrinking import leaves
+from companion.school.study.live.state import rewritten
 from companion.school.study.live.tiles import climb, sweep
 from companion.school.study.live.tokens import cut
 from companion.school.study.live.training import film, growing, lanes, valley
@@ -44,6 +45,7 @@ __all__ = [
     "mask_and_shift",
     "memory",
     "queues",
+    "rewritten",
     "roofline",
     "sampling",
     "sweep",

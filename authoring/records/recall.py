@@ -1,0 +1,53 @@
+"""What lesson 17 compares: one layer that recalls pairs, with a softmax, tables of several kinds, or both.
+
+The lesson's own cells are run: its `learn` and its `recalled`. Each run is kept in `build/records/recall` when it is
+done, and is not made again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from authoring.comparisons.cells import names_of
+
+STARTS = (0, 1, 2)
+KINDS = ("softmax", "linear", "decay", "delta", "gated delta", "hybrid")
+BUDGETS = (150, 450)
+"""Updates after which a model is asked: the same run, at a rate that stays as it is."""
+
+
+class Runs:
+    """The lesson's training, with what it gave kept in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def _names(self) -> dict[str, Any]:
+        return names_of("17", "setup", "sets-up-layer", "sets-up-texts", "sets-up-recall")
+
+    def __call__(self, kind: str, start: int) -> dict[str, Any]:
+        """What one run gave: right answers in 100 at each budget, by pairs told, and by pairs told again."""
+        file = self.folder / f"{kind.replace(' ', '_')}-{start}.json"
+        if not file.exists():
+            began = time.perf_counter()
+            _, found = self._names["learn"](kind, start, BUDGETS[-1], at=BUDGETS)
+            right = {
+                str(updates): [[pairs, again, round(share, 1)] for (pairs, again), share in of.items()]
+                for updates, of in found.items()
+            }
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps({"kind": kind, "start": start, "right": right}), encoding="utf-8")
+            print(kind, start, right, f"{time.perf_counter() - began:.0f} s", flush=True)
+        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return read
+
+
+def recall(folder: Path) -> dict[str, Any]:
+    """The record: a list of runs."""
+    run = Runs(folder)
+    return {"runs": [run(kind, start) for start in STARTS for kind in KINDS]}
