@@ -1,4 +1,4 @@
-"""Make the records that ship: `python -m authoring.records story`, `law` or `cache`. Minutes to an hour on one core.
+"""Make the records that ship: `python -m authoring.records story`, `law`, `cache` or `heads`. Minutes to an hour on one core.
 
 A run that was stopped goes on where it was: `build/records` has what is done. Nothing is written to the package before
 a record is whole.
@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from authoring.records.cache import cache
+from authoring.records.heads import heads
 from authoring.records.law import law
 from authoring.records.story import story
 from companion.files.models import save_model
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names:
         folder = ROOT / "build" / "records" / name
         if name != "story":
-            found = {"law": law, "cache": cache}[name](folder)
+            found = {"law": law, "cache": cache, "heads": heads}[name](folder)
         else:
             found, model, tokenizer = story(folder)
             save_model(SHIPPED / "story", model.half())

@@ -4,6 +4,7 @@ story.json      the story model of lesson 14: its text, plan, curve, and what it
 story/          that model: safetensors in half precision, its configuration, its tokenizer
 law.json        trials that the scaling law of lesson 14 is held against
 cache.json      kinds of attention at equal bytes of cache, for lesson 15
+heads.json      what heads for later tokens do to the loss of the next one, for lesson 18
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from companion.files.models import load_model
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
-NAMES = ("cache", "law", "story")
+NAMES = ("cache", "heads", "law", "story")
 
 
 def record(name: str) -> dict[str, Any]:
