@@ -1,7 +1,5 @@
 """Exercises of lesson 18: more than one token a step."""
 
-import math
-
 import torch
 
 from companion.school.checking.exercise import Case, exercise
@@ -297,7 +295,9 @@ def _(p, q, guesses, u):
     return [*guesses, _pick(p[-1], u[-1])]
 
 
-@keep_guesses.mistake("sizes that do not fit, rows that are no chances, and numbers outside of [0, 1) must be refused with a ValueError")
+@keep_guesses.mistake(
+    "sizes that do not fit, rows that are no chances, and numbers outside of [0, 1) must be refused with a ValueError"
+)
 def _(p, q, guesses, u):
     width = min(p.shape[1], q.shape[1])
     count = min(len(guesses), len(q), len(p) - 1, max(len(u) - 1, 0))
@@ -326,7 +326,8 @@ def _(p, q, guesses, u):
     place = 0
     while place < len(guesses) and bool(u[place] * q[place][guesses[place]] < p[place][guesses[place]]):
         place += 1
-    return list(guesses[:place]) + [_pick(torch.where(p[place] > q[place], p[place] - q[place], 0.0), u[-1])]
+    left = torch.where(p[place] > q[place], p[place] - q[place], 0.0)
+    return [*guesses[:place], _pick(left, u[-1])]
 
 
 # 18.3
@@ -421,9 +422,8 @@ def _(ids, longest, count):
 @look_up.mistake("you found the end of the text itself, behind which there is nothing")
 def _(ids, longest, count):
     _run(longest, count)
-    for n in range(min(longest, len(ids)), 0, -1):
-        return ids[len(ids) : len(ids) + count]
-    return []
+    place = len(ids)  # where a run that ends with the text has been found
+    return ids[place : place + count]
 
 
 @look_up.mistake("you give the run as well: what is asked is what followed it")
@@ -622,13 +622,13 @@ def _(arrivals, lengths, seats):
 @done_at.mistake("there are only so many seats: the others wait")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
-    return [arrival + length for arrival, length in zip(arrivals, lengths)]
+    return [arrival + length for arrival, length in zip(arrivals, lengths, strict=True)]
 
 
 @done_at.mistake("you give how long each text took; what is asked is the time at which it is done")
 def _(arrivals, lengths, seats):
     _timetable(arrivals, lengths, seats)
-    return [time - arrival for time, arrival in zip(_seated(arrivals, lengths, seats), arrivals)]
+    return [time - arrival for time, arrival in zip(_seated(arrivals, lengths, seats), arrivals, strict=True)]
 
 
 @done_at.mistake(
@@ -644,7 +644,7 @@ def _(arrivals, lengths, seats):
     # the time at which each seat is free; the next text takes the first of them
     _timetable(arrivals, lengths, seats)
     free, done = [0] * seats, []
-    for arrival, length in zip(arrivals, lengths):
+    for arrival, length in zip(arrivals, lengths, strict=True):
         seat = free.index(min(free))
         free[seat] = max(free[seat], arrival) + length
         done.append(free[seat])
