@@ -34,6 +34,10 @@ EXAMPLES = {
         cap=20,
         caption="Figure 16.1. A row that grows.",
     ),
+    "mending": lambda: live.mending(
+        [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], words=["cat", "dog", "owl"], caption="Figure 18.1. Guesses, mended."
+    ),
+    "seats": lambda: live.seats([(0, 4, 6), (0, 30, 9), (2, 5, 3)], caption="Figure 18.3. Who sits when."),
     "sampling": lambda: live.sampling(
         [2.0, 1.4, 1.1, 0.3, -0.4, -1.2],
         words=["cat", "dog", "child", "moon", "clock", "idea"],
