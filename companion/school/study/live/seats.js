@@ -1,6 +1,8 @@
 // A timetable of a server: a row for each seat, a box for each step of a text, orange while its prompt is read.
 (box, data, kit) => {
-  const { ways, seats, apart, tables, tokens, texts } = data;
+  const { ways, seats, apart, tokens, texts } = data;
+  const read = (step) => { const letters = step.match(/^[a-zA-Z.]+?(?=[0-9]|$)/)[0]; return [Number(step.slice(letters.length) || 1), letters]; };
+  const tables = Object.fromEntries(Object.entries(data.tables).map(([name, { steps, told }]) => [name, { told, steps: steps.split(" ").map(read) }]));
   let way = 0, count = seats[seats.length - 1], gap = 1;
   kit.choice("Batching", ways, way, (at) => { way = at; show(); });
   kit.nextRow();
