@@ -36,7 +36,7 @@ from .costs import account as account, chips as chips, sizing as sizing
 from .generation.sampling import Sampling as Sampling
 from .generation.generate import complete as complete, generate as generate
 from .generation.draft import Draft as Draft
-from .generation.batch import Batch as Batch
+from .generation.serving import Handle as Handle, Server as Server
 from .generation.beam import Beam as Beam, beam_search as beam_search
 from .files.models import load_model as load_model, save_model as save_model
 from .families.pretrained import load_pretrained as load_pretrained

@@ -10,7 +10,6 @@ from torch import Tensor
 from companion import (
     Attention,
     AttentionConfig,
-    Batch,
     Beam,
     Block,
     CrossCache,
@@ -18,6 +17,7 @@ from companion import (
     EmbeddingConfig,
     FeedForward,
     FeedForwardConfig,
+    Handle,
     KVCache,
     LatentAttention,
     LatentConfig,
@@ -34,6 +34,7 @@ from companion import (
     RotaryScaling,
     RoutingStats,
     Sampling,
+    Server,
     Transformer,
     WindowConfig,
     account,
@@ -97,8 +98,8 @@ def written(model: Transformer, folder: Path) -> list[list[int]]:
     out.append([*beams[0][0].tokens])
     save_model(folder, model)
     again: Transformer = load_model(folder, dtype=torch.float32)
-    batch = Batch(again, rows=2)
-    del batch
+    handle: Handle = Server(again, rows=2).submit(prompts[0], max_new_tokens=2)
+    out.append(handle.result())
     return out
 
 

@@ -1,57 +1,78 @@
-"""Many sequences over one cache: tokens a second against how many are written at a time."""
+"""Many texts over one pool: tokens a second and how long a text waits, against how many are written at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from companion.bench.compare import OURS, Comparison, Setting
 from companion.bench.models import drawn, steps_alone
 from companion.bench.sizes import Size
-from companion.generation.batch import Batch
 from companion.generation.sampling import Sampling
+from companion.generation.serving import Server
 
-SEQUENCES = 64
-AT_A_TIME = (1, 2, 4, 8, 16, 32, 64)
+TEXTS = 64
+AT_A_TIME = (1, 8, 64)
 
 
 def decode_many(size: Size, setting: Setting) -> Comparison:
-    """`SEQUENCES` short prompts of unequal lengths, each continued by an unequal number of tokens: one after the other,
-    which is ours, and some at a time, where the next takes the place of one that has ended. All write the same."""
+    """`TEXTS` short prompts of unequal lengths, each continued by an unequal number of tokens: one after the other,
+    which is ours, and some at a time, where the next takes the place of one that has ended. All write the same.
+
+    Remarks say how long a text waits, all of them asked for at the same moment: for its last token, and from one token
+    to the next (50th and 95th percentile).
+    """
     config, device = size.config, setting.device
     random = np.random.default_rng(0)
     most = max(2, size.new // 8)
-    prompts = [
-        random.integers(config.vocab, size=random.integers(2, size.prompt + 1)).tolist() for _ in range(SEQUENCES)
-    ]
-    new = random.integers(1, most + 1, size=SEQUENCES).tolist()
+    prompts = [random.integers(config.vocab, size=random.integers(2, size.prompt + 1)).tolist() for _ in range(TEXTS)]
+    new = random.integers(1, most + 1, size=TEXTS).tolist()
     model = drawn(config).to(device)
     cached = [len(prompt) + n for prompt, steps in zip(prompts, new, strict=True) for n in range(steps)]
-    title = f"{SEQUENCES} sequences of 1 to {most} new tokens each, one after the other and some at a time"
+    title = f"{TEXTS} texts of 1 to {most} new tokens each, one after the other and some at a time"
     comparison = steps_alone(title, size, setting, sum(new), cached)
-    batches = {rows: Batch(model, rows=rows, slots=size.prompt + most) for rows in AT_A_TIME}
+    servers = {rows: Server(model, rows=rows, tokens=rows * (size.prompt + most + 16)) for rows in AT_A_TIME}
 
-    def write(rows: int) -> dict[int, list[int]]:
-        batch, waiting = batches[rows], list(zip(prompts, new, strict=True))
-        order: dict[int, int] = {}
-        texts: dict[int, list[int]] = {}
-        while waiting or batch.running:
-            while waiting and batch.free:
-                prompt, steps = waiting.pop(0)
-                number = batch.add(prompt, max_new_tokens=steps, sampling=Sampling(temperature=0.0))
-                order[number] = len(order)
-            for one in batch.step():
-                texts.setdefault(order[one.number], []).append(one.token)
-        return texts
-
-    expected = write(1)
-    runs: dict[str, Callable[[], Any]] = {OURS: partial(write, 1)}
-    for rows in AT_A_TIME[1:]:
-        if write(rows) == expected:
-            runs[f"ours, {rows} at a time"] = partial(write, rows)
-        else:
-            comparison.omit(f"ours, {rows} at a time", "differs", "a text is not what it is alone")
+    expected, runs = None, {}  # type: list[list[int]] | None, dict[str, Callable[[], Any]]
+    for rows, server in servers.items():
+        name = OURS if rows == 1 else f"ours, {rows} at a time"
+        run = partial(_served, server, prompts, new)
+        run()  # to warm up
+        texts, ends, gaps = run()
+        expected = texts if expected is None else expected
+        if texts != expected:
+            comparison.omit(name, "differs", "a text is not what it is alone")
+            continue
+        runs[name] = run
+        (end, late), (gap, slow) = (np.percentile(times, [50, 95]) for times in (ends, gaps))
+        comparison.remarks.append(
+            f"{rows} at a time: a text ends after {end:.3g} s (p50) and {late:.3g} s (p95); from one token to the next "
+            f"{1000 * gap:.3g} ms (p50) and {1000 * slow:.3g} ms (p95)"
+        )
     return comparison.time(runs, setting)
+
+
+def _served(
+    server: Server, prompts: list[list[int]], new: list[int]
+) -> tuple[list[list[int]], list[float], list[float]]:
+    """The texts, all asked for at once; how long each took to its end, and how long each token came after the one
+    before, in seconds."""
+    server.blocks.forget()  # what a run before has left in the pool would be found
+    began = time.perf_counter()
+    greedy = Sampling(temperature=0.0)
+    handles = [
+        server.submit(prompt, max_new_tokens=steps, sampling=greedy) for prompt, steps in zip(prompts, new, strict=True)
+    ]
+    last: dict[int, float] = {}
+    ends, gaps = [], []
+    while server.busy:
+        written, now = server.step(), time.perf_counter()
+        for one in written:
+            if one.number in last:
+                gaps.append(now - last[one.number])
+            last[one.number] = now
+            if one.last:
+                ends.append(now - began)
+    return [handle.tokens for handle in handles], ends, gaps

@@ -10,6 +10,7 @@ request      what is asked of a model, checked
 generate     a token for each row and step
 draft        who proposes tokens ahead of the model
 speculative  the model judges what is proposed, several tokens in a pass
-batch        sequences that come and go
+blocks       who has which block of a paged cache
+serving      many texts at once, which come and go
 beam         beam search
 """

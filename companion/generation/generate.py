@@ -3,7 +3,7 @@
 What is drawn from is one distribution, transformed: the functions of `companion.generation.sampling` compose, and
 `Sampling` composes them. `generate` streams; `complete` waits for the whole; `generate_long` goes on
 past the context. `companion.generation.beam` looks for the most probable text instead of drawing one,
-`companion.generation.speculative` writes several tokens a pass, and in a `companion.generation.batch.Batch` sequences
+`companion.generation.speculative` writes several tokens a pass, and in a `companion.generation.serving.Server` texts
 come and go.
 """
 

@@ -1,6 +1,6 @@
 """The layers of the transformer, one idea a file. No file here knows about training, files on disk, or processes.
 
-In reading order: positions, masks, attention, latent (keys and values of one small vector), cache and rolling (a cache
-of local layers), norms, feedforward, routing, moe, experts, balance, block. Of one family alone: bert. Another function
-in attention's place: linear. How attention is computed: kernels.
+In reading order: positions, masks, attention, latent (keys and values of one small vector), cache, rolling (a cache of
+local layers) and paged (one in blocks that texts share), norms, feedforward, routing, moe, experts, balance, block. Of
+one family alone: bert. Another function in attention's place: linear. How attention is computed: kernels.
 """

@@ -38,7 +38,7 @@ def setting():
 @pytest.fixture
 def few_sequences(monkeypatch):
     """Of those that are written at a time: one alone, batches that fill again, and more rows than there are."""
-    monkeypatch.setattr(batching, "SEQUENCES", 7)
+    monkeypatch.setattr(batching, "TEXTS", 7)
     monkeypatch.setattr(batching, "AT_A_TIME", (1, 3, 16))
     monkeypatch.setattr(drafts, "UPDATES", 20)
 

@@ -17,12 +17,12 @@ from companion import ModelConfig, Transformer
 from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig
 from companion.generation import kernels
 from companion.generation import weights as forms
-from companion.generation.batch import Batch
 from companion.generation.draft import Draft
 from companion.generation.generate import complete, generate, generate_long
 from companion.generation.kernels import Product, possible
 from companion.generation.passes import decode, prefill
 from companion.generation.sampling import Sampling
+from companion.generation.serving import Server
 from companion.generation.weights import FORMS, fast_form, form_bytes, prepared
 from companion.layers.attention import Attention
 from companion.layers.block import Block
@@ -419,21 +419,18 @@ def test_layers_of_one_x_are_one_product_and_no_part_is_given_twice():
         torch.testing.assert_close(two, 2 * one)
 
 
-def test_a_draft_and_a_batch_write_with_the_weights_of_now():
+def test_a_draft_and_a_server_write_with_the_weights_of_now():
     model, small = model_of(), model_of(CONFIG.with_(layers=1), seed=5)
     asked = {"max_new_tokens": 12, "sampling": Sampling(0.0), "weights": "fp32"}
-    draft, batch = Draft(small), Batch(model, rows=2, slots=20, weights="fp32")
+    draft, server = Draft(small), Server(model, rows=2, tokens=40, block=4, weights="fp32")
 
-    def batched():
-        number, written = batch.add([1, 2], max_new_tokens=12, sampling=Sampling(0.0)), []
-        while batch.running:
-            written += [one.token for one in batch.step() if one.number == number]
-        return written
+    def served():
+        return server.submit([1, 2], max_new_tokens=12, sampling=Sampling(0.0)).result()
 
     for change in (lambda _: None, to_each(by_numpy), WAYS["AdamW, fused"]):
         change(model), change(small)
         expected = complete(model, [[1, 2]], **asked | {"weights": None})
-        assert complete(model, [[1, 2]], **asked, draft=draft) == expected == [batched()]
+        assert complete(model, [[1, 2]], **asked, draft=draft) == expected == [served()]
     change_of_draft = stepped(small, None)
     torch.testing.assert_close(stepped(small, "fp32"), change_of_draft, atol=1e-4, rtol=1e-4)
 

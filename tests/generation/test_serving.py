@@ -1,0 +1,263 @@
+"""Many texts at once: whoever comes and goes beside it, a text is what it would be alone, and the pool gets all back.
+
+`REQUESTS=2000 pytest tests/generation/test_serving.py -k soak` is the long run.
+"""
+
+import gc
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from models import drawn
+
+from companion import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LatentConfig,
+    ModelConfig,
+    MoEConfig,
+    PositionConfig,
+    RotaryScaling,
+    Server,
+    WindowConfig,
+)
+from companion.generation.generate import Rules, complete
+from companion.generation.passes import NotFinite
+from companion.generation.sampling import Sampling
+
+CONFIG = ModelConfig(7, 8, 2, 24, AttentionConfig(2, 1, d_head=4), FeedForwardConfig(10))
+LONG = RotaryScaling("longrope", 2.0, 12, short=(1.0, 1.5), long=(2.0, 4.0))
+LAYOUTS = {
+    "rotary": CONFIG,
+    "learned": CONFIG.with_(positions=PositionConfig("learned")),
+    "windows": CONFIG.with_(attention=replace(CONFIG.attention, window=WindowConfig(5, (True, False)))),
+    "latents": CONFIG.with_(attention=AttentionConfig(2, d_head=4, latent=LatentConfig(3, 2))),
+    "experts": CONFIG.with_(moe=MoEConfig(experts=3, top_k=2)),
+    "scaled by length": CONFIG.with_(positions=PositionConfig("rotary", scaling=RotaryScaling("dynamic", 2.0, 8))),
+    "turned anew": CONFIG.with_(positions=PositionConfig("rotary", scaling=LONG)),
+}
+REQUESTS = int(os.environ.get("REQUESTS", 60))
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {name: drawn(config, seed=i).double() for i, (name, config) in enumerate(LAYOUTS.items())}
+
+
+def asked_at_random(random, model, server, beginnings):
+    """A prompt, of which some begin alike, and what is asked for it."""
+    room = min(model.config.context, server.blocks.count * server.blocks.size + 1)
+    prompt = beginnings[random.integers(len(beginnings))][: random.integers(1, 17)]
+    prompt = prompt + random.integers(model.config.vocab, size=random.integers(4)).tolist()
+    asked = {
+        "max_new_tokens": int(random.integers(1, room - len(prompt) + 1)),
+        "sampling": [Sampling(0.0), Sampling(1.2), Sampling(0.9, top_k=4)][random.integers(3)],
+        "seed": int(random.integers(9)),
+        "stop": [(), {2}][random.integers(2)],
+    }
+    if random.integers(3) == 0:
+        asked["rules"] = Rules(never=[3], min_new_tokens=2, repetition_penalty=1.3)
+    return prompt, asked
+
+
+def served_at_random(model, server, random, requests, cancelled_in=3):
+    """Requests that come at any step, of which about every third is cancelled; what was written and what each is
+    alone, how many were cancelled, and how many were there at most."""
+    beginnings = [random.integers(model.config.vocab, size=16).tolist() for _ in range(3)]
+    handles, alone, doomed, busiest, came = {}, {}, {}, 0, 0
+    written = {}
+    while came < requests or server.busy:
+        while came < requests and random.integers(3):
+            prompt, asked = asked_at_random(random, model, server, beginnings)
+            stream = int(random.integers(50))
+            handle = server.submit(prompt, stream=stream, **asked)
+            handles[handle.number], written[handle.number], came = handle, [], came + 1
+            (alone[handle.number],) = complete(model, [prompt], streams=[stream], **asked)
+            if random.integers(cancelled_in) == 0:
+                doomed[handle.number] = int(random.integers(6))  # after so many tokens, if it has not ended by then
+        for one in server.step():
+            written[one.number].append(one.token)
+            assert one.last == handles[one.number].ended
+        busiest = max(busiest, len(server.running))
+        for number in [number for number, tokens in doomed.items() if len(written[number]) >= tokens]:
+            assert server.cancel(handles[number]) == written[number]
+            del doomed[number]
+    states = [handle.state for handle in handles.values()]
+    for number, handle in handles.items():
+        assert handle.ended and handle.tokens == written[number]
+        assert handle.tokens == alone[number][: len(handle.tokens)]
+        assert handle.state == "cancelled" or handle.tokens == alone[number]
+    return states.count("cancelled"), busiest
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_text_that_comes_and_goes_is_what_it_would_be_alone(models, layout):
+    """In a pool in which they do not all fit, with chunks shorter than a prompt and blocks shorter than a chunk."""
+    model, random = models[layout], np.random.default_rng(len(layout))
+    server = Server(model, rows=5, tokens=30, block=3, budget=7)
+    cancelled, busiest = served_at_random(model, server, random, 16)
+    assert 1 < cancelled < 14 and busiest >= 2
+    by_length = layout in ("scaled by length", "turned anew")
+    assert (server.shared == 0) == by_length and (server.preempted == 0 or not by_length)
+    assert server.blocks.used == 0 and not server.busy and server.step() == []
+
+
+def test_a_soak_of_requests_leaves_every_text_right_and_the_pool_as_it_was(models):
+    model, random = models["windows"], np.random.default_rng(1)
+    server = Server(model, rows=16, tokens=100, block=4, budget=24)
+    cancelled, busiest = served_at_random(model, server, random, REQUESTS)
+    assert REQUESTS / 5 < cancelled < REQUESTS / 2 and busiest > 4
+    assert server.shared > 0 and server.preempted > 0
+    assert server.blocks.used == 0 and server.blocks.free == 25 and not any(server.blocks._users)
+    gc.collect()
+    print(f"{REQUESTS} requests, {cancelled} cancelled, {server.preempted} preempted, {server.shared} tokens shared")
+
+
+def test_equal_beginnings_are_stored_once_and_read_once(models):
+    model, asked = models["rotary"], {"max_new_tokens": 3, "sampling": Sampling(0.0)}
+    prompt = [1, 2, 3, 4, 5, 6, 0, 1, 2]
+    server = Server(model, rows=4, tokens=48, block=4)
+    handles = [server.submit(prompt, **asked) for _ in range(2)]
+    server.step()  # both were read at once, and then two blocks of one were given back
+    assert server.blocks.used == 2 + 2 and server.read == 18 and server.shared == 0
+    handles.append(server.submit(prompt, **asked))
+    server.step()
+    assert server.blocks.used == 2 + 3 and server.shared == 8 and server.read == 18 + 2 + 1
+    alone = complete(model, [prompt], **asked)
+    assert [handle.result() for handle in handles] == 3 * alone
+    assert server.blocks.used == 0
+    assert server.submit(prompt, **asked).result() == alone[0] and server.shared == 16  # nobody was there any more
+
+
+def test_a_shared_block_is_copied_before_it_is_written(models):
+    """A prompt that is all there is read from its last token on, whose place belongs to others too."""
+    model, asked = models["rotary"], {"max_new_tokens": 4, "sampling": Sampling(0.0)}
+    prompt = [1, 2, 3, 4, 5, 6, 0, 1]
+    server = Server(model, rows=3, tokens=48, block=4)
+    first = server.submit(prompt, **asked)
+    server.step()
+    shared = first._blocks[1]
+    before = server._pool.keys[0][shared].clone()
+    second = server.submit(prompt, **asked)
+    copied = []
+    copy = server._pool.copy
+    object.__setattr__(server._pool, "copy", lambda old, new: (copied.append(old), copy(old, new)))
+    server.step()
+    assert copied == [shared] and torch.equal(server._pool.keys[0][shared], before)
+    assert second._blocks[:2] == first._blocks[:2]  # and afterwards it is there once again
+    assert first.result() == second.result() == complete(model, [prompt], **asked)[0]
+
+
+def test_other_tokens_or_other_weights_never_share(models):
+    model = drawn(CONFIG).double()
+    asked = {"max_new_tokens": 4, "sampling": Sampling(0.0)}
+    server = Server(model, rows=2, tokens=48, block=2)
+    server.submit([1, 2, 3, 4, 5], **asked).result()
+    for prompt in ([2, 2, 3, 4, 5], [3, 4, 5], [1, 3, 3, 4]):  # the same block after another beginning
+        assert server.submit(prompt, **asked).result() == complete(model, [prompt], **asked)[0]
+    assert server.shared == 0
+    with torch.no_grad():
+        model.embedding.weight[3] += 1
+    assert server.submit([1, 2, 3, 4, 5], **asked).result() == complete(model, [[1, 2, 3, 4, 5]], **asked)[0]
+    assert server.shared == 0
+
+
+def test_a_long_prompt_keeps_nobody_waiting(models):
+    model = models["learned"]
+    server = Server(model, rows=2, tokens=48, block=4, budget=5)
+    short = server.submit([1], max_new_tokens=8, rules=Rules(never=[2]))
+    server.step()
+    long = server.submit([1, 2, 3] * 5, max_new_tokens=2)
+    lines = [[one.number for one in server.step()] for _ in range(5)]
+    assert lines == [[0], [0], [0], [0, 1], [0, 1]]  # 15 tokens, four beside one of the other at a time
+    assert len(short.tokens) == 6 and long.ended
+
+
+def test_where_the_pool_is_full_whoever_came_last_is_read_again_later(models):
+    model, asked = models["latents"], {"max_new_tokens": 14, "sampling": Sampling(1.3)}
+    server = Server(model, rows=3, tokens=24, block=2)
+    handles = [server.submit([number, 1, 2], stream=number, **asked) for number in range(3)]
+    states = []
+    while server.busy:
+        server.step()
+        states.append("".join(handle.state[0] for handle in handles))
+    assert states[0] == "rrr" and "rrw" in states and "ddr" in states  # running, waiting, done
+    assert server.preempted >= 1 and server.shared > 0  # what is still there is not read again
+    for number, handle in enumerate(handles):
+        assert handle.tokens == complete(model, [[number, 1, 2]], streams=[number], **asked)[0]
+
+
+def test_steps_read_the_weights_in_the_form_asked_for():
+    model = drawn(CONFIG.with_(d_model=32, vocab=32), std=0.2)
+    asked = {"max_new_tokens": 12, "sampling": Sampling(0.0)}
+    server = Server(model, rows=3, tokens=24, block=4, weights="bf16")  # too small for all three
+    prompts = ([1, 2], [3], [1, 2, 5])
+    handles = [server.submit(prompt, **asked) for prompt in prompts]
+    assert [h.result() for h in handles] == [complete(model, [p], **asked, weights="bf16")[0] for p in prompts]
+    assert server.preempted > 0
+
+
+def test_what_does_not_fit_is_refused_and_nothing_changes(models):
+    server = Server(models["rotary"], rows=2, tokens=11, block=3)
+    for prompt, asked, message in (
+        ([1, 2, 3], {"max_new_tokens": 8}, "a prompt of 3 tokens and max_new_tokens=8 make 11: expected at most 10"),
+        ([1] * 10, {}, "a prompt of 10 tokens and max_new_tokens=1 make 11: expected at most 10, for which the pool"),
+        ([1] * 20, {"max_new_tokens": 8}, "expected at most context=24"),
+        ([], {}, "is empty: expected at least one token"),
+        ([7], {}, "token id 7: expected a whole number from 0 to 6"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens=0"),
+        ([1], {"stream": -1}, "streams"),
+        ([1], {"stop": [9]}, "stop: token id 9"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            server.submit(prompt, **asked)
+    assert not server.busy
+    first, other = server.submit([1]), Server(models["rotary"], rows=1).submit([1])
+    assert first.number == 0 and len(first.result()) == 9
+    with pytest.raises(ValueError, match="handle=Handle.*: expected what this server's submit gave back"):
+        server.cancel(other)
+    assert first.cancel() == first.tokens and first.state == "done"
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "message"),
+    [
+        (CONFIG.with_(stack="encoder_decoder"), {}, "stack='encoder_decoder': expected 'decoder'"),
+        (CONFIG, {"rows": 0}, "rows=0"),
+        (CONFIG, {"tokens": 15}, "tokens=15: expected at least block=16"),
+        (CONFIG, {"block": 0}, "block=0"),
+        (CONFIG, {"rows": 9, "budget": 8}, "budget=8: expected at least rows=9"),
+        (CONFIG, {"tokens": 10**15}, "the pool needs"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(config, asked, message):
+    with pytest.raises(ValueError, match=message):
+        Server(drawn(config), **asked)
+
+
+def test_a_text_that_fails_ends_alone():
+    model = drawn(CONFIG.with_(embedding=EmbeddingConfig(tied=False))).double()
+    with torch.no_grad():
+        model.embedding.weight[6] = float("nan")  # whoever reads token 6 has no numbers left
+    asked = {"max_new_tokens": 12, "sampling": Sampling(0.8), "rules": Rules(never=[6])}
+    (alone,) = complete(model, [[1, 2]], streams=[5], **asked)
+    server = Server(model, rows=4, tokens=48, block=4)
+    good = server.submit([1, 2], stream=5, **asked)
+    server.step()
+    bad = server.submit([3, 6, 6, 6, 6], **asked)
+    none = server.submit([3], max_new_tokens=3, rules=Rules(never=[0, 1, 2, 4, 5, 6], no_repeat=1))
+    odd = server.submit([3], until=lambda number, new: 1 / 0)
+    server.step()
+    assert [one.state for one in (good, bad, none, odd)] == ["running", "failed", "failed", "failed"]
+    for handle, kind, message in (
+        (bad, NotFinite, f"logits of text {bad.number}: expected finite numbers"),
+        (none, ValueError, f"rules: no token is left for text {none.number}"),
+        (odd, ZeroDivisionError, "division"),
+    ):
+        with pytest.raises(kind, match=message):
+            handle.result()
+    late = server.submit([1, 2], stream=5, **asked)  # it gets the blocks that the bad one has left
+    assert good.result() == late.result() == alone and server.blocks.used == 0
