@@ -132,38 +132,38 @@ def _(rate, ahead, cost):
     difficulty=2,
     minutes=20,
     hints=(
-        "Go through the guesses in their order: one stays where `u[i] * q[i, x] < p[i, x]`. What ends the loop?",
-        "After a refusal at place i draw from `(p[i] - q[i]).clamp(min=0)`; if all stay, from `p[-1]`.",
+        "Go through the guesses in their order: one stays where `u[i] * p_hat[i, x] < p[i, x]`. What ends the loop?",
+        "After a refusal at place i draw from `(p[i] - p_hat[i]).clamp(min=0)`; if all stay, from `p[-1]`.",
         "To draw with u: the first token at which `cumsum` of the chances is above `u * chances.sum()`.",
     ),
 )
-def keep_guesses(p, q, guesses, u):
-    """A draft has drawn `guesses`, k token ids, from its chances `q` (k, vocab). The model's chances there are `p` (k + 1, vocab). `u` (k + 1) are
-    random numbers from [0, 1): guess x at place i stays where `u[i] * q[i, x] < p[i, x]`. Return a list of those that stay, up to the first
+def keep_guesses(p, p_hat, guesses, u):
+    """A draft has drawn `guesses`, k token ids, from its chances `p_hat` (k, vocab). The model's chances there are `p` (k + 1, vocab). `u` (k + 1) are
+    random numbers from [0, 1): guess x at place i stays where `u[i] * p_hat[i, x] < p[i, x]`. Return a list of those that stay, up to the first
     refusal, and one token more, drawn with `u[-1]` from what the rule prescribes: the first at which the running sum of the chances is above
     `u[-1]` times their sum.
 
     ```python
-    >>> p, q = torch.tensor([[0.8, 0.2], [0.5, 0.5]]), torch.tensor([[0.5, 0.5]])
-    >>> keep_guesses(p, q, [1], torch.tensor([0.7, 0.6]))
+    >>> p, p_hat = torch.tensor([[0.8, 0.2], [0.5, 0.5]]), torch.tensor([[0.5, 0.5]])
+    >>> keep_guesses(p, p_hat, [1], torch.tensor([0.7, 0.6]))
     [0]
     ```
 
     ★
-    - Sizes that do not fit each other are refused with a `ValueError`, and so are rows of `p` and `q` that are no chances (a number below 0, a sum
+    - Sizes that do not fit each other are refused with a `ValueError`, and so are rows of `p` and `p_hat` that are no chances (a number below 0, a sum
       that misses 1 by more than 0.001), and numbers of `u` outside of [0, 1).
     - Without a guess the token comes from the model's chances.
     """
     ### BEGIN SOLUTION
-    fits = q.shape == (len(guesses), p.shape[1]) and len(p) == len(guesses) + 1 and u.shape == (len(p),)
-    if not fits or not all(((rows >= 0).all() and (rows.sum(-1) - 1).abs().le(1e-3).all()) for rows in (p, q)):
-        raise ValueError(f"p {tuple(p.shape)}, q {tuple(q.shape)}, {len(guesses)} guesses, u {tuple(u.shape)}")
+    fits = p_hat.shape == (len(guesses), p.shape[1]) and len(p) == len(guesses) + 1 and u.shape == (len(p),)
+    if not fits or not all(((rows >= 0).all() and (rows.sum(-1) - 1).abs().le(1e-3).all()) for rows in (p, p_hat)):
+        raise ValueError(f"p {tuple(p.shape)}, p_hat {tuple(p_hat.shape)}, {len(guesses)} guesses, u {tuple(u.shape)}")
     if not ((u >= 0) & (u < 1)).all() or not all(0 <= token < p.shape[1] for token in guesses):
         raise ValueError("u: expected numbers from [0, 1); guesses: expected tokens of the vocabulary")
     kept, chances = [], p[-1]
     for place, token in enumerate(guesses):
-        if not u[place] * q[place, token] < p[place, token]:
-            chances = (p[place] - q[place]).clamp(min=0)
+        if not u[place] * p_hat[place, token] < p[place, token]:
+            chances = (p[place] - p_hat[place]).clamp(min=0)
             break
         kept.append(token)
     running = chances.cumsum(0)
@@ -174,42 +174,42 @@ def keep_guesses(p, q, guesses, u):
 @keep_guesses.cases
 def _(draw):
     p = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.5, 0.25, 0.25]]).double()
-    q = torch.tensor([[0.3, 0.3, 0.4], [0.5, 0.25, 0.25]]).double()
-    yield Case("both stay, and one more", (p, q, [0, 2], torch.tensor([0.9, 0.9, 0.3]).double()))
-    yield Case("the first is refused", (p, q, [2, 2], torch.tensor([0.6, 0.1, 0.6]).double()))
-    yield Case("the second is refused", (p, q, [1, 0], torch.tensor([0.5, 0.3, 0.05]).double()))
-    yield Case("a late token takes the place", (p, q, [1, 0], torch.tensor([0.5, 0.3, 0.9]).double()))
+    p_hat = torch.tensor([[0.3, 0.3, 0.4], [0.5, 0.25, 0.25]]).double()
+    yield Case("both stay, and one more", (p, p_hat, [0, 2], torch.tensor([0.9, 0.9, 0.3]).double()))
+    yield Case("the first is refused", (p, p_hat, [2, 2], torch.tensor([0.6, 0.1, 0.6]).double()))
+    yield Case("the second is refused", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.05]).double()))
+    yield Case("a late token takes the place", (p, p_hat, [1, 0], torch.tensor([0.5, 0.3, 0.9]).double()))
     vocab, k = draw.sizes(2, 4, 8)
     for number in range(6):
         many = _drawn(draw, vocab, k)
         yield Case(f"other chances, {number + 1} of 6", many)
     one = _drawn(draw, 5, 1)
     yield Case("a single guess", one)
-    p1, q1, _, u1 = _drawn(draw, 5, 2)
-    yield Case("no guess", (p1[:1], q1[:0], [], u1[:1]), robust="a draft of the lesson always guesses")
-    yield Case("a guess too few is refused", (p1, q1, [1], u1), refuse=True)
-    yield Case("a row of the model too few is refused", (p1[1:], q1, [1, 2], u1), refuse=True)
-    yield Case("random numbers too few are refused", (p1, q1, [1, 2], u1[1:]), refuse=True)
-    yield Case("another vocabulary is refused", (p1, q1[:, 1:], [1, 2], u1), refuse=True)
-    yield Case("rows of the model that are no chances are refused", (2 * p1, q1, [1, 2], u1), refuse=True)
-    yield Case("rows of the draft that are no chances are refused", (p1, q1 / 2, [1, 2], u1), refuse=True)
-    yield Case("chances below 0 are refused", (p1 - 2 * p1.amin(), q1, [1, 2], u1), refuse=True)
-    yield Case("a random number of 1 is refused", (p1, q1, [1, 2], torch.ones_like(u1)), refuse=True)
+    p1, hat1, _, u1 = _drawn(draw, 5, 2)
+    yield Case("no guess", (p1[:1], hat1[:0], [], u1[:1]), robust="a draft of the lesson always guesses")
+    yield Case("a guess too few is refused", (p1, hat1, [1], u1), refuse=True)
+    yield Case("a row of the model too few is refused", (p1[1:], hat1, [1, 2], u1), refuse=True)
+    yield Case("random numbers too few are refused", (p1, hat1, [1, 2], u1[1:]), refuse=True)
+    yield Case("another vocabulary is refused", (p1, hat1[:, 1:], [1, 2], u1), refuse=True)
+    yield Case("rows of the model that are no chances are refused", (2 * p1, hat1, [1, 2], u1), refuse=True)
+    yield Case("rows of the draft that are no chances are refused", (p1, hat1 / 2, [1, 2], u1), refuse=True)
+    yield Case("chances below 0 are refused", (p1 - 2 * p1.amin(), hat1, [1, 2], u1), refuse=True)
+    yield Case("a random number of 1 is refused", (p1, hat1, [1, 2], torch.ones_like(u1)), refuse=True)
 
 
 def _drawn(draw, vocab, k):
     """Chances of a model and of a draft that is a little like it, guesses of the draft, and random numbers."""
     scores = draw.normal(k + 1, vocab)
-    p, q = scores.softmax(-1), (scores + draw.normal(k + 1, vocab)).softmax(-1)[:k]
-    running, at = q.cumsum(-1), draw.uniform(k, 1)
+    p, p_hat = scores.softmax(-1), (scores + draw.normal(k + 1, vocab)).softmax(-1)[:k]
+    running, at = p_hat.cumsum(-1), draw.uniform(k, 1)
     guesses = [min(int(n), vocab - 1) for n in (running < at).sum(-1)]
-    return p, q, guesses, draw.uniform(k + 1)
+    return p, p_hat, guesses, draw.uniform(k + 1)
 
 
-def _place(p, q, guesses, u):
-    if q.shape != (len(guesses), p.shape[1]) or len(p) != len(guesses) + 1 or u.shape != (len(p),):
+def _place(p, p_hat, guesses, u):
+    if p_hat.shape != (len(guesses), p.shape[1]) or len(p) != len(guesses) + 1 or u.shape != (len(p),):
         raise ValueError("sizes do not fit")
-    for rows in (p, q):
+    for rows in (p, p_hat):
         if not (rows >= 0).all() or not ((rows.sum(-1) - 1).abs() <= 1e-3).all():
             raise ValueError("rows are no chances")
     if not ((u >= 0) & (u < 1)).all() or not all(0 <= token < p.shape[1] for token in guesses):
@@ -221,76 +221,87 @@ def _pick(chances, u):
     return int((running > u * running[-1]).int().argmax())
 
 
-def _judged(p, q, guesses, u, stays, mended):
+def _judged(p, p_hat, guesses, u, stays, mended):
     for place, token in enumerate(guesses):
-        if not stays(p[place], q[place], token, u[place]):
-            return [*guesses[:place], _pick(mended(p[place], q[place]), u[-1])]
+        if not stays(p[place], p_hat[place], token, u[place]):
+            return [*guesses[:place], _pick(mended(p[place], p_hat[place]), u[-1])]
     return [*guesses, _pick(p[-1], u[-1])]
 
 
-def _rule(p, q, token, u):
-    return bool(u * q[token] < p[token])
+def _rule(p, p_hat, token, u):
+    return bool(u * p_hat[token] < p[token])
 
 
 @keep_guesses.mistake("after a refusal you draw from the model's own chances: what was accepted is counted twice then")
-def _(p, q, guesses, u):
-    _place(p, q, guesses, u)
-    return _judged(p, q, guesses, u, _rule, lambda p, q: p)
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: p)
 
 
-@keep_guesses.mistake("after a refusal you draw from max(0, q - p): what is missing is p - q")
-def _(p, q, guesses, u):
-    _place(p, q, guesses, u)
-    return _judged(p, q, guesses, u, _rule, lambda p, q: (q - p).clamp(min=0))
+@keep_guesses.mistake("after a refusal you draw from max(0, p_hat - p): what is missing is p - p_hat")
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: (p_hat - p).clamp(min=0))
 
 
-@keep_guesses.mistake("after a refusal you draw from |p - q|: tokens of which the draft gave too much are not missing")
-def _(p, q, guesses, u):
-    _place(p, q, guesses, u)
-    return _judged(p, q, guesses, u, _rule, lambda p, q: (p - q).abs())
+@keep_guesses.mistake(
+    "after a refusal you draw from |p - p_hat|: tokens of which the draft gave too much are not missing"
+)
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    return _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: (p - p_hat).abs())
 
 
-@keep_guesses.mistake("a guess stays with the chance p / q, and you let it stay with the chance p")
-def _(p, q, guesses, u):
-    _place(p, q, guesses, u)
-    return _judged(p, q, guesses, u, lambda p, q, token, u: bool(u < p[token]), lambda p, q: (p - q).clamp(min=0))
+@keep_guesses.mistake("a guess stays with the chance p / p_hat, and you let it stay with the chance p")
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    return _judged(
+        p, p_hat, guesses, u, lambda p, p_hat, token, u: bool(u < p[token]), lambda p, p_hat: (p - p_hat).clamp(min=0)
+    )
 
 
 @keep_guesses.mistake("a guess stays where it is the model's most probable token: that is greedy, and these are draws")
-def _(p, q, guesses, u):
-    _place(p, q, guesses, u)
-    return _judged(p, q, guesses, u, lambda p, q, token, u: int(p.argmax()) == token, lambda p, q: (p - q).clamp(min=0))
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
+    return _judged(
+        p,
+        p_hat,
+        guesses,
+        u,
+        lambda p, p_hat, token, u: int(p.argmax()) == token,
+        lambda p, p_hat: (p - p_hat).clamp(min=0),
+    )
 
 
 @keep_guesses.mistake("the first refusal ends it: guesses behind it were made after a token that is not in the text")
-def _(p, q, guesses, u):
-    _place(p, q, guesses, u)
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
     kept, chances = [], p[-1]
     for place, token in enumerate(guesses):
-        if _rule(p[place], q[place], token, u[place]):
+        if _rule(p[place], p_hat[place], token, u[place]):
             kept.append(token)
         else:
-            chances = (p[place] - q[place]).clamp(min=0)
+            chances = (p[place] - p_hat[place]).clamp(min=0)
     return [*kept, _pick(chances, u[-1])]
 
 
 @keep_guesses.mistake("if all stay, one token more comes from the model's last row")
-def _(p, q, guesses, u):
-    _place(p, q, guesses, u)
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
     if not guesses:
         return [_pick(p[-1], u[-1])]
-    found = _judged(p, q, guesses, u, _rule, lambda p, q: (p - q).clamp(min=0))
+    found = _judged(p, p_hat, guesses, u, _rule, lambda p, p_hat: (p - p_hat).clamp(min=0))
     return found[: len(guesses)]
 
 
 @keep_guesses.mistake(
-    "what is left, max(0, p - q), adds up to less than 1: divide by its sum, or compare with u times it"
+    "what is left, max(0, p - p_hat), adds up to less than 1: divide by its sum, or compare with u times it"
 )
-def _(p, q, guesses, u):
-    _place(p, q, guesses, u)
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
     for place, token in enumerate(guesses):
-        if not _rule(p[place], q[place], token, u[place]):
-            running = (p[place] - q[place]).clamp(min=0).cumsum(0)
+        if not _rule(p[place], p_hat[place], token, u[place]):
+            running = (p[place] - p_hat[place]).clamp(min=0).cumsum(0)
             return [*guesses[:place], int((running > u[-1]).int().argmax())]
     return [*guesses, _pick(p[-1], u[-1])]
 
@@ -298,35 +309,35 @@ def _(p, q, guesses, u):
 @keep_guesses.mistake(
     "sizes that do not fit, rows that are no chances, and numbers outside of [0, 1) must be refused with a ValueError"
 )
-def _(p, q, guesses, u):
-    width = min(p.shape[1], q.shape[1])
-    count = min(len(guesses), len(q), len(p) - 1, max(len(u) - 1, 0))
-    p, q = p[:, :width], q[:, :width]
-    return _judged(p[: count + 1], q[:count], guesses[:count], u, _rule, lambda p, q: (p - q).clamp(min=0))
+def _(p, p_hat, guesses, u):
+    width = min(p.shape[1], p_hat.shape[1])
+    count = min(len(guesses), len(p_hat), len(p) - 1, max(len(u) - 1, 0))
+    p, p_hat = p[:, :width], p_hat[:, :width]
+    return _judged(p[: count + 1], p_hat[:count], guesses[:count], u, _rule, lambda p, p_hat: (p - p_hat).clamp(min=0))
 
 
 @keep_guesses.variant
-def _(p, q, guesses, u):
-    _place(p, q, guesses, u)
+def _(p, p_hat, guesses, u):
+    _place(p, p_hat, guesses, u)
     k = len(guesses)
     at = torch.arange(k), torch.tensor(guesses, dtype=torch.long)
-    stay = (u[:k] * q[at] < p[:k][at]).int().cumprod(0)
+    stay = (u[:k] * p_hat[at] < p[:k][at]).int().cumprod(0)
     kept = int(stay.sum())
-    left = p[k] if kept == k else torch.relu(p[kept] - q[kept])
+    left = p[k] if kept == k else torch.relu(p[kept] - p_hat[kept])
     running = left.cumsum(0)
     token = torch.searchsorted(running, u[-1] * running[-1], right=True)
     return [*guesses[:kept], min(int(token), len(left) - 1)]
 
 
 @keep_guesses.variant
-def _(p, q, guesses, u):
+def _(p, p_hat, guesses, u):
     # a draft that gives nothing is what stands behind the last guess
-    _place(p, q, guesses, u)
-    q = torch.cat([q, torch.zeros_like(p[:1])])
+    _place(p, p_hat, guesses, u)
+    p_hat = torch.cat([p_hat, torch.zeros_like(p[:1])])
     place = 0
-    while place < len(guesses) and bool(u[place] * q[place][guesses[place]] < p[place][guesses[place]]):
+    while place < len(guesses) and bool(u[place] * p_hat[place][guesses[place]] < p[place][guesses[place]]):
         place += 1
-    left = torch.where(p[place] > q[place], p[place] - q[place], 0.0)
+    left = torch.where(p[place] > p_hat[place], p[place] - p_hat[place], 0.0)
     return [*guesses[:place], _pick(left, u[-1])]
 
 
