@@ -1,4 +1,6 @@
-"""Make the records that ship: `python -m authoring.records story`, `law`, `cache` or `heads`. Minutes to an hour on one core.
+"""Make the records that ship: `python -m authoring.records story`, `law`, `cache` or `heads`.
+
+Minutes to an hour on one core.
 
 A run that was stopped goes on where it was: `build/records` has what is done. Nothing is written to the package before
 a record is whole.
