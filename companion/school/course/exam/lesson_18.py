@@ -25,7 +25,7 @@ def _(draw: Random) -> Asked:
     prefix, more = slots * draw.randint(10, 40) + draw.randint(1, slots - 1), draw.randint(20, 200)
     text = (
         f"A cache has blocks of {slots} tokens. {texts} texts begin with the same {prefix:,} tokens, and each "
-        f"goes on with {more} tokens of its own, which differ from the first on. How many blocks do they take, if full "
+        f"goes on with {more} tokens of its own, different from the first on. How many blocks do they take if full "
         "blocks of equal beginnings are kept once?"
     )
     shared = prefix // slots
@@ -38,8 +38,8 @@ reason(
     "A model draws its tokens, and a draft of quite another taste guesses for it. Why does the text still have the "
     "model's distribution, what does the draft's taste decide, and how would you test such a program?",
     "A guess is accepted with min(1, p / q), so a token comes by acceptance with min(p, q); a refusal, whose chance is "
-    "what is missing in all, is mended from max(0, p - q): together p (2). The draft decides how often guesses stay, so "
-    "the speed (1). Texts one by one look fine; the counts of many draws must be compared with p, by chi-square (1).",
+    "what is missing in all, is mended from max(0, p - q): together p (2). The draft decides how often guesses stay: "
+    "the speed (1). Texts one by one look fine; counts of many draws must be compared with p, by chi-square (1).",
 )
 broken(
     "18.seats",
