@@ -1,6 +1,6 @@
 // Guesses of a draft: what is accepted, what is refused, and what mends it, word by word.
 (box, data, kit) => {
-  const { p, q, words } = data, n = words.length, RULES = ["what is missing, p \u2212 q", "the model's p itself"];
+  const { p, q, words } = data, n = words.length, RULES = ["what is missing", "the model's own chances"];
   let agree = 0, rule = 0;
   kit.handle("how far the draft agrees with the model", [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1], agree, (x) => kit.fixed(x, 1), (x) => { agree = x; show(); });
   kit.nextRow();

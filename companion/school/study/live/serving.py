@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -170,7 +170,7 @@ def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: 
         _seated({way: four[way] for way in WAYS[:2]}),
         alt="Two timetables with a row for each of four seats and time to the right. With static batching seats "
         "stand empty until the longest text is done; with continuous batching they are filled at once, and "
-        "all texts are done much earlier. One box is wide: a long prompt that holds up all seats.",
+        "all texts are done much earlier. A box stands for a prompt, a bar for an answer.",
         caption=caption,
         numbers={
             "way": list(WAYS),
@@ -188,12 +188,13 @@ def _seated(tables: dict[str, Measured]) -> Figure:
     for ax, (way, table) in zip(axes, tables.items(), strict=True):
         told: set[str] = set()
         for seat in range(len(table.steps[0].seats)):
-            mine = [(step.began, step.took, step.seats[seat]) for step in table.steps if step.seats[seat] != "."]
-            for color, small in (("orange", True), ("sky", False)):
-                spans = [(began, took) for began, took, letter in mine if letter.islower() == small]
-                look = {"facecolor": figures.PALETTE[color], "edgecolor": "black", "linewidth": 0.5}
-                ax.broken_barh(spans, (seat - 0.4, 0.8), **look)
-            for began, _, letter in mine:
+            for letter, run in groupby(table.steps, key=lambda step, seat=seat: step.seats[seat]):
+                steps = list(run)
+                began, took = steps[0].began, sum(step.took for step in steps)
+                if letter == ".":
+                    continue
+                color = figures.PALETTE["orange" if letter.islower() else "sky"]
+                ax.barh(seat, took, left=began, height=0.8, color=color, edgecolor="black", linewidth=0.5)
                 if letter.upper() not in told:
                     told.add(letter.upper())
                     ax.text(began + 0.5, seat, letter.upper(), ha="center", va="center", fontsize=8, bbox=plain)
