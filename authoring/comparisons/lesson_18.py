@@ -21,16 +21,16 @@ def lengths() -> Found:
             lesson["learn"](small, None, start, updates)
             with torch.no_grad():
                 dice = torch.Generator().manual_seed(start)
-                stay = lesson["chance_to_stay"](small.eval(), lesson["starts"], 8, dice).mean(0).tolist()
-            predicted, measured = (1 - stay[0] ** 9) / (1 - stay[0]), 1 + sum(stay)
-            found.setdefault(("at the first place", updates), []).append(stay[0])
-            found.setdefault(("predicted", updates), []).append(predicted)
-            found.setdefault(("measured", updates), []).append(measured)
-            found.setdefault(("at the second place", updates), []).append(stay[1] / stay[0])
-            found.setdefault(("at the eighth place", updates), []).append(stay[7] / stay[6])
-        for (what, of), values in found.items():
-            if of == updates:
-                print(row(what, f"{updates} updates", "tokens a pass, or a share", values), flush=True)
+                of = lesson["chance_to_stay"]
+                stay = {kind: of(small.eval(), texts, 8, dice) for kind, texts in lesson["starts"].items()}
+            for kind, chances in {**stay, "both": torch.cat(list(stay.values()))}.items():
+                rate = chances[:, 0].mean().item()
+                measured = 1 + chances.mean(0).sum().item()
+                found.setdefault((f"{kind}, predicted", updates), []).append((1 - rate**9) / (1 - rate))
+                found.setdefault((f"{kind}, measured", updates), []).append(measured)
+        for (what, of_updates), values in found.items():
+            if of_updates == updates:
+                print(row(what, f"{updates} updates", "tokens a pass", values), flush=True)
     return found
 
 
