@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
+from companion.commands.many import AT_ONCE, read_prompts, write_many
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
@@ -47,6 +48,8 @@ def parser() -> Parser:
             "      two at once\n"
             '  companion generate --prompt "The " --temperature 0\n'
             "      always the most probable token\n"
+            "  companion generate --prompts prompts.txt > texts.jsonl\n"
+            "      many, a line each\n"
             "  companion generate --checkpoint openai-community/gpt2 --download \\\n"
             '      --prompt "The "\n'
             "  companion generate --checkpoint HuggingFaceTB/SmolLM2-135M-Instruct \\\n"
@@ -57,6 +60,17 @@ def parser() -> Parser:
     parser.add_argument("--prompt", action="append", type=str, default=[], help="text to continue; may be repeated")
     parser.add_argument(
         "--prompt-ids", action="append", type=str, default=[], metavar="IDS", help='token ids instead, as "5 17 3"'
+    )
+    parser.add_argument(
+        "--prompts",
+        type=str | None,
+        default=None,
+        metavar="FILE",
+        help="many prompts, a line each, written at once; prints a line of JSON for each. A .jsonl has objects: "
+        "prompt, and perhaps tokens, seed, stop, temperature and the like",
+    )
+    parser.add_argument(
+        "--at-once", type=Count | None, default=None, help="prompts: how many are written at a time. Default: 32"
     )
     parser.add_argument(
         "--chat",
@@ -74,12 +88,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
     )
-    parser.add_argument(
-        "--dtype",
-        type=Literal["fp32", "bf16", "fp16"] | None,
-        default=None,
-        help="convert the weights. Default: as stored, and on a GPU those of a run to the precision it was trained in",
-    )
+    parser.add_dtype("as stored, and on a GPU those of a run to the precision it was trained in")
     parser.add_argument(
         "--tokens",
         type=Count | None,
@@ -133,6 +142,7 @@ def run(flags: Namespace) -> int:
     from companion.ground.device import find_device
 
     by_ids = bool(flags.prompt_ids)
+    asked = None if flags.prompts is None else read_prompts(flags.prompts)
     for prompt in flags.prompt_ids:
         read_ids(prompt)
     Sampling(**_given(flags))
@@ -146,7 +156,17 @@ def run(flags: Namespace) -> int:
         writer = from_checkpoint(
             flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop
         )
-    writer, prompts = _prompted(_told(writer, flags), flags)
+    writer = _told(writer, flags)
+    sampling = writer.says.sampling if writer.says.draws else Sampling(temperature=0)
+    weights = {None: "fast", "none": None}.get(flags.weights, flags.weights)
+    if asked is not None:
+        if writer.translates:
+            raise ValueError("--prompts: expected a model that continues texts, got one that translates them")
+        at_once = flags.at_once or AT_ONCE
+        options = {"tokens": flags.tokens, "sampling": sampling, "seed": flags.seed, "weights": weights}
+        write_many(writer, asked, at_once=at_once, **options)
+        return 0
+    writer, prompts = _prompted(writer, flags)
     search = _search(writer, flags)
     draft = _draft(writer, flags, device)
     if flags.compile:
@@ -155,11 +175,11 @@ def run(flags: Namespace) -> int:
         writer,
         prompts,
         tokens=flags.tokens,
-        sampling=writer.says.sampling if writer.says.draws else Sampling(temperature=0),
+        sampling=sampling,
         search=search,
         seed=flags.seed,
         compile=flags.compile,
-        weights={None: "fast", "none": None}.get(flags.weights, flags.weights),
+        weights=weights,
         draft=draft,
     )
     if draft is not None:
@@ -254,7 +274,13 @@ def _check(flags: Namespace) -> None:
     """What can be wrong between two flags."""
     if flags.prompt and flags.prompt_ids:
         raise ValueError("--prompt-ids: expected no --prompt beside it, got both")
-    if not flags.prompt and not flags.prompt_ids:
+    if flags.prompts is not None:
+        beside = ("prompt", "prompt_ids", "chat", "beams", "compile", "draft")
+        for name in (name for name in beside if flags[name]):
+            raise ValueError(f"--prompts: expected no --{name.replace('_', '-')} beside it")
+    elif flags.at_once is not None:
+        raise ValueError("--at-once: expected --prompts with it, got none")
+    elif not flags.prompt and not flags.prompt_ids:
         raise ValueError('--prompt: expected text to continue, got none; for example --prompt "The "')
     if "" in flags.prompt:
         raise ValueError("--prompt '': expected at least one character, got an empty prompt")

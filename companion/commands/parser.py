@@ -84,6 +84,11 @@ class Parser(ArgumentParser):
     def add_device(self) -> None:
         self.add_argument("--device", type=str, default="auto", help=DEVICE)
 
+    def add_dtype(self, default: str = "as stored") -> None:
+        """`--dtype`. default: in words, what holds where nobody says it."""
+        kind = Literal["fp32", "bf16", "fp16"] | None
+        self.add_argument("--dtype", type=kind, default=None, help=f"convert the weights. Default: {default}")
+
     def add_weights(self, *, writes: bool = False) -> None:
         """`--weights`; of what writes a text also those that are no form of their own."""
         help = (

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import why
@@ -103,6 +103,15 @@ class BytePairTokenizer:
     def to_json(self) -> str:
         """The tokenizer as JSON text, in the format of the `tokenizers` library."""
         return str(self._tokenizer.to_str(pretty=True)) + "\n"
+
+    def to_published(self) -> str:
+        """`to_json`, for others, who do not put the separator before a text themselves: it says that it is there. (They
+        also take the text "<|document|>" for the separator, which `encode` never does.)"""
+        other = Tokenizer.from_str(self.to_json())
+        other.post_processor = processors.TemplateProcessing(
+            single=f"{SEPARATOR} $A", special_tokens=[(SEPARATOR, self.separator)]
+        )
+        return str(other.to_str(pretty=True)) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `to_json` to `path`: all of it or, when that is interrupted, nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from companion.config.model import (
     AttentionConfig,
@@ -52,6 +52,25 @@ def _rename(name: str) -> str:
     """Without a head, names have no prefix; the first releases call a norm's gain and bias gamma and beta."""
     name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
     return name.replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def _spelled(name: str) -> str:
+    return name if name.startswith("cls.") else f"bert.{name}"
+
+
+def _says(config: ModelConfig) -> Mapping[str, Any]:
+    ends = config.embedding
+    without = "BertModel" if ends.head != "masked" else "BertForMaskedLM"
+    return {"architectures": ["BertForPreTraining" if ends.classes else without]}
+
+
+def _ends(config: ModelConfig) -> Mapping[str, Tensor]:
+    import torch
+
+    ends, table = config.embedding, torch.empty(config.embedding.classes, config.d_model, device="meta")
+    there = {"cls.predictions.bias": ends.head == "masked", "pooler.dense.bias": ends.pooled}
+    there["cls.seq_relationship.weight"] = ends.classes > 0
+    return {name: table for name, needed in there.items() if needed}
 
 
 def _config(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
@@ -109,7 +128,20 @@ def _place(places: Places, config: ModelConfig) -> None:
         places.pairs("cls.seq_relationship", "classifier")
 
 
-FAMILIES = (Family("bert", FIELDS, _config, _place, _rename, writes=False),)
+FAMILIES = (
+    Family(
+        "bert",
+        FIELDS,
+        _config,
+        _place,
+        _rename,
+        writes=False,
+        architecture="BertForPreTraining",
+        spelled=_spelled,
+        says=_says,
+        ends=_ends,
+    ),
+)
 
 
 def _bert(d_model: int, layers: int, heads: int) -> ModelConfig:

@@ -194,7 +194,10 @@ def place(places: Places, config: ModelConfig) -> None:
             place_network(places, config, f"{old}.shared_experts", f"{new}.shared")
 
 
-FAMILIES = (Family("deepseek_v2", OF_V2, _v2, place), Family("deepseek_v3", OF_V3, _v3, place))
+FAMILIES = (
+    Family("deepseek_v2", OF_V2, _v2, place, architecture="DeepseekV2ForCausalLM"),
+    Family("deepseek_v3", OF_V3, _v3, place, architecture="DeepseekV3ForCausalLM"),
+)
 
 
 def _preset(

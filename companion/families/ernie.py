@@ -36,7 +36,7 @@ def _ernie(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return changed(configuration(fields), attention=biased, feed_forward=biased, positions={"layout": "interleaved"})
 
 
-FAMILIES = (Family("ernie4_5", FIELDS, _ernie, llama.place),)
+FAMILIES = (Family("ernie4_5", FIELDS, _ernie, llama.place, architecture="Ernie4_5ForCausalLM"),)
 
 PRESETS = {
     "ernie-4.5-0.3b": Preset(

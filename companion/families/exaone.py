@@ -49,7 +49,7 @@ def _exaone4(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return changed(configuration(fields, types), **_OWN).with_(positions=PositionConfig("none"))
 
 
-FAMILIES = (Family("exaone4", FIELDS, _exaone4, llama.place),)
+FAMILIES = (Family("exaone4", FIELDS, _exaone4, llama.place, architecture="Exaone4ForCausalLM"),)
 
 _EXTENDED = RotaryScaling("llama3", 16.0, 8192, slow=1.0, fast=4.0)
 _LOCAL = (True, True, True, False)

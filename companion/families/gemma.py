@@ -33,8 +33,8 @@ OF_GEMMA2 = llama.FIELDS | rows(
     hidden_activation                taken = "gelu_pytorch_tanh"  feed_forward.activation, of the gate
     hidden_act                       must equal hidden_activation
     query_pre_attn_scalar            taken = 256             attention.score_width
-    attn_logit_softcapping           taken = 50.0            attention.score_cap
-    final_logit_softcapping          taken = 30.0            embedding.logit_cap
+    attn_logit_softcapping           taken = 50.0            attention.score_cap; null: none
+    final_logit_softcapping          taken = 30.0            embedding.logit_cap; null: none
     sliding_window                   taken = 4096            attention.window.width
     layer_types                      taken = null            attention.window.pattern; null: every second is global
     tie_word_embeddings              taken = true            embedding.tied
@@ -49,7 +49,7 @@ OF_GEMMA3 = OF_GEMMA2 | rows(
     rope_theta                       taken = 1000000.0       positions.base
     rope_local_base_freq             taken = 10000.0         attention.window.base
     attn_logit_softcapping           must be null
-    final_logit_softcapping          taken = null            embedding.logit_cap
+    final_logit_softcapping          taken = null            embedding.logit_cap; null: none
     layer_types                      taken = null            attention.window.pattern; 4.53 on
     sliding_window_pattern           taken = 6               attention.window.pattern: one in so many is global; 4.51
     _sliding_window_pattern          must equal sliding_window_pattern
@@ -85,8 +85,8 @@ def _gemma(fields: Fields, usual: Sequence[str], local_base: str | None = None) 
 
 
 FAMILIES = (
-    Family("gemma2", OF_GEMMA2, _gemma2, llama.place),
-    Family("gemma3_text", OF_GEMMA3, _gemma3, llama.place),
+    Family("gemma2", OF_GEMMA2, _gemma2, llama.place, architecture="Gemma2ForCausalLM"),
+    Family("gemma3_text", OF_GEMMA3, _gemma3, llama.place, architecture="Gemma3ForCausalLM"),
 )
 
 

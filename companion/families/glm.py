@@ -80,6 +80,13 @@ def _as_gemma(name: str) -> str:
     return name.replace(".post_mlp_layernorm.", ".post_feedforward_layernorm.")
 
 
+def _as_glm(name: str) -> str:
+    """The names that `_as_gemma` takes."""
+    name = name.replace(".post_feedforward_layernorm.", ".post_mlp_layernorm.")
+    name = name.replace(".post_attention_layernorm.", ".post_self_attn_layernorm.")
+    return name.replace(".pre_feedforward_layernorm.", ".post_attention_layernorm.")
+
+
 def place(places: Places, config: ModelConfig) -> None:
     """Gate and hidden matrix of a network lie in one tensor."""
     d_ff = config.feed_forward.d_ff
@@ -90,9 +97,9 @@ def place(places: Places, config: ModelConfig) -> None:
 
 
 FAMILIES = (
-    Family("glm", FIELDS, _glm, place),
-    Family("glm4", FIELDS, _glm4, place, _as_gemma),
-    Family("glm4_moe", OF_MOE, _glm4_moe, deepseek.place),
+    Family("glm", FIELDS, _glm, place, architecture="GlmForCausalLM"),
+    Family("glm4", FIELDS, _glm4, place, _as_gemma, architecture="Glm4ForCausalLM", spelled=_as_glm),
+    Family("glm4_moe", OF_MOE, _glm4_moe, deepseek.place, architecture="Glm4MoeForCausalLM"),
 )
 
 

@@ -56,6 +56,10 @@ def _rename(name: str) -> str:
     return name.removeprefix("transformer.")
 
 
+def _spelled(name: str) -> str:
+    return name if name.startswith("lm_head.") else f"transformer.{name}"
+
+
 def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     d_model, d_ff = fields.take("n_embd"), fields.take("n_inner")
     require_whole("d_model", d_model)
@@ -96,7 +100,7 @@ def _place(places: Places, config: ModelConfig) -> None:
     places.pairs("ln_f", "decoder.norm")
 
 
-FAMILIES = (Family("gpt2", FIELDS, _config, _place, _rename),)
+FAMILIES = (Family("gpt2", FIELDS, _config, _place, _rename, architecture="GPT2LMHeadModel", spelled=_spelled),)
 
 
 def _gpt(d_model: int, layers: int, heads: int, *, context: int = 1024, dropout: float = 0.1) -> ModelConfig:

@@ -69,7 +69,7 @@ def place(places: Places, config: ModelConfig) -> None:
             places.move(f"{old}.experts.down_proj{part}", f"{new}.outer{part}")
 
 
-FAMILIES = (Family("gpt_oss", FIELDS, _gpt_oss, place),)
+FAMILIES = (Family("gpt_oss", FIELDS, _gpt_oss, place, architecture="GptOssForCausalLM"),)
 
 
 def _preset(layers: int, experts: int) -> ModelConfig:

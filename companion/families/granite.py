@@ -103,9 +103,32 @@ def _of_hybrid(name: str) -> str:
     return name.replace(".shared_mlp.", ".mlp.").replace(".mlp.output_linear.", ".mlp.down_proj.")
 
 
+def _as_hybrid(name: str) -> str:
+    return name.replace(".mlp.down_proj.", ".mlp.output_linear.").replace(".mlp.", ".shared_mlp.")
+
+
+def _hybrid_says(config: ModelConfig) -> Mapping[str, Any]:
+    order = "rope" if config.positions.kind == "rotary" else "nope"
+    return {
+        "layer_types": ["attention"] * config.layers,
+        "num_local_experts": 0,
+        "position_embedding_type": order,
+        **{"mamba_n_heads": 1, "mamba_d_head": 2 * config.d_model, "mamba_expand": 2},  # of no layer, but they must fit
+    }
+
+
 FAMILIES = (
-    Family("granite", FIELDS, _granite, llama.place),
-    Family("granitemoehybrid", OF_HYBRIDS, _hybrid, _place_hybrid, _of_hybrid),
+    Family("granite", FIELDS, _granite, llama.place, architecture="GraniteForCausalLM"),
+    Family(
+        "granitemoehybrid",
+        OF_HYBRIDS,
+        _hybrid,
+        _place_hybrid,
+        _of_hybrid,
+        architecture="GraniteMoeHybridForCausalLM",
+        spelled=_as_hybrid,
+        says=_hybrid_says,
+    ),
 )
 
 _LATER: dict[str, Any] = {"context": 131072, "eps": 1e-5, "kv_heads": 8, "base": 1e7, "vocab": 100352, "tied": True}

@@ -188,7 +188,7 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return configuration(fields)
 
 
-FAMILIES = (Family("llama", FIELDS, _config, place),)
+FAMILIES = (Family("llama", FIELDS, _config, place, architecture="LlamaForCausalLM"),)
 
 
 def decoder(

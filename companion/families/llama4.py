@@ -8,7 +8,7 @@ neither is built here. Within the first chunk neither does anything, and a confi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from companion.config.model import ModelConfig, MoEConfig, RotaryScaling
 from companion.families import llama
@@ -119,6 +119,14 @@ def _rename(name: str) -> str:
     return name.replace(".feed_forward.", ".mlp.")
 
 
+def _spelled(name: str) -> str:
+    return name.replace(".mlp.", ".feed_forward.")
+
+
+def _says(config: ModelConfig) -> Mapping[str, Any]:
+    return {"attention_chunk_size": config.context, "attn_temperature_tuning": False}
+
+
 def place(places: Places, config: ModelConfig) -> None:
     """The experts of a layer lie in one tensor, (expert, in, out), gate and hidden matrix side by side."""
     place_all_but_networks(places, config)
@@ -133,7 +141,11 @@ def place(places: Places, config: ModelConfig) -> None:
         place_network(places, config, f"{old}.shared_expert", f"{new}.shared")
 
 
-FAMILIES = (Family("llama4_text", FIELDS, _llama4, place, _rename),)
+FAMILIES = (
+    Family(
+        "llama4_text", FIELDS, _llama4, place, _rename, architecture="Llama4ForCausalLM", spelled=_spelled, says=_says
+    ),
+)
 
 
 def _scout() -> ModelConfig:

@@ -83,9 +83,7 @@ def _place(places: Places, config: ModelConfig) -> None:
     _check_sinusoids(places, config)
     tables = ["model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"]
     places.same([f"{name}.weight" for name in tables], "embedding.weight")
-    places.move("final_logits_bias", "head_bias")
-    if (bias := places.moved.get("head_bias")) is not None and bias.ndim == 2 and bias.shape[0] == 1:
-        places.moved["head_bias"] = bias[0]  # stored (1, vocab)
+    places.row("final_logits_bias", "head_bias")
     for stack in ("encoder", "decoder"):
         for layer in range(config.layers):
             old, new = f"model.{stack}.layers.{layer}", f"{stack}.blocks.{layer}"
@@ -120,4 +118,4 @@ def _check_sinusoids(places: Places, config: ModelConfig) -> None:
             raise ValueError(f"{places.folder}: {name} {tuple(table.shape)}: expected sines, then cosines")
 
 
-FAMILIES = (Family("marian", FIELDS, _config, _place),)
+FAMILIES = (Family("marian", FIELDS, _config, _place, architecture="MarianMTModel"),)

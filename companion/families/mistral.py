@@ -85,9 +85,21 @@ def _of_mixtral(name: str) -> str:
     return name.replace(".block_sparse_moe.", ".mlp.")
 
 
+def _as_mixtral(name: str) -> str:
+    return name.replace(".mlp.", ".block_sparse_moe.")
+
+
 FAMILIES = (
-    Family("mistral", FIELDS, _mistral, llama.place),
-    Family("mixtral", OF_MIXTRAL, _mixtral, placing_experts({"gate": "w1", "inner": "w3", "outer": "w2"}), _of_mixtral),
+    Family("mistral", FIELDS, _mistral, llama.place, architecture="MistralForCausalLM"),
+    Family(
+        "mixtral",
+        OF_MIXTRAL,
+        _mixtral,
+        placing_experts({"gate": "w1", "inner": "w3", "outer": "w2"}),
+        _of_mixtral,
+        architecture="MixtralForCausalLM",
+        spelled=_as_mixtral,
+    ),
 )
 
 PRESETS = {

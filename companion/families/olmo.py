@@ -48,8 +48,8 @@ def _olmo3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 FAMILIES = (
-    Family("olmo2", FIELDS, _olmo2, llama.place),
-    Family("olmo3", OF_OLMO3, _olmo3, llama.place),
+    Family("olmo2", FIELDS, _olmo2, llama.place, architecture="Olmo2ForCausalLM"),
+    Family("olmo3", OF_OLMO3, _olmo3, llama.place, architecture="Olmo3ForCausalLM"),
 )
 
 PRESETS = {

@@ -42,7 +42,7 @@ def _olmoe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 _PLACE = placing_experts({"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"})
-FAMILIES = (Family("olmoe", FIELDS, _olmoe, _PLACE),)
+FAMILIES = (Family("olmoe", FIELDS, _olmoe, _PLACE, architecture="OlmoeForCausalLM"),)
 
 PRESETS = {
     "olmoe-1b-7b": Preset(

@@ -52,7 +52,7 @@ def _place(places: Places, config: ModelConfig) -> None:
     glm.place(places, config)
 
 
-FAMILIES = (Family("phi3", FIELDS, _phi3, _place),)
+FAMILIES = (Family("phi3", FIELDS, _phi3, _place, architecture="Phi3ForCausalLM"),)
 
 _LONG = (
     *(1, 1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897, 1.956131817, 2.187582649),

@@ -101,13 +101,14 @@ def _qwen3_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
 
 
 FAMILIES = (
-    Family("qwen2", OF_QWEN2, _qwen2, llama.place),
-    Family("qwen3", OF_QWEN3, _qwen3, llama.place),
+    Family("qwen2", OF_QWEN2, _qwen2, llama.place, architecture="Qwen2ForCausalLM"),
+    Family("qwen3", OF_QWEN3, _qwen3, llama.place, architecture="Qwen3ForCausalLM"),
     Family(
         "qwen3_moe",
         OF_QWEN3_MOE,
         _qwen3_moe,
         placing_experts({"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}),
+        architecture="Qwen3MoeForCausalLM",
     ),
 )
 

@@ -32,7 +32,7 @@ def _seed(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return changed(configuration(fields), attention={"output_bias": fields.take("attention_out_bias")})
 
 
-FAMILIES = (Family("seed_oss", FIELDS, _seed, llama.place),)
+FAMILIES = (Family("seed_oss", FIELDS, _seed, llama.place, architecture="SeedOssForCausalLM"),)
 
 PRESETS = {
     "seed-oss-36b": Preset(

@@ -58,7 +58,7 @@ def turning_layers(fields: Fields, *nothing: Any) -> list[bool]:
     return [one == 1 for one in turning]
 
 
-FAMILIES = (Family("smollm3", FIELDS, _smollm3, llama.place),)
+FAMILIES = (Family("smollm3", FIELDS, _smollm3, llama.place, architecture="SmolLM3ForCausalLM"),)
 
 PRESETS = {
     "smollm2-135m": Preset(

@@ -33,10 +33,10 @@ from companion.transformer import Transformer
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
-def _save_file(tensors: Mapping[str, Tensor], path: Path) -> None:
+def _save_file(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """`safetensors.torch.save_file`, whose errors of the operating system are `OSError`s here too."""
     try:
-        save_file(_apart(tensors), path)
+        save_file(_apart(tensors), path, None if metadata is None else dict(metadata))
     except SafetensorError as error:
         code = re.search(r"\(os error (\d+)\)", str(error))
         if code is None:
@@ -55,10 +55,11 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return apart
 
 
-def save_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write named tensors to one safetensors file, as atomically as `write_atomic`. They may live on any device."""
+def save_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write named tensors to one safetensors file, as atomically as `write_atomic`. They may live on any device.
+    metadata: what else the file's header says."""
     with _replacing(Path(path)) as draft:
-        _save_file(tensors, draft)
+        _save_file(tensors, draft, metadata)
 
 
 def load_tensors(

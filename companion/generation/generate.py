@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from inspect import signature
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from companion.generation.next_token import NOTHING, draw_tokens, raise_nothing
 from companion.generation.passes import BUCKET, compiled_decode, decode, evaluating, prefill
 from companion.generation.request import Request, Stream, Text, check_model, check_prompts, check_rows, checked
 from companion.generation.sampling import Sampling
+from companion.generation.serving import serve
 from companion.generation.speculative import speculate
 from companion.generation.weights import Weights, fast_form, writer_of
 from companion.ground.fields import require_whole
@@ -30,9 +30,6 @@ from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
 __all__ = ["Rules", "complete", "generate", "generate_long"]
-
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
 
 
 def generate(
@@ -113,21 +110,42 @@ def generate(
     return _generate(request, request.texts())
 
 
-def _like(other: Callable[Given, object]) -> Callable[[Callable[..., Made]], Callable[Given, Made]]:
-    """A function that takes what another takes."""
+def complete(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]] | None = None,
+    *,
+    source: Sequence[Sequence[int]] | None = None,
+    start: int | None = None,
+    max_new_tokens: int | None = None,
+    sampling: Sampling | None = None,
+    stop: Collection[int] = (),
+    rules: Rules | None = None,
+    until: Until | None = None,
+    seed: int = 0,
+    streams: Sequence[Stream] | None = None,
+    compile: bool = False,
+    weights: Weights | None = "fast",
+    draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
+    at_once: int | None = None,
+) -> list[list[int]]:
+    """`generate`, waited for: the new tokens of each prompt, a stop token (where one came) last.
 
-    def give(function: Callable[..., Made]) -> Callable[Given, Made]:
-        made = function.__annotations__["return"]
-        function.__signature__ = signature(other).replace(return_annotation=made)  # type: ignore[attr-defined]
-        return function
+    at_once:  for many prompts of a decoder: so many are written at a time, and the next takes the place of one that has
+              ended, in a `companion.generation.serving.Server`. `None`: all together, until the longest has ended.
 
-    return give
-
-
-@_like(generate)
-def complete(*given: Any, **options: Any) -> list[list[int]]:
-    """`generate`, waited for: the new tokens of each prompt, a stop token (where one came) last."""
-    return [[token for token in row if token is not None] for row in zip(*generate(*given, **options), strict=True)]
+    The other arguments, and the errors, are those of `generate`. Raises `ValueError` also for `at_once` beside a
+    source, a start, a draft or `compile`, and where one of the texts cannot go on, as soon as that is known.
+    """
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "sampling": sampling, "stop": stop}
+    options |= {"rules": rules, "until": until, "seed": seed}
+    if at_once is not None:
+        beside = {"source": source, "start": start, "draft": draft, "compile": compile or None}
+        for name in (name for name, value in beside.items() if value is not None):
+            raise ValueError(f"at_once={at_once!r}: expected no {name} beside it")
+        return serve(model, prompts, at_once=at_once, streams=streams, weights=weights, **options)
+    options |= {"source": source, "start": start, "streams": streams, "compile": compile, "draft": draft}
+    steps = generate(model, prompts, weights=weights, **options)
+    return [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
 
 
 def generate_long(

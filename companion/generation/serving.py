@@ -27,7 +27,7 @@ its stream (but the last digits of the logits may differ).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -78,6 +78,11 @@ class Handle:
         self._numbers: list[int] = []  # of what ends with each of its full blocks
 
     @property
+    def prompt(self) -> list[int]:
+        """The tokens that it goes on from."""
+        return self._text.ids[: self._text.given]
+
+    @property
     def tokens(self) -> list[int]:
         """The new tokens so far."""
         return self._text.ids[self._text.given :]
@@ -126,6 +131,31 @@ class Handle:
         """What its rules leave."""
         asked = self._request
         return asked.rules.apply(logits[None], self._written, asked.steps, asked.ends.stop, [self._text.ids])
+
+
+def serve(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]] | None,
+    *,
+    at_once: int,
+    max_new_tokens: int | None,
+    streams: Sequence[Stream] | None,
+    weights: Weights | None,
+    **asked: Any,
+) -> list[list[int]]:
+    """`complete(..., at_once=...)`: the new tokens of each prompt, so many at a time."""
+    require_whole("at_once", at_once)
+    prompts, steps = check_prompts(model, prompts, None, None, max_new_tokens)
+    if streams is not None and (not isinstance(streams, Sequence) or len(streams) != len(prompts)):
+        raise ValueError(f"streams={described(streams)}: expected {len(prompts)} of them, one for each prompt")
+    rows = min(at_once, len(prompts))
+    room = sum(sorted(len(prompt) + steps + BLOCK for prompt in prompts)[-rows:])
+    server = Server(model, rows=rows, tokens=room, budget=max(BUDGET, rows), weights=weights)
+    handles = [
+        server.submit(prompt, max_new_tokens=steps, stream=stream, **asked)
+        for prompt, stream in zip(prompts, range(len(prompts)) if streams is None else streams, strict=True)
+    ]
+    return [handle.result() for handle in handles]
 
 
 class _Chunk(NamedTuple):

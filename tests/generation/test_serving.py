@@ -6,6 +6,7 @@
 import gc
 import os
 from dataclasses import replace
+from resource import RUSAGE_SELF, getrusage
 
 import numpy as np
 import pytest
@@ -105,15 +106,35 @@ def test_a_text_that_comes_and_goes_is_what_it_would_be_alone(models, layout):
     assert server.blocks.used == 0 and not server.busy and server.step() == []
 
 
-def test_a_soak_of_requests_leaves_every_text_right_and_the_pool_as_it_was(models):
-    model, random = models["windows"], np.random.default_rng(1)
+def test_a_soak_of_requests_leaves_every_text_right_and_memory_as_it_was(models):
+    model, random, peaks, cancelled = models["windows"], np.random.default_rng(1), [], 0
     server = Server(model, rows=16, tokens=100, block=4, budget=24)
-    cancelled, busiest = served_at_random(model, server, random, REQUESTS)
-    assert REQUESTS / 5 < cancelled < REQUESTS / 2 and busiest > 4
+    for half in (REQUESTS - REQUESTS // 2, REQUESTS // 2):
+        gone, busiest = served_at_random(model, server, random, half)
+        cancelled += gone
+        assert busiest > 4 and not server.busy
+        assert server.blocks.used == 0 and server.blocks.free == 25 and not any(server.blocks._users)
+        gc.collect()
+        peaks.append(getrusage(RUSAGE_SELF).ru_maxrss)
+    assert REQUESTS / 5 < cancelled < REQUESTS / 2
     assert server.shared > 0 and server.preempted > 0
-    assert server.blocks.used == 0 and server.blocks.free == 25 and not any(server.blocks._users)
-    gc.collect()
-    print(f"{REQUESTS} requests, {cancelled} cancelled, {server.preempted} preempted, {server.shared} tokens shared")
+    assert peaks[1] < 1.05 * peaks[0]
+    counts = f"{server.preempted:,} times one had to wait, {server.read:,} tokens read and {server.shared:,} shared"
+    memory = f"{peaks[1] / peaks[0]:.3f} times the memory of the first half"
+    print(f"{REQUESTS:,} requests, {cancelled:,} cancelled; {counts}; {memory}")
+
+
+def test_complete_writes_some_at_a_time_what_it_writes_all_together(models):
+    model, asked = models["latents"], {"sampling": Sampling(1.1), "stop": {2}, "seed": 4, "max_new_tokens": 9}
+    prompts = [[1, 2], [3], [4, 5, 6, 1], [0], [1, 2, 3]]
+    wanted = complete(model, prompts, **asked)
+    assert complete(model, prompts, **asked, at_once=2) == complete(model, prompts, **asked, at_once=9) == wanted
+    assert len(set(map(len, wanted))) > 1
+    two = complete(model, prompts[:2], streams=[7, 5], **asked)
+    assert complete(model, prompts[:2], streams=[7, 5], **asked, at_once=1) == two
+    for wrong, message in (({"draft": "ngram"}, "expected no draft"), ({"streams": [1]}, "expected 5 of them")):
+        with pytest.raises(ValueError, match=message):
+            complete(model, prompts, **asked, at_once=2, **wrong)
 
 
 def test_equal_beginnings_are_stored_once_and_read_once(models):

@@ -8,7 +8,16 @@ import pytest
 import torch
 from models import drawn
 
-from companion import AttentionConfig, Draft, FeedForwardConfig, LatentConfig, ModelConfig, PositionConfig, WindowConfig
+from companion import (
+    AttentionConfig,
+    Draft,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    LatentConfig,
+    ModelConfig,
+    PositionConfig,
+    WindowConfig,
+)
 from companion.generation import speculative
 from companion.generation.draft import Lookup
 from companion.generation.generate import Rules, complete, generate, generate_long
@@ -126,6 +135,26 @@ def test_a_draft_that_draws_leaves_the_distribution_as_it_is(sampling, ahead):
     deviations, rate = unusual(sampling, ahead)
     assert deviations < 4
     assert 0.2 < rate < 0.9, "the draft is right too often, or too rarely, for a mistake to show"
+
+
+def test_the_expected_length_follows_from_the_acceptance_rate(ahead=4):
+    """Leviathan et al. 2023, eq. 1: (1 - a^(n+1)) / (1 - a) tokens a pass, where each of n proposed tokens is kept with
+    probability a = sum min(p, q). So that a is the same at every place, both models give all contexts one
+    distribution: their tokens have one vector."""
+    pair = [drawn(CONFIG.with_(embedding=EmbeddingConfig(tied=False), context=400), seed=seed) for seed in (1, 2)]
+    with torch.no_grad():
+        for one in pair:
+            one.embedding.weight[:] = one.embedding.weight[0]
+        sampling = Sampling(3.0)
+        p, q = (sampling.probabilities(one(torch.tensor([[1]])).logits[0, 0]) for one in pair)
+    a, draft = float(torch.minimum(p, q).sum()), Draft(pair[1], ahead)
+    assert 0.3 < a < 0.9
+    complete(pair[0], [[1]] * 16, max_new_tokens=50, sampling=sampling, draft=draft, seed=2)
+    expected = (1 - a ** (ahead + 1)) / (1 - a)
+    square = sum((2 * kept - 1) * a**kept for kept in range(1, ahead + 1))  # the mean of the number kept, squared
+    deviation = ((square - (expected - 1) ** 2) / draft.passes) ** 0.5
+    assert abs(draft.per_pass - expected) < 3 * deviation + 16 / draft.passes  # the last pass of a text is cut short
+    assert deviation < 0.15
 
 
 def from_p_again(p, q, proposed, uniform):

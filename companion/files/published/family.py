@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from companion.config.model import ModelConfig
 from companion.files.published.policy import Policy, of_a_family
@@ -23,6 +23,10 @@ def _same(name: str) -> str:
     return name
 
 
+def _nothing(config: ModelConfig) -> Mapping[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Family:
     """Published models that say the same `model_type`: how their fields become a configuration, and their tensors ours.
@@ -33,6 +37,13 @@ class Family:
     place:   moves every tensor.
     rename:  takes off what the releases of one layout name differently.
     writes:  whether these models write text.
+
+    What writing such a folder needs beside all that:
+
+    architecture:  the class of `transformers` that reads it.
+    spelled:       gives a tensor's name back what `rename` takes off.
+    says:          of a configuration, fields that the notes of the table do not say.
+    ends:          and those tensors, on the device "meta", by which `config` knows what is there.
     """
 
     kind: str
@@ -41,6 +52,10 @@ class Family:
     place: Callable[[Places, ModelConfig], None]
     rename: Callable[[str], str] = _same
     writes: bool = True
+    architecture: str = ""
+    spelled: Callable[[str], str] = _same
+    says: Callable[[ModelConfig], Mapping[str, Any]] = _nothing
+    ends: Callable[[ModelConfig], Mapping[str, Tensor]] = _nothing
 
     @property
     def table(self) -> dict[str, Policy]:

@@ -106,6 +106,12 @@ class Places:
             self.move(old, "embedding.weight")
             self.move("lm_head.weight", "unembedding.weight")
 
+    def row(self, old: str, new: str) -> None:
+        """A vector that may lie there as a matrix of one row."""
+        self.move(old, new)
+        if (vector := self.moved.get(new)) is not None and vector.ndim == 2 and vector.shape[0] == 1:
+            self.moved[new] = vector[0]
+
     def must_be_more_than(self, name: str, count: int) -> None:
         """Raises `ValueError` where a setting says that there are more of something than there are tensors."""
         if count > len(self.given):
@@ -156,3 +162,63 @@ class Places:
         parts = tensor.permute(order).chunk(len(new), dim=axis) if len(new) > 1 else [tensor.permute(order)]
         for name, part in zip(new, parts, strict=True):
             self.moved[name] = part.contiguous()
+
+
+class WayBack(Places):
+    """Our tensors on their way to published names: what places a family's tensors, the other way round.
+
+    ours:  by our names; each is taken exactly once.
+
+    Experts lie there each on its own, and a tied table once.
+    """
+
+    def __init__(self, ours: Mapping[str, Tensor], folder: Path) -> None:
+        super().__init__({}, folder)
+        self.ours, self.back = dict(ours), {}  # type: dict[str, Tensor], dict[str, Tensor]
+        self._joined: dict[str, list[str]] = {}
+
+    def move(self, old: str, *new: str, transpose: bool = False) -> None:
+        """The `new` are `old`, one below the other."""
+        tensor = torch.cat([self._taken(name) for name in new])
+        self.back[old] = tensor.T if transpose and tensor.ndim == 2 else tensor
+
+    def split(self, old: str, parts: Mapping[str, int]) -> None:
+        """What is moved to these names is one in the end."""
+        self._joined[old] = list(parts)
+
+    def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
+        """The last axes of the `new`, side by side or one by one."""
+        tensors = [self._taken(name) for name in new]
+        self.back[old] = torch.stack(tensors, -1).flatten(-2) if in_turn else torch.cat(tensors, -1)
+
+    def experts(self, old: str, *new: str) -> None:
+        """The `new`, each (expert, in, out), are one tensor (expert, out, in)."""
+        self.back[old] = torch.cat([self._taken(name) for name in new], -1).transpose(1, 2)
+
+    def stack(self, old: Sequence[str], new: str) -> None:
+        """One tensor (expert, in, out) is a matrix (out, in) for each."""
+        self.back |= {name: matrix.T for name, matrix in zip(old, self._taken(new), strict=True)}
+
+    def same(self, names: Sequence[str], new: str) -> None:
+        """A table that a file needs once."""
+        self.back[names[0]] = self._taken(new)
+
+    def row(self, old: str, new: str) -> None:
+        """A vector as a matrix of one row."""
+        self.back[old] = self._taken(new)[None]
+
+    def must_be_more_than(self, name: str, count: int) -> None:
+        """Nothing: the model is there."""
+
+    def drop(self, computed: Callable[[str], bool]) -> None:
+        """Nothing: what is computed is not written."""
+
+    def finish(self) -> dict[str, Tensor]:
+        """The tensors by published names. Raises `ValueError` with those of ours that have no place there."""
+        for old, parts in reversed(self._joined.items()):
+            self.back[old] = torch.cat([self.back.pop(name) for name in parts])
+        raise_faults(self.folder, [f"{name} has no place" for name in self.ours])
+        return {name: tensor.contiguous() for name, tensor in self.back.items()}
+
+    def _taken(self, name: str) -> Tensor:
+        return self.ours.pop(name)

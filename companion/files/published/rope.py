@@ -17,7 +17,9 @@ from companion.files.published.policy import alike
 from companion.ground.fields import is_number, shown
 
 if TYPE_CHECKING:
+    from companion.config.model import ModelConfig
     from companion.files.published.contents import Fields
+    from companion.files.published.policy import Policy
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 """Kinds of layers, as `layer_types` names them."""
@@ -209,6 +211,50 @@ def _magnitude(values: Mapping[str, Any]) -> float | None:
 
 def _grown(factor: float, share: float) -> float:
     return 0.1 * share * math.log(max(factor, 1)) + 1.0
+
+
+def scaled(config: ModelConfig, table: Mapping[str, Policy], *, parameters: bool) -> dict[str, Any] | None:
+    """What `rope_parameters` says of a configuration; or `rope_scaling`, where that can say the same. `positions` reads
+    both again."""
+    order, window = config.positions, config.attention.window
+    if order.kind != "rotary":
+        return None
+    values: dict[str, Any] = {"rope_type": "default"}
+    if order.scaling is not None:
+        values = _scaling_said(config, order.scaling)
+    by_kind = any("attention.window.base" in policy.note for policy in table.values())
+    if not parameters and (order.scaling is None or by_kind):
+        return None
+    values["rope_theta"] = order.base
+    if table["partial_rotary_factor"].kind == "taken":
+        values["partial_rotary_factor"] = order.share
+    if not by_kind:
+        return values
+    local = order.base if window is None or window.base is None else window.base
+    return {GLOBAL: values, LOCAL: {"rope_type": "default", "rope_theta": local}}
+
+
+def _scaling_said(config: ModelConfig, scaling: RotaryScaling) -> dict[str, Any]:
+    from companion.layers.positions import magnitude_of
+
+    low, high = scaling.ramp
+    said: dict[str, Any] = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.original is not None:
+        said[_ORIGINAL] = scaling.original
+    if scaling.kind == "llama3":
+        return said | {"low_freq_factor": low, "high_freq_factor": high}
+    if scaling.kind == "longrope":
+        said |= {"short_factor": list(scaling.short or ()), "long_factor": list(scaling.long or ())}
+    if scaling.kind == "yarn":
+        said |= {"beta_fast": high, "beta_slow": low, "truncate": scaling.whole}
+    attention, width = config.attention, config.attention.score_width
+    if attention.latent is not None and width is not None and scaling.kind == "yarn" and scaling.factor > 1:
+        # DeepSeek's way to sharpen scores, see `sharpened`; what is left of it multiplies cosines and sines.
+        sharper = ((config.sizes.d_head + attention.latent.d_rope) / width) ** 0.25
+        grown = magnitude_of(scaling) * sharper
+        share, all_dim = ((x - 1) / (0.1 * math.log(scaling.factor)) for x in (grown, sharper))
+        return said | {"mscale": share, "mscale_all_dim": all_dim}
+    return said if scaling.magnitude is None else said | {"attention_factor": scaling.magnitude}
 
 
 def sharpened(fields: Fields) -> float:

@@ -1,0 +1,146 @@
+"""Many prompts from a file, written at once: a line of JSON for each (lesson 18)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from companion.generation.sampling import Sampling
+from companion.ground.fields import plain, shown, why
+from companion.ground.quantities import Count, CountFromZero, require_limits
+
+if TYPE_CHECKING:
+    from companion.commands.writer import Writer
+    from companion.generation.serving import Handle
+    from companion.generation.weights import Weights
+
+AT_ONCE = 32
+"""Texts that are written at a time, where nobody says."""
+_SETTINGS = {"tokens": Count, "seed": CountFromZero}
+_SAMPLING = {rule.name for rule in fields(Sampling)}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A line of the file.
+
+    given:  what it says beside the prompt: tokens, seed, stop, and fields of `Sampling`.
+    """
+
+    prompt: str
+    given: Mapping[str, Any]
+
+
+def read_prompts(name: str) -> list[Asked]:
+    """The prompts of a file: a text a line, or, of a name that ends in .jsonl, an object a line.
+
+    Raises `ValueError` for a file that cannot be read or has no prompt, and for an object that says something else than
+    is known here, or something that cannot be.
+    """
+    try:
+        lines = Path(name).read_text("utf-8").splitlines()
+    except OSError as error:
+        raise ValueError(f"--prompts {plain(name)}: cannot be read ({error.strerror})") from None
+    except UnicodeError:
+        raise ValueError(f"--prompts {plain(name)}: expected text, got a file that is not") from None
+    objects, where = name.endswith(".jsonl"), f"--prompts {plain(name)}: line"
+    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]
+    found = [_of_json(line, f"{where} {i}") if objects else Asked(line, {}) for i, line in numbered]
+    if not found:
+        raise ValueError(f"--prompts {plain(name)}: expected a prompt a line, found none")
+    return found
+
+
+def _of_json(line: str, where: str) -> Asked:
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: expected a JSON object, got text that is not ({why(error)})") from None
+    if not isinstance(said, dict) or not isinstance(prompt := said.pop("prompt", None), str) or not prompt:
+        raise ValueError(f'{where}: expected an object with a "prompt" of at least one character')
+    for key, value in said.items():
+        known = ["stop", *_SETTINGS, *sorted(_SAMPLING)]
+        if key not in known:
+            raise ValueError(f"{where}: {shown(key)}: expected one of prompt, {', '.join(known)}")
+        if key == "stop" and not (isinstance(value, list) and all(isinstance(text, str) and text for text in value)):
+            raise ValueError(f"{where}: stop={shown(value)}: expected a list of texts")
+        try:
+            if key in _SETTINGS:
+                require_limits(key, value, _SETTINGS[key])
+            elif key != "stop":
+                Sampling(**{key: value})
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+    return Asked(prompt, said)
+
+
+def write_many(
+    writer: Writer,
+    asked: Sequence[Asked],
+    *,
+    at_once: int,
+    tokens: int | None,
+    sampling: Sampling,
+    seed: int,
+    weights: Weights | None,
+) -> None:
+    """Print an object a line, in the order of the file, each as soon as those before it are finished: the prompt, and
+    the text that follows it, or why there is none. One that cannot be written costs the others nothing.
+
+    tokens, sampling, seed:  what holds for those that say nothing else; row r draws from stream r of its seed, as
+                             where all prompts are flags.
+    """
+    from tqdm.auto import tqdm
+
+    from companion.generation.serving import BLOCK, BUDGET, Server
+
+    requests = [_request(writer, row, one, tokens, sampling, seed) for row, one in enumerate(asked)]
+    needs = [len(one["prompt"]) + one["max_new_tokens"] + BLOCK for one in requests if not isinstance(one, ValueError)]
+    rows = min(at_once, max(len(needs), 1))
+    room = sum(sorted(needs)[-rows:]) or BLOCK
+    server = Server(writer.model, rows=rows, tokens=room, budget=max(BUDGET, rows), weights=weights)
+    handles = [one if isinstance(one, ValueError) else server.submit(**one) for one in requests]
+    for one, handle in zip(asked, tqdm(handles, unit="text", disable=None, leave=False), strict=True):
+        told = {"prompt": one.prompt}
+        try:
+            if isinstance(handle, ValueError):
+                raise handle
+            told["text"] = _text(writer, handle)
+        except ValueError as error:  # `NotFinite` is one
+            told["error"] = str(error)
+        print(json.dumps(told, ensure_ascii=False), flush=True)
+
+
+def _request(
+    writer: Writer, row: int, one: Asked, tokens: int | None, sampling: Sampling, seed: int
+) -> dict[str, Any] | ValueError:
+    """What `Server.submit` is given for a line, or why it cannot be written."""
+    says, given, context = writer.says, one.given, writer.model.config.context
+    if "stop" in given:
+        says = replace(says, stop_strings=(*says.stop_strings, *given["stop"]))
+    chosen = {name: value for name, value in given.items() if name in _SAMPLING}
+    try:
+        ids = writer.read(one.prompt, context - 1)
+        most = min(writer.most([ids], given.get("tokens", tokens)), context - len(ids))
+        ended = replace(writer, says=says).until([ids])
+    except ValueError as error:
+        return error
+    return {
+        "prompt": ids,
+        "max_new_tokens": most,
+        "sampling": replace(sampling, **chosen) if chosen else sampling,
+        "stop": says.special.stop,
+        "rules": says.rules,
+        "until": None if ended is None else lambda _, new: ended(0, new),
+        "seed": given.get("seed", seed),
+        "stream": row,
+    }
+
+
+def _text(writer: Writer, handle: Handle) -> str:
+    """What a text adds to its prompt. Raises as `Handle.result`."""
+    parts = writer.parts(handle.prompt)
+    return "".join(map(parts.push, handle.result())) + parts.finish()

@@ -1,0 +1,98 @@
+"""A configuration of ours as the fields of a published config.json: the tables of `companion.families`, read from right
+to left (lesson 18).
+
+The note of a row that is taken begins with the part of a `ModelConfig` that its value becomes: so it also says what the
+field's value is. What is no plain number stands in `VALUES`. Nothing here decides whether the fields say all: whoever
+writes them reads them again, and compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from companion.config.model import ModelConfig
+from companion.files.published.contents import ACTIVATIONS
+from companion.files.published.policy import Policy
+from companion.files.published.rope import GLOBAL, LOCAL, scaled
+
+GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh", "swiglu_clamped": "silu"}
+"""Published names of the activations of gates, by ours of the gated networks."""
+_PLAIN = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+_PART = re.compile(r"[a-z_]+(\.[a-z_]+)*(?=$|[,;:])")
+
+
+def _turning(config: ModelConfig) -> list[int]:
+    return [int(config.layer(layer)[1].kind == "rotary") for layer in range(config.layers)]
+
+
+def _mixed(config: ModelConfig) -> list[bool]:
+    return [config.network(layer)[1] is not None for layer in range(config.layers)]
+
+
+def _plain_width(config: ModelConfig) -> int:
+    moe = config.moe
+    return config.feed_forward.d_ff if moe is None or moe.plain_d_ff is None else moe.plain_d_ff
+
+
+VALUES: dict[str, Callable[[ModelConfig], Any]] = {
+    "attention.kv_heads": lambda config: config.sizes.kv_heads,
+    "attention.d_head": lambda config: config.sizes.d_head,
+    "attention.d_v": lambda config: config.sizes.d_v,
+    "attention.output_bias": lambda config: config.attention.biased_output,
+    "attention.qk_norm": lambda config: config.attention.qk_norm is not None,
+    "attention.window": lambda config: config.attention.window is not None,
+    "attention.window.pattern": lambda config: [
+        LOCAL if config.local(layer) else GLOBAL for layer in range(config.layers)
+    ],
+    "feed_forward.activation": lambda config: (GATES | _PLAIN)[config.feed_forward.activation],
+    "positions.layout": lambda config: config.positions.pairing == "interleaved",
+    "positions.pattern": _turning,
+    "moe.gating": lambda config: config.moe is None or config.moe.gating not in ("softmax_topk", "sigmoid_topk"),
+    "moe.plain_d_ff": _plain_width,
+}
+"""What a field says of a part that is not its value itself."""
+
+NAMED: dict[str, Callable[[ModelConfig], Any]] = {
+    "attention_multiplier": lambda config: (config.attention.score_width or config.sizes.d_head) ** -0.5,
+    "first_k_dense_replace": lambda config: ([*_mixed(config), True]).index(True),
+    "moe_layers": lambda config: [layer for layer, mixed in enumerate(_mixed(config)) if mixed],
+    "topk_method": lambda config: "greedy" if config.moe is None or config.moe.groups == 1 else "group_limited_greedy",
+    "query_pre_attn_scalar": lambda config: round(config.attention.score_width or config.sizes.d_head),
+}
+"""The same of fields that say it in a way of their own."""
+
+LEFT_OUT = {"interleave_moe_layer_step", "max_window_layers", "no_rope_layer_interval", "sliding_window_pattern"}
+"""Fields that others, which name each layer, make unneeded."""
+
+
+def said(config: ModelConfig, table: Mapping[str, Policy]) -> dict[str, Any]:
+    """What a config.json with a family's own rows says of a configuration, as far as it can."""
+    fields: dict[str, Any] = {}
+    for name, policy in table.items():
+        if policy.kind == "taken" and name not in LEFT_OUT:
+            value = _value(config, name, table)
+            if value is not None or "null" in policy.note:
+                fields[name] = value
+        elif policy.kind == "must be" and policy.values[0] is not None:
+            fields[name] = policy.values[0]
+    equal = {name: policy.equals for name, policy in table.items() if policy.kind == "must equal"}
+    return fields | {name: fields[other] for name, other in equal.items() if other in fields}
+
+
+def _value(config: ModelConfig, name: str, table: Mapping[str, Policy]) -> Any:
+    """What a field says; `None` where there is nothing to say."""
+    if name in NAMED:
+        return NAMED[name](config)
+    if name in ("rope_scaling", "rope_parameters"):
+        return scaled(config, table, parameters=name == "rope_parameters")
+    part = _PART.match(table[name].note)
+    if part is None:
+        return None
+    if part.group() in VALUES:
+        return VALUES[part.group()](config)
+    found: Any = config
+    for step in part.group().split("."):
+        found = getattr(found, step, None)
+    return found
