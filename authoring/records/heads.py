@@ -27,7 +27,7 @@ class Runs:
 
     @cached_property
     def _names(self) -> dict[str, Any]:
-        return names_of("18", "setup", "sets-up-text", "rung-heads", "sets-up-learn")
+        return names_of("18", "setup", "sets-up-text", "rung-heads", "sets-up-learn", "sets-up-scores")
 
     def __call__(self, heads: int, start: int, updates: int) -> dict[str, Any]:
         """What one run gave: the loss of the next token on unseen stories, and how far each head agrees with it."""
