@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -151,7 +152,7 @@ def seats(texts: Sequence[tuple[float, int, int]], *, together: int = 8, chunk: 
     for way in WAYS:
         for count in SEATS:
             for apart in APART:
-                moved = [(apart * arrival, *rest) for arrival, *rest in texts]
+                moved = [(apart * arrival, prompt, answer) for arrival, prompt, answer in texts]
                 tables[f"{way} {count} {apart}"] = timetable(
                     moved, seats=count, way=way, together=together, chunk=chunk
                 )
@@ -188,8 +189,9 @@ def _seated(tables: dict[str, Measured]) -> Figure:
     for ax, (way, table) in zip(axes, tables.items(), strict=True):
         told: set[str] = set()
         for seat in range(len(table.steps[0].seats)):
-            for letter, run in groupby(table.steps, key=lambda step, seat=seat: step.seats[seat]):
-                steps = list(run)
+            mine = [(step.seats[seat], step) for step in table.steps]
+            for letter, run in groupby(mine, key=itemgetter(0)):
+                steps = [step for _, step in run]
                 began, took = steps[0].began, sum(step.took for step in steps)
                 if letter == ".":
                     continue
