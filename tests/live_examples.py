@@ -41,6 +41,10 @@ EXAMPLES = {
         decay=0.9,
         caption="Figure 17.1. A table that is written and read.",
     ),
+    "mending": lambda: live.mending(
+        [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], words=["cat", "dog", "owl"], caption="Figure 18.1. Guesses, mended."
+    ),
+    "seats": lambda: live.seats([(0, 4, 6), (0, 30, 9), (2, 5, 3)], caption="Figure 18.3. Who sits when."),
     "sampling": lambda: live.sampling(
         [2.0, 1.4, 1.1, 0.3, -0.4, -1.2],
         words=["cat", "dog", "child", "moon", "clock", "idea"],

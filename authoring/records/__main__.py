@@ -1,4 +1,6 @@
-"""Make the records that ship: `python -m authoring.records story`, `law`, `cache` or `recall`. Minutes to an hour.
+"""Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall` or `heads`.
+
+Minutes to an hour on one core.
 
 A run that was stopped goes on where it was: `build/records` has what is done. Nothing is written to the package before
 a record is whole.
@@ -14,6 +16,7 @@ from pathlib import Path
 import torch
 
 from authoring.records.cache import cache
+from authoring.records.heads import heads
 from authoring.records.law import law
 from authoring.records.recall import recall
 from authoring.records.story import story
@@ -33,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names:
         folder = ROOT / "build" / "records" / name
         if name != "story":
-            found = {"law": law, "cache": cache, "recall": recall}[name](folder)
+            made = {"law": law, "cache": cache, "recall": recall, "heads": heads}
+            found = made[name](folder)
         else:
             found, model, tokenizer = story(folder)
             save_model(SHIPPED / "story", model.half())

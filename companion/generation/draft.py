@@ -1,4 +1,4 @@
-"""Who proposes tokens in speculative decoding (lesson 10), `companion.generation.speculative`.
+"""Who proposes tokens in speculative decoding (lessons 10 and 18), `companion.generation.speculative`.
 
 n-gram   what followed the last few tokens when they stood in the text before (Saxena 2023, "prompt lookup
          decoding"; Yang et al. 2023, "Inference with reference"). Nothing to load, no second model.

@@ -1,4 +1,4 @@
-"""Speculative decoding (lesson 10): somebody quick proposes the next tokens, and the model judges them in one pass.
+"""Speculative decoding (lessons 10 and 18): somebody quick proposes the next tokens, the model judges them in one pass.
 
 A step of one row reads every weight for one token; a pass over five tokens reads them once too, and takes hardly
 longer. So what is proposed is read in one pass, and kept as far as the model would have written it. Who proposes

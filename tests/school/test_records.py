@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from authoring.records import cache, law, recall, story
+from authoring.records import cache, heads, law, recall, story
 from companion.config.model import FeedForwardConfig, ModelConfig
 from companion.data.stories import keeps, stories
 from companion.school.records import NAMES, record, story_model
@@ -64,7 +64,7 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
         assert list(trial["scores"]) == [
             str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
         ]
-    assert NAMES == ("cache", "law", "recall", "story")
+    assert NAMES == ("cache", "heads", "law", "recall", "story")
 
 
 def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
@@ -91,3 +91,14 @@ def test_the_recall_record_holds_every_kind_from_every_start_at_both_budgets():
                 (pairs, again) for pairs in (4, 8, 16, 32) for again in (0, pairs // 2)
             ]
             assert all(0 <= share <= 100 for *_, share in asked)
+
+
+def test_the_record_of_heads_has_every_start_at_both_budgets_and_heads_that_fade_with_the_distance():
+    found = record("heads")["runs"]
+    asked = {
+        (count, start, updates) for count in (0, heads.AHEAD) for start in heads.STARTS for updates in heads.BUDGETS
+    }
+    assert {(run["heads"], run["start"], run["updates"]) for run in found} == asked and len(found) == len(asked)
+    for run in found:
+        assert len(run["agreement"]) == run["heads"] and 0 < run["loss"] < 3
+        assert run["agreement"] == sorted(run["agreement"], reverse=True)

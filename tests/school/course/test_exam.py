@@ -116,6 +116,13 @@ def running_days(billions, tokens, devices, peak, share):
     return 6 * billions * tokens * 1e18 / (peak * 1e12 * share / 100) / devices / 3600 / 24
 
 
+def blocks_of(slots, texts, prefix, more):
+    """Blocks of `texts` texts of so many equal and so many own tokens, each named by all tokens up to its end."""
+    rows = [[0] * prefix + [1 + text] * more for text in range(texts)]
+    full = {tuple(row[:end]) for row in rows for end in range(slots, len(row) + 1, slots)}
+    return len(full) + sum(len(row) % slots > 0 for row in rows)
+
+
 AGAIN = {
     "0.chance": lambda n: torch.softmax(torch.tensor([1.0, n[1], n[2]], dtype=torch.float64).log(), 0)[2],
     "0.loss": lambda n: torch.nn.functional.cross_entropy(torch.zeros(1, int(n[1])), torch.tensor([0])),
@@ -153,6 +160,8 @@ AGAIN = {
     "16.met": lambda n: met(*map(int, n)),
     "17.table": lambda n: torch.zeros(int(n[0]), int(n[1]), int(n[2])).numel() / (2 * n[3] * n[4]),
     "17.written": lambda n: n[3] * n[1] + n[4] * (n[2] - n[3] * n[1]),
+    "18.tokens": lambda n: sum(n[0] ** i for i in range(int(n[1]) + 1)) / (1 + n[1] * n[2]),
+    "18.blocks": lambda n: blocks_of(*map(int, n)),
 }
 
 

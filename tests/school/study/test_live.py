@@ -20,7 +20,7 @@ from companion.costs.chips import published_chip
 from companion.data.tokenizer import BytePairTokenizer
 from companion.families.registry import preset
 from companion.school.study import figures, live, micro_example
-from companion.school.study.live import moving
+from companion.school.study.live import moving, serving
 from companion.school.study.live.walk import follow
 
 TOKENIZER = BytePairTokenizer.train(["the cat sat on the mat"], 300)
@@ -318,6 +318,35 @@ def test_a_table_is_what_the_four_rules_write_and_a_name_reads_with_its_key(show
     assert given["last"] == [[-1, -1], [0, -1], [0, 1], [1, 1]]
 
 
+def test_a_timetable_gives_each_text_its_tokens_in_turn_and_chunks_shorten_the_longest_gap():
+    texts = [(0, 4, 6), (0, 40, 9), (1, 3, 2), (2, 5, 3), (9, 4, 4)]
+    found = {}
+    for way in serving.WAYS:
+        made = found[way] = serving.timetable(texts, seats=2, way=way, together=8, chunk=4)
+        letters = "".join(step.seats for step in made.steps)
+        for at, (_, prompt, answer) in enumerate(texts):
+            reads = letters.count(chr(ord("a") + at))  # the last of them gives the first token
+            assert letters.count(chr(ord("A") + at)) == answer - 1
+            assert reads == (-(-prompt // 4) if way == "in chunks" else 1)
+        for step in made.steps:
+            read = [ch for ch in step.seats if ch != "."]
+            assert len(set(read)) == len(read) <= 2 and step.took >= 1
+        assert made.end == pytest.approx(sum(step.took for step in made.steps))
+    static, continuous, chunks = (found[way] for way in serving.WAYS)
+    assert continuous.end < static.end and continuous.first < static.first
+    assert static.gap == 1 and chunks.gap < 1.5
+    whole = serving.timetable([(0, 1, 9), (3, 40, 2)], seats=2, way="continuous", together=8, chunk=4)
+    assert whole.gap == pytest.approx(41 / 8)  # the token of one waits for the prompt of the other
+
+
+def test_guesses_that_are_mended_add_up_to_what_the_model_wants(shown):
+    live.mending([0.5, 0.3, 0.2], [0.2, 0.3, 0.5], words=["cat", "dog", "owl"], caption="Figure 18.1. M.")
+    rows = re.findall(r"<tr>(.*?)</tr>", page(shown[0]).replace("\n", ""))[1:]
+    for row in rows:
+        wants, _, accepted, mended = (float(x) for x in re.findall(r">([0-9.]+)</td>", row)[-4:])
+        assert accepted + mended == pytest.approx(wants)
+
+
 def test_every_token_stands_in_one_queue_at_every_moment(shown):
     queues(
         runs={"alone": torch.tensor([[0, 1, 2, 3] * 2, [3] * 8]), "bias": [[0] * 8, [1, 2] * 4]},
@@ -476,6 +505,11 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: queues(runs={"a": [[0] * 8]}), r"runs, a: expected whole numbers from 0 to 3 of shape \(2, 8\)"),
         (lambda: queues(runs={"a": [[4] * 8] * 2}), "runs, a: expected whole numbers from 0 to 3"),
         (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
+        (lambda: live.mending([0.5, 0.4], [0.5, 0.5], words=["a", "b"]), r"p: expected chances that add up to 1; got"),
+        (lambda: live.mending([1.0], [1.0], words=["a"]), "expected chances of 2 to 5 words; got 1, 1 and 1"),
+        (lambda: live.seats([(0, 1, 1)]), "texts, together, chunk: expected 2 to 12, and 1 or more; got 1, 8, 4"),
+        (lambda: live.seats([(2, 1, 1), (1, 1, 1)]), "arrivals from 0 on that rise, 1 to 64 tokens"),
+        (lambda: live.seats([(0, 1, 1), (1, 0, 1)]), "arrivals from 0 on that rise, 1 to 64 tokens"),
         (lambda: leaves(heads=40), "heads=40, groups=8: expected a multiple of 32, 2, 4 or 8"),
         (lambda: leaves(groups=5), "groups=5: expected a multiple of 32, 2, 4 or 8"),
         (lambda: leaves(latent=(512, 0)), "all other sizes at least 1"),

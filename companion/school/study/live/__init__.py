@@ -17,6 +17,7 @@ from companion.school.study.live.generation import roofline, sampling, triangle
 from companion.school.study.live.heads import bricks, switchboard
 from companion.school.study.live.restraint import bounded
 from companion.school.study.live.rotary import dials, together
+from companion.school.study.live.serving import mending, seats
 from companion.school.study.live.shrinking import leaves
 from companion.school.study.live.state import rewritten
 from companion.school.study.live.tiles import climb, sweep
@@ -44,10 +45,12 @@ __all__ = [
     "leaves",
     "mask_and_shift",
     "memory",
+    "mending",
     "queues",
     "rewritten",
     "roofline",
     "sampling",
+    "seats",
     "sweep",
     "switchboard",
     "together",

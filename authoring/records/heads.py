@@ -1,0 +1,62 @@
+"""What heads of their own for later tokens do to a model's loss, for lesson 18: two budgets, from three starts.
+
+The lesson's own cells are run: its `learn`, its `loss_of` and its `agreement`. Each run is kept in
+`build/records/heads` when it is done, and is not made again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from authoring.comparisons.cells import names_of
+
+STARTS, BUDGETS, AHEAD = (0, 1, 2), (300, 900), 3
+
+
+class Runs:
+    """The lesson's training, with what it gave kept in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def _names(self) -> dict[str, Any]:
+        return names_of("18", "setup", "sets-up-text", "rung-heads", "sets-up-learn", "sets-up-scores")
+
+    def __call__(self, heads: int, start: int, updates: int) -> dict[str, Any]:
+        """What one run gave: the loss of the next token on unseen stories, and how far each head agrees with it."""
+        file = self.folder / f"{heads}-{start}-{updates}.json"
+        if not file.exists():
+            lesson, began = self._names, time.perf_counter()
+            model = lesson["small_model"](start, layers=2, d_model=64)
+            own = lesson["OwnHeads"](64, heads) if heads else None
+            lesson["learn"](model, own, start, updates)
+            model.eval()
+            with torch.no_grad():
+                loss = lesson["loss_of"](model)
+                agree = lesson["agreement"](model, own) if own else []
+            found = {
+                "heads": heads,
+                "start": start,
+                "updates": updates,
+                "loss": round(loss, 4),
+                "agreement": [round(share, 4) for share in agree],
+            }
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found), encoding="utf-8")
+            print(found, f"{time.perf_counter() - began:.0f} s", flush=True)
+        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return read
+
+
+def heads(folder: Path) -> dict[str, Any]:
+    """The record: a list of runs, without heads and with them."""
+    run = Runs(folder)
+    asked = ((count, start, updates) for updates in BUDGETS for start in STARTS for count in (0, AHEAD))
+    return {"runs": [run(*one) for one in asked]}
