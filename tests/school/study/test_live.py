@@ -507,7 +507,7 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: live.clocks(9), "pairs: expected 2 to 8, got 9"),
         (lambda: live.mending([0.5, 0.4], [0.5, 0.5], words=["a", "b"]), r"p: expected chances that add up to 1; got"),
         (lambda: live.mending([1.0], [1.0], words=["a"]), "expected chances of 2 to 5 words; got 1, 1 and 1"),
-        (lambda: live.seats([(0, 1, 1)]), "texts, together, chunk: expected 2 to 12, and 1 or more; got 1, 8, 4"),
+        (lambda: live.seats([(0, 1, 1)]), "expected 2 to 12 texts, together and chunk of at least 1; got 1, 8, 4"),
         (lambda: live.seats([(2, 1, 1), (1, 1, 1)]), "arrivals from 0 on that rise, 1 to 64 tokens"),
         (lambda: live.seats([(0, 1, 1), (1, 0, 1)]), "arrivals from 0 on that rise, 1 to 64 tokens"),
         (lambda: leaves(heads=40), "heads=40, groups=8: expected a multiple of 32, 2, 4 or 8"),
