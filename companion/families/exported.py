@@ -62,6 +62,8 @@ def export_model(
     dtype = plain_dtype(model.embedding.weight.dtype)
     about: dict[str, Any] = {"architectures": [family.architecture], "dtype": dtype, "torch_dtype": dtype}
     about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # else readers take a release's own
+    if not model.config.attending:
+        about["use_cache"] = False  # `transformers` has no cache of linear layers alone
     save_tensors(Path(folder) / WEIGHTS, tensors, {"format": "pt"})
     write_atomic(Path(folder) / CONFIG, json.dumps(about | fields | dict(further or {}), indent=2) + "\n")
     return family
@@ -92,6 +94,9 @@ def plain(config: ModelConfig) -> ModelConfig:
         same = positions.scaling is None and window.base == positions.base
         pattern = tuple(map(config.local, layers))
         window = replace(window, pattern=pattern, base=None if same else window.base) if any(pattern) else None
+    linear = config.memory
+    if linear is not None:
+        linear = replace(linear, pattern=tuple(map(config.linear, layers))) if config.linears else None
     if latent is not None and latent.eps is None:
         latent = replace(latent, eps=config.norm.eps)
     attention = replace(
@@ -103,6 +108,7 @@ def plain(config: ModelConfig) -> ModelConfig:
         score_width=attention.score_width or float(sizes.d_head + (0 if latent is None else latent.d_rope)),
         window=window,
         latent=latent,
+        linear=linear,
     )
     return config.with_(
         attention=attention,
@@ -120,6 +126,8 @@ def _plain_positions(config: ModelConfig) -> PositionConfig:
     if scaling is not None and scaling.kind in ("yarn", "longrope"):
         scaling = replace(scaling, magnitude=magnitude_of(scaling))
     turning = tuple(config.layer(layer)[1].kind == "rotary" for layer in range(config.layers))
+    if order.kind == "none" or (order.kind == "rotary" and not any(turning)):
+        return PositionConfig("none")
     pattern = turning if order.kind == "rotary" else order.pattern
     return replace(order, layout=order.pairing, scaling=scaling, pattern=pattern)
 

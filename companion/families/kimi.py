@@ -3,6 +3,7 @@ knows no positions, and experts as DeepSeek-V3 has them (lesson 17)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ FIELDS = llama.FIELDS | rows(
     kv_lora_rank                     taken = 512             attention.latent.rank
     q_lora_rank                      taken = null            attention.latent.query_rank; null: none
     mla_use_nope                     must be true            by hand
+    tie_word_embeddings              must be false           which some released code overlooks
     attention_bias                   must be false
     mlp_bias                         must be false
     rms_norm_eps                     taken = 1e-05           norm.eps; that of latents is 1e-06
@@ -98,7 +100,7 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
         feed_forward=FeedForwardConfig(fields.take("moe_intermediate_size"), _activation(fields)),
         positions=PositionConfig("none"),
         norm=NormConfig("rms", eps=fields.small("rms_norm_eps")),
-        embedding=EmbeddingConfig(tied=fields.take("tie_word_embeddings")),
+        embedding=EmbeddingConfig(tied=False),
     )
     return _with_experts(fields, config)
 
@@ -109,7 +111,7 @@ def _activation(fields: Fields) -> Any:
     return "swiglu"
 
 
-def _linear(fields: Fields) -> LinearConfig:
+def _linear(fields: Fields) -> LinearConfig | None:
     """Sizes and places of the linear layers: one object says both, layers counted from 1; or fields of their own do."""
     said = fields.take("linear_attn_config") or {}
     if not isinstance(said, Mapping) or set(said) - _SAID:
@@ -123,9 +125,12 @@ def _linear(fields: Fields) -> LinearConfig:
             wanted = f"each layer from 1 to {layers} in one of its two lists"
             raise fields.refuse("linear_attn_config", said, wanted)
         usual = [LINEAR if layer + 1 in both[0] else GLOBAL for layer in range(layers)]
+    pattern = [kind == LINEAR for kind in layer_types(fields, usual, LINEAR)]
+    if not any(pattern):
+        return None
     d_head = said.get("head_dim", fields.take("linear_head_dim"))
     return LinearConfig(
-        pattern=shortest([kind == LINEAR for kind in layer_types(fields, usual, LINEAR)]),
+        pattern=shortest(pattern),
         heads=said.get("num_heads", fields.take("linear_num_heads")),
         d_head=d_head,
         d_v=d_head,
@@ -134,6 +139,18 @@ def _linear(fields: Fields) -> LinearConfig:
         gate="sigmoid",
         rank=d_head,
     )
+
+
+def _says(config: ModelConfig) -> Mapping[str, Any]:
+    """What `_linear` reads, as releases say it; the fields of `transformers` 5.20 say the same beside it."""
+    linear = [layer for layer in range(config.layers) if config.linear(layer)]
+    said: dict[str, Any] = {
+        "kda_layers": [layer + 1 for layer in linear],
+        "full_attn_layers": [layer + 1 for layer in config.attending],
+    }
+    if (sizes := config.memory) is not None:
+        said |= {"head_dim": sizes.d_head, "num_heads": sizes.heads, "short_conv_kernel_size": sizes.convolution}
+    return {"linear_attn_config": said}
 
 
 _SAID = {"kda_layers", "full_attn_layers", "head_dim", "num_heads", "short_conv_kernel_size"}
@@ -181,14 +198,16 @@ _LINEAR = {
 
 
 def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
-    assert config.memory is not None
+    sizes = config.memory
+    assert sizes is not None and sizes.heads is not None and sizes.d_head is not None
     old, new = f"model.layers.{layer}.self_attn", f"decoder.blocks.{layer}.attention"
     for theirs, ours in _LINEAR.items():
         places.move(f"{old}.{theirs}.weight", f"{new}.{ours}.weight")
-    parts = [f"{old}.{part}_conv1d.weight" for part in ("q", "k", "v")]
-    places.joined(parts, f"{new}.convolution.weight", config.memory.convolution)
+    shape = sizes.heads * sizes.d_head, 1, sizes.convolution
+    parts = {f"{old}.{part}_conv1d.weight": shape for part in ("q", "k", "v")}
+    places.joined(parts, f"{new}.convolution.weight", sizes.convolution)
     places.move(f"{old}.dt_bias", f"{new}.decay_bias")
-    places.joined([f"{old}.A_log"], f"{new}.decay_rate")
+    places.joined({f"{old}.A_log": (1, 1, sizes.heads, 1)}, f"{new}.decay_rate")
 
 
 def place(places: Places, config: ModelConfig) -> None:
@@ -199,7 +218,22 @@ def _of_mixtral(name: str) -> str:
     return name.replace(".block_sparse_moe.", ".mlp.")
 
 
-FAMILIES = (Family("kimi_linear", FIELDS, _config, place, _of_mixtral),)
+def _as_mixtral(name: str) -> str:
+    return re.sub(r"\.mlp\.(?=(gate|experts|shared_experts)\.)", ".block_sparse_moe.", name)
+
+
+FAMILIES = (
+    Family(
+        "kimi_linear",
+        FIELDS,
+        _config,
+        place,
+        _of_mixtral,
+        architecture="KimiLinearForCausalLM",
+        spelled=_as_mixtral,
+        says=_says,
+    ),
+)
 
 _FULL = (4, 8, 12, 16, 20, 24, 27)
 """The layers of attention, counted from 1."""

@@ -55,7 +55,13 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     require_whole("full_attention_interval", every)
     usual = [LINEAR if (layer + 1) % every else GLOBAL for layer in range(layers_of(fields))]
     pattern = [kind == LINEAR for kind in layer_types(fields, usual, LINEAR)]
-    linear = LinearConfig(
+    own = {"linear": _linear(fields, pattern) if any(pattern) else None, "gate": "width", "qk_norm": "head"}
+    config = changed(configuration(fields), attention=own, norm={"unit_offset": True})
+    return _with_experts(fields, config, _mixtures(fields))
+
+
+def _linear(fields: Fields, pattern: Sequence[bool]) -> LinearConfig:
+    return LinearConfig(
         pattern=shortest(pattern),
         heads=fields.take("linear_num_value_heads"),
         key_heads=fields.take("linear_num_key_heads"),
@@ -63,9 +69,6 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
         d_v=fields.take("linear_value_head_dim"),
         convolution=fields.take("linear_conv_kernel_dim"),
     )
-    own = {"linear": linear, "gate": "width", "qk_norm": "head"}
-    config = changed(configuration(fields), attention=own, norm={"unit_offset": True})
-    return _with_experts(fields, config, _mixtures(fields))
 
 
 def _mixtures(fields: Fields) -> list[bool]:
@@ -107,7 +110,9 @@ def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
         places.groups(f"{old}.in_proj_{source}.weight", sizes.key_heads, names)
         for part in parts:
             places.move(f"{old}.{part}", f"{new}.{part}.weight")
-    places.joined([f"{old}.conv1d.weight"], f"{new}.convolution.weight", sizes.convolution)
+    channels = 2 * sizes.key_heads * sizes.d_head + sizes.heads * sizes.d_v
+    shape = channels, 1, sizes.convolution
+    places.joined({f"{old}.conv1d.weight": shape}, f"{new}.convolution.weight", sizes.convolution)
     places.move(f"{old}.dt_bias", f"{new}.decay_bias")
     places.move(f"{old}.A_log", f"{new}.decay_rate")
     places.move(f"{old}.norm.weight", f"{new}.norm.weight")
@@ -141,7 +146,7 @@ def place(places: Places, config: ModelConfig) -> None:
         places.move(f"{old}.shared_expert_gate.weight", f"{new}.shared_gate.weight")
 
 
-FAMILIES = (Family("qwen3_next", FIELDS, _config, place),)
+FAMILIES = (Family("qwen3_next", FIELDS, _config, place, architecture="Qwen3NextForCausalLM"),)
 
 _PLAIN = decoder(
     2048, 48, 16, 512,

@@ -13,6 +13,7 @@ from companion import (
     EmbeddingConfig,
     FeedForwardConfig,
     LatentConfig,
+    LinearConfig,
     ModelConfig,
     MoEConfig,
     NormConfig,
@@ -82,6 +83,32 @@ OURS = {
         attention=AttentionConfig(4, d_head=6, d_v=5, latent=LatentConfig(9, 4)),
         positions=PositionConfig(layout="interleaved", scaling=RotaryScaling("yarn", 3.0, 8)),
     ),
+    "qwen3_next": CONFIG.with_(
+        layers=3,
+        attention=AttentionConfig(
+            4, 2, bias=True, gate="width", qk_norm="head", linear=LinearConfig((True, False, False), key_heads=2, d_v=5)
+        ),
+        norm=NormConfig(eps=0.01, unit_offset=True),
+        moe=MoEConfig(
+            3, 2, "softmax_topk", shared=1, shared_gate=True, shared_d_ff=20, pattern=(True, False), plain_d_ff=28
+        ),
+    ),
+    "kimi_linear": CONFIG.with_(
+        layers=3,
+        attention=AttentionConfig(
+            4,
+            d_head=6,
+            d_v=5,
+            latent=LatentConfig(9, 4, eps=1e-6),
+            linear=LinearConfig(
+                (False, True), heads=1, d_head=7, decay="channel", convolution=1, gate="sigmoid", rank=7
+            ),
+        ),
+        positions=PositionConfig("none"),
+        norm=NormConfig(eps=0.01),
+        embedding=EmbeddingConfig(tied=False),
+        moe=MoEConfig(4, 2, "sigmoid", shared=2, balanced=True, scale=1.5, pattern=(True, False), plain_d_ff=28),
+    ),
 }
 
 
@@ -93,6 +120,25 @@ def test_a_model_of_ones_own_becomes_the_simplest_kind_that_has_all_of_it(kind, 
     theirs = read_by_transformers(tmp_path)
     assert theirs.config.eos_token_id == 3 and theirs.config.bos_token_id is None
     same_logits(model, theirs)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "kimi_linear"])
+@pytest.mark.parametrize("pattern", [(True,), (True, True, False), None])
+def test_any_layers_may_be_linear(kind, pattern, tmp_path):
+    """All of them, by the usual interval, or none."""
+    transformers.logging.set_verbosity_error()
+    linear = OURS[kind].attention.linear
+    linear = None if pattern is None else replace(linear, pattern=pattern)
+    model = drawn(OURS[kind].with_(attention=replace(OURS[kind].attention, linear=linear), moe=None), std=0.2).eval()
+    assert export_model(tmp_path, model).kind == kind
+    assert load_pretrained(tmp_path).config.attending == model.config.attending
+    theirs = read_by_transformers(tmp_path)
+    same_logits(model, theirs)
+    greedy = {"max_new_tokens": 3, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    assert theirs.generate(torch.tensor([[3, 1, 4]]), **greedy).shape == (1, 6)
+    every = {(True,): 4, (True, True, False): 3, None: 1}[pattern]
+    said = json.loads((tmp_path / "config.json").read_text())
+    assert said.get("full_attention_interval", every) == every
 
 
 @pytest.mark.parametrize(
@@ -107,6 +153,13 @@ def test_a_model_of_ones_own_becomes_the_simplest_kind_that_has_all_of_it(kind, 
             "positions.layout='interleaved': expected 'half'",
         ),
         ({"attention": AttentionConfig(4, bias=True)}, "mistral", r"attention.bias=True: expected False.*as a mistral"),
+        ({"attention": AttentionConfig(4, linear=LinearConfig())}, "llama", r"attention\.linear\..*: expected None"),
+        (
+            {"attention": AttentionConfig(4, gate="width", qk_norm="head", linear=LinearConfig(negative=True))},
+            "qwen3_next",
+            "attention.linear.negative=True: expected False",
+        ),
+        ({"positions": PositionConfig("none")}, "kimi_linear", "embedding.tied=True: expected False"),
         ({"moe": MoEConfig(3, 2, shared=1)}, "mixtral", "moe.shared=1: expected 0"),
         ({}, "gemma2", "norm.placement='pre': expected 'both'; norm.unit_offset=False: expected True"),
         ({}, "gpt5", "kind='gpt5': expected one of bert, "),

@@ -41,6 +41,7 @@ def test_what_would_be_another_function_is_refused_by_name(tmp_path):
     lists = {"full_attn_layers": [4], "kda_layers": [1, 2, 3], "head_dim": 4, "num_heads": 3}
     for change, named in (
         ({"mla_use_nope": False}, "mla_use_nope=False"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings=True"),
         ({"moe_router_activation_func": "softmax"}, 'expected "sigmoid"'),
         ({"linear_attn_config": lists}, "each layer from 1 to 5 in one of its two lists"),
         ({"linear_attn_config": lists | {"gate_lower_bound": -5.0}}, "and no more"),  # Kimi K3's

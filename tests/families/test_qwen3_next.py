@@ -1,6 +1,9 @@
 """Qwen3-Next: what it adds is seen, what is not read is named; `test_releases` has the equality of logits with
 `transformers`."""
 
+import json
+
+import pytest
 import torch
 from families.compared import PUBLISHED, refused_by_name, release, seen_in_the_logits
 
@@ -35,9 +38,20 @@ def test_what_would_be_another_function_is_refused_by_name(tmp_path):
         refused_by_name(theirs, change, named, tmp_path)
 
 
-def test_plain_layers_may_stand_among_those_with_experts(tmp_path):
-    import json
+def test_tensors_of_other_sizes_are_refused_by_their_published_name(tmp_path):
+    release(PATH, 0, tmp_path)
+    path = tmp_path / "config.json"
+    said = path.read_text()
+    for name, value, message in (
+        ("linear_conv_kernel_dim", 3, r"0\.linear_attn\.conv1d\.weight is \(54, 1, 4\): expected \(54, 1, 3\)"),
+        ("linear_value_head_dim", 6, r"0\.linear_attn\.in_proj_qkvz\.weight is \(84, 24\): expected 3 times 32 rows"),
+    ):
+        path.write_text(json.dumps(json.loads(said) | {name: value}))
+        with pytest.raises(ValueError, match=message):
+            load_pretrained(tmp_path)
 
+
+def test_plain_layers_may_stand_among_those_with_experts(tmp_path):
     import transformers
 
     said = json.loads(PATH.read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 import torch
@@ -35,16 +36,7 @@ class Places:
 
     def split(self, old: str, parts: Mapping[str, int]) -> None:
         """`old` stands there as several from now on, each with so many of its rows."""
-        if old not in self.given:
-            self._absent(old)
-            self.awaited |= set(parts)
-            return
-        tensor = self.given.pop(old)
-        if tensor.ndim == 0 or tensor.shape[0] != sum(parts.values()):
-            wanted = " + ".join(map(str, parts.values()))
-            raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected {wanted} rows")
-        for name, part in zip(parts, tensor.split_with_sizes(list(parts.values())), strict=True):
-            self.given[name] = part.clone()
+        self.groups(old, 1, parts)
 
     def groups(self, old: str, count: int, parts: Mapping[str, int]) -> None:
         """`old`, whose rows stand in `count` groups, each with so many of each part, stands there as these parts from
@@ -55,14 +47,17 @@ class Places:
             return
         tensor, wanted = self.given.pop(old), sum(parts.values())
         if tensor.ndim == 0 or tensor.shape[0] != count * wanted:
-            raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected {count} times {wanted} rows")
+            rows = " + ".join(map(str, parts.values())) if count == 1 else f"{count} times {wanted}"
+            raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected {rows} rows")
         dealt = tensor.unflatten(0, (count, wanted)).split_with_sizes(list(parts.values()), 1)
         for name, part in zip(parts, dealt, strict=True):
             self.given[name] = part.flatten(0, 1).clone()
 
-    def joined(self, old: Sequence[str], new: str, *width: int) -> None:
-        """Several tensors become one, one behind the other, whatever axes they have: rows of `width` numbers, or single
-        ones."""
+    def joined(self, old: Mapping[str, tuple[int, ...]], new: str, *width: int) -> None:
+        """Several tensors become one, one behind the other: rows of `width` numbers, or single ones.
+
+        old:  their names, and the shapes that they have as published; there may be more or fewer axes of one number.
+        """
         absent = [name for name in old if name not in self.given]
         for name in absent:
             self._absent(name)
@@ -70,8 +65,8 @@ class Places:
             return
         tensors = [self.given.pop(name) for name in old]
         for name, tensor in zip(old, tensors, strict=True):
-            if width and (tensor.ndim == 0 or tensor.shape[-1] != width[0]):
-                raise ValueError(f"{self.folder}: {name} is {tuple(tensor.shape)}: expected rows of {width[0]} numbers")
+            if _longer_axes(tensor.shape) != _longer_axes(old[name]):
+                raise ValueError(f"{self.folder}: {name} is {tuple(tensor.shape)}: expected {old[name]}")
         self.moved[new] = torch.cat([tensor.reshape(-1, *width) for tensor in tensors])
 
     def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
@@ -192,6 +187,10 @@ class Places:
             self.moved[name] = part.contiguous()
 
 
+def _longer_axes(shape: Sequence[int]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
 class WayBack(Places):
     """Our tensors on their way to published names: what places a family's tensors, the other way round.
 
@@ -203,16 +202,22 @@ class WayBack(Places):
     def __init__(self, ours: Mapping[str, Tensor], folder: Path) -> None:
         super().__init__({}, folder)
         self.ours, self.back = dict(ours), {}  # type: dict[str, Tensor], dict[str, Tensor]
-        self._joined: dict[str, list[str]] = {}
+        self._grouped: dict[str, tuple[int, list[str]]] = {}
 
     def move(self, old: str, *new: str, transpose: bool = False) -> None:
         """The `new` are `old`, one below the other."""
         tensor = torch.cat([self._taken(name) for name in new])
         self.back[old] = tensor.T if transpose and tensor.ndim == 2 else tensor
 
-    def split(self, old: str, parts: Mapping[str, int]) -> None:
-        """What is moved to these names is one in the end."""
-        self._joined[old] = list(parts)
+    def groups(self, old: str, count: int, parts: Mapping[str, int]) -> None:
+        """What is moved to these names is one in the end, whose rows stand in so many groups."""
+        self._grouped[old] = count, list(parts)
+
+    def joined(self, old: Mapping[str, tuple[int, ...]], new: str, *width: int) -> None:
+        """The rows of `new` are dealt out, and have their published shapes again."""
+        counts = [prod(shape) // prod(width) for shape in old.values()]
+        parts = zip(old.items(), self._taken(new).split_with_sizes(counts), strict=True)
+        self.back |= {name: part.reshape(shape) for (name, shape), part in parts}
 
     def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
         """The last axes of the `new`, side by side or one by one."""
@@ -243,8 +248,9 @@ class WayBack(Places):
 
     def finish(self) -> dict[str, Tensor]:
         """The tensors by published names. Raises `ValueError` with those of ours that have no place there."""
-        for old, parts in reversed(self._joined.items()):
-            self.back[old] = torch.cat([self.back.pop(name) for name in parts])
+        for old, (count, names) in reversed(self._grouped.items()):
+            parts = [self.back.pop(name).unflatten(0, (count, -1)) for name in names]
+            self.back[old] = torch.cat(parts, 1).flatten(0, 1)
         raise_faults(self.folder, [f"{name} has no place" for name in self.ours])
         return {name: tensor.contiguous() for name, tensor in self.back.items()}
 

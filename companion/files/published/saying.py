@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from companion.config.model import ModelConfig
 from companion.files.published.contents import ACTIVATIONS
 from companion.files.published.policy import Policy
-from companion.files.published.rope import GLOBAL, LOCAL, scaled
+from companion.files.published.rope import GLOBAL, LINEAR, LOCAL, scaled
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh", "swiglu_clamped": "silu"}
 """Published names of the activations of gates, by ours of the gated networks."""
@@ -36,6 +37,17 @@ def _plain_width(config: ModelConfig) -> int:
     return config.feed_forward.d_ff if moe is None or moe.plain_d_ff is None else moe.plain_d_ff
 
 
+def _shared_width(config: ModelConfig) -> int | None:
+    return None if config.moe is None else config.moe.shared_d_ff or config.feed_forward.d_ff
+
+
+def _interval(config: ModelConfig) -> int | None:
+    """Every how many-th layer attends, where that says which ones do."""
+    every = next(iter(config.attending), config.layers) + 1
+    same = all(config.linear(layer) == bool((layer + 1) % every) for layer in range(config.layers))
+    return every if same else None
+
+
 VALUES: dict[str, Callable[[ModelConfig], Any]] = {
     "attention.kv_heads": lambda config: config.sizes.kv_heads,
     "attention.d_head": lambda config: config.sizes.d_head,
@@ -46,29 +58,43 @@ VALUES: dict[str, Callable[[ModelConfig], Any]] = {
     "attention.window.pattern": lambda config: [
         LOCAL if config.local(layer) else GLOBAL for layer in range(config.layers)
     ],
+    "attention.linear.pattern": lambda config: [
+        LINEAR if config.linear(layer) else GLOBAL for layer in range(config.layers)
+    ],
     "feed_forward.activation": lambda config: (GATES | _PLAIN)[config.feed_forward.activation],
     "positions.layout": lambda config: config.positions.pairing == "interleaved",
     "positions.pattern": _turning,
     "moe.gating": lambda config: config.moe is None or config.moe.gating not in ("softmax_topk", "sigmoid_topk"),
     "moe.plain_d_ff": _plain_width,
+    "moe.shared_d_ff": _shared_width,
 }
 """What a field says of a part that is not its value itself."""
 
 NAMED: dict[str, Callable[[ModelConfig], Any]] = {
     "attention_multiplier": lambda config: (config.attention.score_width or config.sizes.d_head) ** -0.5,
     "first_k_dense_replace": lambda config: ([*_mixed(config), True]).index(True),
+    "full_attention_interval": _interval,
+    "mlp_layer_types": lambda config: ["sparse" if mixed else "dense" for mixed in _mixed(config)],
+    "mlp_only_layers": lambda config: [layer for layer, mixed in enumerate(_mixed(config)) if not mixed],
     "moe_layers": lambda config: [layer for layer, mixed in enumerate(_mixed(config)) if mixed],
     "topk_method": lambda config: "greedy" if config.moe is None or config.moe.groups == 1 else "group_limited_greedy",
     "query_pre_attn_scalar": lambda config: round(config.attention.score_width or config.sizes.d_head),
 }
 """The same of fields that say it in a way of their own."""
 
-LEFT_OUT = {"interleave_moe_layer_step", "max_window_layers", "no_rope_layer_interval", "sliding_window_pattern"}
+LEFT_OUT = {
+    "decoder_sparse_step",
+    "interleave_moe_layer_step",
+    "max_window_layers",
+    "no_rope_layer_interval",
+    "sliding_window_pattern",
+}
 """Fields that others, which name each layer, make unneeded."""
 
 
 def said(config: ModelConfig, table: Mapping[str, Policy]) -> dict[str, Any]:
     """What a config.json with a family's own rows says of a configuration, as far as it can."""
+    config = config.with_(attention=replace(config.attention, linear=config.memory))  # its sizes, filled in
     fields: dict[str, Any] = {}
     for name, policy in table.items():
         if policy.kind == "taken" and name not in LEFT_OUT:
