@@ -56,8 +56,8 @@ def svg(fig: Figure, drawn_from: str) -> bytes:
     stream = io.BytesIO()
     with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "pages", "font.family": STYLE["font.family"]}):
         fig.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Description": f"from {drawn_from}"})
-    lines = stream.getvalue().decode().splitlines()
-    return ("\n".join(map(str.strip, lines)) + "\n").encode()  # indents weigh, and say nothing
+    text = re.sub(r' clip-path="url\(#\w+\)"', "", stream.getvalue().decode())  # nothing sticks out of these
+    return ("\n".join(map(str.strip, text.splitlines())) + "\n").encode()  # indents weigh, and say nothing
 
 
 def digest_in(picture: bytes) -> str | None:

@@ -77,7 +77,7 @@ def _told(config: ModelConfig, family: Family) -> tuple[dict[str, Any], list[str
         read = given.finish(lambda: family.config(given, family.ends(config)))
     except ValueError as error:  # of a part that it must have
         return {}, [str(error).removeprefix(f"{CONFIG}: "), *REFUSED]
-    ours, theirs = _flat(asdict(plain(config))), _flat(asdict(plain(read)))
+    ours, theirs = _flat(asdict(filled_in(config))), _flat(asdict(filled_in(read)))
     return fields, [
         f"{part}={shown(ours.get(part))}: expected {shown(theirs.get(part))}"
         for part in ours | theirs
@@ -85,7 +85,7 @@ def _told(config: ModelConfig, family: Family) -> tuple[dict[str, Any], list[str
     ]
 
 
-def plain(config: ModelConfig) -> ModelConfig:
+def filled_in(config: ModelConfig) -> ModelConfig:
     """The same function with every default filled in, every pattern as long as there are layers, and what matters in
     training alone left out: equal for any two configurations of one function, as far as families write them."""
     attention, positions, layers = config.attention, config.positions, range(config.layers)

@@ -68,7 +68,7 @@ class Log:
         return torch.cat([flags, *(part.to(raw.dtype) for part in (raw, *parts))], -1)
 
 
-def masked(written: Writes, here: Bool[Tensor, "batch token"] | None) -> Writes:
+def written_where(written: Writes, here: Bool[Tensor, "batch token"] | None) -> Writes:
     """What was written where `here`; elsewhere nothing, so that a matrix stays as it is there."""
     if here is None:
         return written
@@ -119,7 +119,7 @@ class StateCache:
             return self.tail, None
         real, raw, written = self.sizes.split(self.log[:, : self.end])
         here = torch.arange(self.end, device=real.device) < self.held[:, None]
-        return last_real(self.tail, raw, here & real), masked(written, here)
+        return last_real(self.tail, raw, here & real), written_where(written, here)
 
     def write(self, real: Bool[Tensor, "batch token"] | None, raw: Tensor, written: Writes) -> None:
         """Store what new tokens have written.
@@ -145,7 +145,7 @@ class StateCache:
         here = place < folded[:, None]
         last, before = self.before()
         state = self.matrix if before is None else fold(self.matrix, before)
-        matrix.copy_(fold(state, masked(written, here)))
+        matrix.copy_(fold(state, written_where(written, here)))
         tail.copy_(last_real(last, raw.to(tail.dtype), here if real is None else here & real))
         columns = (folded[:, None] + place[: log.shape[1]]).clamp(max=raw.shape[1] - 1)
         log.copy_(new.gather(1, columns[..., None].expand(-1, -1, new.shape[2])))
@@ -217,7 +217,7 @@ class States:
         for i, log in enumerate(self.logs):
             real, raw, written = self.sizes.split(log[:, : self.columns])
             here = torch.arange(self.columns, device=shift.device) < shift[:, None]
-            new.matrices[i].copy_(fold(self.matrices[i], masked(written, here)))
+            new.matrices[i].copy_(fold(self.matrices[i], written_where(written, here)))
             new.tails[i].copy_(last_real(self.tails[i], raw, here & real))
             if held:
                 column = shift[:, None] + torch.arange(held, device=shift.device)

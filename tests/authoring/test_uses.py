@@ -227,14 +227,15 @@ def test_the_digest_of_code_does_not_know_which_python_read_it():
 KNOWN = {
     "__init__.py",
     "families/registry.py",
+    "layers/kernels/fla.py",
     "school/exercises/catalogue.py",
     "school/course/exam/paper.py",
     "school/course/grading/sandbox/child.py",
     *(f"school/build/{name}.py" for name in ("parts", "world")),
 }
 """Where the package imports by a name that only the run knows: public names, which the stub says; exercises, which
-build.py finds by number; families, whose systems it asks for by name; the engine in the process of a student's answers,
-which no lesson starts; and the reader's own files."""
+build.py finds by number; families, whose systems it asks for by name; kernels of another library, where there is a GPU;
+the engine in the process of a student's answers, which no lesson starts; and the reader's own files."""
 
 
 def test_nothing_else_is_imported_by_a_name_that_only_the_run_knows():
