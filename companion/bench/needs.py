@@ -27,6 +27,7 @@ TITLES = {
     "moe": "mixture of experts",
     "processes": "several processes, of which there is one",
     "attention": "attention, by length",
+    "linear": "linear layers, in chunks and token by token",
 }
 """The parts of `make gpu`, in the order in which they run."""
 

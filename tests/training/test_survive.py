@@ -250,13 +250,13 @@ def test_a_disk_that_is_full_at_any_write_loses_nothing(tmp_path, make_trainer, 
 
     real = files.save_file
 
-    def save_file(tensors, path):
+    def save_file(tensors, path, metadata=None):
         try:
             disk.take(path)
         except OSError as error:
             Path(path).write_bytes(b"half")
             raise SafetensorError(f"Error while serializing: I/O error: {error.strerror} (os error 28)") from None
-        real(tensors, path)
+        real(tensors, path, metadata)
 
     monkeypatch.setattr(files, "save_file", save_file)
 

@@ -293,7 +293,7 @@ def _(S, q, k, v, decay, write):
     task="Build a chunk's triangular system, and solve it for what its tokens write",
     points=4,
     difficulty=3,
-    minutes=25,
+    minutes=20,
     right={"gradients": "its answer goes into a model that learns"},
     excused={
         "levels": "keys of quite different lengths make a triangle that nothing solves to many digits",
