@@ -21,7 +21,7 @@ from companion.ground.precision import wide
 from companion.layers.kernels.fla import by_library
 from companion.layers.linear import Writes, recurrence
 from companion.layers.norms import RMSNorm
-from companion.layers.states import StateCache
+from companion.layers.states import StateCache, written_where
 
 UNIT_EPS = 1e-6
 """Added to the square of a key's or a query's length before it is divided by."""
@@ -170,9 +170,7 @@ class LinearAttention(nn.Module):
         tail, before = (None, None) if cache is None else cache.before()
         q, k, v = self._projected(raw, tail, document)
         strength, log_decay = self._rates(x)
-        if real is not None:
-            k = k.masked_fill(~real[:, None, :, None], 0)
-            log_decay = None if log_decay is None else log_decay.masked_fill(~real[:, None, :, None], 0)
+        k, v, log_decay = written_where(Writes(k, v, log_decay), real)
         if cache is None and document is None:
             out = by_library(q.to(v.dtype), k.to(v.dtype), v, log_decay, strength)
             if out is not None:
