@@ -1,12 +1,14 @@
 """For a run of nbval over the notebooks: a progress file that is nobody's, the help topics of Python emptied (they
 differ between versions, and no cell may depend on them), what takes long to import left out, numbers behind `≈` left
-out of what is compared, and how long each lesson took."""
+out of what is compared, kernels that start at once, and how long each lesson took."""
 
 import os
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+
+from authoring.kernels import fork_kernels
 
 _home = tempfile.TemporaryDirectory(prefix="progress-")
 os.environ.setdefault("COMPANION_HOME", _home.name)
@@ -16,6 +18,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_left_out, os.environ.g
 
 
 def pytest_configure(config):
+    fork_kernels()
     if config.getoption("nbval_sanitize_with", None) is None:
         config.option.nbval_sanitize_with = str(Path(__file__).with_name("nbval.cfg"))
 

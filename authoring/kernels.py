@@ -1,0 +1,87 @@
+"""Kernels that start at once: of a hundred notebooks each needs PyTorch and matplotlib, and loading them takes as long as
+running a short one. A server loads both once, and each kernel is forked from it: a process of its own, in which the
+notebook still has to import what it uses. Where the system cannot fork (Windows), kernels start as they always do.
+"""
+
+import json
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from jupyter_client.provisioning import local_provisioner
+
+_LAUNCHER = "ipykernel_launcher"
+_as_always = local_provisioner.launch_kernel
+
+
+class Forked:
+    """A kernel's process, with what `jupyter_client` asks of a `subprocess.Popen`."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, process: Any) -> None:
+        self.process, self.pid = process, process.pid
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self) -> int | None:
+        self.process.join()
+        return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def fork_kernels() -> None:
+    """From now on this process forks the kernels that it starts."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload([f"{__package__}.loaded"])
+
+    def launch(cmd: Sequence[str], cwd: str | None = None, env: Mapping[str, str] | None = None, **more: Any) -> Any:
+        if _LAUNCHER not in cmd:  # a kernel of another kind
+            return _as_always(cmd, cwd=cwd, env=env, **more)
+        process = server.Process(target=_become, args=(list(cmd), cwd, dict(env or os.environ), _search_path()))
+        process.start()
+        while process.is_alive() and os.getpgid(process.pid) != process.pid:  # until then a signal to its group is to us
+            time.sleep(0.001)
+        return Forked(process)
+
+    local_provisioner.launch_kernel = launch
+
+
+@cache
+def _search_path() -> list[str]:
+    """Where a new Python looks for modules, without the folders that a test run adds."""
+    command = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def _become(command: list[str], cwd: str | None, env: dict[str, str], search_path: list[str]) -> None:
+    """Become the kernel that this command would have started, but for the modules that are loaded."""
+    os.setsid()  # so that interrupts and the end reach what a notebook starts, too
+    os.chdir(cwd or ".")
+    drawn_with = os.environ["MPLBACKEND"]  # which `authoring.loaded` chose: the one that a kernel takes
+    os.environ.clear()
+    os.environ.update({**env, "MPLBACKEND": drawn_with})
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    sys.path[:] = ["", *search_path]
+    sys.argv = command[command.index(_LAUNCHER) :]
+    runpy.run_module(_LAUNCHER, run_name="__main__", alter_sys=True)
