@@ -58,7 +58,9 @@ def fork_kernels() -> None:
             return _as_always(cmd, cwd=cwd, env=env, **more)
         process = server.Process(target=_become, args=(list(cmd), cwd, dict(env or os.environ), _search_path()))
         process.start()
-        while process.is_alive() and os.getpgid(process.pid) != process.pid:  # until then a signal to its group is to us
+        while (
+            process.is_alive() and os.getpgid(process.pid) != process.pid
+        ):  # until then a signal to its group is to us
             time.sleep(0.001)
         return Forked(process)
 
@@ -83,5 +85,7 @@ def _become(command: list[str], cwd: str | None, env: dict[str, str], search_pat
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     sys.path[:] = ["", *search_path]
+    sys.modules["torch"].seed()  # each kernel draws numbers of its own where a notebook sets no seed
+    sys.modules["numpy"].random.seed()
     sys.argv = command[command.index(_LAUNCHER) :]
     runpy.run_module(_LAUNCHER, run_name="__main__", alter_sys=True)
