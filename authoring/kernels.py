@@ -1,7 +1,6 @@
-"""Kernels that start at once: of a hundred notebooks each needs PyTorch and matplotlib, and loading them takes as long as
-running a short one. A server loads both once, and each kernel is forked from it: a process of its own, in which the
-notebook still has to import what it uses. Where the system cannot fork (Windows), kernels start as they always do.
-"""
+"""Kernels that start at once: each of a hundred notebooks needs PyTorch and matplotlib, and loading them takes as long
+as running a short one. A server loads both once, and each kernel is forked from it: a process of its own, in which the
+notebook still has to import what it uses. Where the system cannot fork (Windows), kernels start as they always do."""
 
 import json
 import multiprocessing
