@@ -152,8 +152,10 @@ def generation_flops(
 
 
 def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int = 0) -> int:
-    """FLOPs of one forward and backward pass: 3 forward passes, because each matrix product has two in its gradient."""
-    return 3 * forward_flops(config, tokens, batch=batch, source=source).total
+    """FLOPs of one forward and backward pass: 3 forward passes, because each matrix product has two in its gradient.
+    Heads for later tokens take part in these alone: 2 d_model (d_model + vocab) a token and head in a forward pass."""
+    later = config.later_heads * batch * tokens * 2 * config.d_model * (config.d_model + config.vocab)
+    return 3 * (forward_flops(config, tokens, batch=batch, source=source).total + later)
 
 
 def counted_flops(run: Callable[[], Any]) -> int:

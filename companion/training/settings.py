@@ -39,7 +39,7 @@ from companion.ground.quantities import (
     check,
 )
 from companion.ground.reading import read_file
-from companion.training.plan import TRAINING, Learning, TrainingConfig, at_most, largest_rate, setting
+from companion.training.plan import LATER, TRAINING, Learning, TrainingConfig, at_most, largest_rate, setting
 from companion.training.schedule import Schedule
 
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
@@ -301,12 +301,16 @@ class TextSettings(Settings):
         MODEL, None, "width of a vector of which all heads' keys and values are made. Default: they are made directly"
     )
     sinks: bool = setting(MODEL, False, "each head has a logit, learned, that takes weight and has no value")
+    later_heads: CountFromZero = setting(
+        MODEL, 0, "heads that guess as many tokens after the next one; companion generate --draft own uses them"
+    )
     gate: Literal["head", "width"] | None = setting(
         MODEL,
         None,
         "what heads found is multiplied by sigmoids: one a head, or one for each of its numbers. Default: it is not",
     )
 
+    later_loss: NonNegative = setting(TRAINING, LATER, "weight of the loss of each of --later-heads")
     yardsticks: bool = setting(
         TASK,
         True,
@@ -331,6 +335,11 @@ class TextSettings(Settings):
             linear = LinearConfig((True,) * self.linear + (False,))
         parts: dict[str, Any] = {"sinks": self.sinks, "gate": self.gate, "latent": latent, "linear": linear}
         return AttentionConfig(self.heads, self.kv_heads, **parts)
+
+    def model_config(self, vocab: int) -> ModelConfig:
+        """As for every task, with the heads for later tokens."""
+        config = super().model_config(vocab)
+        return config.with_(later_heads=self.later_heads) if self.later_heads else config
 
     def _folder_name(self) -> str:
         name = re.sub(r"[^\w.-]+", "-", Path(self.data[0]).expanduser().resolve().name).strip("-.")
