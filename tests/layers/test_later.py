@@ -23,6 +23,7 @@ from companion.data.batches import IGNORE
 from companion.families.exported import export_model
 from companion.generation.generate import Rules, complete, generate
 from companion.generation.sampling import Sampling
+from companion.generation.speculative import _OwnHeads
 from companion.training.losses import next_token_loss, packed_next_token_loss
 from companion.training.plan import TrainingConfig
 from companion.training.trainer import Trainer
@@ -79,14 +80,23 @@ def test_what_they_learned_is_accepted_and_kept(tmp_path):
 
 
 @pytest.mark.parametrize("config", LAYOUTS)
-def test_the_text_is_the_models_own(config):
+def test_the_text_is_the_models_own_and_heads_guess_from_what_its_last_token_comes_of(config, monkeypatch):
     model, accepted, proposed = drawn(config, std=0.3).double(), 0, 0
+    possible, rules = _OwnHeads.possible, False
+
+    def looked_at(self, rows, counts):
+        for r, row in enumerate(rows):
+            if not (row.done or rules):
+                assert model.head(self.reader.stream[self.reader.last[r]]).argmax() == row.ids[-1]
+        return possible(self, rows, counts)
+
+    monkeypatch.setattr(_OwnHeads, "possible", looked_at)
     with torch.no_grad():
         for move in model.later.moves:
             move.weight *= 0.1  # near enough to the next token's logits for some to be right
     for case in range(4):
         asked = {"max_new_tokens": 12 + case, "sampling": Sampling(0.0), "stop": {case} if case % 2 else ()}
-        if case > 1:
+        if rules := case > 1:
             asked["rules"] = Rules(never=[3], min_new_tokens=4, repetition_penalty=1.4)
         prompts, draft = [[1, 2, 3, 4, 5], [case], [6, 2]], Draft("own", 1 + case)
         alone = list(generate(model, prompts, **asked))
