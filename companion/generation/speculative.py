@@ -295,10 +295,7 @@ def _keep(
     for r, row in going:
         proposed, end = proposals[r], at + len(proposals[r]) + 1
         if chances is None:
-            accepted = 0
-            while accepted < len(proposed) and proposed[accepted] == drawn[at + accepted]:
-                accepted += 1
-            last = drawn[at + accepted]
+            accepted, last = _as_drawn(drawn[at:end], proposed)
         else:
             numbers = row.stream.random(len(proposed) + 1).tolist()
             accepted, last = verdict(exactly(probabilities[at:end]), chances[r][: len(proposed)], proposed, numbers)
@@ -321,6 +318,14 @@ def _keep(
         last_places[r] = at + accepted
         at = end
     return last_places
+
+
+def _as_drawn(drawn: Sequence[int], proposed: Sequence[int]) -> tuple[int, int]:
+    """How many proposed tokens are what the model itself drew at their places, and what it drew after these."""
+    accepted = 0
+    while accepted < len(proposed) and proposed[accepted] == drawn[accepted]:
+        accepted += 1
+    return accepted, drawn[accepted]
 
 
 def verdict(
