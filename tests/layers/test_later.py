@@ -52,6 +52,12 @@ def test_the_loss_of_each_head_is_that_of_the_token_so_many_places_away():
     assert next_token_loss(model, tokens, targets).beside is None
 
 
+def test_what_they_are_learned_with_is_compiled_where_asked_for():
+    """Not the model's own forward pass, which would give no state to guess from."""
+    trainer = Trainer(model := Transformer(CONFIG), lambda number: (), TrainingConfig(1), compile=True)
+    assert trainer.model is model and all(block._compiled_call_impl for block in model.decoder.blocks)
+
+
 def test_no_head_learns_what_stands_in_another_document():
     model = drawn(CONFIG).double().train()
     tokens, targets = torch.tensor([[1, 2, 3, 4, 5, 6]]), torch.tensor([[2, 3, 0, 5, 6, 0]])
