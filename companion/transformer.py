@@ -29,6 +29,7 @@ from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache
 from companion.layers.delta import LinearAttention
 from companion.layers.latent import LatentAttention
+from companion.layers.later import LaterHeads
 from companion.layers.masks import GivenMask
 from companion.layers.moe import MoE
 from companion.layers.norms import norm
@@ -116,6 +117,7 @@ class Transformer(nn.Module):
         self.encoder = Stack(config, causal=False) if config.stack != "decoder" else None
         self.decoder = Stack(config, causal=True, cross=both) if config.stack != "encoder" else None
         self._make_exit(config)
+        self.later = LaterHeads(config.d_model, config.later_heads) if config.later_heads else None
         self._initialise()
 
     def _make_entrance(self, config: ModelConfig) -> None:

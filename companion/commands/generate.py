@@ -118,9 +118,10 @@ def parser() -> Parser:
         "--draft",
         type=str,
         default=None,
-        metavar="ngram|FOLDER",
-        help="write several tokens at a time: ngram proposes what followed the last tokens before, a smaller model's "
-        "run or checkpoint with the same tokenizer what it would write; the text, or its distribution, stays the same",
+        metavar="ngram|own|FOLDER",
+        help="write several tokens at a time: ngram proposes what followed the last tokens before, own what the "
+        "model's --later-heads guess, a smaller model's run or checkpoint with the same tokenizer what it would write; "
+        "the text, or its distribution, stays the same",
     )
     return parser
 
@@ -226,14 +227,16 @@ def _draft(writer: Writer, flags: Namespace, device: torch.device) -> Draft | No
     from companion.generation.draft import Draft
 
     name, by_ids = flags.draft, bool(flags.prompt_ids)
-    if name is None or name == "ngram":
+    if name in (None, "ngram", "own"):
         return None if name is None else Draft(name)
     if (Path(name) / "run.json").is_file():
         small = from_run(run_folder(name, TextSettings), device, ids=by_ids)
     elif (Path(name) / "config.json").is_file():
         small = from_checkpoint(name, device, ids=by_ids, dtype=dtype_called(flags.dtype))
     else:
-        raise ValueError(f"--draft {name}: expected ngram, or the folder of a run or of a published model, found none")
+        raise ValueError(
+            f"--draft {name}: expected ngram, own, or the folder of a run or a published model, found none"
+        )
     ours, theirs = (_vocabulary(one) for one in (writer, small))
     if None not in (ours, theirs) and ours != theirs:
         raise ValueError(f"--draft {name}: expected a model with the same tokenizer, got one whose ids are other texts")

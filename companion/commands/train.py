@@ -80,6 +80,7 @@ _TEXT = {
         "  companion train --data python                  this Python's reference\n"
         "  companion train --d-model 256 --layers 6 --out runs/larger\n"
         "  companion train --experts 8                    a mixture of experts\n"
+        "  companion train --layers 4 --linear 3          linear layers, every 4th full\n"
         "  companion train --config settings.yaml         the same flags from a file;\n"
         "                                                 --print_config writes one\n"
         "  companion train --task number-words            translate number names",

@@ -607,6 +607,7 @@ class ModelConfig:
     stack:         `"decoder"` (causal), `"encoder"` (sees both ways) or `"encoder_decoder"`.
     dropout:       probability, applied in training to embeddings, attention weights and each sub-layer's output.
     residual:      what each sub-layer adds to the stream is multiplied by it (Granite).
+    later_heads:   further heads of a decoder, for that many tokens after the next one: `companion.layers.later`.
 
     Raises `ValueError` naming the field, what it was and what it must be.
     """
@@ -624,6 +625,7 @@ class ModelConfig:
     stack: Literal["decoder", "encoder", "encoder_decoder"] = "decoder"
     dropout: float = 0.0
     residual: float = 1.0
+    later_heads: int = 0
 
     def __post_init__(self) -> None:
         require_types(self)
@@ -631,6 +633,7 @@ class ModelConfig:
             require_whole(name, getattr(self, name))
         require(0 <= self.dropout < 1, "dropout", self.dropout, "a probability in [0, 1)")
         require(self.residual > 0, "residual", self.residual, "a number > 0")
+        require_whole("later_heads", self.later_heads, 0)
         turns_some = self.positions.kind == "rotary" or self.attention.qk_norm != "unit"
         require(turns_some, "qk_norm", self.attention.qk_norm, "another norm where positions are not rotary")
         if self.stack != "encoder":
@@ -659,6 +662,8 @@ class ModelConfig:
     def _check_layers(self) -> None:
         """Of the kinds of layers that only a decoder has."""
         window, latent = self.attention.window, self.attention.latent
+        if self.later_heads:
+            require(self.stack == "decoder", "later_heads", self.later_heads, "0; only a decoder has such heads")
         if latent is not None:
             require(self.stack == "decoder", "latent", latent, "None; only a decoder keeps latents")
         if self.attention.linear is not None:

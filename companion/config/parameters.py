@@ -23,8 +23,10 @@ class Parameters:
     feed_forward:  all experts, where there are several, the shared ones included.
     norms:         those of queries, keys and latents included.
     head:          0 when it is the embedding table and no more; BERT's dense layer, its norm and the bias belong to it.
+    later_heads:   the matrices and biases of the heads for later tokens.
     pooler:        the dense layer that makes one vector of a sequence, and the classifier of that vector.
-    active:        those that take part in one token's forward pass: all but the experts it does not visit.
+    active:        those that take part in one token's forward pass: all but the experts it does not visit, and the
+                   heads for later tokens.
     """
 
     embedding: int
@@ -34,6 +36,7 @@ class Parameters:
     router: int
     norms: int
     head: int
+    later_heads: int
     pooler: int
     active: int
 
@@ -72,6 +75,7 @@ def parameters(config: ModelConfig) -> Parameters:
     ends, dense = config.embedding, (d_model + 1) * d_model
     head = 0 if ends.tied else config.vocab * d_model
     head += {"linear": 0, "biased": config.vocab, "masked": config.vocab + dense + norm}[ends.head]
+    later = config.later_heads * dense
     layers, linear = encoder + decoder, config.linears
     memory = (0, 0) if config.memory is None else (linear_weights(config) + linear_vectors(config), config.memory.d_v)
     mixtures = (encoder > 0) * config.mixtures + (decoder > 0) * config.mixtures  # layers with experts
@@ -86,9 +90,10 @@ def parameters(config: ModelConfig) -> Parameters:
         + (layers + cross - linear) * (qk_heads * sizes.d_head + latents) * gains
         + linear * (memory[1] or 0),
         "head": head,
+        "later_heads": later,
         "pooler": dense * ends.pooled + (d_model + 1) * ends.classes,
     }
-    return Parameters(**parts, active=sum(parts.values()) - routed(config) + chosen)
+    return Parameters(**parts, active=sum(parts.values()) - routed(config) + chosen - later)
 
 
 def check_makeable(config: object) -> None:

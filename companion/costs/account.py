@@ -152,8 +152,10 @@ def generation_flops(
 
 
 def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int = 0) -> int:
-    """FLOPs of one forward and backward pass: 3 forward passes, because each matrix product has two in its gradient."""
-    return 3 * forward_flops(config, tokens, batch=batch, source=source).total
+    """FLOPs of one forward and backward pass: 3 forward passes, because each matrix product has two in its gradient.
+    Heads for later tokens take part in these alone: 2 d_model (d_model + vocab) a token and head in a forward pass."""
+    later = config.later_heads * batch * tokens * 2 * config.d_model * (config.d_model + config.vocab)
+    return 3 * (forward_flops(config, tokens, batch=batch, source=source).total + later)
 
 
 def counted_flops(run: Callable[[], Any]) -> int:
@@ -214,12 +216,20 @@ def cache_bytes(
     require_whole("source", source, 0)
     if source and config.stack == "decoder":
         raise ValueError(f"source={source!r}: expected 0 for stack='decoder', which looks at no source")
-    sizes, window, memory = config.sizes, config.attention.window, config.memory
+    sizes, window = config.sizes, config.attention.window
     held = [tokens + source] * len(config.attending)
     if window is not None:
         held = [columns(window.width, tokens) if config.local(layer) else tokens for layer in config.attending]
-    states = 0 if memory is None else config.linears * state_numbers(memory, tokens)
-    return batch * (sum(held) * sizes.kept_numbers * dtype.itemsize + states * wide_dtype(dtype).itemsize)
+    return batch * sum(held) * sizes.kept_numbers * dtype.itemsize + state_bytes(
+        config, tokens, batch=batch, dtype=dtype
+    )
+
+
+def state_bytes(config: ModelConfig, tokens: int, *, batch: int = 1, dtype: torch.dtype = torch.float32) -> int:
+    """Bytes of these that linear layers keep: from `2 * states.BACK` tokens on the same, however many there are."""
+    if config.memory is None:
+        return 0
+    return batch * config.linears * state_numbers(config.memory, tokens) * wide_dtype(dtype).itemsize
 
 
 def serve_bytes(
@@ -280,10 +290,10 @@ def forward_bytes(
     if window is not None:
         near = min(cached, window.width - 1) + tokens
         seen = [near if config.local(layer) else cached + tokens for layer in config.attending]
-    kept, kept_dtype = sum(seen) * sizes.kept_numbers, cache_dtype or dtype
-    states = 0 if config.memory is None else config.linears * state_numbers(config.memory, cached + tokens)
-    kept_bytes = batch * (kept * kept_dtype.itemsize + states * wide_dtype(kept_dtype).itemsize)
-    return round(weights * dtype.itemsize) + kept_bytes
+    kept_dtype = cache_dtype or dtype
+    kept = batch * sum(seen) * sizes.kept_numbers * kept_dtype.itemsize
+    kept += state_bytes(config, cached + tokens, batch=batch, dtype=kept_dtype)
+    return round(weights * dtype.itemsize) + kept
 
 
 def decode_bytes(

@@ -128,8 +128,10 @@ def _saved(config: ModelConfig, tokens: int, rows: int) -> int:
         source = ids if config.stack == "encoder_decoder" else None
         hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         with hooks, torch.autocast("cpu", torch.bfloat16):
-            logits = model(ids, source=source).logits
-            loss = F.cross_entropy(logits.float().flatten(0, 1), ids.flatten(), reduction="sum")
+            stream = model.features(ids, source=source).stream
+            states = [stream, *(() if model.later is None else model.later(stream))]
+            logits = [model.head(state).float().flatten(0, 1) for state in states]
+            loss = sum(F.cross_entropy(each, ids.flatten(), reduction="sum") for each in logits)
         size = sum(storage.nbytes() for storage in saved.values())
         del loss
         return size

@@ -16,6 +16,7 @@ from companion.costs.account import (
     forward_flops,
     parameters,
     serve_bytes,
+    state_bytes,
     train_bytes,
     train_flops,
     weights_bytes,
@@ -242,7 +243,8 @@ COLUMNS = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 def account_data(config: ModelConfig) -> dict[str, Any]:
     """The account of a model as numbers: its parameters by part, FLOPs a token, and bytes to hold, train and serve it.
 
-    A figure that the model has not is left out: an encoder writes nothing and keeps no cache.
+    A figure that the model has not is left out: an encoder writes nothing and keeps no cache. `cache_token` is what a
+    cache grows by with each token, `cache_text` what linear layers keep of a text of any length.
     """
     counted, context = parameters(config), config.context
     source = context if config.stack == "encoder_decoder" else 0
@@ -257,7 +259,12 @@ def account_data(config: ModelConfig) -> dict[str, Any]:
         "train": {name: train_bytes(config, dtype) for name, dtype in halves.items()},
     }
     if config.stack != "encoder":
-        sizes["cache_token"] = {name: cache_bytes(config, 1, dtype=dtype) for name, dtype in halves.items()}
+        sizes["cache_token"] = {
+            name: cache_bytes(config, 1, dtype=dtype) - state_bytes(config, 1, dtype=dtype)
+            for name, dtype in halves.items()
+        }
+        if config.memory is not None:
+            sizes["cache_text"] = {name: state_bytes(config, context, dtype=dtype) for name, dtype in halves.items()}
         sizes["cache_full"] = {
             name: cache_bytes(config, context, dtype=dtype, source=source) for name, dtype in halves.items()
         }
@@ -291,6 +298,7 @@ def account_table(config: ModelConfig, width: int = WIDTH) -> str:
         "weights": "to hold: weights",
         "train": "to train, without activations",
         "cache_token": "cache, a token",
+        "cache_text": "cache, a text of any length",
         "cache_full": "cache, full context",
         "serve": "to serve: weights and full cache",
     }

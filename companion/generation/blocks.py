@@ -5,6 +5,8 @@ Blocks are numbers from 1 on. A block that is full may be known by what it holds
 Whoever begins a text with the same tokens finds it, and it is stored once, however many use it (Kwon et al. 2023,
 section 4.4; Zheng et al. 2024, "SGLang", section 3). Nobody has to be there for that: a known block whose last user
 has left is free, but keeps what it holds until all others have been taken.
+
+What linear layers keep of a text is no sum of its blocks, but one state of fixed size: `Places` says who has which.
 """
 
 from __future__ import annotations
@@ -107,3 +109,42 @@ class Blocks:
         key = self._keys.pop(block, None)
         if key is not None:
             del self._known[key]
+
+
+class Places:
+    """The places of a pool's states: one for each of `texts` texts, and as many for states at the ends of blocks, from
+    which others go on that have begun alike."""
+
+    def __init__(self, texts: int) -> None:
+        self.count = 2 * texts
+        self._free = list(range(texts))
+        self._spare = list(range(texts, self.count))
+        self._kept: OrderedDict[int, int] = OrderedDict()  # by the number of a beginning; the one used last is last
+
+    def take(self) -> int:
+        """A place that no text has, of which there must be one."""
+        return self._free.pop()
+
+    def leave(self, place: int) -> None:
+        """A text has gone."""
+        self._free.append(place)
+
+    def known(self, number: int) -> bool:
+        """Whether the state after the beginning with that number is kept."""
+        return number in self._kept
+
+    def keep(self, number: int) -> int:
+        """A place for the state after the beginning with that number; where none is left, that which nobody has used
+        for longest is given up."""
+        place = self._spare.pop() if self._spare else self._kept.popitem(last=False)[1]
+        self._kept[number] = place
+        return place
+
+    def find(self, numbers: Sequence[int]) -> tuple[int, int | None]:
+        """Of beginnings that each continue the one before: how many there are up to the last whose state is kept, and
+        its place; 0 and `None` where none is."""
+        for count in range(len(numbers), 0, -1):
+            if numbers[count - 1] in self._kept:
+                self._kept.move_to_end(numbers[count - 1])
+                return count, self._kept[numbers[count - 1]]
+        return 0, None

@@ -3,6 +3,7 @@
 n-gram   what followed the last few tokens when they stood in the text before (Saxena 2023, "prompt lookup
          decoding"; Yang et al. 2023, "Inference with reference"). Nothing to load, no second model.
 a model  a smaller one of the same vocabulary, which writes the proposal (Leviathan et al. 2023; Chen et al. 2023).
+own      the model's own heads for later tokens, `companion.layers.later` (Cai et al. 2024, "Medusa").
 yours    any function of the text so far and a number of tokens.
 """
 
@@ -21,6 +22,7 @@ from companion.transformer import Transformer
 
 Propose = Callable[[Sequence[int], int], Sequence[int]]
 """Given a text's tokens so far, and how many more are wanted: what may come next; fewer, or none, are welcome."""
+Proposer = Transformer | Propose | Literal["ngram", "own"]
 AHEAD = 4
 """Tokens proposed at a time: most of what is gained, where a part of them is refused."""
 
@@ -54,8 +56,8 @@ class Lookup:
 class Draft:
     """Who proposes tokens, how many at a time, and what became of them: a value for `generate(..., draft=...)`.
 
-    proposer:  `"ngram"`, a smaller `Transformer`, or a function of a text's ids and a number of tokens.
-    ahead:     how many tokens it proposes at a time at most, from 1 to 64.
+    proposer:  `"ngram"`, `"own"`, a smaller `Transformer`, or a function of a text's ids and a number of tokens.
+    ahead:     how many tokens it proposes at a time at most, from 1 to 64; heads never more than there are of them.
 
     Counted, over all that was written with it:
 
@@ -66,22 +68,22 @@ class Draft:
     Raises `ValueError` for another proposer, or another number.
     """
 
-    proposer: Transformer | Propose | Literal["ngram"]
+    proposer: Proposer
     ahead: int = AHEAD
     proposed: int = field(default=0, init=False)
     accepted: int = field(default=0, init=False)
     passes: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if not callable(self.proposer) and not (isinstance(self.proposer, str) and self.proposer == "ngram"):
-            raise ValueError(f"draft={described(self.proposer)}: expected 'ngram', a Transformer or a function")
+        if not callable(self.proposer) and not (isinstance(self.proposer, str) and self.proposer in ("ngram", "own")):
+            raise ValueError(f"draft={described(self.proposer)}: expected 'ngram', 'own', a Transformer or a function")
         # A cache can take back so many tokens for sure, where layers keep a window of the last ones.
         require_whole("ahead", self.ahead)
         if self.ahead > BACK:
             raise ValueError(f"ahead={self.ahead}: expected at most {BACK}, as many as a cache takes back")
 
     def function(self) -> Propose:
-        """What proposes for one text; of no use where a model does."""
+        """What proposes for one text; of no use where a model or its heads do."""
         return Lookup() if isinstance(self.proposer, str) else self.proposer
 
     @property
@@ -106,6 +108,8 @@ class Draft:
             raise ValueError(
                 f"ahead={self.ahead}: expected at most {states.BACK}, as many as a cache with linear layers takes back"
             )
+        if self.proposer == "own" and model.later is None:
+            raise ValueError("draft='own': expected a model with later_heads, got one that has none")
         if not isinstance(self.proposer, Transformer):
             return
         ours, theirs = model.config, self.proposer.config
@@ -125,6 +129,6 @@ class Draft:
             raise ValueError(f"draft is on {there}: expected it on {here}, where the model is")
 
 
-def draft_of(draft: Draft | Transformer | Propose | Literal["ngram"] | None) -> Draft | None:
+def draft_of(draft: Draft | Proposer | None) -> Draft | None:
     """A `Draft`, of what may stand for one. Raises `ValueError` for anything else."""
     return draft if draft is None or isinstance(draft, Draft) else Draft(draft)

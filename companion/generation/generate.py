@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from companion.generation.constraints import Rules, Until
-from companion.generation.draft import Draft, Propose
+from companion.generation.draft import Draft, Proposer
 from companion.generation.next_token import NOTHING, draw_tokens, raise_nothing
 from companion.generation.passes import BUCKET, compiled_decode, decode, evaluating, prefill
 from companion.generation.request import Request, Stream, Text, check_model, check_prompts, check_rows, checked
@@ -47,7 +47,7 @@ def generate(
     streams: Sequence[Stream] | None = None,
     compile: bool = False,
     weights: Weights | None = "fast",
-    draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
+    draft: Draft | Proposer | None = None,
 ) -> Iterator[list[int | None]]:
     """Continue every prompt, one token per row and step, as soon as it is known.
 
@@ -74,9 +74,10 @@ def generate(
                      to rounding, where it pays: from a million weights and 16 steps on, for up to six tokens a step, on
                      a processor that is quicker so. `None`: as they are. A form is of the weights that the model has
                      when the second token is asked for. The prompts are read with the model itself.
-    draft:           who proposes tokens that the model judges several at a time: `"ngram"`, a smaller model of the same
-                     vocabulary, or a `Draft`, which also says how many and counts how
-                     many were accepted. The same text, or where a model draws proposals the same distribution.
+    draft:           who proposes tokens that the model judges several at a time: `"ngram"`, `"own"` for the model's own
+                     heads for later tokens, a smaller model of the same vocabulary, or a `Draft`, which also says how
+                     many and counts how many were accepted. The same text, or where a model draws proposals the same
+                     distribution.
 
     Yields a list with one entry per prompt; ends when every row has stopped. The model runs in evaluation mode and
     without gradients inside; between two steps and afterwards the caller finds both as they were.
@@ -125,7 +126,7 @@ def complete(
     streams: Sequence[Stream] | None = None,
     compile: bool = False,
     weights: Weights | None = "fast",
-    draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
+    draft: Draft | Proposer | None = None,
     at_once: int | None = None,
 ) -> list[list[int]]:
     """`generate`, waited for: the new tokens of each prompt, a stop token (where one came) last.
@@ -160,7 +161,7 @@ def generate_long(
     seed: int = 0,
     compile: bool = False,
     weights: Weights | None = "fast",
-    draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
+    draft: Draft | Proposer | None = None,
 ) -> Iterator[list[int | None]]:
     """`generate` for a decoder, also past the end of its context.
 

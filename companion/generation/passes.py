@@ -62,6 +62,18 @@ def prefill(
     bucket: int = 1,
 ) -> tuple[Float[Tensor, "batch vocab"], KVCache, Memory | None]:
     """All sources in one pass, all prompts in another: the logits after each prompt, and caches without the padding."""
+    stream, cache, memory = prefill_stream(model, prompts, source, slots, bucket)
+    return model.head(stream), cache, memory
+
+
+def prefill_stream(
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    source: Sequence[Sequence[int]] | None,
+    slots: int,
+    bucket: int = 1,
+) -> tuple[Float[Tensor, "batch d_model"], KVCache, Memory | None]:
+    """`prefill` before the head."""
     weight = model.embedding.weight
     memory = None
     if source is not None:
@@ -81,7 +93,7 @@ def prefill(
     assert cache is not None
     # Padding sits to the right, where no real token can see it; its keys are given back, to be overwritten.
     last = stream[torch.arange(len(prompts), device=weight.device), lengths - 1]
-    return model.head(last), cache.rewind(lengths), memory
+    return last, cache.rewind(lengths), memory
 
 
 def _padded(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from companion.config.model import ModelConfig
 from companion.generation.constraints import Rules, Until, check_ids
-from companion.generation.draft import Draft, Propose, draft_of
+from companion.generation.draft import Draft, Proposer, draft_of
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, check_weights
 from companion.ground.arguments import check_kind, described
@@ -85,7 +85,7 @@ def checked(
     streams: Sequence[Stream] | None = None,
     compile: bool = False,
     weights: Weights | None = None,
-    draft: Draft | Transformer | Propose | Literal["ngram"] | None = None,
+    draft: Draft | Proposer | None = None,
 ) -> Request:
     """A request for `steps` tokens after prompts that `check_prompts` has seen, with their defaults filled in.
 

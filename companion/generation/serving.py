@@ -14,7 +14,9 @@ waits for the longest, as in a batch that begins and ends together: a text joins
 Each step has a budget of tokens. Texts that are being written get one each; what is left goes to prompts in the order
 in which they came, a long one in chunks of several steps, so that nobody's next token waits for all of it (Agrawal et
 al. 2024, "Sarathi-Serve", section 4). Keys and values lie in blocks, which a text takes as it grows; those of equal
-beginnings are there once (`companion.generation.blocks`).
+beginnings are there once (`companion.generation.blocks`). Linear layers keep a state for each text in place of blocks,
+and one text can begin with another's only as it was at the end of a block: where the blocks of a text's beginning are
+found and no state is, its reading stops there once, and the state is kept for those that come after.
 
 Where the pool is full, the text that came last gives its blocks back, waits, and is read again later, what it has
 written included: preemption by recomputation. The oldest always goes on, so all end. A text that alone has more tokens
@@ -33,15 +35,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.generation.blocks import BEGINNING, Blocks
+from companion.generation.blocks import BEGINNING, Blocks, Places
 from companion.generation.constraints import Rules, Until
 from companion.generation.next_token import NOTHING, draw_tokens
 from companion.generation.passes import NotFinite, evaluating
-from companion.generation.request import Request, Stream, Text, check_model, check_prompts, checked
+from companion.generation.request import Request, Stream, Text, check_model, check_prompts, checked, streams_of
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, check_weights, writer_of
 from companion.ground.arguments import described
-from companion.ground.fields import require, require_whole
+from companion.ground.fields import require_whole
 from companion.layers.paged import PagedCache
 from companion.transformer import Transformer
 
@@ -76,6 +78,8 @@ class Handle:
         self._held = 0  # tokens of it in the pool
         self._blocks: list[int] = []
         self._numbers: list[int] = []  # of what ends with each of its full blocks
+        self._place = 0  # of its state
+        self._border = 0  # tokens after which its state is to be kept for others; 0: nowhere
 
     @property
     def prompt(self) -> list[int]:
@@ -139,6 +143,7 @@ def serve(
     *,
     at_once: int,
     max_new_tokens: int | None,
+    seed: int,
     streams: Sequence[Stream] | None,
     weights: Weights | None,
     **asked: Any,
@@ -146,14 +151,13 @@ def serve(
     """`complete(..., at_once=...)`: the new tokens of each prompt, so many at a time. Raises as that does."""
     require_whole("at_once", at_once)
     prompts, steps = check_prompts(model, prompts, None, None, max_new_tokens)
-    if streams is not None and (not isinstance(streams, Sequence) or len(streams) != len(prompts)):
-        raise ValueError(f"streams={described(streams)}: expected {len(prompts)} of them, one for each prompt")
+    generators = streams_of(seed, streams, len(prompts))
     rows = min(at_once, len(prompts))
     room = sum(sorted(len(prompt) + steps + BLOCK for prompt in prompts)[-rows:])
     server = Server(model, rows=rows, tokens=room, budget=max(BUDGET, rows), weights=weights)
     handles = [
         server.submit(prompt, max_new_tokens=steps, stream=stream, **asked)
-        for prompt, stream in zip(prompts, range(len(prompts)) if streams is None else streams, strict=True)
+        for prompt, stream in zip(prompts, generators, strict=True)
     ]
     return [handle.result() for handle in handles]
 
@@ -186,8 +190,9 @@ class Server:
     preempted:  how often a text had to give its blocks back and wait.
 
     Memory: the pool is made once (`companion.layers.paged`); texts take of it what they hold, rounded up to blocks.
-    Where positions are scaled by the length of a text, its prompt is read in one step, no beginning is shared, and it
-    gets at once all the blocks that it may need. One thread at a time may use a server.
+    With linear layers it has two states a row, one for a text and one that is kept for others. Where positions are
+    scaled by the length of a text, its prompt is read in one step, no beginning is shared, and it gets at once all the
+    blocks that it may need. One thread at a time may use a server.
 
     Raises `ValueError` for a model that is no decoder, a size below 1, fewer tokens than a block or a budget that has
     not one for each row, and where memory has no room.
@@ -207,7 +212,6 @@ class Server:
         config, table = model.config, model.embedding.weight
         if config.stack != "decoder":
             raise ValueError(f"model has stack={config.stack!r}: expected 'decoder', whose texts share no source")
-        require(config.memory is None, "linear", config.memory, "None: blocks hold keys and values, and no matrices")
         require_whole("rows", rows)
         tokens = rows * config.context if tokens is None else tokens
         for name, value in (("tokens", tokens), ("block", block), ("budget", budget)):
@@ -219,8 +223,9 @@ class Server:
         check_weights(model, weights)
         self.model, self.rows, self.budget = model, rows, budget
         self.shared = self.read = self.preempted = 0
-        count = tokens // block
-        self._pool = PagedCache.pool(config, blocks=count, size=block, dtype=table.dtype, device=table.device)
+        count, self._places = tokens // block, None if config.memory is None else Places(rows)
+        sizes = {"blocks": count, "size": block, "places": 1 if self._places is None else self._places.count}
+        self._pool = PagedCache.pool(config, **sizes, dtype=table.dtype, device=table.device)
         self.blocks = Blocks(count, block)
         self._weights = weights
         self._writer: Transformer | None = None
@@ -340,7 +345,7 @@ class Server:
     def _placed(self, handle: Handle) -> bool:
         """Whether there is room for a text; then it has its blocks, some perhaps with others."""
         ids, size = handle._text.ids, self.blocks.size
-        blocks, numbers = ([], []) if self._by_length else self.blocks.find(ids)
+        blocks, numbers, state = self._found(handle)
         tokens = handle._text.given + handle._request.steps - 1 if self._by_length else len(ids)
         needed = -(-tokens // size) - len(blocks)
         # Each of the others may need a block soon; without one, whoever came last would have to leave again.
@@ -353,7 +358,26 @@ class Server:
         handle._held = min(len(blocks) * size, len(ids) - 1)
         handle._blocks, handle._numbers = blocks + self._taken(needed), numbers
         self.shared += handle._held
+        if self._places is not None:
+            handle._place = self._places.take()
+            if state is not None:
+                self._pool.copy_state(state, handle._place)
         return True
+
+    def _found(self, handle: Handle) -> tuple[list[int], list[int], int | None]:
+        """The blocks of a text's beginning that are there, of each the number of what ends with it, and with linear
+        layers the place of the state after them: as far as there is one, and where the last token is still to be read.
+        """
+        ids = handle._text.ids
+        if self._by_length:
+            return [], [], None
+        if self._places is None:
+            return *self.blocks.find(ids), None
+        blocks, numbers = self.blocks.find(ids[:-1])
+        count, state = self._places.find(numbers)
+        handle._border = len(blocks) * self.blocks.size if count < len(blocks) else 0
+        self.blocks.leave(blocks[count:])
+        return blocks[:count], numbers[:count], state
 
     def _taken(self, count: int) -> list[int]:
         """So many free blocks, all zero."""
@@ -378,6 +402,8 @@ class Server:
             end = min(text.given if prompt else len(text.ids), start + left)
             if self._by_length:
                 end = len(text.ids)
+            if start < handle._border < end:
+                end = handle._border
             if end > start and left > 0:
                 chunks.append(_Chunk(handle, start, end, prompt))
                 left -= end - start
@@ -417,7 +443,10 @@ class Server:
         rows = [[*chunk.handle._text.ids[chunk.start : chunk.end], *[0] * (longest - chunk.tokens)] for chunk in group]
         handles = [chunk.handle for chunk in group]
         cache = self._pool.rows(
-            [handle._blocks for handle in handles], [c.start for c in group], [c.tokens for c in group]
+            [handle._blocks for handle in handles],
+            [chunk.start for chunk in group],
+            [chunk.tokens for chunk in group],
+            () if self._places is None else [handle._place for handle in handles],
         )
         stream = reader.features(torch.tensor(rows, device=cache.lengths.device), cache=cache).stream
         for chunk in group:
@@ -441,6 +470,9 @@ class Server:
             known = self.blocks.known(handle._blocks[place], before, ids[place * size : (place + 1) * size])
             handle._blocks[place] = known[0]
             handle._numbers.append(known[1])
+        at_border = handle._held == handle._border == len(handle._numbers) * size
+        if self._places is not None and at_border and not self._places.known(handle._numbers[-1]):
+            self._pool.copy_state(handle._place, self._places.keep(handle._numbers[-1]))
 
     def _drawn(self, going: Sequence[tuple[Handle, Tensor]]) -> list[tuple[Handle, int]]:
         """A token of each text that has a next one; those that draw in one manner together."""
@@ -486,6 +518,8 @@ class Server:
         """Give the blocks of a running text back."""
         self._running.remove(handle)
         self.blocks.leave(handle._blocks)
+        if self._places is not None:
+            self._places.leave(handle._place)
         handle._blocks, handle._numbers, handle._held = [], [], 0
 
 

@@ -14,6 +14,7 @@ the number of tokens in a pass may change.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from torch import Tensor
 from companion.generation.constraints import Rules, check_ids
 from companion.generation.draft import Draft, Propose
 from companion.generation.next_token import NOTHING, exactly, most_probable, pick, raise_nothing
-from companion.generation.passes import NotFinite, evaluating, prefill
+from companion.generation.passes import NotFinite, evaluating, prefill, prefill_stream
 from companion.generation.request import Request, Text
 from companion.generation.weights import writer_of
 from companion.layers.cache import KVCache
@@ -83,27 +84,31 @@ def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator
     slots = max(map(len, prompts)) + steps  # a row that has ended reads its last token too, with the others
     modules = list(model.modules())
     with torch.inference_mode(), evaluating(modules):
-        logits, cache, memory = prefill(model, prompts, source, slots)
-        _keep(logits, rows, [[] for _ in rows], None, request, draft)
+        stream, cache, memory = prefill_stream(model, prompts, source, slots)
+        last = _keep(model.head(stream), rows, [[] for _ in rows], None, request, draft)
     yield from (given := _Given(rows)).ready()
     if all(row.done for row in rows):
         return
     small = draft.proposer if isinstance(draft.proposer, Transformer) else None
     writer = writer_of(model, request.weights, steps - 1, len(prompts) * (1 + draft.ahead))
-    reader, drafter = _Reader(writer, cache, memory), None
+    reader, drafter = _Reader(writer, cache, memory), None  # type: _Reader, _Drafter | None
+    drafting = modules
     if small is not None:
-        small_modules = list(small.modules())
-        with torch.inference_mode(), evaluating(small_modules):
+        drafting = list(small.modules())
+        with torch.inference_mode(), evaluating(drafting):
             _, cache, memory = prefill(small, prompts, source, slots)
         writer = writer_of(small, request.weights, steps - 1, len(prompts))
-        drafter = _Drafter(_Reader(writer, cache, memory), request)
+        drafter = _SmallModel(_Reader(writer, cache, memory), request)
+    elif draft.proposer == "own":
+        reader.stream, reader.last = stream, last
+        drafter = _OwnHeads(reader, request)
     functions = [draft.function() for _ in rows]
     while not all(row.done for row in rows):
         # No further than the last token but one: the pass itself gives one more.
         counts = [0 if row.done else min(draft.ahead, steps - row.written - 1) for row in rows]
         chances = None
         if drafter is not None:
-            with torch.inference_mode(), evaluating(small_modules):
+            with torch.inference_mode(), evaluating(drafting):
                 proposals, chances = drafter.propose(rows, counts)
         else:
             proposals = [
@@ -112,7 +117,7 @@ def speculate(request: Request, texts: Sequence[Text], draft: Draft) -> Iterator
             ]
         with torch.inference_mode(), evaluating(modules):
             logits = reader.judge(rows, proposals)
-            _keep(logits, rows, proposals, chances, request, draft)
+            reader.last = _keep(logits, rows, proposals, chances, request, draft)
         yield from given.ready()
 
 
@@ -141,21 +146,29 @@ class _Given:
 
 
 class _Reader:
-    """A model with its cache of all rows, each of which it takes back on its own."""
+    """A model with its cache of all rows, each of which it takes back on its own.
+
+    stream:  of the last places that it judged.
+    last:    which of these the last token of each row comes of.
+    """
+
+    stream: Float[Tensor, "place d_model"]
+    last: dict[int, int]
 
     def __init__(self, model: Transformer, cache: KVCache, memory: Memory | None) -> None:
         self.model, self.cache, self.memory = model, cache, memory
         self._held: list[int] | None = None
 
-    def read(self, tokens: Sequence[Sequence[int]], starts: list[int]) -> Float[Tensor, "batch token vocab"]:
-        """The logits of these tokens, which stand from `starts` on in each row; what was behind is forgotten."""
+    def read(self, tokens: Sequence[Sequence[int]], starts: list[int]) -> Float[Tensor, "batch token d_model"]:
+        """The stream of these tokens, which stand from `starts` on in each row; what was behind is forgotten."""
         if starts != self._held:
             self.cache = self.cache.rewind(torch.tensor(starts))
         table = self.model.embedding.weight
-        logits, _, cache = self.model(torch.tensor(tokens, device=table.device), source=self.memory, cache=self.cache)
+        ids = torch.tensor(tokens, device=table.device)
+        stream, _, cache = self.model.features(ids, source=self.memory, cache=self.cache)
         assert cache is not None
         self.cache, self._held = cache, [start + len(tokens[0]) for start in starts]
-        return logits
+        return stream
 
     def judge(self, rows: Sequence[_Row], proposals: Sequence[Sequence[int]]) -> Float[Tensor, "place vocab"]:
         """The logits after each unfinished row's last token and after each token proposed to it, row after row."""
@@ -172,36 +185,37 @@ class _Reader:
             if not row.done:
                 at[0].extend([i] * (len(proposed) + 1))
                 at[1].extend(range(last - start, last - start + len(proposed) + 1))
-        return self.read(tokens, starts)[at]
+        self.stream = self.read(tokens, starts)[at]
+        return self.model.head(self.stream)
 
 
-class _Drafter:
-    """A model that proposes, a token per row and step."""
+class _Drafter(ABC):
+    """What proposes by logits, a token per row and step."""
 
     def __init__(self, reader: _Reader, request: Request) -> None:
         self.reader, self.request = reader, request
+
+    @abstractmethod
+    def logits(
+        self, i: int, rows: Sequence[_Row], proposals: Sequence[list[int]], counts: Sequence[int], going: list[int]
+    ) -> Float[Tensor, "going vocab"]:
+        """Of proposal number i, for the rows that get so many."""
+
+    def possible(self, rows: Sequence[_Row], counts: Sequence[int]) -> list[int]:
+        """How many tokens it can propose for each row, of as many as are wanted."""
+        return list(counts)
 
     def propose(
         self, rows: Sequence[_Row], counts: Sequence[int]
     ) -> tuple[list[list[int]], list[list[Float64[Tensor, "vocab"]]] | None]:
         """`counts` tokens for each row; and the distribution that each was drawn from, `None` where each is certain."""
-        sampling, counts = self.request.sampling, list(counts)
+        sampling, counts = self.request.sampling, self.possible(rows, counts)
         proposals: list[list[int]] = [[] for _ in rows]
         chances: list[list[Tensor]] = [[] for _ in rows]
         for i in range(max(counts)):
-            # First the last two tokens: the draft has not read its own last proposal, which may have been accepted.
-            # Afterwards the newest; a row that has enough reads its last one again.
-            starts = [len(row.ids) - 2 if i == 0 else len(row.ids) - 1 + min(i, max(count - 1, 0))
-                      for row, count in zip(rows, counts, strict=True)]  # fmt: skip
-            read = [
-                [*row.ids[start:], *proposed][: 2 if i == 0 else 1]
-                if start < len(row.ids)
-                else [proposed[start - len(row.ids)]]
-                for row, proposed, start in zip(rows, proposals, starts, strict=True)
-            ]
-            logits = self.reader.read(read, starts)[:, -1]
             going = [r for r, count in enumerate(counts) if count > i]
-            allowed = _allowed(self.request, logits[going], [(rows[r], proposals[r]) for r in going])
+            logits = self.logits(i, rows, proposals, counts, going)
+            allowed = _allowed(self.request, logits, [(rows[r], proposals[r]) for r in going])
             if sampling.temperature == 0:
                 drawn = most_probable(allowed).tolist()
             else:
@@ -209,14 +223,51 @@ class _Drafter:
                 drawn = pick(probabilities, [rows[r].stream.random() for r in going]).tolist()
                 for r, chance in zip(going, exactly(probabilities), strict=True):
                     chances[r].append(chance)
-            for r, token in zip(going, drawn, strict=True):
+            for place, (r, token) in enumerate(zip(going, drawn, strict=True)):
                 if token != NOTHING:
                     proposals[r].append(token)
-                elif bool(logits[r].isfinite().all()):
+                elif bool(logits[place].isfinite().all()):
                     counts[r] = i  # the rules leave nothing: if it comes to that, the model will say so
                 else:
                     raise NotFinite(f"draft: logits of row {rows[r].text.row}: expected finite numbers, got others")
         return proposals, None if sampling.temperature == 0 else chances
+
+
+class _SmallModel(_Drafter):
+    """A model of its own, which reads what it proposes."""
+
+    def logits(
+        self, i: int, rows: Sequence[_Row], proposals: Sequence[list[int]], counts: Sequence[int], going: list[int]
+    ) -> Float[Tensor, "going vocab"]:
+        """Of the token after each row and its proposals so far."""
+        # First the last two tokens: the draft has not read its own last proposal, which may have been accepted.
+        # Afterwards the newest; a row that has enough reads its last one again.
+        starts = [len(row.ids) - 2 if i == 0 else len(row.ids) - 1 + min(i, max(count - 1, 0))
+                  for row, count in zip(rows, counts, strict=True)]  # fmt: skip
+        read = [
+            [*row.ids[start:], *proposed][: 2 if i == 0 else 1]
+            if start < len(row.ids)
+            else [proposed[start - len(row.ids)]]
+            for row, proposed, start in zip(rows, proposals, starts, strict=True)
+        ]
+        return self.reader.model.head(self.reader.read(read, starts)[going, -1])
+
+
+class _OwnHeads(_Drafter):
+    """Heads of the model itself, for tokens after the one that was drawn last: they guess from the state of the stream
+    that this one comes of."""
+
+    def possible(self, rows: Sequence[_Row], counts: Sequence[int]) -> list[int]:
+        """No more than there are heads."""
+        assert self.reader.model.later is not None
+        self.states = list(self.reader.model.later(self.reader.stream))
+        return [min(count, len(self.states)) for count in counts]
+
+    def logits(
+        self, i: int, rows: Sequence[_Row], proposals: Sequence[list[int]], counts: Sequence[int], going: list[int]
+    ) -> Float[Tensor, "going vocab"]:
+        """Of head i + 1, whatever the others have proposed."""
+        return self.reader.model.head(self.states[i][[self.reader.last[r] for r in going]])
 
 
 def _keep(
@@ -226,8 +277,9 @@ def _keep(
     chances: Sequence[list[Float64[Tensor, "vocab"]]] | None,
     request: Request,
     draft: Draft,
-) -> None:
-    """Add to each row what is accepted of its proposal, and the token that follows."""
+) -> dict[int, int]:
+    """Add to each row what is accepted of its proposal, and the token that follows; the place that this one comes of,
+    by row."""
     going = [(r, row) for r, row in enumerate(rows) if not row.done]
     places = [(row, proposals[r][:n]) for r, row in going for n in range(len(proposals[r]) + 1)]
     allowed = _allowed(request, logits, places)
@@ -239,14 +291,11 @@ def _keep(
         if chances is None:
             numbers = [u for r, row in going for u in row.ahead(len(proposals[r]) + 1)]
             drawn = pick(probabilities, numbers).tolist()
-    at = 0
+    at, last_places = 0, {}
     for r, row in going:
         proposed, end = proposals[r], at + len(proposals[r]) + 1
         if chances is None:
-            accepted = 0
-            while accepted < len(proposed) and proposed[accepted] == drawn[at + accepted]:
-                accepted += 1
-            last = drawn[at + accepted]
+            accepted, last = _as_drawn(drawn[at:end], proposed)
         else:
             numbers = row.stream.random(len(proposed) + 1).tolist()
             accepted, last = verdict(exactly(probabilities[at:end]), chances[r][: len(proposed)], proposed, numbers)
@@ -266,7 +315,17 @@ def _keep(
             draft.passes += 1
             draft.proposed += added if added <= accepted else len(proposed)  # what lies behind an end is not judged
             draft.accepted += min(added, accepted)
+        last_places[r] = at + accepted
         at = end
+    return last_places
+
+
+def _as_drawn(drawn: Sequence[int], proposed: Sequence[int]) -> tuple[int, int]:
+    """How many proposed tokens are what the model itself drew at their places, and what it drew after these."""
+    accepted = 0
+    while accepted < len(proposed) and proposed[accepted] == drawn[accepted]:
+        accepted += 1
+    return accepted, drawn[accepted]
 
 
 def verdict(

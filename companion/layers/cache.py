@@ -211,8 +211,8 @@ class KVCache:
             return self.states.slots
         return self.keys[0].shape[2] if self.local is None else self.local.slots
 
-    def check(self, config: ModelConfig, writer: int) -> None:
-        """Raises `ValueError` unless this is a cache for a model of `config`, and none that another one has filled."""
+    def check_layers(self, config: ModelConfig, heads: int) -> None:
+        """Raises `ValueError` unless this has the layers of a model of `config`, `heads` being its key heads."""
         memory = (
             None if config.memory is None else (Log.of(config.memory), tuple(map(config.linear, range(config.layers))))
         )
@@ -220,11 +220,15 @@ class KVCache:
         if kept != memory:
             raise ValueError(f"cache keeps {kept} of linear layers: expected {memory}, as this model has")
         value = self.values[0].shape[3] if self.values else 0
-        got = (len(self.keys), *((self.keys[0].shape[1], self.keys[0].shape[3], value) if self.keys else ()))
+        got = (len(self.keys), *((heads, self.keys[0].shape[3], value) if self.keys else ()))
         expected = (len(config.attending), *(config.sizes.kept if config.attending else ()))
         if got != expected:
             named = "layers={}, kv_head={}, d_head={}, d_v={}".format
             raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as this model has")
+
+    def check(self, config: ModelConfig, writer: int) -> None:
+        """Raises `ValueError` unless this is a cache for a model of `config`, and none that another one has filled."""
+        self.check_layers(config, self.keys[0].shape[1] if self.keys else 0)
         seen, local = config.attention.window, self.local
         layers = tuple(map(config.local, config.attending))
         here = (seen.width, layers) if seen is not None and any(layers) else None

@@ -8,6 +8,9 @@ begin alike may name the same blocks. Who may have which block is no matter of t
     out = model(tokens, cache=pool.rows([[7, 2], [7, 5, 3]], held=[20, 33], new=[1, 1]))
 
 What a token sees are the same numbers in the same order as in a `KVCache`, so attention computes the same.
+
+A linear layer has no blocks: a pool has places beside them, each with the matrices of one text as they are after its
+last token. Nothing is taken back here, so they need no log as in `companion.layers.states`.
 """
 
 from __future__ import annotations
@@ -16,16 +19,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from companion.config.model import ModelConfig
 from companion.ground.arguments import check_kind
 from companion.ground.fields import require_whole
+from companion.ground.precision import wide_dtype
 from companion.ground.room import check_room
 from companion.layers.cache import KVCache, LayerCache
+from companion.layers.linear import Writes, fold
 from companion.layers.masks import backwards, materialize
-from companion.layers.states import StateCache
+from companion.layers.states import StateCache, States, last_real, refuse_gradients, state_numbers, written_where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,15 +63,43 @@ class PagedLayer(LayerCache):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PagedState(StateCache):
+    """One linear layer's share of a `PagedCache`: `matrix` and `tail` are those of the rows, copied, and the log is
+    empty.
+
+    matrices, tails:  of all texts; what comes out is written into
+    places:           the place of each row.
+    new:              which tokens of the call are no padding behind a row; `None`: all.
+    """
+
+    matrices: Float[Tensor, "place head d_head d_v"]
+    tails: Float[Tensor, "place before channel"]
+    places: Int[Tensor, "batch"]
+    new: Bool[Tensor, "batch token"] | None
+
+    def write(self, real: Bool[Tensor, "batch token"] | None, raw: Tensor, written: Writes) -> None:
+        """Fold what new tokens have written into the matrices. Raises `ValueError` as `StateCache.write`."""
+        refuse_gradients(raw, written)
+        here = self.new if real is None else real if self.new is None else real & self.new
+        raw = raw.to(self.tails.dtype)
+        seen = raw.new_ones(raw.shape[:2], dtype=torch.bool) if here is None else here
+        self.matrices.index_copy_(0, self.places, fold(self.matrix, written_where(written, here)))
+        self.tails.index_copy_(0, self.places, last_real(self.tail, raw, seen))
+
+
+@dataclass(frozen=True, kw_only=True)
 class PagedCache(KVCache):
     """A pool of blocks, and the rows of one call that look into it: `pool` makes it, `rows` those of a call.
 
-    keys, values:  one tensor per layer, (block, slot, kv_head, d_head) and (block, slot, kv_head, d_v); as in a
-                   `KVCache` no `values` with latents. Block 0 belongs to nobody and stays zero.
+    keys, values:  one tensor per layer that is not linear, (block, slot, kv_head, d_head) and (block, slot, kv_head,
+                   d_v); as in a `KVCache` no `values` with latents. Block 0 belongs to nobody and stays zero.
+    states:        of the linear layers: a row for each place, and no log; `None` if there are none.
+    size:          tokens of a block.
     table:         the blocks of each row.
     into, taken:   where its new tokens go, as in a `PagedLayer`.
     ends:          tokens that each row holds after the call, (batch,).
-    windows:       of each layer, `None` where it sees all.
+    places:        of each row's matrices; empty without linear layers.
+    windows:       of each layer that is not linear, `None` where it sees all.
 
     Layers that look through a window have a slot for every token too. A handle is for one call: what a row holds
     afterwards is for the caller to say in the next `rows`.
@@ -74,10 +107,12 @@ class PagedCache(KVCache):
 
     keys: tuple[Float[Tensor, "block slot kv_head d_head"], ...]
     values: tuple[Float[Tensor, "block slot kv_head d_v"], ...]
+    size: int
     table: Int[Tensor, "batch column"]
     into: Int[Tensor, "written"]
     taken: Int[Tensor, "written"] | None
     ends: Int[Tensor, "batch"]
+    places: Int[Tensor, "row"]
     windows: tuple[int | None, ...]
 
     @classmethod
@@ -87,43 +122,46 @@ class PagedCache(KVCache):
         *,
         blocks: int,
         size: int,
+        places: int = 1,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> PagedCache:
-        """A pool of `blocks` blocks of `size` tokens each, without rows; block 0 beside them.
+        """A pool of `blocks` blocks of `size` tokens each, without rows; block 0 beside them. `places`: how many texts
+        the linear layers keep, where there are any.
 
         Memory: d_head + d_v numbers for each layer, kv_head and slot, with latents rank + d_rope for each layer and
-        slot. Raises `ValueError` if a size is below 1, or memory has no room for it.
+        slot; for each linear layer and place `states.state_numbers` without a log, in fp32 at least. Raises
+        `ValueError` if a size is below 1, or memory has no room for it.
         """
         check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
-        for name, value in (("blocks", blocks), ("size", size)):
+        for name, value in (("blocks", blocks), ("size", size), ("places", places)):
             require_whole(name, value)
         heads, key, value = config.sizes.kept
-        needed = config.layers * (blocks + 1) * size * config.sizes.kept_numbers * dtype.itemsize
+        needed = len(config.attending) * (blocks + 1) * size * config.sizes.kept_numbers * dtype.itemsize
+        if config.memory is not None:
+            needed += places * config.linears * state_numbers(config.memory, 0) * wide_dtype(dtype).itemsize
         check_room(f"blocks={blocks} of size={size}", "the pool", needed, device)
 
         def store(width: int) -> tuple[Tensor, ...]:
-            shapes = ((blocks + 1, size, heads, width) for _ in range(config.layers) if width)
+            shapes = ((blocks + 1, size, heads, width) for _ in config.attending if width)
             return tuple(torch.zeros(shape, dtype=dtype, device=device) for shape in shapes)
 
         none = torch.zeros(0, dtype=torch.long, device=device)
-        seen = [config.layer(layer)[0].window for layer in range(config.layers)]
+        seen = [config.layer(layer)[0].window for layer in config.attending]
         return cls(
             keys=store(key),
             values=store(value),
             lengths=none,
             uniform=False,
+            states=States.of(config, none.new_zeros(places), 0, dtype),
+            size=size,
             table=none[:, None],
             into=none,
             taken=None,
             ends=none,
+            places=none,
             windows=tuple(None if window is None else window.width for window in seen),
         )
-
-    @property
-    def size(self) -> int:
-        """Tokens of a block."""
-        return self.keys[0].shape[1]
 
     @property
     def batch(self) -> int:
@@ -135,12 +173,16 @@ class PagedCache(KVCache):
         """Room in each row, in tokens."""
         return self.table.shape[1] * self.size
 
-    def rows(self, tables: Sequence[Sequence[int]], held: Sequence[int], new: Sequence[int]) -> PagedCache:
+    def rows(
+        self, tables: Sequence[Sequence[int]], held: Sequence[int], new: Sequence[int], places: Sequence[int] = ()
+    ) -> PagedCache:
         """A handle for a call of as many rows, padded on the right to the longest.
 
         tables:  the blocks of each, with room for what it holds and for what is new.
         held:    tokens that each holds,
         new:     and that the call brings to it, at least one; what is beyond these is padding and written nowhere.
+        places:  of each row's matrices, with linear layers; a row that holds nothing begins with zeros, whatever is
+                 there.
         """
         size, device, tokens = self.size, self.lengths.device, max(new)
         ends = [start + count for start, count in zip(held, new, strict=True)]
@@ -158,6 +200,7 @@ class PagedCache(KVCache):
             taken=None if whole else torch.tensor(taken, device=device),
             lengths=torch.tensor(held, device=device),
             ends=torch.tensor(ends, device=device),
+            places=torch.tensor(places, dtype=torch.long, device=device),
             filled=max(ends) - tokens,  # so that padding beside a longer row counts for nothing
         )
 
@@ -171,13 +214,15 @@ class PagedCache(KVCache):
         for store in (*self.keys, *self.values):
             store[new] = store[old]
 
+    def copy_state(self, old: int, new: int) -> None:
+        """Place `new` holds what `old` does."""
+        assert self.states is not None
+        for store in self.states.tensors:
+            store[new] = store[old]
+
     def check(self, config: ModelConfig, writer: int) -> None:
         """Raises `ValueError` unless this is a pool for a model of `config`."""
-        value = self.values[0].shape[3] if self.values else 0
-        got, expected = (len(self.keys), *self.keys[0].shape[2:], value), (config.layers, *config.sizes.kept)
-        if got != expected:
-            named = "layers={}, kv_head={}, d_head={}, d_v={}".format
-            raise ValueError(f"cache has {named(*got)}: expected {named(*expected)}, as this model has")
+        self.check_layers(config, self.keys[0].shape[2] if self.keys else 0)
 
     def ready(self, tokens: int, ends: Tensor | None = None) -> PagedCache:
         """Itself: nothing rolls."""
@@ -194,7 +239,7 @@ class PagedCache(KVCache):
         slots = (self.lengths[:, None] + torch.arange(tokens, device=last.device)).minimum(last)
         masks = {width: materialize(backwards(width), self.batch, slots, self.slots) for width in set(self.windows)}
         values = self.values or [None] * len(self.keys)
-        return [
+        opened = [
             PagedLayer(
                 keys=k,
                 values=v,
@@ -209,6 +254,34 @@ class PagedCache(KVCache):
                 taken=self.taken,
             )
             for k, v, width in zip(self.keys, values, self.windows, strict=True)
+        ]
+        if self.states is None:
+            return list(opened)
+        attending, linear = iter(opened), iter(self._states(self.states, slots))
+        return [next(linear) if here else next(attending) for here in self.states.layers]
+
+    def _states(self, states: States, slots: Int[Tensor, "batch token"]) -> list[PagedState]:
+        """The share of each linear layer."""
+        new = None
+        if self.taken is not None:
+            new = torch.arange(slots.shape[1], device=slots.device) < (self.ends - self.lengths)[:, None]
+        begins = (self.lengths == 0)[:, None, None]
+        return [
+            PagedState(
+                sizes=states.sizes,
+                matrix=matrices[self.places].masked_fill(begins[..., None], 0),
+                tail=tails[self.places].masked_fill(begins, 0),
+                log=log[self.places],
+                held=self.lengths,
+                slots=slots,
+                filled=None,
+                end=0,
+                matrices=matrices,
+                tails=tails,
+                places=self.places,
+                new=new,
+            )
+            for matrices, tails, log in zip(states.matrices, states.tails, states.logs, strict=True)
         ]
 
     def advance(self, tokens: int, writer: int | None = None) -> PagedCache:

@@ -92,6 +92,12 @@ def last_real(
     return both.gather(1, last[..., None].expand(-1, -1, both.shape[2]))
 
 
+def refuse_gradients(raw: Tensor, written: Writes) -> None:
+    """Raises `ValueError` where a gradient is being recorded, which writing in place would break."""
+    if torch.is_grad_enabled() and (raw.requires_grad or written.u.requires_grad):
+        raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
+
+
 @dataclass(frozen=True)
 class StateCache:
     """One linear layer's share of a `KVCache`, opened for a call of `token` new tokens.
@@ -126,8 +132,7 @@ class StateCache:
 
         Raises `ValueError` where a gradient is being recorded, which writing in place would break.
         """
-        if torch.is_grad_enabled() and (raw.requires_grad or written.u.requires_grad):
-            raise ValueError("cache: writing in place would break the gradient; expected a call under torch.no_grad()")
+        refuse_gradients(raw, written)
         new = self.sizes.joined(real, raw.to(self.log.dtype), written)
         if self.kept is not None:
             self._write_last(real, raw, written, new)

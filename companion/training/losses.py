@@ -17,6 +17,7 @@ from companion.ground.arguments import described
 from companion.ground.precision import wide, wide_dtype
 from companion.layers.balance import switch_loss, z_loss
 from companion.layers.routing import RoutingStats
+from companion.training.plan import LATER
 
 
 class Limits(NamedTuple):
@@ -37,8 +38,8 @@ Batch = tuple[Tensor, ...]
 
 
 class Scored(NamedTuple):
-    """What a loss says of one batch: the sum of nats over its scored tokens, their number, and where the model's
-    experts were sent its tokens (empty without a mixture of experts).
+    """What a loss says of one batch: the sum of nats over its scored tokens, their number, where the model's experts
+    were sent its tokens (empty without a mixture of experts), and what training makes small beside the nats.
 
     A sum and a count, because only these of several batches may be added (lesson 09, equation 9.4; lesson 14, equation
     14.4).
@@ -47,6 +48,7 @@ class Scored(NamedTuple):
     nats: Float[Tensor, ""]
     tokens: Int[Tensor, ""]
     routing: tuple[RoutingStats, ...] = ()
+    beside: Float[Tensor, ""] | None = None
 
 
 def cross_entropy_sum(
@@ -190,10 +192,30 @@ def next_token_loss(
     targets: Int[Tensor, "batch token"],
     *,
     smoothing: float = 0.0,
+    later: float = LATER,
 ) -> Scored:
-    """The loss of a decoder: each token's target is the one after it. `smoothing` as in `cross_entropy_sum`."""
-    out = model(tokens)
-    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+    """The loss of a decoder: each token's target is the one after it. `smoothing` as in `cross_entropy_sum`; `later`:
+    weight of the loss of each head for later tokens, where the model is in training mode and has any."""
+    return _of_a_decoder(model, tokens, targets, smoothing, later)
+
+
+def _of_a_decoder(
+    model: nn.Module, tokens: Tensor, targets: Tensor, smoothing: float, later: float, **inputs: Any
+) -> Scored:
+    heads = getattr(model, "later", None) if model.training else None
+    if heads is None:
+        out = model(tokens, **inputs)
+        return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+    stream, routing, _ = model.features(tokens, **inputs)  # type: ignore[operator]
+    scored = cross_entropy_sum(model.head(stream), targets, smoothing=smoothing)  # type: ignore[operator]
+    document, beside = inputs.get("document"), stream.new_zeros((), dtype=scored[0].dtype)
+    for away, state in enumerate(heads(stream), 1):
+        right = F.pad(targets[:, away:], (0, min(away, targets.shape[1])), value=IGNORE)
+        if document is not None:  # what stands in another document has nothing to do with this one
+            there = F.pad(document[:, away:], (0, min(away, targets.shape[1])), value=-1)
+            right = right.masked_fill(document != there, IGNORE)
+        beside = beside + cross_entropy_sum(model.head(state), right, smoothing=smoothing)[0]  # type: ignore[operator]
+    return Scored(*scored, routing, later * beside)
 
 
 def packed_next_token_loss(
@@ -204,6 +226,7 @@ def packed_next_token_loss(
     *,
     hide: Literal["nothing", "padding", "documents"],
     smoothing: float = 0.0,
+    later: float = LATER,
 ) -> Scored:
     """`next_token_loss` for the windows of `PackedBatches`, which hold several documents and padding.
 
@@ -216,10 +239,10 @@ def packed_next_token_loss(
     if hide == "documents":
         # Padding is a document of its own: what it holds, and so which experts it visits, does not depend on the texts.
         number = (places == 0).cumsum(-1).masked_fill(~real, 0)
-        out = model(tokens, positions=places.clamp(min=0), document=number, counted=real)
+        inputs = {"positions": places.clamp(min=0), "document": number, "counted": real}
     else:
-        out = model(tokens, counted=real if hide == "padding" else None)
-    return Scored(*cross_entropy_sum(out.logits, targets, smoothing=smoothing), out.routing)
+        inputs = {"counted": real if hide == "padding" else None}
+    return _of_a_decoder(model, tokens, targets, smoothing, later, **inputs)
 
 
 def translation_loss(

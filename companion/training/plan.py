@@ -12,6 +12,8 @@ from companion.ground.quantities import Count, CountFromZero, Decay, NonNegative
 from companion.training.schedule import Schedule
 
 TRAINING = "the training"
+LATER = 0.3
+"""Weight of the loss of each head for later tokens."""
 """The title of these flags."""
 LARGEST = 3.4028234663852886e38
 """The largest number of fp32."""

@@ -19,6 +19,8 @@ from companion.config.model import (
     AttentionConfig,
     EmbeddingConfig,
     FeedForwardConfig,
+    LatentConfig,
+    LinearConfig,
     ModelConfig,
     MoEConfig,
     NormConfig,
@@ -37,7 +39,7 @@ from companion.ground.quantities import (
     check,
 )
 from companion.ground.reading import read_file
-from companion.training.plan import TRAINING, Learning, TrainingConfig, at_most, largest_rate, setting
+from companion.training.plan import LATER, TRAINING, Learning, TrainingConfig, at_most, largest_rate, setting
 from companion.training.schedule import Schedule
 
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
@@ -211,7 +213,7 @@ class Settings(Learning, ABC):
             d_model=self.d_model,
             layers=self.layers,
             context=self.context,
-            attention=AttentionConfig(self.heads, self.kv_heads),
+            attention=self._attention(),
             feed_forward=FeedForwardConfig(d_ff, self.activation),
             positions=PositionConfig(self.positions),
             norm=NormConfig(self.norm, self.norm_placement),
@@ -220,6 +222,9 @@ class Settings(Learning, ABC):
             stack=self.stack,
             dropout=self.dropout,
         )
+
+    def _attention(self) -> AttentionConfig:
+        return AttentionConfig(self.heads, self.kv_heads)
 
     def _mixture(self) -> MoEConfig | None:
         if self.experts is None:
@@ -286,6 +291,26 @@ class TextSettings(Settings):
         "anywhere",
     )
 
+    linear: CountFromZero = setting(
+        MODEL,
+        0,
+        "linear layers (gated delta rule) before each layer of full attention; 3 in Qwen3-Next. As many as there are "
+        "layers: no full one",
+    )
+    latent: Count | None = setting(
+        MODEL, None, "width of a vector of which all heads' keys and values are made. Default: they are made directly"
+    )
+    sinks: bool = setting(MODEL, False, "each head has a logit, learned, that takes weight and has no value")
+    later_heads: CountFromZero = setting(
+        MODEL, 0, "heads that guess as many tokens after the next one; companion generate --draft own uses them"
+    )
+    gate: Literal["head", "width"] | None = setting(
+        MODEL,
+        None,
+        "what heads found is multiplied by sigmoids: one a head, or one for each of its numbers. Default: it is not",
+    )
+
+    later_loss: NonNegative = setting(TRAINING, LATER, "weight of the loss of each of --later-heads")
     yardsticks: bool = setting(
         TASK,
         True,
@@ -299,6 +324,22 @@ class TextSettings(Settings):
             raise ValueError("--data: expected at least one file, folder, glob or name, got none")
         if self.vocab < 257:
             raise ValueError(f"--vocab {self.vocab}: expected at least 257 (256 bytes and a separator)")
+
+    def _attention(self) -> AttentionConfig:
+        latent, linear = None, None
+        if self.latent is not None:
+            # Half as many numbers as a head has are turned, as in DeepSeek-V2: an even number, of pairs.
+            turned = max(2, self.d_model // self.heads // 4 * 2) if self.positions == "rotary" else 0
+            latent = LatentConfig(self.latent, turned)
+        if self.linear:
+            linear = LinearConfig((True,) * self.linear + (False,))
+        parts: dict[str, Any] = {"sinks": self.sinks, "gate": self.gate, "latent": latent, "linear": linear}
+        return AttentionConfig(self.heads, self.kv_heads, **parts)
+
+    def model_config(self, vocab: int) -> ModelConfig:
+        """As for every task, with the heads for later tokens."""
+        config = super().model_config(vocab)
+        return config.with_(later_heads=self.later_heads) if self.later_heads else config
 
     def _folder_name(self) -> str:
         name = re.sub(r"[^\w.-]+", "-", Path(self.data[0]).expanduser().resolve().name).strip("-.")

@@ -151,9 +151,9 @@ class Trainer:
         load = _Load()
         for i, batch in enumerate(micro):
             with self.parallel.collecting(last=i == len(micro) - 1), tf32(self.precision):
-                total, _, routing = self._scored(i, batch)
+                total, _, routing, beside = self._scored(i, batch)
                 load.add(routing)
-                objective = total / tokens
+                objective = (total if beside is None else total + beside) / tokens
                 if with_losses:
                     objective = objective + routing_loss(routing, whole or self.parallel.total(load.counts), **weights)
                 objective.backward()

@@ -36,7 +36,7 @@ from companion.costs.account import (
     weights_bytes,
 )
 from companion.costs.chips import Chip, measure_chip, peak_share, published_peak
-from companion.costs.tables import account_table
+from companion.costs.tables import account_data, account_table
 
 
 @st.composite
@@ -439,3 +439,15 @@ def test_the_table_names_every_part_and_figure():
     assert "positions" not in text  # rotary positions have no parameters
     assert "active" not in account_table(PLAIN) and "cache" not in account_table(PLAIN.with_(stack="encoder"))
     assert max(map(len, account_table(EXPERTS.with_(stack="encoder_decoder")).splitlines())) < 80
+
+
+def test_the_table_says_what_a_token_adds_to_a_cache_and_what_a_text_has_of_any_length():
+    mixed = PLAIN.with_(layers=3, context=500, attention=AttentionConfig(3, linear=LinearConfig((True, True, False))))
+    sizes = account_data(mixed)["bytes"]
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        grown = cache_bytes(mixed, 500, dtype=dtype) - cache_bytes(mixed, 400, dtype=dtype)
+        assert sizes["cache_token"][name] == grown / 100
+        assert sizes["cache_full"][name] == sizes["cache_text"][name] + 500 * sizes["cache_token"][name]
+    assert "cache, a text of any length" in account_table(mixed) and "cache_text" not in account_data(PLAIN)["bytes"]
+    alone = account_data(mixed.with_(attention=AttentionConfig(3, linear=LinearConfig())))["bytes"]
+    assert alone["cache_token"]["fp32"] == 0 and alone["cache_full"] == alone["cache_text"]

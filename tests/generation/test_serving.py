@@ -18,6 +18,7 @@ from companion import (
     EmbeddingConfig,
     FeedForwardConfig,
     LatentConfig,
+    LinearConfig,
     ModelConfig,
     MoEConfig,
     PositionConfig,
@@ -36,9 +37,20 @@ LAYOUTS = {
     "learned": CONFIG.with_(positions=PositionConfig("learned")),
     "windows": CONFIG.with_(attention=replace(CONFIG.attention, window=WindowConfig(5, (True, False)))),
     "latents": CONFIG.with_(attention=AttentionConfig(2, d_head=4, latent=LatentConfig(3, 2))),
+    "linear and full": CONFIG.with_(
+        layers=3,
+        attention=replace(CONFIG.attention, window=WindowConfig(5), linear=LinearConfig((True, False), key_heads=1)),
+    ),
+    "linear alone": CONFIG.with_(
+        attention=replace(CONFIG.attention, linear=LinearConfig(decay="channel", convolution=2, negative=True))
+    ),
     "experts": CONFIG.with_(moe=MoEConfig(experts=3, top_k=2)),
     "scaled by length": CONFIG.with_(positions=PositionConfig("rotary", scaling=RotaryScaling("dynamic", 2.0, 8))),
     "turned anew": CONFIG.with_(positions=PositionConfig("rotary", scaling=LONG)),
+    "linear, turned anew": CONFIG.with_(
+        attention=replace(CONFIG.attention, linear=LinearConfig((True, False))),
+        positions=PositionConfig("rotary", scaling=LONG),
+    ),
 }
 REQUESTS = int(os.environ.get("REQUESTS", 60))
 
@@ -96,10 +108,11 @@ def test_a_text_that_comes_and_goes_is_what_it_would_be_alone(models, layout):
     """In a pool in which they do not all fit, with chunks shorter than a prompt and blocks shorter than a chunk."""
     model, random = models[layout], np.random.default_rng(len(layout))
     server = Server(model, rows=5, tokens=30, block=3, budget=7)
-    assert served_at_random(model, server, random, 16) >= 2
-    by_length = layout in ("scaled by length", "turned anew")
+    assert served_at_random(model, server, random, 12 if "linear" in layout else 16) >= 2
+    by_length = layout == "scaled by length" or layout.endswith("turned anew")
     assert (server.shared == 0) == by_length and (server.preempted == 0 or not by_length)
     assert server.blocks.used == 0 and not server.busy and server.step() == []
+    assert server._places is None or sorted(server._places._free) == list(range(5))
 
 
 def test_a_soak_of_requests_leaves_every_text_right_and_memory_as_it_was(models):
@@ -124,7 +137,10 @@ def test_complete_writes_some_at_a_time_what_it_writes_all_together(models):
     assert len(set(map(len, wanted))) > 1
     two = complete(model, prompts[:2], streams=[7, 5], **asked)
     assert complete(model, prompts[:2], streams=[7, 5], **asked, at_once=1) == two
-    for wrong, message in (({"draft": "ngram"}, "expected no draft"), ({"streams": [1]}, "expected 5 of them")):
+    for wrong, message in (
+        ({"draft": "ngram"}, "expected no draft"),
+        ({"streams": [1]}, "streams has 1 entries: expected 5"),
+    ):
         with pytest.raises(ValueError, match=message):
             complete(model, prompts, **asked, at_once=2, **wrong)
 
@@ -162,6 +178,28 @@ def test_a_shared_block_is_copied_before_it_is_written(models):
     assert copied == [shared] and torch.equal(server._pool.keys[0][shared], before)
     assert second._blocks[:2] == first._blocks[:2]  # and afterwards it is there once again
     assert first.result() == second.result() == complete(model, [prompt], **asked)[0]
+
+
+def test_a_state_is_kept_where_a_second_text_shows_that_texts_begin_alike(models):
+    model, asked = models["linear and full"], {"max_new_tokens": 2, "sampling": Sampling(0.0)}
+    server = Server(model, rows=2, tokens=48, block=4)
+    alike = [[1, 2, 3, 4, 5, 6, 0, 1, last] for last in range(5)]
+    read = [0]
+    for prompt in alike[:4]:
+        assert server.submit(prompt, **asked).result() == complete(model, [prompt], **asked)[0]
+        read.append(server.read)
+    assert np.diff(read).tolist() == [10, 10, 2, 2]  # the second is read in two parts, to keep the state between them
+    for prompt in ([3, 3, 3, 3, 0], [4, 4, 4, 4, 0]):  # each kept by its second text, so that the first is given up
+        for _ in range(2):
+            server.submit(prompt, **asked).result()
+    shared = server.shared
+    assert server.submit(alike[4], **asked).result() == complete(model, alike[4:], **asked)[0]
+    assert server.shared == shared and len(server._places._kept) == 2
+    server.submit(alike[4], **asked).result()
+    with torch.no_grad():
+        model.embedding.weight[3] += 1
+    assert server.submit(alike[4], **asked).result() == complete(model, alike[4:], **asked)[0]
+    assert server.shared == shared + 8 and sorted(server._places._free) == [0, 1]
 
 
 def test_other_tokens_or_other_weights_never_share(models):

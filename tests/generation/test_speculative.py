@@ -125,16 +125,19 @@ SMALL = CONFIG.with_(vocab=4, context=8)
 TEXTS = 1800
 
 
-def unusual(sampling, ahead):
-    model, small = drawn(SMALL, seed=1), drawn(SMALL.with_(layers=1), seed=5)
-    draft = Draft(small, ahead)
+def unusual(sampling, ahead, own=False):
+    model, small = drawn(SMALL.with_(later_heads=2 * own), seed=1), drawn(SMALL.with_(layers=1), seed=5)
+    draft = Draft("own" if own else small, ahead)
     texts = complete(model, [[1, 2]] * TEXTS, max_new_tokens=3, sampling=sampling, draft=draft, seed=11)
     return chi_squared(expected_counts(model, [1, 2], sampling, 3, TEXTS), texts), draft.rate
 
 
-@pytest.mark.parametrize(("sampling", "ahead"), [(Sampling(1.5), 2), (Sampling(1.9, top_k=3, top_p=0.95), 4)])
-def test_a_draft_that_draws_leaves_the_distribution_as_it_is(sampling, ahead):
-    deviations, rate = unusual(sampling, ahead)
+@pytest.mark.parametrize(
+    ("sampling", "ahead", "own"),
+    [(Sampling(1.5), 2, False), (Sampling(1.9, top_k=3, top_p=0.95), 4, False), (Sampling(1.5), 2, True)],
+)
+def test_a_draft_that_draws_leaves_the_distribution_as_it_is(sampling, ahead, own):
+    deviations, rate = unusual(sampling, ahead, own)
     assert deviations < 4
     assert 0.2 < rate < 0.9, "the draft is right too often, or too rarely, for a mistake to show"
 
@@ -226,7 +229,7 @@ def test_a_prepared_copy_may_write_and_propose():
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"draft": "bigram"}, "draft='bigram': expected 'ngram', a Transformer or a function"),
+        ({"draft": "bigram"}, "draft='bigram': expected 'ngram', 'own', a Transformer or a function"),
         ({"draft": 3}, "draft=3: expected 'ngram'"),
         ({"draft": drawn(CONFIG.with_(vocab=8))}, "draft has vocab=8: expected 7, the model's own vocabulary"),
         ({"draft": drawn(CONFIG.with_(context=11))}, "draft has context=11: expected at least 12, so that its cache"),

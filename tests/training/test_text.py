@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from companion import AttentionConfig, LatentConfig
 from companion.data.batches import TrainingBatches
 from companion.data.corpora import Corpus, Document, split
 from companion.data.packing import PADDING, PackedBatches
@@ -61,6 +62,26 @@ def test_a_run_from_before_there_was_a_choice_goes_on_as_it_began():
     assert recorded({"settings": old}) == TextSettings(packing="ring")
     assert recorded({"settings": {**old, "data": []}}) == TextSettings(packing="ring", data=["python"])
     assert recorded({"settings": TextSettings().what_matters()}) == TextSettings()
+
+
+def test_flags_become_layers_and_older_runs_go_on_without_them():
+    settings = TextSettings(layers=5, linear=2, latent=16, gate="head", d_model=60, heads=3)
+    made = settings.model_config(settings.vocab)
+    assert [made.linear(layer) for layer in range(5)] == [True, True, False, True, True]
+    assert made.attention.latent == LatentConfig(16, d_rope=10) and made.attention.gate == "head"
+    assert TextSettings(latent=16, positions="learned").model_config(300).attention.latent == LatentConfig(16, 0)
+    assert TextSettings(layers=3, linear=3, sinks=True).model_config(300).attending == ()
+    assert TextSettings(sinks=True).model_config(300).attention == AttentionConfig(4, sinks=True)
+    for wrong, message in (
+        ({"latent": 16, "sinks": True}, "sinks=True: expected False beside latent"),
+        ({"latent": 16, "kv_heads": 2}, "kv_heads=2: expected None beside latent"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TextSettings(**wrong).model_config(300)
+    with pytest.raises(ValueError, match=r"--model x.json says all about the model: expected no --linear beside it"):
+        TextSettings(model="x.json", linear=2)
+    old = {key: value for key, value in TextSettings().what_matters().items() if key not in ("linear", "gate")}
+    assert recorded({"settings": old}) == TextSettings()
 
 
 @pytest.mark.parametrize("packing", ["documents", "apart", "ring"])

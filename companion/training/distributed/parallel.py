@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from companion.layers.block import Block
 from companion.training.losses import Batch, Scored
 
 Made = TypeVar("Made")
@@ -34,6 +35,13 @@ class Elsewhere(RuntimeError):
     def __init__(self, code: int) -> None:
         super().__init__("another process of this run failed")
         self.code = code
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """Compile each block of a model, in place."""
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.compile()
 
 
 class Parallel:
@@ -107,6 +115,9 @@ class Parallel:
 
     def prepare(self, model: nn.Module, loss: Callable[..., Scored], compile: bool) -> Callable[..., Scored]:
         """`loss(model, *batch)` as a function of the batch, with `model` distributed over the processes, in place."""
+        if compile and getattr(model, "later", None) is not None:
+            compile_blocks(model)  # the loss asks for the model's features, and not for its logits alone
+            compile = False
         forward = torch.compile(model) if compile else model
         return lambda *batch: loss(forward, *batch)
 

@@ -38,7 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from companion.layers.block import Block
 from companion.layers.moe import NAMES, MoE
 from companion.training.distributed.expert_parallel import Exchanged, Spread, keep_the_compiler_out
-from companion.training.distributed.parallel import Elsewhere, Made, Parallel, exit_code
+from companion.training.distributed.parallel import Elsewhere, Made, Parallel, compile_blocks, exit_code
 from companion.training.losses import Scored
 
 
@@ -146,10 +146,9 @@ class Processes(Parallel):
         if self.experts is not None and not self._slices:
             raise ValueError(f"--expert-parallel {self.experts}: expected a model with experts, got one without")
         self._draws_whole = self.device.type == "cpu" and not compile
-        blocks = [module for module in model.modules() if isinstance(module, Block)]
         if compile:
-            for block in blocks:  # one by one, so that gradients of a block travel while the next are computed
-                block.compile()
+            compile_blocks(model)  # one by one, so that gradients of a block travel while the next are computed
+        blocks = [module for module in model.modules() if isinstance(module, Block)]
         objective = _Objective(model, loss)
         if self.shard:
             return self._sharded(self.device, objective, blocks)

@@ -104,11 +104,12 @@ class TextTask(Task):
     def loss(self) -> Loss:
         settings = self.settings
         if settings.packing == "ring":
-            return partial(next_token_loss, smoothing=settings.label_smoothing)
+            return partial(next_token_loss, smoothing=settings.label_smoothing, later=settings.later_loss)
         hide: Literal["nothing", "padding", "documents"] = "nothing" if self.config.moe is None else "padding"
         if settings.packing == "apart":
             hide = "documents"
-        return partial(packed_next_token_loss, hide=hide, smoothing=settings.label_smoothing)
+        smoothing, later = settings.label_smoothing, settings.later_loss
+        return partial(packed_next_token_loss, hide=hide, smoothing=smoothing, later=later)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Evaluation:
         """The model's loss on the held-out text, every token scored once."""
