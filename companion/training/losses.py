@@ -239,7 +239,7 @@ def packed_next_token_loss(
     if hide == "documents":
         # Padding is a document of its own: what it holds, and so which experts it visits, does not depend on the texts.
         number = (places == 0).cumsum(-1).masked_fill(~real, 0)
-        inputs = {"positions": places.clamp(min=0), "document": number, "counted": real}
+        inputs: dict[str, Tensor | None] = {"positions": places.clamp(min=0), "document": number, "counted": real}
     else:
         inputs = {"counted": real if hide == "padding" else None}
     return _of_a_decoder(model, tokens, targets, smoothing, later, **inputs)
