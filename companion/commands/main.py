@@ -17,6 +17,7 @@ from companion.commands import (
     account,
     bench,
     build,
+    chat,
     completion,
     course,
     doctor,
@@ -41,6 +42,7 @@ from companion.training.settings import TextSettings
 COMMANDS = {
     "train": (train, "train a model and keep it in a run folder"),
     "tune": (tune, "teach a trained or a published model to answer"),
+    "chat": (chat, "talk to a tuned or a published model"),
     "generate": (generate, "continue one or several prompts"),
     "translate": (translate, "translate number names with a model of your own"),
     "evaluate": (evaluate, "measure a run on what it has not seen"),

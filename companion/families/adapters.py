@@ -42,8 +42,8 @@ ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BEFORE = "base_model.model."
 """What peft puts before a layer's published name."""
 Targets = Literal["attention", "all"]
-"""Layers that get a change: those of attention, or those of feed-forward networks too. Routers, experts, embeddings
-and the head get none."""
+"""Layers that get a change: those of attention, or those of feed-forward networks too, but in a model with experts.
+Routers, experts, embeddings and the head get none."""
 _HOLDERS: dict[str, tuple[type, ...]] = {
     "attention": (Attention, LatentAttention, LinearAttention),
     "all": (Attention, LatentAttention, LinearAttention, FeedForward),
@@ -62,7 +62,9 @@ class Part:
 def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
     """The names of the linear layers that get a change. Raises `ValueError` for other targets."""
     require(targets in _HOLDERS, "targets", targets, "'attention' or 'all'")
-    holders = [(name, module) for name, module in model.named_modules() if isinstance(module, _HOLDERS[targets])]
+    # In a model with experts peft takes the names of networks beside them for the experts' own (0.21).
+    kinds = _HOLDERS["attention" if model.config.moe is not None else targets]
+    holders = [(name, module) for name, module in model.named_modules() if isinstance(module, kinds)]
     return [
         f"{name}.{place}"
         for name, module in holders
