@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +49,10 @@ _HOLDERS: dict[str, tuple[type, ...]] = {
     "all": (Attention, LatentAttention, LinearAttention, FeedForward),
 }
 
+_RATES = ("strength", "decay", "decay_down")
+"""The narrow layers that say how fast a state of linear attention learns and fades; files and modules name them
+differently, so that peft would not find them."""
+
 
 @dataclass(frozen=True)
 class Part:
@@ -69,10 +73,11 @@ def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
         f"{name}.{place}"
         for name, module in holders
         for place, layer in module.named_children()
-        if isinstance(layer, nn.Linear)
+        if isinstance(layer, nn.Linear) and place not in _RATES
     ]
 
 
+@lru_cache(maxsize=8)
 def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, list[Part]]:
     """Each linear layer of a published layout that has linear layers of ours, and those, in the order of its rows.
 
