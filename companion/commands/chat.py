@@ -40,10 +40,10 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Talk to a model that answers: a run of `companion tune`, or a published one whose folder has a chat "
-            "template. Answers appear as they are written; what was said stays in the conversation. Lines may also come "
-            "from a file or a pipe, one question each.\n\n"
-            "An answer is drawn as `companion generate` draws: from a run at temperature 0.8, from a published model as "
-            "its folder says."
+            "template. Answers appear as they are written; what was said stays in the conversation. Lines may also "
+            "come from a file or a pipe, one question each.\n\n"
+            "An answer is drawn as `companion generate` draws: from a run at temperature 0.8, from a published model "
+            "as its folder says."
         ),
         epilog=(
             "examples:\n"
@@ -63,9 +63,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
     )
-    parser.add_argument(
-        "--system", type=str | None, default=None, metavar="TEXT", help="what the model is told before"
-    )
+    parser.add_argument("--system", type=str | None, default=None, metavar="TEXT", help="what the model is told before")
     parser.add_argument(
         "--tokens", type=Count | None, default=None, help="most tokens of an answer. Default: what fits, at most 512"
     )

@@ -75,6 +75,9 @@ def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tupl
             '  companion generate --prompt "The "  stream text from the model just trained\n'
             "  companion evaluate                  bits per byte on text it has not seen\n"
             "  companion account                   its parameters, FLOPs and bytes\n\n"
+            "Or teach it to answer, and talk to it:\n\n"
+            "  companion tune --task sums\n"
+            "  companion chat\n\n"
             "Or let one translate, after ten seconds of training:\n\n"
             "  companion train --task number-words --from de --to en\n"
             "  companion translate einundzwanzig\n\n"

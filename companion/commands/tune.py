@@ -22,10 +22,10 @@ def parser() -> Parser:
     rare = [name for f in fields(TuneSettings) if (name := flag(f)) not in USUAL]
     parser = Parser(
         description=(
-            "Teach a model that goes on with texts to answer: a run of `companion train`, one that was tuned before, or "
-            "a published model. It learns from a file of conversations, or from problems whose answers a function "
-            "checks. The loss is on the assistant's tokens alone, in the form of the model's chat template; one without "
-            "gets a plain template, which is kept beside it.\n\n"
+            "Teach a model that goes on with texts to answer: a run of `companion train`, one that was tuned before, "
+            "or a published model. It learns from a file of conversations, or from problems whose answers a function "
+            "checks. The loss is on the assistant's tokens alone, in the form of the model's chat template; one "
+            "without gets a plain template, which is kept beside it.\n\n"
             "sft: the answers of the conversations, token by token. dpo: of two answers the better, against the start "
             "(Rafailov et al. 2023). grpo: several answers of its own to each problem; those that earn more than the "
             "others gain (Shao et al. 2024). With --rank, each trains low-rank adapters (Hu et al. 2021) and saves "

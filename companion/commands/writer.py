@@ -177,9 +177,7 @@ def from_run(
     return _by_ids(writer) if ids else writer
 
 
-def _of_tuned(
-    folder: RunFolder, device: torch.device, *, ids: bool, best: bool, dtype: torch.dtype | None
-) -> Writer:
+def _of_tuned(folder: RunFolder, device: torch.device, *, ids: bool, best: bool, dtype: torch.dtype | None) -> Writer:
     """`from_run` of a tuned run: its adapters, if it has some, are merged."""
     from companion.data.dialect import dialect_in
     from companion.data.published_tokenizers import TextStream

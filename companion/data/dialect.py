@@ -100,9 +100,14 @@ class Dialect:
                 continue
             if turn == 0:
                 raise ValueError("expected a turn of the user before the assistant's first, got none")
-            before, after = self.template.write(messages[:turn]), self.template.write(messages[: turn + 1], answer=False)
+            before, after = (
+                self.template.write(messages[:turn]),
+                self.template.write(messages[: turn + 1], answer=False),
+            )
             if not after.startswith(before):
-                raise ValueError(f"{self.template.origin}: expected an answer that goes on from its prompt, got another text")
+                raise ValueError(
+                    f"{self.template.origin}: expected an answer that goes on from its prompt, got another text"
+                )
             if done is None or not before.startswith(done):
                 rows, done = [*rows, Row([], [])], ""
             new, answer = self.encode(before[len(done) :]), self.encode(after[len(before) :])

@@ -5,7 +5,8 @@ settings      everything that a run can be told
 tasks/        what is learned
 run           a run from its settings: the task, how long, what `run.json` says
 trainer       one update after another
-losses        what is made small
+losses        what is made small; preferences: between two answers, and among several
+start         what a tuned run begins from; tuner: its trainer
 evaluation    the loss over a whole text
 optimizer     AdamW
 schedule      the learning rate

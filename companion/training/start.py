@@ -100,5 +100,3 @@ def with_adapters(record: Mapping[str, object], folder: Path) -> Transformer:
     model = start.model()
     load_adapters(folder, model)
     return model.eval()
-
-

@@ -22,7 +22,9 @@ TRAIN = [
 ]  # fmt: skip
 TALKS = [
     {"messages": [{"role": "user", "content": f"Who walked to the {place}?"}, {"role": "assistant", "content": name}]}
-    for place, name in zip(("sea", "hill", "town", "mill", "wood"), ("Ada", "Carl", "Emmy", "Grace", "Blaise"), strict=True)
+    for place, name in zip(
+        ("sea", "hill", "town", "mill", "wood"), ("Ada", "Carl", "Emmy", "Grace", "Blaise"), strict=True
+    )
 ]
 PAIRS = [
     {"prompt": one["messages"][0]["content"], "chosen": one["messages"][1]["content"], "rejected": "Nobody"}
@@ -93,7 +95,9 @@ def test_a_run_that_is_killed_ends_as_one_that_was_not(method, home, monkeypatch
         monkeypatch.setattr(Trainer, "update", wrong)
         assert main(again) == (2 if wrong is killed else 0)
     (weights, state, log), (others, other_state, other_log) = kept(f"runs/{method}"), kept(f"runs/{method}-again")
-    assert all(torch.equal(tensor, others[name]) for name, tensor in weights.items()) and weights.keys() == others.keys()
+    assert (
+        all(torch.equal(tensor, others[name]) for name, tensor in weights.items()) and weights.keys() == others.keys()
+    )
     assert all(torch.equal(tensor, other_state[name]) for name, tensor in state.items())
     assert log == other_log and RunFolder(f"runs/{method}").result() == RunFolder(f"runs/{method}-again").result()
 
@@ -133,7 +137,9 @@ def test_a_tuned_run_is_exported_with_its_template_and_answers_there(home, capsy
     asked = tokenizer.apply_chat_template(TALKS[0]["messages"][:1], add_generation_prompt=True, return_tensors="pt")
     ids = asked["input_ids"] if not isinstance(asked, torch.Tensor) else asked
     with torch.no_grad():
-        torch.testing.assert_close(theirs(ids).logits, merged(RunFolder("runs/lora").model())(ids).logits, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(
+            theirs(ids).logits, merged(RunFolder("runs/lora").model())(ids).logits, rtol=1e-3, atol=1e-4
+        )
     capsys.readouterr()
     assert main(["generate", "--chat", "--run", "runs/lora", "--prompt", "Who?", "--tokens", "5"]) == 0
     assert main(["tune", "--start", "served", "--out", "runs/third", *METHODS["lora"], *SMALL]) == 0
@@ -158,7 +164,7 @@ def test_a_tuned_run_may_be_the_start_of_another(home):
         (["--task", "sums", "--alpha", "3"], "--alpha 3.0: expected --rank beside it"),
         (["--method", "dpo", "--data", "pairs.jsonl", "--beta", "0"], "--beta 0: expected a number > 0"),
         (["--method", "dpo", "--data", "talks.jsonl"], 'line 1: expected "prompt", "chosen" and "rejected"'),
-        (["--data", "pairs.jsonl"], "line 1: expected \"messages\""),
+        (["--data", "pairs.jsonl"], 'line 1: expected "messages"'),
         (["--data", "long.jsonl"], "long.jsonl: line 1: 1,"),
         (["--data", "nowhere.jsonl"], "--data nowhere.jsonl: cannot be read"),
         (["--task", "sums", "--start", "nowhere"], "--start nowhere: expected the folder of a run"),

@@ -45,7 +45,10 @@ def test_preferences_may_be_written_in_all_forms_of_trl(tmp_path):
         ({"messages": [ANSWER, USER]}, r"line 2: messages\[0\]: expected a turn of the user or the system first"),
         ({"messages": [USER, {"role": "tool", "content": "x"}]}, r"messages\[1\]: role='tool': expected one of system"),
         ({"messages": [USER, {"role": "assistant", "content": " "}]}, r"messages\[1\]: content=' ': expected a text"),
-        ({"messages": [USER, "Seven."]}, r'messages\[1\]: expected an object with "role" and "content", got \'Seven.\''),
+        (
+            {"messages": [USER, "Seven."]},
+            r'messages\[1\]: expected an object with "role" and "content", got \'Seven.\'',
+        ),
     ],
 )
 def test_a_line_that_is_no_conversation_is_named(line, sentence, tmp_path):
@@ -92,7 +95,9 @@ def test_answers_alone_are_scored_and_stand_behind_what_is_asked(plain):
     assert plain.tokenizer.spell(scored) == " Seven.<|document|> Seven.<|document|>"
     asked = plain.prompt(TALK["messages"][:2])
     assert row.ids[: len(asked)] == asked and not any(row.scored[: len(asked)]) and row.scored[len(asked)]
-    assert plain.tokenizer.spell(row.ids).startswith("<|document|>System: Be brief.\nUser: How many?\nAssistant: Seven.")
+    assert plain.tokenizer.spell(row.ids).startswith(
+        "<|document|>System: Be brief.\nUser: How many?\nAssistant: Seven."
+    )
     assert plain.answer(scored[: len(scored) // 2]) == "Seven."
 
 
