@@ -56,7 +56,13 @@ def _unused(path: Path) -> Path:
 
 def check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> None:
     from companion.training.tasks.text import TextTask
+    from companion.training.tasks.tune import TuneTask
 
+    if isinstance(task, TuneTask) and record["text"].get("start") != task.start.fingerprint:
+        raise ValueError(
+            f"--start {task.start.folder}: expected the model that {folder.path} began from, {record['start']}, got "
+            f"another; name another --out to begin a new run, as in --out {_unused(folder.path)}"
+        )
     if record["text"]["fingerprint"] != task.fingerprint:
         # A file that is no longer text is left out without an error: here is the place to hear of it.
         notes = task.text.corpus.notes if isinstance(task, TextTask) else ()

@@ -105,9 +105,7 @@ class Dialect:
                 self.template.write(messages[: turn + 1], answer=False),
             )
             if not after.startswith(before):
-                raise ValueError(
-                    f"{self.template.origin}: expected an answer that goes on from its prompt, got another text"
-                )
+                raise ValueError(f"{self.template.origin}: expected an answer that goes on from its prompt, got none")
             if done is None or not before.startswith(done):
                 rows, done = [*rows, Row([], [])], ""
             new, answer = self.encode(before[len(done) :]), self.encode(after[len(before) :])

@@ -39,7 +39,7 @@ Batch = tuple[Tensor, ...]
 
 class Scored(NamedTuple):
     """What a loss says of one batch: the sum of nats over its scored tokens, their number, and where the model's
-    experts were sent its tokens (empty without a mixture of experts). `told`: what else to say of it in the log, by name,
+    experts were sent its tokens (empty without a mixture of experts). `told`: what else the log is to say, by name,
     each a sum over what is scored, too.
 
     A sum and a count, because only these of several batches may be added (lesson 09, equation 9.4; lesson 14, equation

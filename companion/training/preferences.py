@@ -1,5 +1,5 @@
-"""What tuning makes small beside the loss of the next token: preferences between two answers, and answers that earn more
-than others to the same question (lesson 20).
+"""What tuning makes small beside the loss of the next token: preferences between two answers, and answers that earn
+more than others to the same question (lesson 20).
 
 Every loss here is of log-probabilities, so that it is the same for any model; in nats.
 """
@@ -83,7 +83,7 @@ def divergence(
 
 
 class Improved(NamedTuple):
-    """Of each answer its loss, its mean divergence from the reference, and the share of its tokens that were clipped."""
+    """Of each answer its loss, its mean divergence from the reference, and which share of its tokens was clipped."""
 
     loss: Float[Tensor, "answer"]
     divergence: Float[Tensor, "answer"]
@@ -107,7 +107,7 @@ def policy_loss(
 
         L_i = -1/|o_i| sum_t [ min(q A, clip(q, 1 - c, 1 + c) A) - beta KL_t ]                 (20.4)
 
-    old:        of the policy that wrote the answers. In the first step on them q is 1, and the gradient that of -A log p.
+    old:        of the policy that wrote the answers. In the first step on them q is 1, the gradient that of -A log p.
     reference:  of the policy to stay near, see `divergence`; read where beta > 0.
     clip:       c: what a ratio has won beyond it is not asked for any more (Schulman et al. 2017, eq. 7).
     lengths:    `"answer"` divides by |o_i|, which makes long wrong answers cheap; `"constant"` by `longest` (Liu et al.

@@ -9,12 +9,11 @@
     tensorboard/     with --tensorboard
 
 A line of the log belongs to an update: `update`, `loss` (nats per token), `tokens` (scored), `gradient_norm` (before
-clipping), `learning_rate`; with experts `effective_experts` and `dropped`, and what a tuned run's loss says besides (see
-`companion.training.trainer.Update`).
-Three more depend on the machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far in all sittings, evaluations
-left out; `tokens_per_second`, over the last few seconds; and `peak_share`, where the GPU's peak is known. All else is
-the same, bit for bit, whether the run was interrupted or not. Or a line belongs to an evaluation: `update`, and its
-scores.
+clipping), `learning_rate`; with experts `effective_experts` and `dropped`, and what a tuned run's loss says besides
+(see `companion.training.trainer.Update`). Three more depend on the machine (`MACHINE_FIELDS`): `seconds`, spent on
+updates so far in all sittings, evaluations left out; `tokens_per_second`, over the last few seconds; and `peak_share`,
+where the GPU's peak is known. All else is the same, bit for bit, whether the run was interrupted or not. Or a line
+belongs to an evaluation: `update`, and its scores.
 
 Whenever the process is killed, a whole checkpoint is there once the first was written, and the log reaches at least as
 far. Nothing is ever unpickled.

@@ -43,9 +43,9 @@ from companion.training.schedule import Schedule
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
 _OF_THE_MACHINE = (
     *("out", "device", "compile", "recompute", "keep", "save_seconds", "tensorboard", "shard", "expert_parallel"),
-    "yardsticks",
+    *("yardsticks", "start"),
 )
-"""What may differ from one sitting of a run to the next."""
+"""What may differ from one sitting of a run to the next; where a start lies, but not which it is."""
 TASK, MODEL, MACHINE = "what is learned", "the model", "the machine and the run"
 PROCESSES = "several processes, started with torchrun"
 GROUPS = (TASK, MODEL, TRAINING, MACHINE, PROCESSES)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -87,14 +88,15 @@ class Start:
         return found.hexdigest()[:16]
 
 
-def with_adapters(record: Mapping[str, object], folder: Path) -> Transformer:
+def with_adapters(record: Mapping[str, Any], folder: Path) -> Transformer:
     """The model of a checkpoint that holds adapters alone, on what its run began from.
 
     Raises `ValueError` where that is gone, or is not what it was.
     """
-    settings, known = record["settings"], record["text"]
-    assert isinstance(settings, Mapping) and isinstance(known, Mapping)
-    start = Start.find(str(settings["start"]))
+    path, known = Path(str(record.get("start"))), record["text"]
+    assert isinstance(known, Mapping)
+    beside = folder.parents[2] / path.name  # both may have been moved, as the folder of all runs
+    start = Start.find(str(path if path.is_dir() or not beside.is_dir() else beside))
     if start.fingerprint != known.get("start"):
         raise ValueError(f"{folder}: expected the model below its adapters, {start.folder}, as it was; it has changed")
     model = start.model()

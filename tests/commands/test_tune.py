@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from companion.commands.main import main
+from companion.commands.writer import printable
 from companion.families.adapters import load_adapters, merged
 from companion.files.models import load_tensors
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
@@ -99,7 +100,8 @@ def test_a_run_that_is_killed_ends_as_one_that_was_not(method, home, monkeypatch
         all(torch.equal(tensor, others[name]) for name, tensor in weights.items()) and weights.keys() == others.keys()
     )
     assert all(torch.equal(tensor, other_state[name]) for name, tensor in state.items())
-    assert log == other_log and RunFolder(f"runs/{method}").result() == RunFolder(f"runs/{method}-again").result()
+    results = [RunFolder(f"runs/{name}").result() for name in (method, f"{method}-again")]
+    assert log == other_log and [{**one, "digest": ""} for one in results] == [{**results[0], "digest": ""}] * 2
 
 
 def test_each_method_logs_what_it_is_about(made):
@@ -137,9 +139,8 @@ def test_a_tuned_run_is_exported_with_its_template_and_answers_there(home, capsy
     asked = tokenizer.apply_chat_template(TALKS[0]["messages"][:1], add_generation_prompt=True, return_tensors="pt")
     ids = asked["input_ids"] if not isinstance(asked, torch.Tensor) else asked
     with torch.no_grad():
-        torch.testing.assert_close(
-            theirs(ids).logits, merged(RunFolder("runs/lora").model())(ids).logits, rtol=1e-3, atol=1e-4
-        )
+        ours = merged(RunFolder("runs/lora").model())
+        torch.testing.assert_close(theirs(ids).logits, ours(ids).logits, rtol=1e-3, atol=1e-4)
     capsys.readouterr()
     assert main(["generate", "--chat", "--run", "runs/lora", "--prompt", "Who?", "--tokens", "5"]) == 0
     assert main(["tune", "--start", "served", "--out", "runs/third", *METHODS["lora"], *SMALL]) == 0
@@ -165,7 +166,7 @@ def test_a_tuned_run_may_be_the_start_of_another(home):
         (["--method", "dpo", "--data", "pairs.jsonl", "--beta", "0"], "--beta 0: expected a number > 0"),
         (["--method", "dpo", "--data", "talks.jsonl"], 'line 1: expected "prompt", "chosen" and "rejected"'),
         (["--data", "pairs.jsonl"], 'line 1: expected "messages"'),
-        (["--data", "long.jsonl"], "long.jsonl: line 1: 1,"),
+        (["--data", "long.jsonl"], "long.jsonl: line 1: 529 tokens: expected at most 97"),
         (["--data", "nowhere.jsonl"], "--data nowhere.jsonl: cannot be read"),
         (["--task", "sums", "--start", "nowhere"], "--start nowhere: expected the folder of a run"),
         (["--task", "sums", "--start", "books"], "expected the model's configuration"),
@@ -183,7 +184,7 @@ def test_what_cannot_be_is_one_sentence_and_nothing_is_written(flags, sentence, 
 
 def test_another_start_or_file_is_noticed(home, capsys):
     assert main([*tune("sft", "runs/sft"), "--start", "runs/lora"]) == 2
-    assert "--start:" in capsys.readouterr().err
+    assert "runs/lora: expected the model that runs/sft began from, " in capsys.readouterr().err
     Path("talks.jsonl").write_text(json.dumps(TALKS[0]))
     (home / "runs/sft/result.json").unlink()
     assert main(tune("sft", "runs/sft")) == 2
@@ -199,7 +200,8 @@ def talked(lines: str, monkeypatch, *flags: str) -> int:
 
 
 def test_a_conversation_is_kept_taken_back_told_something_and_saved(home, monkeypatch, capsys):
-    lines = "Who?\n/undo\n/system Be brief.\nWho walked?\n\nAnd who else?\n/save said.jsonl\n/reset\n/save said.jsonl\n/what\n/bye\nno\n"
+    lines = "Who?\n/undo\n/system Be brief.\nWho walked?\n\nAnd who else?\n/save said.jsonl\n"
+    lines += "/reset\n/save said.jsonl\n/what\n/bye\nno\n"
     assert talked(lines, monkeypatch) == 0
     said = capsys.readouterr()
     assert len(said.out.splitlines()) == 3 and "/what: expected one of /reset" in said.err
@@ -208,7 +210,7 @@ def test_a_conversation_is_kept_taken_back_told_something_and_saved(home, monkey
     messages = json.loads(line)["messages"]
     assert [one["role"] for one in messages] == ["system", "user", "assistant", "user", "assistant"]
     assert messages[1]["content"] == "Who walked?" and messages[0]["content"] == "Be brief."
-    assert messages[2]["content"] == said.out.splitlines()[1]
+    assert printable(messages[2]["content"]) == said.out.splitlines()[1]
 
 
 def test_the_same_seed_answers_the_same_and_a_full_context_is_one_sentence(home, monkeypatch, capsys):

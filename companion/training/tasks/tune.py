@@ -10,7 +10,6 @@ All three are runs like any other: the loop, the folder, the checkpoints and the
 from __future__ import annotations
 
 import hashlib
-import json
 import shlex
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -148,15 +147,13 @@ class TuneTask(Task):
         return hashlib.sha256(f"{self._learned} {self.start.fingerprint}".encode()).hexdigest()[:16]
 
     @property
+    @abstractmethod
     def _learned(self) -> str:
-        """What tells the data from others."""
-        if self.settings.problems is not None:
-            return repr(self.held_problems)
-        return json.dumps([Path(path).read_text("utf-8") for path in self.settings.data])
+        """What tells what it learns from others."""
 
     def record(self) -> dict[str, Any]:
         text = {"title": self.title, "fingerprint": self.fingerprint, "start": self.start.fingerprint}
-        return {"text": text}
+        return {"text": text, "start": str(self.start.folder)}
 
     def facts(self) -> Sequence[tuple[str, str]]:
         settings = self.settings
@@ -308,8 +305,8 @@ def check_fits(rows: Sequence[Row], context: int, where: str) -> None:
 
 
 def padded(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """Rows of unequal lengths as (inputs, targets), each (row, token), padded on the right: what a token is followed by,
-    where that is scored, and `IGNORE` elsewhere."""
+    """Rows of unequal lengths as (inputs, targets), each (row, token), padded on the right. A target is what a token is
+    followed by, where that is scored, and `IGNORE` elsewhere."""
     longest = max(len(row.ids) for row in rows) - 1
     tokens, targets = (torch.full((len(rows), longest), fill) for fill in (0, IGNORE))
     for place, row in enumerate(rows):
@@ -396,6 +393,10 @@ class SupervisedTask(TuneTask):
         drawn = checkable(self.settings.problems).problems(DRAWN, derived_seed(self.settings.seed, 6))
         return [Conversation([*one.messages, {"role": "assistant", "content": one.worked}], "") for one in drawn]
 
+    @property
+    def _learned(self) -> str:
+        return repr([conversation.messages for conversation in self._conversations])
+
     @cached_property
     def _rows(self) -> list[list[Row]]:
         """Each conversation's rows."""
@@ -471,6 +472,10 @@ class PreferenceTask(TuneTask):
         drawn = task.problems(DRAWN, seed)
         return [Preference(one.messages, one.worked, task.wrong(one, random), "") for one in drawn]
 
+    @property
+    def _learned(self) -> str:
+        return repr([one[:3] for one in self._preferences])
+
     @cached_property
     def _rows(self) -> list[list[Row]]:
         """Each pair's two conversations."""
@@ -541,6 +546,10 @@ class PolicyTask(TuneTask):
 
     usual: ClassVar[int] = USUAL
     _unit: ClassVar[str] = "problem"
+
+    @property
+    def _learned(self) -> str:
+        return repr(self.held_problems)
 
     def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
         return partial(self._written, model, precision)
