@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
@@ -11,7 +12,7 @@ from companion.commands.runs import run_folder
 from companion.ground.display import count
 from companion.ground.quantities import Count
 from companion.training import report
-from companion.training.settings import NumberWordsSettings
+from companion.training.settings import NumberWordsSettings, TuneSettings, recorded
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +29,9 @@ def parser() -> Parser:
             "A run on text: in bits per byte, on its held-out text or on text of yours. Every token is scored once, "
             "in its own document, from at least half of the context before it.\n\n"
             "A run of number-words: the share of names translated without a mistake (exact match), in all and by "
-            "digits, with its 95 % confidence interval (Wilson's)."
+            "digits, with its 95 % confidence interval (Wilson's).\n\n"
+            "A tuned run: the share of held-out problems that it answers right; of a file of conversations, nats a "
+            "token of answers that were held out; of preferences, the share of pairs whose better answer gained more."
         ),
         epilog=(
             "examples:\n"
@@ -76,7 +79,12 @@ def run(flags: Namespace) -> int:
         for name in ("numbers", "beams"):
             if flags[name] is not None:
                 raise ValueError(f"--{name}: expected a run of {NumberWordsSettings.task} with it, got {folder.path}")
-        return _text(folder, given, device, best=flags.best, weights=flags.weights)
+        if folder.task != TuneSettings.task:
+            return _text(folder, given, device, best=flags.best, weights=flags.weights)
+        for name in ("data", "weights"):
+            if flags[name]:
+                raise ValueError(f"--{name}: expected a run on text with it, got {folder.path}, which was tuned")
+        return _tuned(folder, device, best=flags.best)
     if flags.weights is not None:
         raise ValueError(f"--weights: expected a run on text with it, got {folder.path}, which translates number names")
     if given is not None:
@@ -89,6 +97,16 @@ def run(flags: Namespace) -> int:
     print(f"numbers   {words.title}, {len(numbers):,} that the model never learned from\n", flush=True)
     model = folder.model(best=flags.best).to(device)
     print(exact_match(model, words, numbers, beams=flags.beams or 1, progress=True).table())
+    return 0
+
+
+def _tuned(folder: RunFolder, device: torch.device, *, best: bool) -> int:
+    from companion.training.run import open_task
+
+    record = folder.record()
+    task = open_task(replace(recorded(record), start=record["start"]), folder)
+    print(f"measured  {task.title}, what was held out of it\n", flush=True)
+    print(task.verdict(record, task.measure(folder.model(best=best).to(device)).result()))
     return 0
 
 

@@ -52,6 +52,7 @@ def made(tmp_path_factory) -> Path:
     (home / "pairs.jsonl").write_text("\n".join(map(json.dumps, PAIRS)), "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(home)
+        patch.setattr("companion.training.tasks.tune.MEASURED", 20)
         patch.setattr(os, "fsync", lambda descriptor: None)
         assert main(TRAIN) == 0
         for name in METHODS:
@@ -64,6 +65,7 @@ def home(made, tmp_path, monkeypatch) -> Path:
     """A copy of it, to spoil."""
     monkeypatch.chdir(shutil.copytree(made, tmp_path / "home"))
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    monkeypatch.setattr("companion.training.tasks.tune.MEASURED", 20)
     return Path.cwd()
 
 
@@ -144,6 +146,18 @@ def test_a_tuned_run_is_exported_with_its_template_and_answers_there(home, capsy
     capsys.readouterr()
     assert main(["generate", "--chat", "--run", "runs/lora", "--prompt", "Who?", "--tokens", "5"]) == 0
     assert main(["tune", "--start", "served", "--out", "runs/third", *METHODS["lora"], *SMALL]) == 0
+
+
+@pytest.mark.parametrize(
+    ("run", "sentence"),
+    [("dpo", "% preferred"), ("grpo", "of 20 held-out problems are answered right"), ("sft", "nats")],
+)
+def test_a_tuned_run_is_measured_again(run, sentence, home, capsys):
+    said = json.loads((home / "runs" / run / "result.json").read_text())
+    assert main(["evaluate", "--run", f"runs/{run}"]) == 0
+    out = capsys.readouterr().out
+    assert sentence in out and ("held_out_loss" not in said or f"{said['held_out_loss']:.3f} nats" in out)
+    assert main(["evaluate", "--run", f"runs/{run}", "--data", "books"]) == 2
 
 
 def test_a_tuned_run_may_be_the_start_of_another(home):
