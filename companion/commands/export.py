@@ -64,7 +64,7 @@ def run(flags: Namespace) -> int:
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ValueError(f"FOLDER {flags.folder}: expected a new folder, or an empty one, found something there")
     from companion.commands.generate import dtype_called
-    from companion.families.adapters import merged
+    from companion.families.adapters import merged_model
     from companion.families.exported import export_model
     from companion.files.models import CONFIG
     from companion.files.published.writing import GENERATION
@@ -77,7 +77,7 @@ def run(flags: Namespace) -> int:
         tokenizer = source.tokenizer() if source.task == TextSettings.task else None
         further = {} if tokenizer is None else dict.fromkeys(IDS[:3], tokenizer.separator)
         if source.task == TuneSettings.task:
-            model, texts = merged(model), source.texts()
+            model, texts = merged_model(model), source.texts()
             further = {"eos_token_id": json.loads(texts[GENERATION])["eos_token_id"]}
     else:
         model, kind, further = _of_checkpoint(Path(flags.checkpoint), flags["as"])

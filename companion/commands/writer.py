@@ -181,7 +181,7 @@ def _of_tuned(folder: RunFolder, device: torch.device, *, ids: bool, best: bool,
     """`from_run` of a tuned run: its adapters, if it has some, are merged."""
     from companion.data.dialect import dialect_in
     from companion.data.published_tokenizers import TextStream
-    from companion.families.adapters import merged
+    from companion.families.adapters import merged_model
     from companion.files.published.writing import SpecialTokens, Writing
     from companion.generation.sampling import Sampling
 
@@ -189,7 +189,7 @@ def _of_tuned(folder: RunFolder, device: torch.device, *, ids: bool, best: bool,
     known = dialect.tokenizer
     dtype = own_dtype(folder.record().get("precision", "fp32"), device) if dtype is None else dtype
     writer = Writer(
-        merged(folder.model(best=best)).to(device, dtype),
+        merged_model(folder.model(best=best)).to(device, dtype),
         Writing(SpecialTokens(stop=dialect.stop), draws=True, sampling=Sampling(WARM)),
         known.encode,
         lambda before: TextStream(known, before),

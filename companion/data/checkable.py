@@ -55,14 +55,15 @@ class Checkable(ABC):
 
     def problems(self, count: int, seed: int, *, held_out: bool = False) -> list[Problem]:
         """So many problems, the same for the same seed: held-out ones, or others alone."""
-        random, found = np.random.default_rng(seed), []
+        random = np.random.default_rng(seed)
+        found: list[Problem] = []
         while len(found) < count:
             if (problem := self.draw(random)).held_out == held_out:
                 found.append(problem)
         return found
 
 
-def apart(number: int) -> str:
+def spaced(number: int) -> str:
     """A number with its digits apart: a tokenizer that learned on prose would make one token of some of them."""
     return " ".join(str(number))
 
@@ -86,7 +87,7 @@ class Sums(Checkable):
 
     def draw(self, random: np.random.Generator) -> Problem:
         one, other = (int(number) for number in random.integers(10 ** (self.digits - 1), 10**self.digits, size=2))
-        return Problem(f"{apart(one)} + {apart(other)}", self._worked(one, other), one + other)
+        return Problem(f"{spaced(one)} + {spaced(other)}", self._worked(one, other), one + other)
 
     def reward(self, problem: Problem, answer: str) -> float:
         return float(number_in(answer) == problem.right)
@@ -95,15 +96,15 @@ class Sums(Checkable):
         """The steps as they are, with another number behind them."""
         steps, _, _ = problem.worked.rpartition(";")
         shift = int(random.integers(1, 10)) * (-1) ** int(random.integers(2))
-        return f"{steps}; {apart(abs(problem.right + shift) or 1)}"
+        return f"{steps}; {spaced(abs(problem.right + shift) or 1)}"
 
     def _worked(self, one: int, other: int) -> str:
         steps, carried = [], 0
         for a, b in zip(reversed(str(one)), reversed(str(other)), strict=True):
             column = int(a) + int(b) + carried
-            steps.append(f"{a} + {b}{' + 1' if carried else ''} = {apart(column)}")
+            steps.append(f"{a} + {b}{' + 1' if carried else ''} = {spaced(column)}")
             carried = column // 10
-        return "; ".join([*steps, apart(one + other)])
+        return "; ".join([*steps, spaced(one + other)])
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Names(Checkable):
         from companion.data.number_names import language
 
         number = int(random.integers(10 ** int(random.integers(1, 7))))
-        return Problem(language("en").name(number), apart(number), number)
+        return Problem(language("en").name(number), spaced(number), number)
 
     def reward(self, problem: Problem, answer: str) -> float:
         return float(number_in(answer) == problem.right)

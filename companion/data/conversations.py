@@ -110,7 +110,7 @@ def _preference(said: Mapping[str, Any], where: str) -> Preference:
     texts = [answer[-1]["content"] for answer in (chosen, rejected)]
     if texts[0] == texts[1]:
         raise ValueError(f"{where}: expected two answers that differ, got the same twice")
-    return Preference(before, *texts, where)
+    return Preference(before, texts[0], texts[1], where)
 
 
 def _answer(given: Any, where: str) -> list[Message]:

@@ -123,7 +123,9 @@ def adapt(
     Raises `ValueError` for a rank below 1, an alpha that is not above 0, other targets, and a model that has adapters.
     """
     if low_rank_layers(model):
-        raise ValueError("model: expected one without adapters, got one that has some; merged(model) is such a one")
+        raise ValueError(
+            "model: expected one without adapters, got one that has some; merged_model(model) is such a one"
+        )
     wanted = set(targeted(model, targets))
     try:
         groups = [[part.layer for part in parts] for parts in published_layers(model.config, kind).values()]
@@ -141,7 +143,7 @@ def adapt(
             setattr(model.get_submodule(above), place, made)
 
 
-def merged(model: Transformer) -> Transformer:
+def merged_model(model: Transformer) -> Transformer:
     """A plain model with W + (alpha / rank) B A in the place of every adapter: the same logits, up to rounding. What
     has none is shared with `model`, not copied; it is in evaluation mode."""
     kept = {name: tensor.detach() for name, tensor in model.state_dict().items()}

@@ -186,10 +186,10 @@ class RunFolder:
         if (folder := self.checkpoint(best=best)) is None:
             raise ValueError(f"{self.path}: expected a run with a checkpoint, but it has none yet; train it further")
         if (folder / ADAPTER).is_file():
-            from companion.training.start import with_adapters
+            from companion.training.start import on_its_start
 
             self.checkpoints.check(folder)
-            return with_adapters(self.record(), folder)
+            return on_its_start(self.record(), folder)
         return self.checkpoints.model(folder)
 
     def save(self, trainer: Trainer, *, keep: int = 2, error: float | None = None) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from companion.data.dialect import dialect_files, files_of_run
-from companion.families.adapters import ADAPTER, load_adapters, merged
+from companion.families.adapters import ADAPTER, load_adapters, merged_model
 from companion.families.pretrained import family_of, load_pretrained
 from companion.files.models import CONFIG, read_config
 from companion.ground.fields import plain
@@ -66,7 +66,7 @@ class Start:
         if self.run is None:
             model = load_pretrained(self.folder, dtype=torch.float32)
         else:
-            model = merged(self.run.model())
+            model = merged_model(self.run.model())
         if model.config.stack != "decoder":
             raise ValueError(f"--start {self.folder}: expected a decoder, got stack={model.config.stack!r}")
         return model
@@ -88,7 +88,7 @@ class Start:
         return found.hexdigest()[:16]
 
 
-def with_adapters(record: Mapping[str, Any], folder: Path) -> Transformer:
+def on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
     """The model of a checkpoint that holds adapters alone, on what its run began from.
 
     Raises `ValueError` where that is gone, or is not what it was.

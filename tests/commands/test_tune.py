@@ -13,7 +13,7 @@ import torch
 
 from companion.commands.main import main
 from companion.commands.writer import printable
-from companion.families.adapters import load_adapters, merged
+from companion.families.adapters import load_adapters, merged_model
 from companion.files.models import load_tensors
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 
@@ -127,7 +127,7 @@ def test_of_adapters_they_alone_are_saved_and_the_start_stays(made):
     load_adapters(folder.checkpoint(), start)
     with torch.no_grad():
         assert torch.equal(start(tokens).logits, tuned(tokens).logits)
-        torch.testing.assert_close(merged(tuned)(tokens).logits, tuned(tokens).logits, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(merged_model(tuned)(tokens).logits, tuned(tokens).logits, rtol=1e-4, atol=1e-5)
     assert {"down", "up"} <= {name.rpartition(".")[2] for name in tuned.state_dict()}
     assert all(".lora_" in name for name in load_tensors(folder.checkpoint() / "adapter_model.safetensors"))
 
@@ -141,7 +141,7 @@ def test_a_tuned_run_is_exported_with_its_template_and_answers_there(home, capsy
     asked = tokenizer.apply_chat_template(TALKS[0]["messages"][:1], add_generation_prompt=True, return_tensors="pt")
     ids = asked["input_ids"] if not isinstance(asked, torch.Tensor) else asked
     with torch.no_grad():
-        ours = merged(RunFolder("runs/lora").model())
+        ours = merged_model(RunFolder("runs/lora").model())
         torch.testing.assert_close(theirs(ids).logits, ours(ids).logits, rtol=1e-3, atol=1e-4)
     capsys.readouterr()
     assert main(["generate", "--chat", "--run", "runs/lora", "--prompt", "Who?", "--tokens", "5"]) == 0

@@ -13,7 +13,7 @@ from companion.families.adapters import (
     adapt,
     adapter_tensors,
     load_adapters,
-    merged,
+    merged_model,
     put_adapters,
     save_adapters,
 )
@@ -42,7 +42,7 @@ def test_adapters_come_back_from_their_file_and_merge(kind, tmp_path):
     with without_adapters(model):
         assert torch.equal(model(TOKENS).logits, plain(TOKENS).logits)
     assert (wanted - plain(TOKENS).logits).abs().max() > 0.05
-    torch.testing.assert_close(merged(model)(TOKENS).logits, wanted, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(merged_model(model)(TOKENS).logits, wanted, rtol=1e-3, atol=1e-4)
     save_adapters(tmp_path, model, kind=kind)
     assert sorted(path.name for path in tmp_path.iterdir()) == [ADAPTER, ADAPTER_WEIGHTS]
     load_adapters(tmp_path, plain, kind=kind)

@@ -8,7 +8,7 @@ import torch
 from families.compared import class_of, ids, release, transformers
 from families.test_exported import OF_EACH
 
-from companion.families.adapters import ADAPTER, ADAPTER_WEIGHTS, adapt, load_adapters, merged, save_adapters
+from companion.families.adapters import ADAPTER, ADAPTER_WEIGHTS, adapt, load_adapters, merged_model, save_adapters
 from companion.families.exported import export_model
 from companion.families.pretrained import load_pretrained
 from companion.files.models import load_tensors
@@ -32,7 +32,7 @@ def test_peft_reads_our_adapters_and_we_read_peft_s(kind, tmp_path):
         layer.up.normal_(std=0.2)
     wanted = ours(tokens).logits
     assert (wanted - before).abs().max() > 0.1 * before.std()
-    torch.testing.assert_close(merged(ours)(tokens).logits, wanted, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(merged_model(ours)(tokens).logits, wanted, rtol=1e-3, atol=1e-3)
     save_adapters(tmp_path / "ours", ours, kind=kind)
     made = class_of(json.loads((tmp_path / "base" / "config.json").read_text()))
     base = made.from_pretrained(tmp_path / "base", attn_implementation="eager").float().eval()

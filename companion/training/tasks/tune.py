@@ -297,14 +297,14 @@ class TuneTask(Task):
             return target_log_probs(logits, targets.to(device))
 
 
-def check_fits(rows: Sequence[Row], context: int, where: str) -> None:
+def _check_fits(rows: Sequence[Row], context: int, where: str) -> None:
     """Raises `ValueError`, naming where it comes from, for a conversation that is longer than the context."""
     longest = max(len(row.ids) for row in rows)
     if longest > context + 1:
         raise ValueError(f"{where}: {longest:,} tokens: expected at most {context + 1:,}, with the model's context")
 
 
-def padded(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+def _padded(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
     """Rows of unequal lengths as (inputs, targets), each (row, token), padded on the right. A target is what a token is
     followed by, where that is scored, and `IGNORE` elsewhere."""
     longest = max(len(row.ids) for row in rows) - 1
@@ -316,7 +316,7 @@ def padded(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
     return tokens, targets
 
 
-def chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
+def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
     """Which examples micro-batch `number` has: all in an order drawn for each pass, one pass after the other."""
     found = []
     for place in range(number * batch, (number + 1) * batch):
@@ -332,7 +332,7 @@ def answer_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Scored:
     return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
 
 
-def pair_loss(
+def _pair_loss(
     model: nn.Module, tokens: Tensor, targets: Tensor, reference: Tensor, counted: Tensor, *, beta: float
 ) -> Scored:
     """`preference_loss` of pairs: tokens, targets (pair, 2, token), reference (pair, 2), the chosen answer first."""
@@ -348,7 +348,7 @@ def pair_loss(
     return Scored(loss.sum(), counted.new_tensor(len(counted)), out.routing, told)
 
 
-def sampled_loss(
+def _sampled_loss(
     model: nn.Module,
     tokens: Tensor,
     targets: Tensor,
@@ -406,7 +406,7 @@ class SupervisedTask(TuneTask):
                 rows = self.dialect.rows(conversation.messages)
             except ValueError as error:
                 raise ValueError(f"{conversation.where}: {error}" if conversation.where else str(error)) from None
-            check_fits(rows, self.config.context, conversation.where or f"--task {self.settings.problems}")
+            _check_fits(rows, self.config.context, conversation.where or f"--task {self.settings.problems}")
             found.append(rows)
         return found
 
@@ -415,12 +415,12 @@ class SupervisedTask(TuneTask):
         """The conversations to learn from and those that are held out, by their numbers."""
         if self.settings.problems is not None:
             return list(range(len(self._rows))), []
-        return divided(len(self._rows), self.settings.held_out)
+        return _divided(len(self._rows), self.settings.held_out)
 
     def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
         learn, settings = [row for i in self.parts[0] for row in self._rows[i]], self.settings
         seed = derived_seed(settings.seed, 1)
-        return lambda number: padded([learn[i] for i in chosen(number, settings.batch, len(learn), seed)])
+        return lambda number: _padded([learn[i] for i in _chosen(number, settings.batch, len(learn), seed)])
 
     @property
     def loss(self) -> Loss:
@@ -439,7 +439,7 @@ class SupervisedTask(TuneTask):
         rows = [row for i in (self.parts[1] or self.parts[0])[:most] for row in self._rows[i]]
         nats, tokens = 0.0, 0
         for first in range(0, len(rows), self.settings.batch):
-            inputs, targets = padded(rows[first : first + self.settings.batch])
+            inputs, targets = _padded(rows[first : first + self.settings.batch])
             nats -= float(self.log_probs(model, inputs, targets, precision).sum())
             tokens += int((targets != IGNORE).sum())
         return Tuned({"held_out_loss": nats / tokens})
@@ -486,24 +486,24 @@ class PreferenceTask(TuneTask):
                 row = self.dialect.rows([*one.prompt, {"role": "assistant", "content": answer}])[-1]
                 last = len(self.dialect.prompt(one.prompt))  # answers of before are not what is compared
                 pair.append(Row(row.ids, [place >= last and here for place, here in enumerate(row.scored)]))
-            check_fits(pair, self.config.context, one.where or f"--task {self.settings.problems}")
+            _check_fits(pair, self.config.context, one.where or f"--task {self.settings.problems}")
             found.append(pair)
         return found
 
     @cached_property
     def parts(self) -> tuple[list[int], list[int]]:
         """The pairs to learn from and those that are held out, by their numbers."""
-        return divided(len(self._rows), self.settings.held_out)
+        return _divided(len(self._rows), self.settings.held_out)
 
     def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
         learn, settings = self.parts[0], self.settings
         seed = derived_seed(settings.seed, 1)
         return lambda number: self._batch(
-            model, [learn[i] for i in chosen(number, settings.batch, len(learn), seed)], precision
+            model, [learn[i] for i in _chosen(number, settings.batch, len(learn), seed)], precision
         )
 
     def _batch(self, model: Transformer, pairs: Sequence[int], precision: str) -> Batch:
-        tokens, targets = padded([row for i in pairs for row in self._rows[i]])
+        tokens, targets = _padded([row for i in pairs for row in self._rows[i]])
         with self.reference(model) as before:
             reference = self.log_probs(before, tokens, targets, precision).sum(-1).view(-1, 2).cpu()
         shape = (len(pairs), 2, -1)
@@ -511,7 +511,7 @@ class PreferenceTask(TuneTask):
 
     @property
     def loss(self) -> Loss:
-        return partial(pair_loss, beta=self.settings.strength)
+        return partial(_pair_loss, beta=self.settings.strength)
 
     @property
     def usual(self) -> int:  # type: ignore[override]
@@ -573,7 +573,7 @@ class PolicyTask(TuneTask):
             Row([*prompt, *ids], [False] * len(prompt) + [True] * len(ids))
             for prompt, ids in zip(before, answers, strict=True)
         ]
-        tokens, targets = padded(rows)
+        tokens, targets = _padded(rows)
         old = reference = torch.zeros(targets.shape)
         if settings.epochs > 1:
             old = self.log_probs(model, tokens, targets, precision).cpu()
@@ -590,7 +590,7 @@ class PolicyTask(TuneTask):
 
     @property
     def loss(self) -> Loss:
-        return partial(sampled_loss, settings=self.settings)
+        return partial(_sampled_loss, settings=self.settings)
 
     def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
         """The share of held-out problems that are answered right."""
@@ -608,7 +608,7 @@ class PolicyTask(TuneTask):
         return self.held_problems[0].messages
 
 
-def divided(entries: int, share: float) -> tuple[list[int], list[int]]:
+def _divided(entries: int, share: float) -> tuple[list[int], list[int]]:
     """The numbers of entries to learn from, and of those that are held out, evenly spaced; none of a single one."""
     held = 0 if entries == 1 else max(1, round(share * entries))
     every = {int((place + 0.5) * entries / held) for place in range(held)} if held else set()
