@@ -68,10 +68,10 @@ def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
     require(targets in _HOLDERS, "targets", targets, "'attention' or 'all'")
     # In a model with experts peft takes the names of networks beside them for the experts' own (0.21).
     kinds = _HOLDERS["attention" if model.config.moe is not None else targets]
-    holders = [(name, module) for name, module in model.named_modules() if isinstance(module, kinds)]
     return [
         f"{name}.{place}"
-        for name, module in holders
+        for name, module in model.named_modules()
+        if isinstance(module, kinds)
         for place, layer in module.named_children()
         if isinstance(layer, nn.Linear) and place not in _RATES
     ]
@@ -184,14 +184,15 @@ def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | 
         here = [(part, layers[part.layer]) for part in parts if part.layer in layers]
         if not here:
             continue
-        down, up = (left.pop(f"{BEFORE}{name}.lora_{one}.weight", None) for one in "AB")
         rank, rows = here[0][1].rank, sum(len(part.rows) for part, _ in here)
-        shapes = ((rank, here[0][1].in_features), (rows, rank))
-        for one, tensor, shape in (("A", down, shapes[0]), ("B", up, shapes[1])):
+        found = []
+        for one, shape in (("A", (rank, here[0][1].in_features)), ("B", (rows, rank))):
+            tensor = left.pop(key := f"{BEFORE}{name}.lora_{one}.weight", None)
             if tensor is None or tuple(tensor.shape) != shape:
                 got = "none" if tensor is None else str(tuple(tensor.shape))
-                raise ValueError(f"{BEFORE}{name}.lora_{one}.weight: expected a tensor of shape {shape}, got {got}")
-        moves += [(here, down, up)]
+                raise ValueError(f"{key}: expected a tensor of shape {shape}, got {got}")
+            found.append(tensor)
+        moves.append((here, *found))
     if left:
         raise ValueError(f"{min(left)}: expected the adapters of this model alone, got another's")
     for here, down, up in moves:
@@ -260,6 +261,7 @@ def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = 
 def _take_off(model: Transformer, name: str) -> None:
     """The layer itself in the place of its adapter."""
     layer = model.get_submodule(name)
+    assert isinstance(layer, LowRank)
     with torch.device("meta"):
         plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
     plain.weight, plain.bias = layer.weight, layer.bias

@@ -122,5 +122,5 @@ def policy_loss(
     away = divergence(log_probs, reference) if beta > 0 else torch.zeros_like(log_probs)
     each = (beta * away - torch.minimum(free, held)) * scored
     count = scored.sum(-1).clamp(min=1)
-    whole = each.sum(-1) / (count if lengths == "answer" else longest)
+    whole = each.sum(-1) / (count if lengths == "answer" or longest is None else longest)
     return Improved(whole, ((away * scored).sum(-1) / count).detach(), ((free > held) & scored).sum(-1) / count)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -178,7 +178,8 @@ class Trainer:
                 if moe.bias is not None:
                     update_bias(moe, counts, self.config.bias_rate)
         self.done = number
-        return Update(number, loss, tokens, gradient_norm, rate, *experts, told=told.means(self.parallel, tokens))
+        made = Update(number, loss, tokens, gradient_norm, rate, *experts)
+        return replace(made, told=told.means(self.parallel, tokens))
 
     def learning_rate(self, number: int) -> float:
         """The learning rate of update `number`, counted from 1."""

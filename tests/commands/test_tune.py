@@ -132,7 +132,7 @@ def test_of_adapters_they_alone_are_saved_and_the_start_stays(made):
     assert all(".lora_" in name for name in load_tensors(folder.checkpoint() / "adapter_model.safetensors"))
 
 
-def test_a_tuned_run_is_exported_with_its_template_and_answers_there(home, capsys):
+def test_a_tuned_run_is_exported_with_its_template_and_answers_there(home, monkeypatch, capsys):
     import transformers
 
     assert main(["export", "served", "--run", "runs/lora"]) == 0
@@ -144,7 +144,13 @@ def test_a_tuned_run_is_exported_with_its_template_and_answers_there(home, capsy
         ours = merged_model(RunFolder("runs/lora").model())
         torch.testing.assert_close(theirs(ids).logits, ours(ids).logits, rtol=1e-3, atol=1e-4)
     capsys.readouterr()
-    assert main(["generate", "--chat", "--run", "runs/lora", "--prompt", "Who?", "--tokens", "5"]) == 0
+    told = []
+    for flags in (["--run", "runs/lora"], ["--checkpoint", "served"]):
+        assert main(["generate", "--chat", *flags, "--prompt", "Who?", "--tokens", "5", "--temperature", "0"]) == 0
+        monkeypatch.setattr(sys, "stdin", io.StringIO("Who?\n"))
+        assert main(["chat", *flags, "--tokens", "5", "--temperature", "0"]) == 0
+        told += capsys.readouterr().out.splitlines()
+    assert len({line.strip() for line in told}) == 1 and len(told) == 4
     assert main(["tune", "--start", "served", "--out", "runs/third", *METHODS["lora"], *SMALL]) == 0
 
 

@@ -544,8 +544,11 @@ class PreferenceTask(TuneTask):
 class PolicyTask(TuneTask):
     """Answers of its own that a function checks; those that earn more than others to the same problem gain."""
 
-    usual: ClassVar[int] = USUAL
     _unit: ClassVar[str] = "problem"
+
+    @property
+    def usual(self) -> int:  # type: ignore[override]
+        return USUAL
 
     @property
     def _learned(self) -> str:
