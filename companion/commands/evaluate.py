@@ -104,7 +104,9 @@ def _tuned(folder: RunFolder, device: torch.device, *, best: bool) -> int:
     from companion.training.run import open_task
 
     record = folder.record()
-    task = open_task(replace(recorded(record), start=record["start"]), folder)
+    settings = recorded(record)
+    assert isinstance(settings, TuneSettings)
+    task = open_task(replace(settings, start=record["start"]), folder)
     print(f"measured  {task.title}, what was held out of it\n", flush=True)
     print(task.verdict(record, task.measure(folder.model(best=best).to(device)).result()))
     return 0

@@ -44,7 +44,7 @@ BEFORE = "base_model.model."
 Targets = Literal["attention", "all"]
 """Layers that get a change: those of attention, or those of feed-forward networks too, but in a model with experts.
 Routers, experts, embeddings and the head get none."""
-_HOLDERS: dict[str, tuple[type, ...]] = {
+_HOLDERS: dict[str, tuple[type[nn.Module], ...]] = {
     "attention": (Attention, LatentAttention, LinearAttention),
     "all": (Attention, LatentAttention, LinearAttention, FeedForward),
 }
@@ -68,13 +68,11 @@ def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
     require(targets in _HOLDERS, "targets", targets, "'attention' or 'all'")
     # In a model with experts peft takes the names of networks beside them for the experts' own (0.21).
     kinds = _HOLDERS["attention" if model.config.moe is not None else targets]
-    return [
-        f"{name}.{place}"
-        for name, module in model.named_modules()
-        if isinstance(module, kinds)
-        for place, layer in module.named_children()
-        if isinstance(layer, nn.Linear) and place not in _RATES
-    ]
+    found: list[str] = []
+    for name, module in model.named_modules():
+        layers = module.named_children() if isinstance(module, kinds) else ()
+        found += [f"{name}.{at}" for at, layer in layers if isinstance(layer, nn.Linear) and at not in _RATES]
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -179,7 +177,8 @@ def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | 
     Raises `ValueError`, with nothing changed, unless every adapter has its two tensors, of its shape, and no other is
     there.
     """
-    layers, left, moves = _layers(model), dict(tensors), []
+    layers, left = _layers(model), dict(tensors)
+    moves: list[tuple[list[tuple[Part, LowRank]], Tensor, Tensor]] = []
     for name, parts in published_layers(model.config, kind).items():
         here = [(part, layers[part.layer]) for part in parts if part.layer in layers]
         if not here:
@@ -192,7 +191,7 @@ def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | 
                 got = "none" if tensor is None else str(tuple(tensor.shape))
                 raise ValueError(f"{key}: expected a tensor of shape {shape}, got {got}")
             found.append(tensor)
-        moves.append((here, *found))
+        moves.append((here, found[0], found[1]))
     if left:
         raise ValueError(f"{min(left)}: expected the adapters of this model alone, got another's")
     for here, down, up in moves:

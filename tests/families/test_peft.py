@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import peft
 import pytest
 import torch
 from families.compared import class_of, ids, release, transformers
@@ -14,11 +15,12 @@ from companion.families.pretrained import load_pretrained
 from companion.files.models import load_tensors
 from companion.layers.low_rank import low_rank_layers
 
-peft = pytest.importorskip("peft")
-DECODERS = sorted(kind for kind in OF_EACH if kind not in ("bert", "marian"))
+LAYOUTS = ("gpt2", "llama", "phi3", "glm4", "deepseek_v3", "kimi_linear", "qwen3_next")
+"""Each says something otherwise: stored the other way round, fused, in groups of rows, renamed, with latents or states.
+(All that write texts were tried once, and pass.)"""
 
 
-@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("kind", LAYOUTS)
 @torch.no_grad()
 def test_peft_reads_our_adapters_and_we_read_peft_s(kind, tmp_path):
     transformers.logging.set_verbosity_error()
