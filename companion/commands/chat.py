@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +95,8 @@ def run(flags: Namespace) -> int:
         )
     talk = Talk(told(writer, flags), flags.tokens, flags.seed, system=flags.system)
     if sys.stdin.isatty():
+        with suppress(ImportError):  # lines can be edited, and come back with the arrow keys
+            import readline  # noqa: F401
         print("Ask something. /help says what else there is; Ctrl-D ends.", file=sys.stderr)
     for line in _lines():
         if not _said(talk, line):
@@ -109,6 +111,7 @@ class Talk:
     turns:    those of the user and the assistant, in turn.
     system:   what the model is told before.
     answers:  how many it has written, each with random numbers of its own.
+    cut:      why the last one ended before its end, in a sentence; empty where it did not.
     """
 
     writer: Writer
@@ -117,6 +120,7 @@ class Talk:
     system: str | None = None
     turns: list[str] = field(default_factory=list)
     answers: int = 0
+    cut: str = ""
 
     @property
     def messages(self) -> list[Message]:
@@ -152,8 +156,10 @@ class Talk:
     def _pieces(self, ids: list[int], most: int, parts: Any) -> Iterator[str]:
         from companion.generation.generate import generate
 
-        says = self.writer.says
+        says, count, context = self.writer.says, 0, self.writer.model.config.context
         sampling = says.sampling if says.draws else Sampling(temperature=0)
+        ended = self.writer.until([ids])
+        token: int | None = None
         for (token,) in generate(
             self.writer.model,
             [ids],
@@ -161,13 +167,18 @@ class Talk:
             sampling=sampling,
             stop=says.special.stop,
             rules=says.rules,
-            until=self.writer.until([ids]),
+            until=ended,
             seed=self.seed,
             streams=[self.answers],
         ):
+            count += 1
             if token is not None and token not in says.special.stop:
                 yield parts.push(token)
         yield parts.finish()
+        self.cut = ""
+        if count == most and token not in says.special.stop:
+            full = f"the model's context of {context:,} tokens is full: /reset forgets the conversation"
+            self.cut = full if len(ids) + most == context else f"the answer is cut off after {most:,} tokens (--tokens)"
 
     def _prompt(self) -> tuple[list[int], int]:
         """The ids of the conversation, and how many may follow."""
@@ -216,6 +227,8 @@ def _said(talk: Talk, line: str) -> bool:
         print(str(error), file=sys.stderr)
         return True
     print(" (stopped)" if stopped else "")
+    if talk.cut and not stopped:
+        print(talk.cut, file=sys.stderr)
     if not talk.turns[-1]:
         talk.turns = talk.turns[:-2]  # an empty turn is none
     return True

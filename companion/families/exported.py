@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,7 @@ def export_model(
     return family
 
 
+@lru_cache(maxsize=32)
 def simplest_kind(config: ModelConfig, kind: str | None = None) -> str:
     """The `model_type` as which `export_model` writes a model. Raises `ValueError` as it does."""
     return _simplest(config, kind)[0]

@@ -219,6 +219,11 @@ def talked(lines: str, monkeypatch, *flags: str) -> int:
     return main(["chat", "--run", "runs/sft", "--tokens", "6", *flags])
 
 
+def talked_of(lines: str, monkeypatch, capsys, *flags: str) -> str:
+    talked(lines, monkeypatch, *flags)
+    return capsys.readouterr().err
+
+
 def test_a_conversation_is_kept_taken_back_told_something_and_saved(home, monkeypatch, capsys):
     lines = "Who?\n/undo\n/system Be brief.\nWho walked?\n\nAnd who else?\n/save said.jsonl\n"
     lines += "/reset\n/save said.jsonl\n/what\n/bye\nno\n"
@@ -239,6 +244,9 @@ def test_the_same_seed_answers_the_same_and_a_full_context_is_one_sentence(home,
         talked("Who?\n", monkeypatch, "--seed", seed)
         found.append(capsys.readouterr().out)
     assert found[0] == found[1] != found[2]
+    greedy = ("--temperature", "0")
+    assert "cut off after 6 tokens" in talked_of("Who?\n", monkeypatch, capsys, *greedy)
+    assert "context of 96 tokens is full: /reset" in talked_of("Who?\n", monkeypatch, capsys, *greedy, "--tokens", "900")
     assert talked("Who walked? " * 30 + "\nWho?\n", monkeypatch) == 0
     said = capsys.readouterr()
     assert "tokens with this question, and the model's context is 96: /reset forgets it" in said.err
