@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
+from companion.commands.calibrating import calibrated, check_calibrate
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.ground.display import count
@@ -36,6 +38,8 @@ def parser() -> Parser:
             "  companion evaluate --run runs/larger --data letter.txt\n"
             "  companion evaluate --weights int8\n"
             "      and what the weights lose in a form that makes writing faster\n"
+            "  companion evaluate --weights int4 --calibrate course\n"
+            "      rounded by what that text asks of them: it loses less\n"
             "  companion evaluate --run runs/number-words-de-en --numbers 20000"
         ),
     )
@@ -69,6 +73,7 @@ def run(flags: Namespace) -> int:
     from companion.data.corpora import read_corpus
     from companion.ground.device import find_device
 
+    check_calibrate(flags)
     device = find_device(flags.device)
     given = read_corpus(flags.data, keep_repeats=True) if flags.data else None
     folder = run_folder(flags.run)
@@ -76,7 +81,7 @@ def run(flags: Namespace) -> int:
         for name in ("numbers", "beams"):
             if flags[name] is not None:
                 raise ValueError(f"--{name}: expected a run of {NumberWordsSettings.task} with it, got {folder.path}")
-        return _text(folder, given, device, best=flags.best, weights=flags.weights)
+        return _text(folder, given, device, best=flags.best, weights=flags.weights, by=flags.calibrate)
     if flags.weights is not None:
         raise ValueError(f"--weights: expected a run on text with it, got {folder.path}, which translates number names")
     if given is not None:
@@ -93,7 +98,13 @@ def run(flags: Namespace) -> int:
 
 
 def _text(
-    folder: RunFolder, given: Corpus | None, device: torch.device, *, best: bool, weights: Weights | None = None
+    folder: RunFolder,
+    given: Corpus | None,
+    device: torch.device,
+    *,
+    best: bool,
+    weights: Weights | None = None,
+    by: Sequence[str] = (),
 ) -> int:
     import torch
 
@@ -126,6 +137,8 @@ def _text(
     marks = yardsticks(split.train if split is not None else (), documents)
     print(report.yardstick_table({mark.name: mark.bits_per_byte for mark in marks}, evaluation.bits_per_byte))
     print(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
+    if by:
+        print(f"int4      {calibrated(model, by, tokenizer.encode)}\n")
     if weights is not None:
         other = measure(prepared(model, weights), ids, total_bytes(documents), progress=True).bits_per_byte
         some = torch.cat(ids)[None, : model.config.context].to(device)

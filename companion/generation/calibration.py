@@ -30,6 +30,12 @@ BLOCK = 128
 """Columns whose corrections reach the columns behind them together."""
 
 
+TOKENS = 2**15
+"""Of a text, as many are read at most."""
+WINDOW = 512
+"""Of them at once, where the context is longer."""
+
+
 @dataclass(frozen=True)
 class Calibrated:
     """What a text made of a model's layers.
@@ -53,54 +59,84 @@ class Calibrated:
         )
 
 
-def second_order(weight: Float[Tensor, "out d_in"], moments: Float[Tensor, "d_in d_in"]) -> FourBits:
-    """The levels for a matrix whose inputs have these second moments, H = sum of x x^T (Frantar et al. 2022, algorithm
-    1; in float64).
+class Moments:
+    """The second moments H = sum of x x^T of a layer's inputs, and what rounding asks of them, computed once for all
+    layers that read these inputs.
 
-    Columns are rounded in the order of falling H_jj, so that errors of what counts most find the most numbers that can
-    make them good; scales and middles are those of `in_four_bits`. A row for which that is no better than rounding to
-    the nearest levels, in the sum that is to be small, keeps these: no row is ever worse.
+    h:       (d_in, d_in), in float64.
+    order:   of columns, by falling H_jj: errors of what counts most find the most numbers that can make them good.
+    factor:  upper triangular, factor^T factor = the inverse of H in that order, damped. Row j says what a unit of error
+             in column j asks of the columns behind it.
 
-    Raises `ValueError` unless H is (d_in, d_in), and finite, and d_in a multiple of 32.
+    Raises `ValueError` unless H is square and finite.
+    """
+
+    def __init__(self, h: Float[Tensor, "d_in d_in"]) -> None:
+        if h.ndim != 2 or h.shape[0] != h.shape[1] or not bool(h.isfinite().all()):
+            raise ValueError(f"moments has shape {tuple(h.shape)}: expected finite numbers, (d_in, d_in)")
+        self.h = h.double()
+        self.order = self.h.diagonal().argsort(descending=True, stable=True)
+        damped = self.h[self.order][:, self.order]
+        damped.diagonal().add_(DAMP * self.h.diagonal().mean().clamp_min(1e-30))
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
+        self.factor = torch.linalg.cholesky(inverse, upper=True)
+
+
+def second_order(weight: Float[Tensor, "out d_in"], moments: Moments) -> FourBits:
+    """The levels for a matrix whose inputs have these second moments (Frantar et al. 2022, algorithm 1; in float64).
+
+    Scales and middles are those of `in_four_bits`. A row for which the levels are no better than the nearest ones, in
+    the sum that is to be small, keeps these: no row is ever worse.
+
+    Raises `ValueError` for a matrix that does not read these inputs, or whose rows are not whole groups.
     """
     d_in = weight.shape[1]
-    if d_in % GROUP:
-        raise ValueError(f"weight has shape {tuple(weight.shape)}: expected a multiple of {GROUP} columns")
-    if moments.shape != (d_in, d_in) or not bool(moments.isfinite().all()):
-        raise ValueError(f"moments has shape {tuple(moments.shape)}: expected finite numbers, {(d_in, d_in)}")
-    plain, h = in_four_bits(weight.float()), moments.double()
-    order = h.diagonal().argsort(descending=True, stable=True)
-    levels = _corrected(weight.double(), plain, h, order)
-    chosen = plain._replace(levels=levels)
-    better = output_error(weight, chosen, h) < output_error(weight, plain, h)
-    return chosen._replace(levels=torch.where(better[:, None], levels, plain.levels))
+    if d_in % GROUP or moments.h.shape[0] != d_in:
+        wanted = f"a multiple of {GROUP} columns, as many as moments have rows, {moments.h.shape[0]}"
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: expected {wanted}")
+    plain = in_four_bits(weight.float())
+    chosen = plain._replace(levels=_corrected(weight.double(), plain, moments))
+    better = output_error(weight, chosen, moments.h) < output_error(weight, plain, moments.h)
+    return chosen._replace(levels=torch.where(better[:, None], chosen.levels, plain.levels))
 
 
-def output_error(weight: Tensor, rounded: FourBits, moments: Tensor) -> Float[Tensor, "out"]:
+def output_error(
+    weight: Float[Tensor, "out d_in"], rounded: FourBits, h: Float[Tensor, "d_in d_in"]
+) -> Float[Tensor, "out"]:
     """The sum over the inputs of what rounding changes in each output, squared: d H d^T for each row d of W' - W."""
     change = rounded.numbers(torch.float64) - weight.double()
-    return ((change @ moments.double()) * change).sum(-1)
+    return ((change @ h) * change).sum(-1)
 
 
-def _corrected(weight: Tensor, grid: FourBits, h: Tensor, order: Tensor) -> Tensor:
-    """The levels, one column after the other in that order, what is left corrected after each."""
-    damped = h[order][:, order]
-    damped.diagonal().add_(DAMP * h.diagonal().mean().clamp_min(1e-30))
-    # The factor of the inverse: row j is what a unit of error in column j asks of the columns behind it.
-    factor = torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(damped)), upper=True)
-    left, levels = weight[:, order].clone(), torch.empty_like(grid.levels)
-    scale, middle = (part.double()[:, order // GROUP] for part in (grid.scale, grid.middle))
+def _corrected(weight: Tensor, grid: FourBits, moments: Moments) -> Tensor:
+    """The levels, one column after the other, what is left corrected after each. A column is a row here, (d_in, out),
+    so that it lies in one piece."""
+    order, factor = moments.order, moments.factor
+    left, levels = weight.T[order].contiguous(), torch.empty_like(grid.levels.T)
+    scale, middle = (part.double().T[order // GROUP] for part in (grid.scale, grid.middle))
     for start in range(0, len(order), BLOCK):
         stop = min(start + BLOCK, len(order))
-        errors = torch.empty_like(left[:, start:stop])
+        errors = torch.empty_like(left[start:stop])
         for j in range(start, stop):
-            level = nearest_level(left[:, j], scale[:, j], middle[:, j])
-            levels[:, order[j]] = level
-            error = (left[:, j] - ((level.double() - 8) * scale[:, j] + middle[:, j])) / factor[j, j]
-            left[:, j:stop] -= error[:, None] * factor[j, j:stop]
-            errors[:, j - start] = error
-        left[:, stop:] -= errors @ factor[start:stop, stop:]
-    return levels
+            levels[order[j]] = level = nearest_level(left[j], scale[j], middle[j])
+            error = (left[j] - ((level.double() - 8) * scale[j] + middle[j])) / factor[j, j]
+            left[j:stop].addr_(factor[j, j:stop], error, alpha=-1)
+            errors[j - start] = error
+        left[stop:] -= factor[start:stop, stop:].T @ errors
+    return levels.T.contiguous()
+
+
+def windows_of(ids: Int[Tensor, "token"], context: int) -> Int[Tensor, "batch window"]:
+    """Windows of a text to calibrate with: `TOKENS` tokens at most, from all over it.
+
+    Raises `ValueError` for a text without a token.
+    """
+    if len(ids) == 0:
+        raise ValueError("ids has shape (0,): expected a text with at least one token")
+    width = min(context, WINDOW, len(ids))
+    windows = ids[: len(ids) // width * width].view(-1, width)
+    chosen = torch.linspace(0, len(windows) - 1, min(len(windows), max(1, TOKENS // width))).round().long()
+    return windows[chosen]
 
 
 @torch.no_grad()
@@ -123,7 +159,7 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
         raise ValueError(f"tokens has shape {tuple(tokens.shape)}: expected at least one token")
     found: dict[nn.Linear, FourBits] = {}
     shares: list[tuple[float, float]] = []
-    seen: tuple[Tensor, Tensor] | None = None
+    seen: tuple[Tensor, Moments] | None = None
 
     def round_one(layer: nn.Linear, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
         nonlocal seen
@@ -131,9 +167,9 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
         if layer not in found:
             if seen is None or seen[0] is not x:  # queries, keys and values read the same
                 flat = x.flatten(0, -2).float()
-                seen = x, (flat.T @ flat).double()
-            weight, h = layer.weight.detach(), seen[1]
-            found[layer] = second_order(weight, h)
+                seen = x, Moments(flat.T @ flat)
+            weight, h = layer.weight.detach(), seen[1].h
+            found[layer] = second_order(weight, seen[1])
             whole = ((weight.double() @ h) * weight.double()).sum().clamp_min(1e-30)
             both = (in_four_bits(weight.float()), found[layer])
             plain, chosen = (float(output_error(weight, one, h).sum() / whole) for one in both)

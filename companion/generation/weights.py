@@ -201,7 +201,7 @@ def _rounded_of(layers: Sequence[nn.Module]) -> list[FourBits] | None:
 
 
 def four_bit_layers(model: Transformer) -> list[nn.Linear]:
-    """The layers that int4 puts into four bits: what takes a form, but for the head and for widths that fit no group."""
+    """The layers that int4 puts into four bits: what takes a form, but for the head and widths that fit no group."""
     ends = (model.embedding, model.unembedding)
     layers = [layer for group in _alike(model) for layer in group if layer not in ends]
     return [layer for layer in layers if isinstance(layer, nn.Linear) and layer.in_features % GROUP == 0]
