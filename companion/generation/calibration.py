@@ -155,8 +155,6 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
     """
     check_weights(model, "int4")
     check_ids("tokens", tokens)
-    if tokens.numel() == 0:
-        raise ValueError(f"tokens has shape {tuple(tokens.shape)}: expected at least one token")
     found: dict[nn.Linear, FourBits] = {}
     shares: list[tuple[float, float]] = []
     seen: tuple[Tensor, Moments] | None = None
