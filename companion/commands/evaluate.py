@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
@@ -81,7 +80,7 @@ def run(flags: Namespace) -> int:
         for name in ("numbers", "beams"):
             if flags[name] is not None:
                 raise ValueError(f"--{name}: expected a run of {NumberWordsSettings.task} with it, got {folder.path}")
-        return _text(folder, given, device, best=flags.best, weights=flags.weights, by=flags.calibrate)
+        return _text(folder, given, device, flags)
     if flags.weights is not None:
         raise ValueError(f"--weights: expected a run on text with it, got {folder.path}, which translates number names")
     if given is not None:
@@ -97,15 +96,7 @@ def run(flags: Namespace) -> int:
     return 0
 
 
-def _text(
-    folder: RunFolder,
-    given: Corpus | None,
-    device: torch.device,
-    *,
-    best: bool,
-    weights: Weights | None = None,
-    by: Sequence[str] = (),
-) -> int:
+def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: Namespace) -> int:
     import torch
 
     from companion.data.batches import encode_documents
@@ -115,7 +106,8 @@ def _text(
     from companion.training.tasks.text import measure, text_of, total_bytes
 
     record = folder.record()
-    model, tokenizer = folder.model(best=best).to(device), folder.tokenizer()
+    weights: Weights | None = flags.weights
+    model, tokenizer = folder.model(best=flags.best).to(device), folder.tokenizer()
     if weights is not None:
         check_weights(model, weights)
     try:
@@ -137,8 +129,8 @@ def _text(
     marks = yardsticks(split.train if split is not None else (), documents)
     print(report.yardstick_table({mark.name: mark.bits_per_byte for mark in marks}, evaluation.bits_per_byte))
     print(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
-    if by:
-        print(f"int4      {calibrated(model, by, tokenizer.encode)}\n")
+    if chosen := calibrated(model, flags, tokenizer.encode):
+        print(f"int4      {chosen}\n", flush=True)
     if weights is not None:
         other = measure(prepared(model, weights), ids, total_bytes(documents), progress=True).bits_per_byte
         some = torch.cat(ids)[None, : model.config.context].to(device)

@@ -148,8 +148,8 @@ def run(flags: Namespace) -> int:
         "seed": flags.seed,
         "weights": {None: "fast", "none": None}.get(flags.weights, flags.weights),
     }
-    if flags.calibrate:
-        print(f"int4: {calibrated(writer.model, flags.calibrate, writer.encode)}.", file=sys.stderr)
+    if chosen := calibrated(writer.model, flags, writer.encode):
+        print(f"int4: {chosen}.", file=sys.stderr)
     search = _search(writer, flags)
     if asked is not None:
         if writer.translates or search is not None:

@@ -111,6 +111,13 @@ class Parser(ArgumentParser):
             help="int4: round by what this text asks of the weights, not each to its nearest level; files, folders or "
             "globs of the kind of text that is to be written, or course or python (see companion train --help)",
         )
+        self.add_argument(
+            "--levels",
+            type=str | None,
+            default=None,
+            metavar="FILE",
+            help="int4: beside --calibrate, keep what it chooses in this file; without it, take what is kept there",
+        )
 
     def format_help(self, formatter: Any = None) -> str:
         self.usage = " ".join([self.prog, *map(_positional, self._positionals._group_actions), "[flags]"])

@@ -192,7 +192,7 @@ def keep_rounded(model: Transformer, found: Mapping[nn.Linear, FourBits]) -> Non
         _kept.get(model, {}).pop(("int4", together), None)
 
 
-def _rounded_of(layers: Sequence[nn.Module]) -> list[FourBits] | None:
+def rounded_of(layers: Sequence[nn.Module]) -> list[FourBits] | None:
     """What was kept of all these layers; `None` unless it was of each, and of the weights that it has now."""
     kept = [(layer, *_rounded[layer]) for layer in layers if layer in _rounded]
     if len(kept) < len(layers) or any(mark != mark_of([layer.weight]) for layer, mark, _ in kept):
@@ -220,7 +220,7 @@ def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, For
                 product = before.get(key)
                 if product is None or not product.is_of(weights):
                     head = form == "int4" and layers[0] in (model.embedding, model.unembedding)
-                    product = Product(weights, "int8" if head else form, rounded=_rounded_of(layers))
+                    product = Product(weights, "int8" if head else form, rounded=rounded_of(layers))
                 now[key] = product
                 parts = product if len(layers) == 1 else Together(product, [len(weight) for weight in weights])
                 for place, (layer, weight) in enumerate(zip(layers, weights, strict=True)):

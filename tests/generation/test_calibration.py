@@ -142,7 +142,7 @@ def test_levels_are_those_of_the_weights_that_were_read(form) -> None:
         assert torch.equal(prepared(model, form)(tokens).logits, after)
         changed = model.decoder.blocks[0].attention.query
         changed.weight[0, 0] += 1
-        assert forms._rounded_of([changed]) is None
+        assert forms.rounded_of([changed]) is None
         assert prepared(model, form)(tokens).logits.isfinite().all()
 
 
