@@ -1,8 +1,8 @@
 """Levels of int4 on disk, so that a model is calibrated once (see `companion.generation.calibration`).
 
 A safetensors file beside the model's own: of each layer `<name>.levels`, two of four bits a byte, the first in the
-lower half, (out, d_in / 2); `<name>.scale` and `<name>.middle`, (out, d_in / 32) in bf16; and in its header a check sum
-of the weights that the levels were chosen for.
+lower half, (out, d_in / 2); `<name>.scale` and `<name>.middle`, (out, d_in / 32) in bf16; `<name>.factor`, (d_in) in
+bf16, where columns were balanced; and in its header a check sum of the weights that the levels were chosen for.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from companion.ground.fields import shown
 from companion.transformer import Transformer
 
 PARTS = ("levels", "scale", "middle")
+FACTOR = "factor"
 OF = "weights"
 """Where the header has the check sums."""
 
@@ -37,7 +38,9 @@ def save_levels(path: str | Path, model: Transformer) -> None:
         if found is None:
             raise ValueError(f"model: expected one that was calibrated, and not changed since; {name} has no levels")
         low, high = found[0].levels[:, 0::2], found[0].levels[:, 1::2]
-        tensors |= zip([f"{name}.{part}" for part in PARTS], (low | high << 4, *found[0][1:]), strict=True)
+        tensors |= zip([f"{name}.{part}" for part in PARTS], (low | high << 4, *found[0][1:3]), strict=True)
+        if (factor := found[0].factor) is not None:
+            tensors[f"{name}.{FACTOR}"] = factor
     sums = {name: _sum(layer) for name, layer in layers.items()}
     save_tensors(path, tensors, {"form": "int4", "group": str(GROUP), OF: json.dumps(sums)})
 
@@ -53,7 +56,8 @@ def load_levels(path: str | Path, model: Transformer) -> int:
     if header.get("form") != "int4" or header.get("group") != str(GROUP):
         raise ValueError(f"{path}: expected levels of int4 in groups of {GROUP}, got another safetensors file")
     wanted = {f"{name}.{part}" for name in layers for part in PARTS}
-    if odd := sorted(wanted ^ tensors.keys()):
+    may = {f"{name}.{FACTOR}" for name in layers}
+    if odd := sorted(wanted ^ (tensors.keys() - may)):
         raise ValueError(f"{path}: expected levels of this model's layers; {shown(odd[0])} is in one of them alone")
     sums = json.loads(header[OF])
     found: dict[nn.Linear, FourBits] = {}
@@ -63,17 +67,24 @@ def load_levels(path: str | Path, model: Transformer) -> int:
         packed, scale, middle = (tensors[f"{name}.{part}"] for part in PARTS)
         out, d_in = layer.weight.shape
         shapes = [(out, d_in // 2), (out, d_in // GROUP), (out, d_in // GROUP)]
-        if packed.dtype != torch.uint8 or [tuple(tensor.shape) for tensor in (packed, scale, middle)] != shapes:
+        factor = tensors.get(f"{name}.{FACTOR}")
+        fits = factor is None or factor.shape == (d_in,)
+        if (
+            not fits
+            or packed.dtype != torch.uint8
+            or [tuple(tensor.shape) for tensor in (packed, scale, middle)] != shapes
+        ):
             raise ValueError(f"{path}: {name}.levels has shape {tuple(packed.shape)}: expected uint8, {shapes[0]}")
         levels = torch.stack((packed & 15, packed >> 4), -1).flatten(1)
-        found[layer] = FourBits(levels, scale.to(torch.bfloat16), middle.to(torch.bfloat16))
+        others = (None if part is None else part.to(torch.bfloat16) for part in (scale, middle, factor))
+        found[layer] = FourBits(levels, *others)  # type: ignore[arg-type]
     keep_rounded(model, found)
     return len(found)
 
 
 def _layers(model: Transformer) -> dict[str, nn.Linear]:
     """The layers of int4, by their names in the model."""
-    mine = {id(layer) for layer in four_bit_layers(model)}
+    mine = {id(layer) for group in four_bit_layers(model) for layer in group}
     return {name: layer for name, layer in model.named_modules() if id(layer) in mine}  # type: ignore[misc]
 
 

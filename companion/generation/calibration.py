@@ -5,7 +5,12 @@ the nearest one, but that with the least sum of |W' x_i - W x_i|^2 = tr (W' - W)
 by row, and one number after the other: what rounding it makes wrong, the numbers that are still to come make good as
 far as they can, which is a linear least-squares problem whose answer is read off a Cholesky factor of the inverse of H.
 
-The bytes are the same as those of plain rounding: the same groups, scales and middles, but other levels.
+A group of columns shares its levels, so one that is far larger than the others, or matters far more, costs all of
+them. Columns may therefore be multiplied by powers of two, and their inputs divided by them, which changes nothing but
+what is rounded (Xiao et al. 2023, SmoothQuant, equation 4; Lin et al. 2024, AWQ). Such powers are taken where plain
+rounding loses less with them; they are 2 bytes an input of the layers that read it.
+
+Otherwise the bytes are those of plain rounding: the same groups, each with a scale and a middle, but other levels.
 """
 
 from __future__ import annotations
@@ -100,6 +105,28 @@ def second_order(weight: Float[Tensor, "out d_in"], moments: Moments) -> FourBit
     return chosen._replace(levels=torch.where(better[:, None], chosen.levels, plain.levels))
 
 
+def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> Float[Tensor, "d_in"] | None:
+    """What to multiply each input by so that columns are as large as they matter: the power of two next to
+    sqrt(size of the column / size of its input), over the median of all. With it, a channel whose inputs are c times as
+    large and its weights c times as small is rounded as if it were like the others. `None` where plain rounding loses
+    no less with it."""
+    size, inputs = weight.double().square().mean(0).sqrt(), h.diagonal().clamp_min(0).sqrt()
+    wanted = (size.clamp_min(1e-30) / inputs.clamp_min(1e-30)).log2() / 2
+    factor = 2 ** (wanted - wanted.median()).round().clamp(-30, 30)
+    apart = in_four_bits((weight / factor).float())._replace(factor=factor.to(torch.bfloat16))
+    better = output_error(weight, apart, h).sum() < output_error(weight, in_four_bits(weight.float()), h).sum()
+    return apart.factor if better else None
+
+
+def rounded_by(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> FourBits:
+    """What a matrix becomes by the second moments of its inputs: balanced where that helps, then `second_order`."""
+    factor = balancing(weight, h)
+    if factor is None:
+        return second_order(weight, Moments(h))
+    each = factor.double()
+    return second_order(weight.double() / each, Moments(h * each * each[:, None]))._replace(factor=factor)
+
+
 def output_error(
     weight: Float[Tensor, "out d_in"], rounded: FourBits, h: Float[Tensor, "d_in d_in"]
 ) -> Float[Tensor, "out"]:
@@ -155,28 +182,27 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
     """
     check_weights(model, "int4")
     check_ids("tokens", tokens)
+    groups = four_bit_layers(model)
+    group_of = {layer: group for group in groups for layer in group}
     found: dict[nn.Linear, FourBits] = {}
     shares: list[tuple[float, float]] = []
-    seen: tuple[Tensor, Moments] | None = None
 
     def round_one(layer: nn.Linear, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
-        nonlocal seen
         (x,) = given
-        if layer not in found:
-            if seen is None or seen[0] is not x:  # queries, keys and values read the same
-                flat = x.flatten(0, -2).float()
-                seen = x, Moments(flat.T @ flat)
-            weight, h = layer.weight.detach(), seen[1].h
-            found[layer] = second_order(weight, seen[1])
-            whole = ((weight.double() @ h) * weight.double()).sum().clamp_min(1e-30)
-            both = (in_four_bits(weight.float()), found[layer])
-            plain, chosen = (float(output_error(weight, one, h).sum() / whole) for one in both)
-            shares.append((plain, chosen))
+        if layer not in found:  # with the others that read this x
+            group, flat = group_of[layer], x.flatten(0, -2).float()
+            weight, h = torch.cat([one.weight.detach() for one in group]), (flat.T @ flat).double()
+            whole = rounded_by(weight, h)
+            size = ((weight.double() @ h) * weight.double()).sum().clamp_min(1e-30)
+            both = (in_four_bits(weight.float()), whole)
+            plain, chosen = (float(output_error(weight, one, h).sum() / size) for one in both)
+            shares.extend([(plain, chosen)] * len(group))
+            parts = zip(*(part.split([len(one.weight) for one in group]) for part in whole[:3]), strict=True)
+            found.update(zip(group, (FourBits(*part, whole.factor) for part in parts), strict=True))
         return F.linear(x, found[layer].numbers().to(x.dtype), layer.bias)
 
     was_training = model.training
-    layers = four_bit_layers(model)
-    handles = [layer.register_forward_hook(round_one) for layer in layers]
+    handles = [layer.register_forward_hook(round_one) for layer in group_of]
     try:
         model.eval().features(tokens, **inputs)
     finally:

@@ -63,7 +63,8 @@ class Product(nn.Module):
         self.packed = packed
         make = PACKED[form] if packed else PLAIN[form]
         if form == "int4" and rounded is not None:
-            make = partial(_int4, rounded=FourBits(*map(torch.cat, zip(*rounded, strict=True))))
+            parts = [torch.cat(part) for part in zip(*(one[:3] for one in rounded), strict=True)]
+            make = partial(_int4, rounded=FourBits(*parts, rounded[0].factor))  # of those that read one x it is one
         self.function, stored, self.bytes, self.numbers = make(weight)
         self.compute: Compute = partial(self.function, *stored)
         self.mark = None if self.numbers is not None else mark_of(weights)
@@ -192,7 +193,8 @@ def _int8(weight: Tensor) -> Made:
 
 
 def _int4(weight: Tensor, rounded: FourBits | None = None) -> Made:
-    levels, scale, middle = (_whole_blocks(part) for part in (in_four_bits(weight) if rounded is None else rounded))
+    *parts, factor = in_four_bits(weight) if rounded is None else rounded
+    levels, scale, middle = map(_whole_blocks, parts)
     levels = torch._convert_weight_to_int4pack_for_cpu(levels.to(torch.int32), 1)
     scales = torch.stack((scale, middle), -1).transpose(0, 1).contiguous()
 
@@ -202,7 +204,11 @@ def _int4(weight: Tensor, rounded: FourBits | None = None) -> Made:
         product = torch._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), levels, GROUP, scales)
         return product[:, :out].float()
 
-    return Made(compute, (levels, scales), levels.nbytes + scales.nbytes)
+    size = levels.nbytes + scales.nbytes
+    if factor is None:
+        return Made(compute, (levels, scales), size)
+    balanced = lambda factor, levels, scales, x: compute(levels, scales, x * factor)  # noqa: E731
+    return Made(balanced, (factor, levels, scales), size + factor.nbytes)
 
 
 def _packed_fp16(weight: Tensor) -> Made:
@@ -333,17 +339,19 @@ class FourBits(NamedTuple):
 
     levels:         0 to 15, a byte each before they are packed, (out, d_in).
     scale, middle:  a number is (level - 8) scale + middle of its group, (out, group) in bf16, as the kernel has them.
+    factor:         of each column, (d_in), by which its input is multiplied first: a power of two, in bf16. `None`: 1.
     """
 
     levels: Int[Tensor, "out d_in"]
     scale: Float[Tensor, "out group"]
     middle: Float[Tensor, "out group"]
+    factor: Float[Tensor, "d_in"] | None = None
 
     def numbers(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, "out d_in"]:
         """The matrix."""
-        each = (part.to(dtype)[..., None] for part in (self.scale, self.middle))
-        scale, middle = each
-        return ((self.levels.to(dtype).unflatten(1, (-1, GROUP)) - 8) * scale + middle).flatten(1)
+        scale, middle = (part.to(dtype)[..., None] for part in (self.scale, self.middle))
+        grid = ((self.levels.to(dtype).unflatten(1, (-1, GROUP)) - 8) * scale + middle).flatten(1)
+        return grid if self.factor is None else grid * self.factor.to(dtype)
 
 
 def in_four_bits(weight: Float[Tensor, "out d_in"]) -> FourBits:

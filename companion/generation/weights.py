@@ -200,11 +200,14 @@ def rounded_of(layers: Sequence[nn.Module]) -> list[FourBits] | None:
     return [levels for _, _, levels in kept]
 
 
-def four_bit_layers(model: Transformer) -> list[nn.Linear]:
-    """The layers that int4 puts into four bits: what takes a form, but for the head and widths that fit no group."""
+def four_bit_layers(model: Transformer) -> list[list[nn.Linear]]:
+    """The layers that int4 puts into four bits, those together that read the same x: what takes a form, but for the
+    head and for widths that fit no group."""
     ends = (model.embedding, model.unembedding)
-    layers = [layer for group in _alike(model) for layer in group if layer not in ends]
-    return [layer for layer in layers if isinstance(layer, nn.Linear) and layer.in_features % GROUP == 0]
+    groups = [
+        [layer for layer in group if isinstance(layer, nn.Linear) and layer not in ends] for group in _alike(model)
+    ]
+    return [group for group in groups if group and group[0].in_features % GROUP == 0]
 
 
 def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, Formed]:

@@ -13,6 +13,10 @@ from companion.generation.weights import four_bit_layers, prepared, rounded_of, 
 PLAIN = ModelConfig(77, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"))
 
 
+def layers_of(model):
+    return [layer for group in four_bit_layers(model) for layer in group]
+
+
 def model_of(seed: int = 0, config: ModelConfig = PLAIN):
     return drawn(config, seed=seed, std=0.15).eval()
 
@@ -32,15 +36,15 @@ def test_what_is_read_back_is_what_was_chosen(kept) -> None:
     again = model_of()
     with torch.no_grad():
         plain = prepared(again, "int4")(tokens).logits
-        assert load_levels(path, again) == len(four_bit_layers(again)) == 14
+        assert load_levels(path, again) == len(layers_of(again)) == 14
         chosen = prepared(again, "int4")
         assert torch.equal(chosen(tokens).logits, prepared(model, "int4")(tokens).logits)
         assert not torch.equal(chosen(tokens).logits, plain)
-    for ours, theirs in zip(four_bit_layers(model), four_bit_layers(again), strict=True):
+    for ours, theirs in zip(layers_of(model), layers_of(again), strict=True):
         for one, other in zip(*rounded_of([ours]), *rounded_of([theirs]), strict=True):
             assert torch.equal(one, other) and one.dtype == other.dtype
     # Five bits a weight, as a step reads them.
-    numbers = sum(layer.weight.numel() for layer in four_bit_layers(model))
+    numbers = sum(layer.weight.numel() for layer in layers_of(model))
     assert sum(tensor.nbytes for tensor in load_tensors(path).values()) == numbers * 5 // 8 < step_bytes(chosen)
 
 
