@@ -5,7 +5,8 @@
         step-00000950/
         step-00001000/            the last
             model.safetensors, config.json     what `companion.files.models.load_model` reads
-            optimizer.safetensors              both moments and the count of every parameter
+            optimizer.safetensors              both moments and the count of every parameter, or
+                                               its momentum
             state.json                         updates done, how good it was found, which is the best, checksums
 
 A checkpoint is written into a hidden folder, flushed to the disk, and renamed; only then are older ones removed, which

@@ -1,5 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2019), Muon (Jordan et al. 2024) beside it, which weights decay, and the state by
-parameter name."""
+"""AdamW (Loshchilov and Hutter 2019), Muon (Jordan et al. 2024) beside it, what decays, and the state by name."""
 
 from __future__ import annotations
 
