@@ -6,7 +6,8 @@
         step-00001000/            the last
             model.safetensors, config.json     what `companion.files.models.load_model` reads; of a run that trains
                                                adapters, these alone: adapter_model.safetensors, adapter_config.json
-            optimizer.safetensors              both moments and the count of every parameter
+            optimizer.safetensors              both moments and the count of every parameter, or
+                                               its momentum
             state.json                         updates done, how good it was found, which is the best, checksums
 
 A checkpoint is written into a hidden folder, flushed to the disk, and renamed; only then are older ones removed, which
