@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from companion.config.model import ModelConfig
 from companion.families.exported import simplest_kind
 from companion.families.registry import families
-from companion.files.models import assemble, load_tensors, read_config, save_tensors
+from companion.files.models import assemble, bare_model, load_tensors, read_config, save_tensors
 from companion.files.published.places import WayBack
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import require, shown
@@ -84,8 +84,7 @@ def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, 
     Raises `ValueError` as `export_model` does.
     """
     family = families()[simplest_kind(config, kind)]
-    with torch.device("meta"):
-        model = Transformer(config)
+    model = bare_model(config)
     linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     ours, starts, first = {}, {}, 0
     for name, tensor in model.state_dict().items():
@@ -261,8 +260,8 @@ def _take_off(model: Transformer, name: str) -> None:
     """The layer itself in the place of its adapter."""
     layer = model.get_submodule(name)
     assert isinstance(layer, LowRank)
-    with torch.device("meta"):
-        plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+    plain = nn.Linear(1, 1, bias=layer.bias is not None)
+    plain.in_features, plain.out_features = layer.in_features, layer.out_features
     plain.weight, plain.bias = layer.weight, layer.bias
     above, _, place = name.rpartition(".")
     setattr(model.get_submodule(above), place, plain)

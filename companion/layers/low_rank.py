@@ -31,7 +31,8 @@ class LowRank(nn.Linear):
     def __init__(self, layer: nn.Linear, rank: int, alpha: float, *, down: nn.Parameter | None = None) -> None:
         require_whole("rank", rank)
         require(alpha > 0, "alpha", alpha, "a number > 0")
-        super().__init__(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
+        nn.Module.__init__(self)  # a linear layer of its own would draw numbers that nobody reads
+        self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias
         self.weight.requires_grad_(False)
         if self.bias is not None:
