@@ -15,9 +15,10 @@ from companion.ground.fields import require, require_whole
 
 
 class LowRank(nn.Linear):
-    """A linear layer with a change of low rank beside its matrix (Hu et al. 2021, LoRA, section 4.1):
+    """A linear layer with a change of low rank beside its matrix (Hu et al. 2021, LoRA, section 4.1; lesson 20,
+    equation 20.2):
 
-        h = W x + b + (alpha / rank) B A x                                            (20.1)
+        h = W x + b + (alpha / rank) B A x
 
     W and b are those of the `layer` it stands for, the same tensors, and do not learn. `down` is A, (rank, in), drawn
     as a linear layer draws its matrix; `up` is B, (out, rank), zero at first: until it has learned, h is what it was,
@@ -44,7 +45,7 @@ class LowRank(nn.Linear):
         self.rank, self.alpha, self.on = rank, float(alpha), True
 
     def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
-        """Equation 20.1; without the change where it is off."""
+        """h, as above; without the change where it is off."""
         out = super().forward(x)
         return out + self.alpha / self.rank * F.linear(F.linear(x, self.down), self.up) if self.on else out
 

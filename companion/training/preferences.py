@@ -41,9 +41,10 @@ class Preferred(NamedTuple):
 def preference_loss(
     log_probs: Float[Tensor, "pair 2"], reference: Float[Tensor, "pair 2"], *, beta: float
 ) -> Preferred:
-    """Direct preference optimisation (Rafailov et al. 2023, eq. 7) of answers' log-probabilities, chosen ones first:
+    """Direct preference optimisation (Rafailov et al. 2023, eq. 7; lesson 20, equation 20.7) of answers'
+    log-probabilities, those of the chosen first:
 
-        L = -log sigmoid(beta (log p(c) / p_ref(c)) - beta (log p(r) / p_ref(r)))               (20.2)
+        L = -log sigmoid(beta log(p(c) / p_ref(c)) - beta log(p(r) / p_ref(r)))
 
     the Bradley-Terry likelihood (their eq. 1) of rewards that are beta log(p / p_ref), as the best policy under a bound
     on its divergence from the reference has them (their eq. 5). beta: how dear it is to go away from the reference.
@@ -58,9 +59,10 @@ def preference_loss(
 def group_advantages(
     rewards: Float[Tensor, "group answer"], *, deviation: bool = True
 ) -> Float[Tensor, "group answer"]:
-    """Each answer's reward against those to the same question (Shao et al. 2024, DeepSeekMath, section 4.1.2):
+    """Each answer's reward against those to the same question (Shao et al. 2024, DeepSeekMath, section 4.1.2; lesson
+    20, equation 20.10):
 
-        A_i = (r_i - mean(r)) / (std(r) + 0.0001)                                              (20.3)
+        A_i = (r_i - mean(r)) / (std(r) + 0.0001)
 
     with the deviation of a sample (divided by one less than the answers). A group in which all earn the same has no
     advantage anywhere, and teaches nothing. deviation: whether to divide; without, hard and easy questions count as
@@ -77,7 +79,7 @@ def divergence(
     log_probs: Float[Tensor, "answer token"], reference: Float[Tensor, "answer token"]
 ) -> Float[Tensor, "answer token"]:
     """An estimate of KL(p || p_ref) from tokens drawn from p, never negative (Schulman 2020, k3; Shao et al. 2024,
-    eq. 4): with d = log p_ref - log p, exp(d) - d - 1."""
+    eq. 4; lesson 20, equation 20.12): with d = log p_ref - log p, exp(d) - d - 1."""
     d = reference - log_probs
     return d.exp() - d - 1
 
@@ -102,10 +104,11 @@ def policy_loss(
     lengths: Lengths = "answer",
     longest: int | None = None,
 ) -> Improved:
-    """Group-relative policy optimisation (Shao et al. 2024, eq. 3), of one group or of several; to be averaged over the
-    answers. With the ratio q = exp(log p - log p_old) of a token and the advantage A of its answer,
+    """Group-relative policy optimisation (Shao et al. 2024, eq. 3; lesson 20, equation 20.11), of one group or of
+    several; to be averaged over the answers. With the ratio q = exp(log p - log p_old) of a token and the advantage A
+    of its answer,
 
-        L_i = -1/|o_i| sum_t [ min(q A, clip(q, 1 - c, 1 + c) A) - beta KL_t ]                 (20.4)
+        L_i = -1/|o_i| sum_t [ min(q A, clip(q, 1 - c, 1 + c) A) - beta KL_t ]
 
     old:        of the policy that wrote the answers. In the first step on them q is 1, the gradient that of -A log p.
     reference:  of the policy to stay near, see `divergence`; read where beta > 0.

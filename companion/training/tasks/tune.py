@@ -326,8 +326,8 @@ def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
 
 
 def answer_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Scored:
-    """The loss of the next token, of answers alone (Ouyang et al. 2022, section 3.5): what stands before them is read,
-    and never a target. tokens, targets: (row, token)."""
+    """The loss of the next token, of answers alone (Ouyang et al. 2022, section 3.5; lesson 20, equation 20.1): what
+    stands before them is read, and never a target. tokens, targets: (row, token)."""
     out = model(tokens)
     return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
 
