@@ -43,3 +43,15 @@ from .generation.beam import Beam as Beam, beam_search as beam_search
 from .files.models import load_model as load_model, save_model as save_model
 from .families.pretrained import load_pretrained as load_pretrained
 from .families.exported import export_model as export_model
+from .layers.low_rank import LowRank as LowRank
+from .families.adapters import (
+    adapt as adapt,
+    load_adapters as load_adapters,
+    merged_model as merged_model,
+    save_adapters as save_adapters,
+)
+from .training.preferences import (
+    group_advantages as group_advantages,
+    policy_loss as policy_loss,
+    preference_loss as preference_loss,
+)

@@ -6,5 +6,6 @@ In each, `parser()` gives the flags, and `run(flags)` does what they ask for and
 main         all commands, from the command line to an exit code
 parser       how flags are read and refused; help_format: how help is laid out
 runs         what several commands ask for
+train, tune  a run, begun or gone on with
 writer       a model with its tokenizer, and how it writes
 """

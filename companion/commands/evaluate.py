@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
+from companion.commands.calibrating import calibrated, check_calibrate
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.ground.display import count
 from companion.ground.quantities import Count
 from companion.training import report
-from companion.training.settings import NumberWordsSettings
+from companion.training.settings import NumberWordsSettings, TuneSettings, recorded
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +30,9 @@ def parser() -> Parser:
             "A run on text: in bits per byte, on its held-out text or on text of yours. Every token is scored once, "
             "in its own document, from at least half of the context before it.\n\n"
             "A run of number-words: the share of names translated without a mistake (exact match), in all and by "
-            "digits, with its 95 % confidence interval (Wilson's)."
+            "digits, with its 95 % confidence interval (Wilson's).\n\n"
+            "A tuned run: the share of held-out problems that it answers right; of a file of conversations, nats a "
+            "token of answers that were held out; of preferences, the share of pairs whose better answer gained more."
         ),
         epilog=(
             "examples:\n"
@@ -36,6 +40,8 @@ def parser() -> Parser:
             "  companion evaluate --run runs/larger --data letter.txt\n"
             "  companion evaluate --weights int8\n"
             "      and what the weights lose in a form that makes writing faster\n"
+            "  companion evaluate --weights int4 --calibrate course\n"
+            "      rounded by what that text asks of them: it loses less\n"
             "  companion evaluate --run runs/number-words-de-en --numbers 20000"
         ),
     )
@@ -69,6 +75,7 @@ def run(flags: Namespace) -> int:
     from companion.data.corpora import read_corpus
     from companion.ground.device import find_device
 
+    check_calibrate(flags)
     device = find_device(flags.device)
     given = read_corpus(flags.data, keep_repeats=True) if flags.data else None
     folder = run_folder(flags.run)
@@ -76,7 +83,12 @@ def run(flags: Namespace) -> int:
         for name in ("numbers", "beams"):
             if flags[name] is not None:
                 raise ValueError(f"--{name}: expected a run of {NumberWordsSettings.task} with it, got {folder.path}")
-        return _text(folder, given, device, best=flags.best, weights=flags.weights)
+        if folder.task != TuneSettings.task:
+            return _text(folder, given, device, flags)
+        for name in ("data", "weights", "calibrate"):
+            if flags[name]:
+                raise ValueError(f"--{name}: expected a run on text with it, got {folder.path}, which was tuned")
+        return _tuned(folder, device, best=flags.best)
     if flags.weights is not None:
         raise ValueError(f"--weights: expected a run on text with it, got {folder.path}, which translates number names")
     if given is not None:
@@ -92,9 +104,19 @@ def run(flags: Namespace) -> int:
     return 0
 
 
-def _text(
-    folder: RunFolder, given: Corpus | None, device: torch.device, *, best: bool, weights: Weights | None = None
-) -> int:
+def _tuned(folder: RunFolder, device: torch.device, *, best: bool) -> int:
+    from companion.training.run import open_task
+
+    record = folder.record()
+    settings = recorded(record)
+    assert isinstance(settings, TuneSettings)
+    task = open_task(replace(settings, start=record["start"]), folder)
+    print(f"measured  {task.title}, what was held out of it\n", flush=True)
+    print(task.verdict(record, task.measure(folder.model(best=best).to(device)).result()))
+    return 0
+
+
+def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: Namespace) -> int:
     import torch
 
     from companion.data.batches import encode_documents
@@ -104,7 +126,8 @@ def _text(
     from companion.training.tasks.text import measure, text_of, total_bytes
 
     record = folder.record()
-    model, tokenizer = folder.model(best=best).to(device), folder.tokenizer()
+    weights: Weights | None = flags.weights
+    model, tokenizer = folder.model(best=flags.best).to(device), folder.tokenizer()
     if weights is not None:
         check_weights(model, weights)
     try:
@@ -126,6 +149,8 @@ def _text(
     marks = yardsticks(split.train if split is not None else (), documents)
     print(report.yardstick_table({mark.name: mark.bits_per_byte for mark in marks}, evaluation.bits_per_byte))
     print(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
+    if chosen := calibrated(model, flags, tokenizer.encode):
+        print(f"int4      {chosen}\n", flush=True)
     if weights is not None:
         other = measure(prepared(model, weights), ids, total_bytes(documents), progress=True).bits_per_byte
         some = torch.cat(ids)[None, : model.config.context].to(device)

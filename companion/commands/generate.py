@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
+from companion.commands.calibrating import calibrated, check_calibrate
 from companion.commands.many import AT_ONCE, add_prompts, read_prompts, write_many
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
 from companion.generation.sampling import Sampling
 from companion.ground.quantities import Count, CountFromZero, Number
-from companion.training.settings import TextSettings
+from companion.training.settings import NumberWordsSettings, TextSettings, TuneSettings
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +51,8 @@ def parser() -> Parser:
             "      always the most probable token\n"
             "  companion generate --prompts prompts.txt > texts.jsonl\n"
             "      many, a line each\n"
+            '  companion generate --weights int4 --calibrate notes/ --prompt "The "\n'
+            "      an eighth of the bytes, rounded by what your text asks of them\n"
             "  companion generate --checkpoint openai-community/gpt2 --download \\\n"
             '      --prompt "The "\n'
             "  companion generate --checkpoint HuggingFaceTB/SmolLM2-135M-Instruct \\\n"
@@ -139,13 +142,15 @@ def run(flags: Namespace) -> int:
     if flags.repetition_penalty is not None:
         Rules(repetition_penalty=flags.repetition_penalty)
     device = find_device(flags.device)
-    writer = _told(_writer(flags, device), flags)
+    writer = told(_writer(flags, device), flags)
     options: dict[str, Any] = {
         "tokens": flags.tokens,
         "sampling": writer.says.sampling if writer.says.draws else Sampling(temperature=0),
         "seed": flags.seed,
         "weights": {None: "fast", "none": None}.get(flags.weights, flags.weights),
     }
+    if chosen := calibrated(writer.model, flags, writer.encode):
+        print(f"int4: {chosen}.", file=sys.stderr)
     search = _search(writer, flags)
     if asked is not None:
         if writer.translates or search is not None:
@@ -167,7 +172,11 @@ def _writer(flags: Namespace, device: torch.device) -> Writer:
     """The run or the checkpoint that flags name."""
     by_ids, dtype = bool(flags.prompt_ids), dtype_called(flags.dtype)
     if flags.checkpoint is None:
-        return from_run(run_folder(flags.run, TextSettings), device, ids=by_ids, best=flags.best, dtype=dtype)
+        kind = TuneSettings if flags.chat else None if flags.run is not None else TextSettings
+        folder = run_folder(flags.run, kind)
+        if folder.task == NumberWordsSettings.task:
+            folder = run_folder(flags.run, TextSettings)  # raises
+        return from_run(folder, device, ids=by_ids, best=flags.best, dtype=dtype)
     return from_checkpoint(flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop)
 
 
@@ -181,12 +190,12 @@ def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
     return writer, flags.prompt_ids or flags.prompt
 
 
-def _told(writer: Writer, flags: Namespace) -> Writer:
+def told(writer: Writer, flags: Namespace) -> Writer:
     """The writer, with what flags say in place of what its folder says."""
     says = writer.says
-    if flags.repetition_penalty is not None:
+    if flags.get("repetition_penalty") is not None:
         says = replace(says, rules=replace(says.rules, repetition_penalty=flags.repetition_penalty))
-    if flags.checkpoint is None and flags.stop:
+    if flags.checkpoint is None and flags.get("stop"):
         says = replace(says, stop_strings=tuple(flags.stop))
     if given := _given(flags):
         says = replace(says, draws=True, sampling=replace(says.sampling, **given))
@@ -259,6 +268,7 @@ def _vocabulary(writer: Writer) -> list[str | None] | None:
 def _check(flags: Namespace) -> None:
     """What can be wrong between two flags."""
     _check_prompts(flags)
+    check_calibrate(flags)
     if flags.checkpoint is not None and flags.run is not None:
         raise ValueError("--checkpoint: expected no --run beside it, got both")
     if flags.checkpoint is not None and flags.best:
@@ -266,11 +276,9 @@ def _check(flags: Namespace) -> None:
     if flags.download and flags.checkpoint is None:
         raise ValueError("--download: expected a --checkpoint to fetch, got none")
     if flags.chat:
-        for name, given in (("--prompt-ids", flags.prompt_ids), ("--run", flags.run), ("--beams", flags.beams)):
+        for name, given in (("--prompt-ids", flags.prompt_ids), ("--beams", flags.beams)):
             if given:
                 raise ValueError(f"--chat: expected no {name} beside it")
-        if flags.checkpoint is None:
-            raise ValueError("--chat: expected a --checkpoint that answers, got none; a run continues texts")
     elif flags.system is not None:
         raise ValueError("--system: expected --chat with it, got none")
     if "" in flags.stop:

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from companion.training.settings import Settings, differences, recorded
+from companion.training.settings import RunSettings, Settings, differences, recorded
 
 if TYPE_CHECKING:
     from companion.training.run_folder import RunFolder
@@ -23,7 +23,7 @@ def with_its_data(folder: RunFolder, make: Callable[[], Any]) -> Any:
         raise ValueError(f"{error}\n{hint}") from None
 
 
-def check_same_settings(folder: RunFolder, settings: Settings) -> None:
+def check_same_settings(folder: RunFolder, settings: RunSettings) -> None:
     record = folder.record()
     changed = differences(recorded(record), settings)
     if changed:
@@ -42,8 +42,9 @@ def check_same_model(folder: RunFolder, record: dict[str, Any], task: Task) -> N
     from companion.config.model import ModelConfig
 
     if "model" in record and ModelConfig.from_json(json.dumps(record["model"])) != task.config:
+        name = f"--model {task.settings.model}" if isinstance(task.settings, Settings) else "--start"
         raise ValueError(
-            f"--model {task.settings.model}: expected the model that {folder.path} began with, got another; put the "
+            f"{name}: expected the model that {folder.path} began with, got another; put the "
             "file back, or name another --out"
         )
 
@@ -55,7 +56,13 @@ def _unused(path: Path) -> Path:
 
 def check_same_data(folder: RunFolder, record: dict[str, Any], task: Task) -> None:
     from companion.training.tasks.text import TextTask
+    from companion.training.tasks.tune import TuneTask
 
+    if isinstance(task, TuneTask) and record["text"].get("start") != task.start.fingerprint:
+        raise ValueError(
+            f"--start {task.start.folder}: expected the model that {folder.path} began from, {record['start']}, got "
+            f"another; name another --out to begin a new run, as in --out {_unused(folder.path)}"
+        )
     if record["text"]["fingerprint"] != task.fingerprint:
         # A file that is no longer text is left out without an error: here is the place to hear of it.
         notes = task.text.corpus.notes if isinstance(task, TextTask) else ()

@@ -9,5 +9,8 @@ yardsticks            what a model has to beat
 number_names          numbers and their names in several languages
 stories               stories from a grammar, and whether a story makes sense
 number_words          translating them, as a task
+conversations         files of them, and of preferences between answers
+checkable             problems whose answers a function checks
+dialect               which tokens of a conversation are an answer, for one model
 chat                  turns of a conversation as the text that a published model expects
 """

@@ -6,5 +6,6 @@ gpt2, bert, marian
 original   the transformer of 2017, of which there are no weights
 registry   finds all these, and a preset by its name
 pretrained loads whatever a folder, or a name on a hub, holds
+exported   a model of ours as a published one; adapters: low-rank ones, in peft's layout
 inspected  a folder looked into, field by field
 """

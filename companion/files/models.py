@@ -160,7 +160,7 @@ def save_model(folder: str | Path, model: Transformer, *, weights: Mapping[str, 
     """
     folder = Path(folder)
     weights = model.state_dict() if weights is None else weights
-    raise_faults(folder, _differences(_shapes(_bare(model.config).state_dict()), _shapes(weights)))
+    raise_faults(folder, _differences(_shapes(bare_model(model.config).state_dict()), _shapes(weights)))
     _check_dtypes(weights, folder, None, "model.to(dtype) to make it one")
     with ExitStack() as drafts:  # entered second = renamed first: the weights, then the configuration
         drafts.enter_context(_replacing(folder / CONFIG)).write_text(model.config.to_json(), encoding="utf-8")
@@ -223,7 +223,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
     if config.layers > len(tensors):  # before as many layers are made, be it without their numbers
         raise_faults(folder, [f"layers={config.layers}, expected at most the {len(tensors)} tensors there are"])
     try:
-        model = _bare(config)
+        model = bare_model(config)
     except ValueError as error:  # larger than can be
         raise ValueError(f"{folder / CONFIG}: {error}") from None
     raise_faults(folder, _differences(_shapes(model.state_dict()), _shapes(tensors)))
@@ -233,7 +233,7 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
     return model.eval()
 
 
-def _bare(config: ModelConfig) -> Transformer:
+def bare_model(config: ModelConfig) -> Transformer:
     """A model without numbers: nothing is allocated, or drawn and then thrown away."""
     with torch.device("meta"), _Undrawn():
         return Transformer(config)

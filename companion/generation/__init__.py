@@ -5,6 +5,7 @@ constraints  which tokens may come when, whatever their probability
 next_token   a token is drawn
 passes       the model reads the prompts, then a token per row and step
 weights      the form in which steps read them, put into the one model
+calibration  the levels of int4, chosen by a text
 kernels      one product in each of these forms; programs: a step compiled once, for the next process
 request      what is asked of a model, checked
 generate     a token for each row and step

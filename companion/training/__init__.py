@@ -5,10 +5,11 @@ settings      everything that a run can be told
 tasks/        what is learned
 run           a run from its settings: the task, how long, what `run.json` says
 trainer       one update after another
-losses        what is made small
+losses        what is made small; preferences: between two answers, and among several
+start         what a tuned run begins from; tuner: its trainer
 evaluation    the loss over a whole text
-optimizer     AdamW
-schedule      the learning rate
+optimizer     AdamW, and Muon beside it
+schedule      the learning rate; width: one that stays right for a wider model
 precision     of products; seeds: one for each purpose
 loop          the run from where it stands to its end
 run_folder    the run on disk; checkpoints: those of it; digests: what seals its files

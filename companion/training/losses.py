@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -39,7 +40,8 @@ Batch = tuple[Tensor, ...]
 
 class Scored(NamedTuple):
     """What a loss says of one batch: the sum of nats over its scored tokens, their number, where the model's experts
-    were sent its tokens (empty without a mixture of experts), and what training makes small beside the nats.
+    were sent its tokens (empty without a mixture of experts), and what training makes small beside the nats. `told`:
+    what else the log is to say, by name, each a sum over what is scored, too.
 
     A sum and a count, because only these of several batches may be added (lesson 09, equation 9.4; lesson 14, equation
     14.4).
@@ -49,6 +51,7 @@ class Scored(NamedTuple):
     tokens: Int[Tensor, ""]
     routing: tuple[RoutingStats, ...] = ()
     beside: Float[Tensor, ""] | None = None
+    told: Mapping[str, Tensor] = MappingProxyType({})
 
 
 def cross_entropy_sum(

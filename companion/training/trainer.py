@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -23,12 +23,13 @@ from companion.training.ahead import Ahead
 from companion.training.distributed.parallel import Parallel
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss
-from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
+from companion.training.optimizer import MuonWithAdamW, adamw, load_optimizer_state, optimizer_state
 from companion.training.plan import TrainingConfig
 from companion.training.precision import PRECISIONS, autocast, tf32
 from companion.training.recompute import recompute as run_blocks_again
 from companion.training.schedule import learning_rate
 from companion.training.seeds import derived_seed
+from companion.training.width import rate_shares
 from companion.transformer import Transformer
 
 LARGE = 2**20
@@ -49,6 +50,7 @@ class Update:
     gradient_norm:      before clipping.
     effective_experts:  of the layer whose load is the most uneven, see `RoutingStats`; `None` without experts.
     dropped:            share of the visits to experts, in all layers, that found them full; `None` without experts.
+    told:               what the loss says besides, see `Scored`: means over what is scored.
     """
 
     number: int
@@ -58,6 +60,7 @@ class Update:
     learning_rate: float
     effective_experts: float | None = None
     dropped: float | None = None
+    told: Mapping[str, float] = field(default_factory=dict)
 
 
 class Trainer:
@@ -119,7 +122,9 @@ class Trainer:
             config.balance_loss > 0 or config.z_loss > 0 or any(moe.bias is not None for moe in self._experts)
         )
         fused = on_gpu or (alone and self.device.type == "cpu" and self.parameters >= LARGE)
-        self.optimizer = adamw(model, weight_decay=config.weight_decay, betas=config.betas, fused=fused)
+        make = MuonWithAdamW if config.optimizer == "muon" else adamw
+        shares = rate_shares(model, config)
+        self.optimizer = make(model, weight_decay=config.weight_decay, betas=config.betas, fused=fused, shares=shares)
 
     def update(self) -> Update:
         """One step of the optimizer on `accumulate` micro-batches.
@@ -148,11 +153,12 @@ class Trainer:
                 for i, batch in enumerate(micro):
                     load.add(self._scored(i, batch).routing)
         whole = self.parallel.total(load.counts)
-        load = _Load()
+        load, told = _Load(), _Told()
         for i, batch in enumerate(micro):
             with self.parallel.collecting(last=i == len(micro) - 1), tf32(self.precision):
-                total, _, routing, beside = self._scored(i, batch)
+                total, _, routing, beside, more = self._scored(i, batch)
                 load.add(routing)
+                told.add(more)
                 objective = (total if beside is None else total + beside) / tokens
                 if with_losses:
                     objective = objective + routing_loss(routing, whole or self.parallel.total(load.counts), **weights)
@@ -168,14 +174,15 @@ class Trainer:
             raise Diverged(f"{what} at update {number}; a lower learning rate, or more warm-up, usually helps")
         rate = self.learning_rate(number)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         self.optimizer.step()
         if self._steered:
             for moe, counts in zip(self._experts, load.counts, strict=True):
                 if moe.bias is not None:
                     update_bias(moe, counts, self.config.bias_rate)
         self.done = number
-        return Update(number, loss, tokens, gradient_norm, rate, *experts)
+        made = Update(number, loss, tokens, gradient_norm, rate, *experts)
+        return replace(made, told=told.means(self.parallel, tokens))
 
     def learning_rate(self, number: int) -> float:
         """The learning rate of update `number`, counted from 1."""
@@ -187,6 +194,8 @@ class Trainer:
             warmup=config.warmup,
             peak=config.learning_rate,
             last=config.learning_rate * config.last_share,
+            decay_share=config.decay_share,
+            decay_shape=config.decay_shape,
         )
 
     def evaluate(self, batches: Iterable[Batch], bytes: int) -> Evaluation:
@@ -272,6 +281,20 @@ class Trainer:
                 f"{len(scored.routing)}; return it in Scored"
             )
         return scored
+
+
+class _Told:
+    """What a loss says besides, summed over micro-batches."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, told: Mapping[str, Tensor]) -> None:
+        self.sums |= {name: self.sums.get(name, 0.0) + value.detach().float() for name, value in told.items()}
+
+    def means(self, parallel: Parallel, tokens: int) -> dict[str, float]:
+        totals = parallel.total(list(self.sums.values()))
+        return {name: float(total) / tokens for name, total in zip(self.sums, totals, strict=True)}
 
 
 class _Load:

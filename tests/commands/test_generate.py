@@ -16,6 +16,7 @@ from companion.commands.writer import from_run, own_dtype
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.data.published_tokenizers import load_tokenizer
 from companion.files.models import save_model
+from companion.generation.kernels import possible
 from companion.training.run_folder import RunFolder
 from companion.transformer import Transformer
 
@@ -239,6 +240,23 @@ def test_weights_in_another_form_write_and_are_measured(home: Path, capsys) -> N
     line = rf"weights in fp16: {number} bits per byte, {number}%; .* no logit changes by more than {number}\.\n"
     told = re.search(line, capsys.readouterr().out)
     assert told is not None and abs(float(told[2])) < 0.2 and 0 < float(told[3]) < 0.1
+    for wrong, message in (
+        (["--calibrate", "book.txt"], "--calibrate book.txt: expected --weights int4 beside it, got none"),
+        (["--weights", "int8", "--levels", "l"], "--levels l: expected --weights int4 beside it, got int8"),
+        (["--weights", "int4", "--levels", "l"], "--levels l: expected a file with levels, or --calibrate to make one"),
+    ):
+        for command in (["evaluate"], ["generate", *flags]):
+            assert main([*command, *wrong]) == 2 and message in capsys.readouterr().err
+    if possible("int4", "cpu"):
+        chosen = ["--weights", "int4", "--levels", "l.safetensors"]
+        assert main(["evaluate", "--data", "book.txt", "--calibrate", "book.txt", *chosen]) == 0
+        said = capsys.readouterr().out
+        assert re.search(
+            r"int4      7 matrices, by [\d,]+ tokens: what they give is wrong by 0.\d+% of its square", said
+        )
+        assert "With weights in int4: " in said
+        assert main(["generate", *chosen, *flags]) == 0
+        assert "int4: 7 matrices, with the levels of l.safetensors." in capsys.readouterr().err
 
 
 def test_the_fast_form_is_taken_where_it_pays_and_said(home: Path, capsys, monkeypatch) -> None:

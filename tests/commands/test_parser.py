@@ -39,7 +39,7 @@ def test_all_flags_are_known_without_torch():
 @pytest.mark.parametrize("command", HELP, ids=" ".join)
 def test_help_fits_into_80_columns_and_speaks_no_python(command, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    for flag in ("--help", "--help-all") if command[:1] == ["train"] else ("--help",):
+    for flag in ("--help", "--help-all") if command[0:1] in (["train"], ["tune"]) else ("--help",):
         text = said([*command, flag], capsys)
         assert text.startswith(f"usage: {' '.join(['companion', *command[: 2 if 'course' in command else 1]])}")
         assert max(map(len, text.splitlines())) <= 80

@@ -76,6 +76,42 @@ def test_a_stopped_run_has_its_picture_and_goes_on_to_the_same_weights(home: Pat
     assert not list(Path("runs/one").rglob(".*"))
 
 
+def test_muon_a_schedule_that_stays_and_a_wider_model_go_on_to_the_same_weights(
+    home: Path, capsys, monkeypatch
+) -> None:
+    from companion.training.trainer import Trainer
+
+    flags = [*TRAIN, "--optimizer", "muon", "--schedule", "wsd", "--decay-share", "0.5", "--width-base", "8"]
+    assert main([*flags, "--out", "runs/two"]) == 0
+    update = Trainer.update
+
+    def stopped(self):
+        if self.done == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return update(self)
+
+    monkeypatch.setattr(Trainer, "update", stopped)
+    assert main([*flags, "--out", "runs/three"]) == 130
+    monkeypatch.setattr(Trainer, "update", update)
+    capsys.readouterr()
+    assert main([*flags, "--out", "runs/three"]) == 0
+    assert "going on after update 4" in capsys.readouterr().out
+    assert weights("two") == weights("three") != weights("whole")
+    rates = [
+        json.loads(line)["learning_rate"]
+        for line in Path("runs/two/log.jsonl").read_text().splitlines()
+        if "learning_rate" in line
+    ]
+    assert rates[1] == rates[2] == max(rates) and rates[3] > rates[4] > rates[5]
+    config = json.loads(Path("runs/two/checkpoints/step-00000006/config.json").read_text())
+    assert config["embedding"]["logit_divisor"] == config["d_model"] / 8
+    assert main([*TRAIN, "--out", "runs/two"]) == 2
+    error = capsys.readouterr().err
+    assert "--optimizer: muon in the run, adamw now" in error and "--width-base: 8 in the run, not given now" in error
+    assert main([*TRAIN, "--out", "runs/four", "--decay-share", "0.5"]) == 2
+    assert "--decay-share 0.5: expected the schedule wsd beside it" in capsys.readouterr().err
+
+
 def change(path: Path) -> None:
     path.write_text("Something else.\n" + path.read_text("utf-8"), "utf-8")
 

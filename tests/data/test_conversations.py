@@ -1,0 +1,178 @@
+"""Files of conversations, and how a model's template makes rows of them whose answers alone are scored."""
+
+import json
+
+import pytest
+from small_tokenizers import LINES, byte_level
+
+from companion.data.checkable import checkable
+from companion.data.conversations import read_conversations, read_preferences
+from companion.data.dialect import PLAIN, Dialect, dialect_files, dialect_in, files_of_run
+from companion.data.tokenizer import BytePairTokenizer
+
+USER, ANSWER = {"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Seven."}
+TALK = {"messages": [{"role": "system", "content": "Be brief."}, USER, ANSWER, USER, ANSWER]}
+PAIR = {"prompt": [USER], "chosen": "Seven.", "rejected": "Nine."}
+
+
+def written(folder, *lines):
+    path = folder / "talks.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), "utf-8")
+    return [str(path)]
+
+
+def test_conversations_are_read_in_their_order_and_empty_lines_are_none(tmp_path):
+    found = read_conversations(written(tmp_path, TALK, "", {"messages": [USER, ANSWER], "id": 3}))
+    assert [len(one.messages) for one in found] == [5, 2] and found[1].where.endswith("talks.jsonl: line 3")
+
+
+def test_preferences_may_be_written_in_all_forms_of_trl(tmp_path):
+    whole = {"chosen": [USER, ANSWER], "rejected": [USER, {"role": "assistant", "content": "Nine."}]}
+    lists = {"prompt": [USER], "chosen": [ANSWER], "rejected": [{"role": "assistant", "content": "Nine."}]}
+    found = read_preferences(written(tmp_path, PAIR, whole, lists, PAIR | {"prompt": "How many?"}))
+    assert len({(one.prompt[0]["content"], one.chosen, one.rejected) for one in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("{", "line 2: expected a JSON object, got text that is not"),
+        ("[1]", r"line 2: expected a JSON object, got \[1\]"),
+        ({"text": "x"}, "line 2: expected \"messages\", got 'text'"),
+        (PAIR, "line 2: expected .*a file of preferences is for --method dpo"),
+        ({"messages": []}, r"line 2: messages: expected a list of turns, got \[\]"),
+        ({"messages": [USER]}, "line 2: messages: expected at least one turn of the assistant"),
+        ({"messages": [ANSWER, USER]}, r"line 2: messages\[0\]: expected a turn of the user or the system first"),
+        ({"messages": [USER, {"role": "tool", "content": "x"}]}, r"messages\[1\]: role='tool': expected one of system"),
+        ({"messages": [USER, {"role": "assistant", "content": " "}]}, r"messages\[1\]: content=' ': expected a text"),
+        (
+            {"messages": [USER, "Seven."]},
+            r'messages\[1\]: expected an object with "role" and "content", got \'Seven.\'',
+        ),
+    ],
+)
+def test_a_line_that_is_no_conversation_is_named(line, sentence, tmp_path):
+    with pytest.raises(ValueError, match=r"--data .*talks.jsonl: (line 2: )?" + sentence):
+        read_conversations(written(tmp_path, TALK, line))
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ({"prompt": "x", "chosen": "y"}, 'expected "prompt", "chosen" and "rejected"'),
+        (PAIR | {"rejected": "Seven."}, "expected two answers that differ, got the same twice"),
+        (PAIR | {"prompt": [USER, ANSWER]}, "prompt: expected a turn of the user last"),
+        ({"chosen": "a", "rejected": "b"}, 'expected a "prompt", or "chosen" and "rejected" that differ'),
+        (PAIR | {"chosen": [USER]}, "chosen: expected the assistant's turn last"),
+    ],
+)
+def test_a_line_that_is_no_preference_is_named(line, sentence, tmp_path):
+    with pytest.raises(ValueError, match="line 1: " + sentence):
+        read_preferences(written(tmp_path, line))
+
+
+def test_files_that_are_not_there_empty_or_no_text_are_named(tmp_path):
+    with pytest.raises(ValueError, match="--data nowhere.jsonl: cannot be read"):
+        read_conversations(["nowhere.jsonl"])
+    with pytest.raises(ValueError, match="the file is empty"):
+        read_conversations(written(tmp_path, " "))
+    (tmp_path / "talks.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="expected text in UTF-8"):
+        read_conversations([tmp_path / "talks.jsonl"])
+
+
+# how a model reads them
+
+
+@pytest.fixture(scope="module")
+def plain() -> Dialect:
+    return dialect_in(files_of_run(BytePairTokenizer.train(LINES, vocab=300), 64))
+
+
+def test_answers_alone_are_scored_and_stand_behind_what_is_asked(plain):
+    (row,) = plain.rows(TALK["messages"])
+    scored = [token for token, here in zip(row.ids, row.scored, strict=True) if here]
+    assert plain.tokenizer.spell(scored) == " Seven.<|document|> Seven.<|document|>"
+    asked = plain.prompt(TALK["messages"][:2])
+    assert row.ids[: len(asked)] == asked and not any(row.scored[: len(asked)]) and row.scored[len(asked)]
+    assert plain.tokenizer.spell(row.ids).startswith(
+        "<|document|>System: Be brief.\nUser: How many?\nAssistant: Seven."
+    )
+    assert plain.answer(scored[: len(scored) // 2]) == "Seven."
+
+
+def dialect(folder, template, **said):
+    folder.mkdir(exist_ok=True)
+    byte_level(folder)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0, **said}))
+    (folder / "chat_template.jinja").write_text(template)
+    return Dialect.of(folder)
+
+
+def test_a_template_that_forgets_earlier_answers_gives_a_row_for_each(tmp_path):
+    forgets = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content if loop.last else '-' }}<|endoftext|>"
+        "{% else %}[{{ m.content }}]{% endif %}{% endfor %}"
+    )
+    rows = dialect(tmp_path, forgets).rows([USER, ANSWER, USER, ANSWER])
+    assert [sum(row.scored) for row in rows] == [sum(rows[0].scored)] * 2 and len(rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "expected an answer to end with one of the tokens"),
+        (
+            "{% for m in messages %}{{ m.content }}{% endfor %}{{ '!' if add_generation_prompt }}",
+            "expected an answer that goes on from its prompt",
+        ),
+    ],
+)
+def test_a_template_from_which_nothing_can_be_learned_is_named(template, sentence, tmp_path):
+    with pytest.raises(ValueError, match=f"chat_template.jinja: {sentence}"):
+        dialect(tmp_path, template).rows([USER, ANSWER])
+
+
+def test_a_published_folder_without_a_template_gets_the_plain_one(tmp_path):
+    byte_level(tmp_path)
+    with pytest.raises(ValueError, match="expected eos_token_id"):
+        dialect_files(tmp_path)
+    (tmp_path / "config.json").write_text('{"eos_token_id": 0, "model_type": "gpt2"}')
+    files = dialect_files(tmp_path)
+    assert files["chat_template.jinja"] == PLAIN
+    (row,) = dialect_in(files).rows([USER, ANSWER])
+    assert dialect_in(files).tokenizer.spell(row.ids) == "User: How many?\nAssistant: Seven.<|endoftext|>"
+
+
+def test_transformers_writes_and_cuts_the_same(tmp_path):
+    import transformers
+
+    for name, text in files_of_run(BytePairTokenizer.train(LINES, vocab=300), 64).items():
+        (tmp_path / name).write_text(text, "utf-8")
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), Dialect.of(tmp_path)
+    for messages in (TALK["messages"][:2], TALK["messages"][:4]):
+        text = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.prompt(messages)
+
+
+# problems that a function checks
+
+
+@pytest.mark.parametrize("name", ["sums", "names"])
+def test_worked_answers_are_right_wrong_ones_are_not_and_held_out_ones_are_apart(name):
+    import numpy as np
+
+    task, random = checkable(name), np.random.default_rng(0)
+    learn, held = task.problems(300, 1), task.problems(50, 1, held_out=True)
+    assert learn == task.problems(300, 1) and not {one.prompt for one in learn} & {one.prompt for one in held}
+    for one in learn:
+        assert task.reward(one, one.worked) == 1.0 and task.reward(one, task.wrong(one, random)) == 0.0
+        assert task.reward(one, "") == task.reward(one, "; ") == 0.0
+    with pytest.raises(ValueError, match="expected one of sums, names"):
+        checkable("products")
+
+
+def test_a_sum_is_worked_column_by_column():
+    every = {one.prompt: one.worked for one in checkable("sums").problems(20_000, 0)}
+    assert every["4 7 + 3 8"] == "7 + 8 = 1 5; 4 + 3 + 1 = 8; 8 5"
+    assert every["6 1 + 9 7"] == "1 + 7 = 8; 6 + 9 = 1 5; 1 5 8"
