@@ -199,7 +199,7 @@ def agree(folder: Path, world: int) -> None:
             seen[name] = error.code
 
     def breaks(model: Transformer, *batch: Tensor) -> Scored:
-        nats, tokens, routing, _ = padded_loss(model, *batch)
+        nats, tokens, routing, *_ = padded_loss(model, *batch)
         return Scored(nats * (float("nan") if rank == 1 and trainer.done == 2 else 1.0), tokens, routing)
 
     trainer = make("text", parallel, loss=breaks)
