@@ -52,7 +52,7 @@ def test_accumulated_micro_batches_have_the_balancing_gradient_of_one_batch():
     # It is the gradient of the objective as written: the mean over all tokens, and each layer's losses.
     torch.manual_seed(2)
     model = Transformer(MODEL).double()
-    nats, tokens, routing = padded_loss(model, *padded_batches()[1][0])
+    nats, tokens, routing, _ = padded_loss(model, *padded_batches()[1][0])
     (nats / tokens + sum(0.7 * switch_loss(layer) + 0.2 * z_loss(layer) for layer in routing)).backward()
     for a, b in zip(model.parameters(), whole.model.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-9, atol=1e-12)
