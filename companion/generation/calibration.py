@@ -197,8 +197,9 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
             both = (in_four_bits(weight.float()), whole)
             plain, chosen = (float(output_error(weight, one, h).sum() / size) for one in both)
             shares.extend([(plain, chosen)] * len(group))
-            parts = zip(*(part.split([len(one.weight) for one in group]) for part in whole[:3]), strict=True)
-            found.update(zip(group, (FourBits(*part, whole.factor) for part in parts), strict=True))
+            rows = [len(one.weight) for one in group]
+            parts = zip(group, *(part.split(rows) for part in whole[:3]), strict=True)
+            found.update((one, FourBits(levels, scale, middle, whole.factor)) for one, levels, scale, middle in parts)
         return F.linear(x, found[layer].numbers().to(x.dtype), layer.bias)
 
     was_training = model.training
