@@ -87,7 +87,7 @@ class Moments:
         self.factor = torch.linalg.cholesky(inverse, upper=True)
 
 
-def second_order(weight: Float[Tensor, "out d_in"], moments: Moments) -> FourBits:
+def corrected_levels(weight: Float[Tensor, "out d_in"], moments: Moments) -> FourBits:
     """The levels for a matrix whose inputs have these second moments (Frantar et al. 2022, algorithm 1; in float64).
 
     Scales and middles are those of `in_four_bits`. A row for which the levels are no better than the nearest ones, in
@@ -119,12 +119,12 @@ def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) 
 
 
 def rounded_by(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> FourBits:
-    """What a matrix becomes by the second moments of its inputs: balanced where that helps, then `second_order`."""
+    """What a matrix becomes by the second moments of its inputs: balanced where that helps, then `corrected_levels`."""
     factor = balancing(weight, h)
     if factor is None:
-        return second_order(weight, Moments(h))
+        return corrected_levels(weight, Moments(h))
     each = factor.double()
-    return second_order(weight.double() / each, Moments(h * each * each[:, None]))._replace(factor=factor)
+    return corrected_levels(weight.double() / each, Moments(h * each * each[:, None]))._replace(factor=factor)
 
 
 def output_error(
