@@ -38,10 +38,8 @@ def parser() -> Parser:
             "examples:\n"
             "  companion evaluate\n"
             "  companion evaluate --run runs/larger --data letter.txt\n"
-            "  companion evaluate --weights int8\n"
-            "      and what the weights lose in a form that makes writing faster\n"
             "  companion evaluate --weights int4 --calibrate course\n"
-            "      rounded by what that text asks of them: it loses less\n"
+            "      and what the weights lose in a form that makes writing faster\n"
             "  companion evaluate --run runs/number-words-de-en --numbers 20000"
         ),
     )

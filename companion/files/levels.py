@@ -84,8 +84,8 @@ def load_levels(path: str | Path, model: Transformer) -> int:
 
 def _layers(model: Transformer) -> dict[str, nn.Linear]:
     """The layers of int4, by their names in the model."""
-    mine = {id(layer) for group in four_bit_layers(model) for layer in group}
-    return {name: layer for name, layer in model.named_modules() if id(layer) in mine}  # type: ignore[misc]
+    mine = {layer for group in four_bit_layers(model) for layer in group}
+    return {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Linear) and layer in mine}
 
 
 def _sum(layer: nn.Linear) -> str:

@@ -87,7 +87,7 @@ class Moments:
         self.factor = torch.linalg.cholesky(inverse, upper=True)
 
 
-def second_order(weight: Float[Tensor, "out d_in"], moments: Moments) -> FourBits:
+def corrected_levels(weight: Float[Tensor, "out d_in"], moments: Moments) -> FourBits:
     """The levels for a matrix whose inputs have these second moments (Frantar et al. 2022, algorithm 1; in float64).
 
     Scales and middles are those of `in_four_bits`. A row for which the levels are no better than the nearest ones, in
@@ -119,12 +119,12 @@ def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) 
 
 
 def rounded_by(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> FourBits:
-    """What a matrix becomes by the second moments of its inputs: balanced where that helps, then `second_order`."""
+    """What a matrix becomes by the second moments of its inputs: balanced where that helps, then `corrected_levels`."""
     factor = balancing(weight, h)
     if factor is None:
-        return second_order(weight, Moments(h))
+        return corrected_levels(weight, Moments(h))
     each = factor.double()
-    return second_order(weight.double() / each, Moments(h * each * each[:, None]))._replace(factor=factor)
+    return corrected_levels(weight.double() / each, Moments(h * each * each[:, None]))._replace(factor=factor)
 
 
 def output_error(
@@ -197,8 +197,9 @@ def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: 
             both = (in_four_bits(weight.float()), whole)
             plain, chosen = (float(output_error(weight, one, h).sum() / size) for one in both)
             shares.extend([(plain, chosen)] * len(group))
-            parts = zip(*(part.split([len(one.weight) for one in group]) for part in whole[:3]), strict=True)
-            found.update(zip(group, (FourBits(*part, whole.factor) for part in parts), strict=True))
+            rows = [len(one.weight) for one in group]
+            parts = zip(group, *(part.split(rows) for part in whole[:3]), strict=True)
+            found.update((one, FourBits(levels, scale, middle, whole.factor)) for one, levels, scale, middle in parts)
         return F.linear(x, found[layer].numbers().to(x.dtype), layer.bias)
 
     was_training = model.training

@@ -63,8 +63,9 @@ class Product(nn.Module):
         self.packed = packed
         make = PACKED[form] if packed else PLAIN[form]
         if form == "int4" and rounded is not None:
-            parts = [torch.cat(part) for part in zip(*(one[:3] for one in rounded), strict=True)]
-            make = partial(_int4, rounded=FourBits(*parts, rounded[0].factor))  # of those that read one x it is one
+            levels, scale, middle = map(torch.cat, zip(*(one[:3] for one in rounded), strict=True))
+            factor = rounded[0].factor  # of all that read one x it is one
+            make = partial(_int4, rounded=FourBits(levels, scale, middle, factor))
         self.function, stored, self.bytes, self.numbers = make(weight)
         self.compute: Compute = partial(self.function, *stored)
         self.mark = None if self.numbers is not None else mark_of(weights)

@@ -192,12 +192,15 @@ def keep_rounded(model: Transformer, found: Mapping[nn.Linear, FourBits]) -> Non
         _kept.get(model, {}).pop(("int4", together), None)
 
 
-def rounded_of(layers: Sequence[nn.Module]) -> list[FourBits] | None:
+def rounded_of(layers: Sequence[nn.Linear | nn.Embedding]) -> list[FourBits] | None:
     """What was kept of all these layers; `None` unless it was of each, and of the weights that it has now."""
-    kept = [(layer, *_rounded[layer]) for layer in layers if layer in _rounded]
-    if len(kept) < len(layers) or any(mark != mark_of([layer.weight]) for layer, mark, _ in kept):
-        return None
-    return [levels for _, _, levels in kept]
+    found = []
+    for layer in layers:
+        mark, levels = _rounded.get(layer, (None, None))
+        if levels is None or mark != mark_of([layer.weight]):
+            return None
+        found.append(levels)
+    return found
 
 
 def four_bit_layers(model: Transformer) -> list[list[nn.Linear]]:

@@ -195,7 +195,7 @@ class MuonWithAdamW:
 AnyOptimizer = torch.optim.Optimizer | MuonWithAdamW
 
 
-def kept_of(optimizer: AnyOptimizer, p: Tensor) -> tuple[str, ...]:
+def _kept_of(optimizer: AnyOptimizer, p: Tensor) -> tuple[str, ...]:
     """What an optimizer keeps of a parameter, by name."""
     return (MOMENTUM,) if isinstance(optimizer, MuonWithAdamW) and p in optimizer.pieces else (*MOMENTS, "step")
 
@@ -208,7 +208,7 @@ def optimizer_state(model: nn.Module, optimizer: AnyOptimizer) -> dict[str, Tens
     for name, p in model.named_parameters():
         kept = state.get(p, {})
         if not kept and state and p.requires_grad:  # no loss has used it yet
-            kept = {key: torch.zeros(()) if key == "step" else torch.zeros_like(p) for key in kept_of(optimizer, p)}
+            kept = {key: torch.zeros(()) if key == "step" else torch.zeros_like(p) for key in _kept_of(optimizer, p)}
         for key, value in kept.items():
             tensors[f"{key}.{name}"] = torch.as_tensor(value).detach()
     return tensors
@@ -229,7 +229,7 @@ def load_optimizer_state(
     entries: dict[Tensor, dict[str, Tensor]] = {}
     count = 0
     for name, p in named.items():
-        wanted = kept_of(optimizer, p)
+        wanted = _kept_of(optimizer, p)
         entry = {key: tensors[f"{key}.{name}"] for key in (*MOMENTS, "step", MOMENTUM) if f"{key}.{name}" in tensors}
         if not entry and not p.requires_grad:  # frozen: nothing is kept of it
             continue

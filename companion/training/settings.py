@@ -463,7 +463,7 @@ class TuneSettings(RunSettings):
     learning_rate: Positive | None = setting(  # type: ignore[assignment]
         TRAINING,
         None,
-        "peak learning rate. Default: 0.001 for sft, 0.0003 for grpo, 0.0001 for dpo; a tenth for a published model, "
+        "peak learning rate. Default: 0.001 for sft, 0.00005 for grpo, 0.0001 for dpo; a tenth for a published model, "
         "and ten times as much with --rank",
     )
     warmup: CountFromZero = setting(TRAINING, 10, "updates until the peak learning rate")

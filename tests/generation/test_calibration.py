@@ -10,9 +10,9 @@ from companion.generation.calibration import (
     Moments,
     balancing,
     calibrate,
+    corrected_levels,
     output_error,
     rounded_by,
-    second_order,
     windows_of,
 )
 from companion.generation.generate import complete
@@ -60,7 +60,7 @@ def test_no_row_is_worse_than_at_its_nearest_levels_and_the_whole_is_better(seed
     torch.manual_seed(seed)
     weight, x = torch.randn(24 + 8 * seed, 96) * torch.rand(96).exp(), inputs_of(300, 96, seed)
     moments = Moments(x.double().T @ x.double())
-    plain, chosen = in_four_bits(weight), second_order(weight, moments)
+    plain, chosen = in_four_bits(weight), corrected_levels(weight, moments)
     assert torch.equal(plain.scale, chosen.scale) and torch.equal(plain.middle, chosen.middle)
     assert plain.levels.shape == chosen.levels.shape and plain.levels.dtype == chosen.levels.dtype == torch.uint8
     before, after = (output_error(weight, rounded, moments.h) for rounded in (plain, chosen))
@@ -79,19 +79,19 @@ def test_it_is_the_definition_solved_by_one_factor() -> None:
     before = output_error(weight, in_four_bits(weight.float()), moments.h)
     worse = ((expected - weight) @ moments.h * (expected - weight)).sum(-1) >= before
     assert not worse.any()
-    found = second_order(weight, moments).numbers(torch.float64)
+    found = corrected_levels(weight, moments).numbers(torch.float64)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 def test_with_inputs_that_do_not_lean_on_each_other_it_is_rounding() -> None:
     torch.manual_seed(8)
     weight = torch.randn(16, 64)
-    found = second_order(weight, Moments(torch.eye(64) * 3))
+    found = corrected_levels(weight, Moments(torch.eye(64) * 3))
     assert torch.equal(found.levels, in_four_bits(weight).levels)
     # A channel that never occurs has no say: the others are as they would be without it.
     x = inputs_of(200, 64, 8)
     x[:, 11] = 0
-    found = second_order(weight, Moments(x.T @ x))
+    found = corrected_levels(weight, Moments(x.T @ x))
     assert found.numbers().isfinite().all()
 
 
@@ -191,9 +191,9 @@ def test_windows_come_from_all_over_a_text(monkeypatch) -> None:
 def test_what_cannot_be_is_named(unchecked) -> None:
     weight, eye = torch.randn(4, 64), torch.eye(64)
     with pytest.raises(ValueError, match=r"weight has shape \(4, 50\): expected a multiple of 32 columns, as many as"):
-        second_order(torch.randn(4, 50), Moments(torch.eye(50)))
+        corrected_levels(torch.randn(4, 50), Moments(torch.eye(50)))
     with pytest.raises(ValueError, match=r"weight has shape \(4, 64\): expected .* as many as moments have rows, 32"):
-        second_order(weight, Moments(torch.eye(32)))
+        corrected_levels(weight, Moments(torch.eye(32)))
     with pytest.raises(ValueError, match=r"moments has shape \(64, 64\): expected finite numbers"):
         Moments(eye * float("nan"))
     model = Transformer(PLAIN)

@@ -58,7 +58,7 @@ PASSES = {"sft": 3, "dpo": 1}
 """Passes through a file of conversations, where nobody says how many updates."""
 USUAL = 200
 """Updates on a checkable task, where nobody says how many."""
-RATES = {"sft": 1e-3, "dpo": 1e-4, "grpo": 3e-4}
+RATES = {"sft": 1e-3, "dpo": 1e-4, "grpo": 5e-5}
 
 
 @dataclass(frozen=True)
