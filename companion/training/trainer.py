@@ -8,7 +8,7 @@ with the same weights, bit for bit, as one that was never stopped (same machine,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 
 import torch
@@ -147,12 +147,7 @@ class Trainer:
         nats = torch.zeros((), device=self.device)
         weights = {"balance": self.config.balance_loss, "z": self.config.z_loss}
         with_losses = bool(self._experts) and any(weights.values())
-        load = _Load()
-        if with_losses and len(micro) > 1:
-            with torch.no_grad():
-                for i, batch in enumerate(micro):
-                    load.add(self._scored(i, batch).routing)
-        whole = self.parallel.total(load.counts)
+        whole = self._load_of(micro) if with_losses and len(micro) > 1 else []
         load, told = _Load(), _Told()
         for i, batch in enumerate(micro):
             with self.parallel.collecting(last=i == len(micro) - 1), tf32(self.precision):
@@ -267,6 +262,14 @@ class Trainer:
             if self.parallel.main:
                 gathered[name] = whole if self.parallel.world == 1 else whole.cpu()
         return gathered
+
+    @torch.no_grad()
+    def _load_of(self, micro: Sequence[Batch]) -> list[Tensor]:
+        """How many tokens of all these micro-batches each expert of each layer gets, in all processes."""
+        load = _Load()
+        for i, batch in enumerate(micro):
+            load.add(self._scored(i, batch).routing)
+        return self.parallel.total(load.counts)
 
     def _scored(self, i: int, batch: Batch) -> Scored:
         """The loss of this process's share of the update's micro-batch number i, with the dropout and the noise that
