@@ -64,7 +64,7 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
         assert list(trial["scores"]) == [
             str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
         ]
-    assert NAMES == ("cache", "heads", "law", "recall", "story")
+    assert NAMES == ("cache", "heads", "law", "recall", "rounding", "steps", "story")
 
 
 def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():

@@ -1,0 +1,79 @@
+"""What lesson 19 compares: ways to round, optimizers over rates, widths, schedules, and the noise of gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from authoring.comparisons.cells import names_of, row
+from authoring.records import rounding as rounded
+from authoring.records.steps import BUDGETS, CELLS, OTHER, RATES, STARTS, TUNED, WIDE_BUDGETS, WIDE_RATES, Run, Runs
+
+Found = dict[tuple[str, int], list[float]]
+
+
+def rounding() -> Found:
+    """Percent more bits a byte at 3 bits, by way of rounding, with loud channels and without: the record's runs."""
+    run, found = rounded.Runs(Path("build/records/rounding")), Found()
+    for updates in rounded.BUDGETS:
+        for title in ("plain model", "loud channels"):
+            for way in rounded.WAYS:
+                setting = f"{title}, {way}"
+                found[setting, updates] = [run(start, updates)["more"][title][way] for start in rounded.STARTS]
+                print(row(setting, f"{updates} updates", "percent more bits", found[setting, updates]), flush=True)
+    return found
+
+
+def _losses(run: Runs, setting: str, updates: int, found: Found, *of: Run) -> None:
+    found[setting, updates] = [run(one)["loss"] for one in of]
+    print(row(setting, f"{updates} updates", "nats a token", found[setting, updates]), flush=True)
+
+
+def rates() -> Found:
+    """Loss on unseen stories, by optimizer and rate: the record's runs."""
+    run, found = Runs(Path("build/records/steps")), Found()
+    for updates in BUDGETS:
+        for way, rates_ in RATES.items():
+            for rate in rates_:
+                of = [Run("rates", way, 64, rate, updates, start) for start in STARTS]
+                _losses(run, f"{way} at {rate}", updates, found, *of)
+    return found
+
+
+def widths() -> Found:
+    """Loss on unseen stories, by width, way and rate: the record's runs."""
+    run, found = Runs(Path("build/records/steps")), Found()
+    for updates in WIDE_BUDGETS:
+        for width, way in ((32, "AdamW"), (128, "AdamW"), (128, "muP")):
+            for rate in WIDE_RATES:
+                of = [Run("widths", way, width, rate, updates, start) for start in STARTS]
+                _losses(run, f"{width}, {way} at {rate}", updates, found, *of)
+    return found
+
+
+def schedules() -> Found:
+    """Loss on unseen stories: warm-up, stable, decay; a cosine that knew its end; one made for three times as long."""
+    run, found = Runs(Path("build/records/steps")), Found()
+    for updates in BUDGETS:
+        kinds = {
+            "WSD": ("rates", "stable", 0),
+            "cosine": ("schedules", "cosine", 0),
+            "cosine, cut off": ("schedules", "cosine", 3 * updates),
+        }
+        for name, (part, falls, long) in kinds.items():
+            of = [Run(part, "AdamW", 64, TUNED, updates, start, falls, long) for start in STARTS]
+            _losses(run, name, updates, found, *of)
+    return found
+
+
+def noise() -> Found:
+    """The gradient noise scale, in windows, after few updates and after many."""
+    lesson, found = names_of("19", *CELLS, "noise-scale"), Found()
+    for updates in (5, 20, 60, 240):
+        each = []
+        for start in STARTS:
+            model = lesson["small_model"](start)
+            lesson["learn"](model, start, updates, rate=TUNED, other=OTHER["rates"])
+            each.append(lesson["noise_scale"](model))
+        found["noise scale", updates] = each
+        print(row("noise scale", f"{updates} updates", "windows", each), flush=True)
+    return found
