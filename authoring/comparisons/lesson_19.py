@@ -60,8 +60,9 @@ def schedules() -> Found:
             "cosine, cut off": ("schedules", "cosine", 3 * updates),
         }
         for name, (part, falls, long) in kinds.items():
-            of = [Run(part, "AdamW", 64, TUNED, updates, start, falls, long) for start in STARTS]
-            _losses(run, name, updates, found, *of)
+            for rate in (TUNED, 2 * TUNED):
+                of = [Run(part, "AdamW", 64, rate, updates, start, falls, long) for start in STARTS]
+                _losses(run, f"{name} at {rate}", updates, found, *of)
     return found
 
 

@@ -18,10 +18,12 @@ from authoring.comparisons.cells import names_of
 STARTS = (0, 1, 2)
 CELLS = ("setup", "sets-up-text", "sets-up-model", "rung-orthogonal", "rung-muon", "sets-up-learn")
 RATES = {"AdamW": (0.003, 0.006, 0.012, 0.024, 0.048), "Muon": (0.01, 0.02, 0.04, 0.08, 0.16)}
-BUDGETS = (100, 300)
-WIDTHS, WIDE_RATES, WIDE_BUDGETS = (32, 128), (0.004, 0.008, 0.016, 0.032, 0.064, 0.128), (60, 180)
+BEST = {("AdamW", 100): 0.012, ("AdamW", 300): 0.012, ("Muon", 100): 0.04, ("Muon", 300): 0.02}
+"""Rates are tuned from the first start, and the best of each budget is run from the others too."""
+WIDTHS, WIDE_RATES = (32, 128), (0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+CARRIED = {60: 0.064, 180: 0.016}
+"""The narrow model's best rate at each budget, carried to the wide one from every start."""
 TUNED = 0.012
-"""A good rate of AdamW for the blocks' matrices at width 64, for schedules."""
 OTHER = {"rates": 0.03, "schedules": 0.03, "widths": None}
 """AdamW's rate for table, head and gains, whatever trains the blocks' matrices; None: the same as theirs."""
 
@@ -40,19 +42,22 @@ class Run(NamedTuple):
 
 
 def asked() -> Iterator[Run]:
-    """All runs, those of one comparison behind each other."""
+    """All runs: every rate from the first start, the best ones from all."""
+    first = STARTS[0]
     for start in STARTS:
-        for updates in BUDGETS:
-            for way, rates in RATES.items():
-                for rate in rates:
-                    yield Run("rates", way, 64, rate, updates, start)
-            yield Run("schedules", "AdamW", 64, TUNED, updates, start, "cosine")
+        for (way, updates), best in BEST.items():
+            for rate in RATES[way] if start == first else (best,):
+                yield Run("rates", way, 64, rate, updates, start)
+        for updates in sorted({updates for _, updates in BEST}):
+            for rate in (TUNED, 2 * TUNED) if start == first else (TUNED,):  # its mean is lower than a stable rate's
+                yield Run("schedules", "AdamW", 64, rate, updates, start, "cosine")
             yield Run("schedules", "AdamW", 64, TUNED, updates, start, "cosine", 3 * updates)
-        for updates in WIDE_BUDGETS:
-            for rate in WIDE_RATES:
-                yield Run("widths", "AdamW", WIDTHS[0], rate, updates, start)
+        for updates, carried in CARRIED.items():
+            for rate in WIDE_RATES if start == first else (carried,):
                 for way in ("AdamW", "muP"):
                     yield Run("widths", way, WIDTHS[1], rate, updates, start)
+                if start == first:
+                    yield Run("widths", "AdamW", WIDTHS[0], rate, updates, start)
 
 
 class Runs:

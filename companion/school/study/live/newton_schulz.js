@@ -2,7 +2,7 @@
 (box, data, kit) => {
   const { values, polynomials, most } = data;
   let products = data.start, which = 0;
-  kit.handle("times", [...Array(most + 1).keys()], products, String, (n) => { products = n; show(); });
+  kit.handle("rounds", [...Array(most + 1).keys()], products, String, (n) => { products = n; show(); });
   kit.nextRow();
   kit.choice("the polynomial", polynomials.map((p) => p.name), which, (at) => { which = at; show(); });
   const draw = kit.picture(760, 300), SIDE = 236, LEFT = 44, FLOOR = 262, TOP = 1.25;
@@ -16,7 +16,7 @@
   line(X(0), FLOOR, X(TOP), FLOOR); line(X(0), FLOOR, X(0), Y(TOP));
   line(X(0), Y(0), X(TOP), Y(TOP), { "stroke-dasharray": "3 4" });
   write(X(TOP / 2), FLOOR + 36, "a singular value, before", { "text-anchor": "middle", class: "small" });
-  write(LEFT, 18, "and after one more time", { class: "small" });
+  write(LEFT, 18, "and after one more round", { class: "small" });
   const curve = kit.svg(draw, "path", { fill: "none", stroke: "var(--blue)", "stroke-width": 2 });
   const dots = values.map(() => kit.svg(draw, "circle", { r: 5.5, fill: "var(--orange)", stroke: "var(--ink)", class: "move" }));
   const from = 350, each = (752 - from) / values.length;
@@ -38,7 +38,7 @@
       kit.put(bar, { y: Y(now[i]), height: Math.max(FLOOR - Y(now[i]), 0) });
       kit.put(number, { y: Y(now[i]) - 6 }, kit.fixed(now[i], 2));
     });
-    kit.say(`${name}, ${products} ${products === 1 ? "time" : "times"}: the smallest singular value is ${kit.fixed(Math.min(...now), 3)}, the largest ${kit.fixed(Math.max(...now), 3)}.`);
+    kit.say(`${name}, ${products} ${products === 1 ? "round" : "rounds"}: the smallest singular value is ${kit.fixed(Math.min(...now), 3)}, the largest ${kit.fixed(Math.max(...now), 3)}.`);
   };
   show();
 }

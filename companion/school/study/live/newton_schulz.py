@@ -42,12 +42,12 @@ def newton_schulz(
         },
         _still(values, polynomials, most),
         alt="Left, a polynomial that rises steeply from 0 and swings around 1 afterwards, beside the diagonal. Right, a "
-        "line for each singular value, from where it begins to where it is after each time: small ones rise, and "
-        "all end near 1. The number of times moves.",
+        "line for each singular value, from where it begins to where it is after each round: small ones rise, and "
+        "all end near 1. The number of rounds moves.",
         caption=caption,
         numbers={"before": [f"{x:.3f}" for x in values]}
-        | {f"{name}, 5 times": [f"{x:.3f}" for x in _after(values, at, 5)] for name, at in polynomials.items()},
-        colors=6,
+        | {f"{name}, 5 rounds": [f"{x:.3f}" for x in _after(values, at, 5)] for name, at in polynomials.items()},
+        colors=4,
     )
 
 
@@ -59,16 +59,16 @@ def _after(values: Sequence[float], at: Polynomial, times: int) -> np.ndarray:
 
 
 def _still(values: Sequence[float], polynomials: Mapping[str, Polynomial], most: int) -> figures.Figure:
-    fig, axes = figures.subplots(1, 2, width=6.6, height=2.7)
+    fig, axes = figures.subplots(1, 2, width=6.0, height=2.4)
     x = np.linspace(0, 1.25, 101)
     for (name, at), style in zip(polynomials.items(), ("-", "--", ":"), strict=False):
         axes[0].plot(x, _after(x.tolist(), at, 1), style, marker="", label=name)
     axes[0].plot(x, x, color="black", linewidth=0.8, marker="")
-    axes[0].set(xlabel="singular value, before", ylabel="after one time", ylim=(0, 1.9))
+    axes[0].set(xlabel="singular value, before", ylabel="after one round", ylim=(0, 1.9))
     axes[0].legend(loc="upper left", fontsize=8)
     first = next(iter(polynomials.values()))
     path = np.array([_after(values, first, times) for times in range(most + 1)])
-    axes[1].plot(range(most + 1), path, color=figures.PALETTE["blue"], marker=".")
+    axes[1].plot(range(most + 1), path, "-", color=figures.PALETTE["blue"], marker=".", linewidth=1.2)
     axes[1].axhline(1, color="black", linestyle="--", marker="")
-    axes[1].set(xlabel="times", ylabel="singular values", ylim=(0, 1.3))
+    axes[1].set(xlabel="rounds", ylabel="singular values", ylim=(0, 1.3))
     return fig

@@ -100,10 +100,10 @@ def _still(weights: Sequence[float], grown: Sequence[float], group: int, times: 
         seen = lines[0][np.abs(lines[0]) <= 1.15]
         ax.vlines(seen, -0.25, 0.25, color="black", linewidth=1)
         for w, to in zip(np.array(values)[first], kept[first], strict=True):
-            ax.plot([w, to], [0.9, -0.9], color=figures.PALETTE["blue"], marker="", linewidth=1)
+            ax.plot([w, to], [0.9, -0.9], color=figures.PALETTE["blue"], linestyle="-", marker="", linewidth=1)
         ax.plot(np.array(values)[first], [0.9] * group, "o", color=figures.PALETTE["blue"])
         ax.plot(kept[first], [-0.9] * group, "s", color="white", markeredgecolor="black")
-        ax.set(yticks=[], ylim=(-1.5, 1.5), xlim=(-1.15, 1.15), ylabel="line")
+        ax.set(yticks=[], ylim=(-1.5, 1.5), xlim=(-1.15, 1.15), ylabel="levels")
         ax.set_title(title, fontsize=9)
         ax.grid(False)
     axes[-1].set_xlabel("weight (disc), and what is kept of it (square)")
