@@ -15,7 +15,9 @@ TEXT = story.Text()
 
 
 def test_a_name_that_is_no_record_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="record 'other': expected one of cache, heads, law, recall, rounding, steps, story"):
+    with pytest.raises(
+        ValueError, match="record 'other': expected one of cache, heads, law, recall, rounding, steps, story"
+    ):
         record("other")
 
 

@@ -50,7 +50,9 @@ def in_groups(W, bits, group):
 @in_groups.cases
 def _(draw):
     yield Case("a row that is one group", (draw.normal(1, 6), 4, 6))
-    yield Case("groups with steps of their own", (draw.normal(2, 8) * torch.tensor([1.0, 20.0]).repeat_interleave(4), 4, 4))
+    yield Case(
+        "groups with steps of their own", (draw.normal(2, 8) * torch.tensor([1.0, 20.0]).repeat_interleave(4), 4, 4)
+    )
     yield Case("rows with steps of their own", (draw.normal(3, 4) * torch.tensor([[1.0], [30.0], [0.1]]), 3, 4))
     yield Case("the largest in size is negative", (torch.tensor([[0.31, -2.0, 0.9, 0.5]], dtype=torch.float64), 4, 4))
     rows, parts, group = draw.sizes(3, 2, 6)
@@ -349,15 +351,31 @@ def _inputs(draw, tokens, columns):
 @make_up.cases
 def _(draw):
     pair = torch.tensor([[1.0, 0.8], [0.0, 0.6]], dtype=torch.float64)
-    yield Case("two columns", (torch.tensor([[0.4, 0.4]], dtype=torch.float64), pair, torch.ones(1, dtype=torch.float64)))
+    yield Case(
+        "two columns", (torch.tensor([[0.4, 0.4]], dtype=torch.float64), pair, torch.ones(1, dtype=torch.float64))
+    )
     yield Case("one row, more columns", (draw.normal(1, 5), _inputs(draw, 30, 5), torch.tensor([0.5]).double()))
-    yield Case("each row its own step", (draw.normal(3, 5), _inputs(draw, 30, 5), torch.tensor([0.2, 0.9, 1.7]).double()))
+    yield Case(
+        "each row its own step", (draw.normal(3, 5), _inputs(draw, 30, 5), torch.tensor([0.2, 0.9, 1.7]).double())
+    )
     rows, columns = draw.sizes(2, 3, 7)
     yield Case("other sizes", (draw.normal(rows, columns), _inputs(draw, 40, columns), 0.3 + draw.uniform(rows)))
     yield Case("one column", (draw.normal(3, 1), draw.normal(9, 1), 0.3 + draw.uniform(3)))
-    yield Case("inputs that do not fit are refused", (draw.normal(2, 4), draw.normal(20, 3), torch.ones(2).double()), refuse=True)
-    yield Case("steps that do not fit are refused", (draw.normal(2, 4), draw.normal(20, 4), torch.ones(4).double()), refuse=True)
-    yield Case("a step of 0 is refused", (draw.normal(2, 4), draw.normal(20, 4), torch.tensor([1.0, 0.0]).double()), refuse=True)
+    yield Case(
+        "inputs that do not fit are refused",
+        (draw.normal(2, 4), draw.normal(20, 3), torch.ones(2).double()),
+        refuse=True,
+    )
+    yield Case(
+        "steps that do not fit are refused",
+        (draw.normal(2, 4), draw.normal(20, 4), torch.ones(4).double()),
+        refuse=True,
+    )
+    yield Case(
+        "a step of 0 is refused",
+        (draw.normal(2, 4), draw.normal(20, 4), torch.tensor([1.0, 0.0]).double()),
+        refuse=True,
+    )
 
 
 def _fits(W, x, step):
@@ -372,7 +390,11 @@ def _column_by_column(W, x, step, sign=1.0, all_but=False, from_first=False, cen
     for c in range(W.shape[1]):
         kept[:, c] = (W[:, c] / step).round() * step
         if c + 1 < W.shape[1]:
-            later = Xi[c + 1 :, c] / Xi[c + 1 :, c + 1 :].diagonal() if all_but else torch.linalg.solve(Xi[c + 1 :, c + 1 :], Xi[c + 1 :, c])
+            later = (
+                Xi[c + 1 :, c] / Xi[c + 1 :, c + 1 :].diagonal()
+                if all_but
+                else torch.linalg.solve(Xi[c + 1 :, c + 1 :], Xi[c + 1 :, c])
+            )
             off = kept[:, c] - (first if from_first else W)[:, c]
             W[:, c + 1 :] -= sign * torch.outer(off, later)
     return kept
@@ -651,7 +673,9 @@ def muon_update(W, gradient, mean, rate, decay):
     """
     ### BEGIN SOLUTION
     if W.ndim != 2 or not W.shape == gradient.shape == mean.shape or rate < 0 or decay < 0:
-        raise ValueError(f"{tuple(W.shape)}, {tuple(gradient.shape)}, {tuple(mean.shape)}: expected one shape, rates from 0 on")
+        raise ValueError(
+            f"{tuple(W.shape)}, {tuple(gradient.shape)}, {tuple(mean.shape)}: expected one shape, rates from 0 on"
+        )
     mean = 0.95 * mean + 0.05 * gradient
     X = 0.95 * mean + 0.05 * gradient
     tall = W.shape[0] > W.shape[1]
@@ -672,15 +696,35 @@ def _(draw):
     rows, columns = sorted(draw.sizes(2, 3, 7))
     zeros = torch.zeros(rows, columns, dtype=torch.float64)
     yield Case("a first update", (draw.normal(rows, columns), draw.normal(rows, columns), zeros, 0.1, 0.0))
-    yield Case("with momentum", (draw.normal(rows, columns), draw.normal(rows, columns), draw.normal(rows, columns), 0.1, 0.0))
-    yield Case("with decay", (draw.normal(rows, columns), draw.normal(rows, columns), draw.normal(rows, columns), 0.2, 0.5))
-    yield Case("a tall matrix", (draw.normal(columns, rows), draw.normal(columns, rows), draw.normal(columns, rows), 0.1, 0.1))
-    yield Case("momentum against the gradient", (draw.normal(3, 4), draw.normal(3, 4), -0.04 * draw.normal(3, 4), 0.3, 0.1))
-    yield Case("zeros move nothing", (draw.normal(rows, columns), zeros, zeros, 0.1, 0.5), robust="a gradient of zeros is rare")
-    yield Case("another shape is refused", (draw.normal(3, 4), draw.normal(4, 3), draw.normal(3, 4), 0.1, 0.1), refuse=True)
-    yield Case("a momentum of another shape is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(1, 4), 0.1, 0.1), refuse=True)
-    yield Case("a negative rate is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), -0.1, 0.1), refuse=True)
-    yield Case("a negative decay is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), 0.1, -0.1), refuse=True)
+    yield Case(
+        "with momentum", (draw.normal(rows, columns), draw.normal(rows, columns), draw.normal(rows, columns), 0.1, 0.0)
+    )
+    yield Case(
+        "with decay", (draw.normal(rows, columns), draw.normal(rows, columns), draw.normal(rows, columns), 0.2, 0.5)
+    )
+    yield Case(
+        "a tall matrix", (draw.normal(columns, rows), draw.normal(columns, rows), draw.normal(columns, rows), 0.1, 0.1)
+    )
+    yield Case(
+        "momentum against the gradient", (draw.normal(3, 4), draw.normal(3, 4), -0.04 * draw.normal(3, 4), 0.3, 0.1)
+    )
+    yield Case(
+        "zeros move nothing", (draw.normal(rows, columns), zeros, zeros, 0.1, 0.5), robust="a gradient of zeros is rare"
+    )
+    yield Case(
+        "another shape is refused", (draw.normal(3, 4), draw.normal(4, 3), draw.normal(3, 4), 0.1, 0.1), refuse=True
+    )
+    yield Case(
+        "a momentum of another shape is refused",
+        (draw.normal(3, 4), draw.normal(3, 4), draw.normal(1, 4), 0.1, 0.1),
+        refuse=True,
+    )
+    yield Case(
+        "a negative rate is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), -0.1, 0.1), refuse=True
+    )
+    yield Case(
+        "a negative decay is refused", (draw.normal(3, 4), draw.normal(3, 4), draw.normal(3, 4), 0.1, -0.1), refuse=True
+    )
 
 
 def _one_shape(W, gradient, mean, rate, decay):
@@ -829,12 +873,18 @@ def noise_in(gradients):
 @noise_in.cases
 def _(draw):
     yield Case("two windows", (torch.tensor([[3.0, 1.0], [1.0, -1.0]], dtype=torch.float64),))
-    yield Case("three windows", (torch.tensor([[2.0, 0.0, 1.0], [3.0, 1.0, 0.0], [1.0, 0.5, 0.5]], dtype=torch.float64),))
+    yield Case(
+        "three windows", (torch.tensor([[2.0, 0.0, 1.0], [3.0, 1.0, 0.0], [1.0, 0.5, 0.5]], dtype=torch.float64),)
+    )
     windows, weights = draw.sizes(2, 5, 12)
     yield Case("other sizes", (1.5 + draw.normal(windows, weights),))
     yield Case("little noise", (2 + 0.2 * draw.normal(windows, weights),))
     yield Case("one weight", (1 + 0.5 * draw.normal(6, 1),))
-    yield Case("the noise hides the gradient", (torch.tensor([[1.0, 0.0], [-1.0, 0.5]], dtype=torch.float64),), robust="in the lesson the true gradient is seen")
+    yield Case(
+        "the noise hides the gradient",
+        (torch.tensor([[1.0, 0.0], [-1.0, 0.5]], dtype=torch.float64),),
+        robust="in the lesson the true gradient is seen",
+    )
     yield Case("one window is refused", (draw.normal(1, 4),), refuse=True)
     yield Case("no matrix is refused", (draw.normal(5),), refuse=True)
 

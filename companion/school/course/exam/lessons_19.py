@@ -23,9 +23,9 @@ def _(draw: Random) -> Asked:
 def _(draw: Random) -> Asked:
     together, first, second = draw.choice([0.5, 0.6, 0.75]), draw.choice([0.3, 0.4, 0.45]), draw.choice([0.2, 0.25])
     text = (
-        f"Two inputs of a layer have the mean square 1 each, and the mean of their product is {together}. A row has the "
-        f"weights {first} and {second} for them; the step is 1. GPTQ rounds the first weight to 0. To what does it move "
-        "the second before rounding it?"
+        f"Two inputs of a layer have the mean square 1 each, and the mean of their product is {together}. A row has "
+        f"the weights {first} and {second} for them; the step is 1. GPTQ rounds the first weight to 0. To what does it "
+        "move the second before rounding it?"
     )
     key = f"${second} + {together} \\cdot {first}$: what the first has lost, as far as the second input can say it."
     return Asked(text, key, second + together * first)

@@ -41,8 +41,8 @@ def newton_schulz(
             "start": start,
         },
         _still(values, polynomials, most),
-        alt="Left, a polynomial that rises steeply from 0 and swings around 1 afterwards, beside the diagonal. Right, a "
-        "line for each singular value, from where it begins to where it is after each round: small ones rise, and "
+        alt="Left, a polynomial that rises steeply from 0 and swings around 1 afterwards, beside the diagonal. Right, "
+        "a line for each singular value, from where it begins to where it is after each round: small ones rise, and "
         "all end near 1. The number of rounds moves.",
         caption=caption,
         numbers={"before": [f"{x:.3f}" for x in values]}

@@ -39,8 +39,8 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
         raise ValueError(f"sizes: expected 1 and larger numbers, got {list(sizes)}")
     formats = [{"name": name, "levels": levels, "power": power} for name, (levels, power) in _formats().items()]
     grown = [*weights[:-1], weights[-1] * sizes[-1]]
-    lost = {f"{name}, {way}": _off(grown, name, size)
-            for name in _formats() for way, size in (("one scale", len(grown)), ("one for each group", group))}  # fmt: skip
+    shared = {"one scale": len(grown), "one for each group": group}
+    lost = {f"{name}, {way}": _off(grown, name, shared[way]) for name in _formats() for way in shared}
     moving.show(
         "number_lines",
         {"weights": list(weights), "formats": formats, "group": group, "sizes": list(sizes), "start": sizes[0]},
@@ -49,7 +49,10 @@ def number_lines(weights: Sequence[float], *, group: int, sizes: Sequence[int], 
         "each is rounded to. With one weight that is many times as large the levels of whole numbers lie far apart and "
         "nearly all other weights become 0; with a scale for each group only its own group suffers.",
         caption=caption,
-        numbers={"format": list(lost), f"off, the last {sizes[-1]} times as large": [f"{x:.3f}" for x in lost.values()]},
+        numbers={
+            "format": list(lost),
+            f"off, the last {sizes[-1]} times as large": [f"{x:.3f}" for x in lost.values()],
+        },
         colors=5,
     )
 
