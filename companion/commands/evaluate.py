@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
+from companion.commands.calibrating import calibrated, check_calibrate
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.ground.display import count
@@ -36,6 +37,8 @@ def parser() -> Parser:
             "  companion evaluate --run runs/larger --data letter.txt\n"
             "  companion evaluate --weights int8\n"
             "      and what the weights lose in a form that makes writing faster\n"
+            "  companion evaluate --weights int4 --calibrate course\n"
+            "      rounded by what that text asks of them: it loses less\n"
             "  companion evaluate --run runs/number-words-de-en --numbers 20000"
         ),
     )
@@ -69,6 +72,7 @@ def run(flags: Namespace) -> int:
     from companion.data.corpora import read_corpus
     from companion.ground.device import find_device
 
+    check_calibrate(flags)
     device = find_device(flags.device)
     given = read_corpus(flags.data, keep_repeats=True) if flags.data else None
     folder = run_folder(flags.run)
@@ -76,7 +80,7 @@ def run(flags: Namespace) -> int:
         for name in ("numbers", "beams"):
             if flags[name] is not None:
                 raise ValueError(f"--{name}: expected a run of {NumberWordsSettings.task} with it, got {folder.path}")
-        return _text(folder, given, device, best=flags.best, weights=flags.weights)
+        return _text(folder, given, device, flags)
     if flags.weights is not None:
         raise ValueError(f"--weights: expected a run on text with it, got {folder.path}, which translates number names")
     if given is not None:
@@ -92,9 +96,7 @@ def run(flags: Namespace) -> int:
     return 0
 
 
-def _text(
-    folder: RunFolder, given: Corpus | None, device: torch.device, *, best: bool, weights: Weights | None = None
-) -> int:
+def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: Namespace) -> int:
     import torch
 
     from companion.data.batches import encode_documents
@@ -104,7 +106,8 @@ def _text(
     from companion.training.tasks.text import measure, text_of, total_bytes
 
     record = folder.record()
-    model, tokenizer = folder.model(best=best).to(device), folder.tokenizer()
+    weights: Weights | None = flags.weights
+    model, tokenizer = folder.model(best=flags.best).to(device), folder.tokenizer()
     if weights is not None:
         check_weights(model, weights)
     try:
@@ -126,6 +129,8 @@ def _text(
     marks = yardsticks(split.train if split is not None else (), documents)
     print(report.yardstick_table({mark.name: mark.bits_per_byte for mark in marks}, evaluation.bits_per_byte))
     print(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
+    if chosen := calibrated(model, flags, tokenizer.encode):
+        print(f"int4      {chosen}\n", flush=True)
     if weights is not None:
         other = measure(prepared(model, weights), ids, total_bytes(documents), progress=True).bits_per_byte
         some = torch.cat(ids)[None, : model.config.context].to(device)

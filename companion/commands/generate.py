@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
 
+from companion.commands.calibrating import calibrated, check_calibrate
 from companion.commands.many import AT_ONCE, add_prompts, read_prompts, write_many
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
@@ -50,6 +51,8 @@ def parser() -> Parser:
             "      always the most probable token\n"
             "  companion generate --prompts prompts.txt > texts.jsonl\n"
             "      many, a line each\n"
+            '  companion generate --weights int4 --calibrate notes/ --prompt "The "\n'
+            "      an eighth of the bytes, rounded by what your text asks of them\n"
             "  companion generate --checkpoint openai-community/gpt2 --download \\\n"
             '      --prompt "The "\n'
             "  companion generate --checkpoint HuggingFaceTB/SmolLM2-135M-Instruct \\\n"
@@ -145,6 +148,8 @@ def run(flags: Namespace) -> int:
         "seed": flags.seed,
         "weights": {None: "fast", "none": None}.get(flags.weights, flags.weights),
     }
+    if chosen := calibrated(writer.model, flags, writer.encode):
+        print(f"int4: {chosen}.", file=sys.stderr)
     search = _search(writer, flags)
     if asked is not None:
         if writer.translates or search is not None:
@@ -256,6 +261,7 @@ def _vocabulary(writer: Writer) -> list[str | None] | None:
 def _check(flags: Namespace) -> None:
     """What can be wrong between two flags."""
     _check_prompts(flags)
+    check_calibrate(flags)
     if flags.checkpoint is not None and flags.run is not None:
         raise ValueError("--checkpoint: expected no --run beside it, got both")
     if flags.checkpoint is not None and flags.best:

@@ -102,6 +102,22 @@ class Parser(ArgumentParser):
             kind = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
             help += ". Default: as they are"
         self.add_argument("--weights", type=kind, default=None, help=help)
+        self.add_argument(
+            "--calibrate",
+            type=str,
+            nargs="+",
+            default=[],
+            metavar="PATH",
+            help="int4: round by what this text asks of the weights, not each to its nearest level; files, folders or "
+            "globs of the kind of text that is to be written, or course or python (see companion train --help)",
+        )
+        self.add_argument(
+            "--levels",
+            type=str | None,
+            default=None,
+            metavar="FILE",
+            help="int4: beside --calibrate, keep what it chooses in this file; without it, take what is kept there",
+        )
 
     def format_help(self, formatter: Any = None) -> str:
         self.usage = " ".join([self.prog, *map(_positional, self._positionals._group_actions), "[flags]"])

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 GROUP = 32
@@ -40,9 +40,16 @@ class Product(nn.Module):
 
     packed: whether to take the kernel that packs W, for fp32 NumPy's, where there is one. `None`: where it computes
     rightly here, and for fp32 is the quicker one.
+    rounded: of int4, what each W has been rounded to; `None`: to the nearest levels.
     """
 
-    def __init__(self, weights: Tensor | list[Tensor], form: str, packed: bool | None = None) -> None:
+    def __init__(
+        self,
+        weights: Tensor | list[Tensor],
+        form: str,
+        packed: bool | None = None,
+        rounded: Sequence[FourBits] | None = None,
+    ) -> None:
         super().__init__()
         weights = [weights] if isinstance(weights, Tensor) else weights
         weight = _whole(weights)
@@ -55,9 +62,12 @@ class Product(nn.Module):
             packed = weight.device.type == "cpu" and _packs(form)
         self.packed = packed
         make = PACKED[form] if packed else PLAIN[form]
+        if form == "int4" and rounded is not None:
+            parts = [torch.cat(part) for part in zip(*(one[:3] for one in rounded), strict=True)]
+            make = partial(_int4, rounded=FourBits(*parts, rounded[0].factor))  # of those that read one x it is one
         self.function, stored, self.bytes, self.numbers = make(weight)
         self.compute: Compute = partial(self.function, *stored)
-        self.mark = None if self.numbers is not None else _mark(weights)
+        self.mark = None if self.numbers is not None else mark_of(weights)
         # What a compiler reads it reads as buffers, which a program that is kept does not hold.
         self.places = [f"stored_{place}" for place in range(len(stored))]
         for place, tensor in zip(self.places, stored, strict=True):
@@ -88,7 +98,7 @@ class Product(nn.Module):
         """Whether it was made of weights with these very numbers. All of them are read, because nothing else tells: not
         every way of changing a parameter leaves a trace, fused optimisers for one."""
         if self.numbers is None:
-            return self.mark == _mark(weights)
+            return self.mark == mark_of(weights)
         rows = self.numbers.split([len(weight) for weight in weights]) if self.out == sum(map(len, weights)) else ()
         return len(rows) == len(weights) and all(map(_same_bits, rows, weights))
 
@@ -106,7 +116,7 @@ def _whole(weights: Sequence[Tensor]) -> Float[Tensor, "out d_in"]:
     return (weights[0] if len(weights) == 1 else torch.cat([*weights])).detach().float()
 
 
-def _mark(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, torch.device, int]]:
+def mark_of(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, torch.device, int]]:
     """What tells weights from others: a check sum of their bytes beside what they are. Two that differ have the same
     once in 2^32; the parameters of a model change together, and each has its own."""
     marks = []
@@ -182,8 +192,11 @@ def _int8(weight: Tensor) -> Made:
     return Made(compute, (levels, ones, scale), levels.nbytes + scale.nbytes)
 
 
-def _int4(weight: Tensor) -> Made:
-    levels, scales = in_four_bits(_whole_blocks(weight))
+def _int4(weight: Tensor, rounded: FourBits | None = None) -> Made:
+    *parts, factor = in_four_bits(weight) if rounded is None else rounded
+    levels, scale, middle = map(_whole_blocks, parts)
+    levels = torch._convert_weight_to_int4pack_for_cpu(levels.to(torch.int32), 1)
+    scales = torch.stack((scale, middle), -1).transpose(0, 1).contiguous()
 
     out = len(weight)
 
@@ -191,7 +204,11 @@ def _int4(weight: Tensor) -> Made:
         product = torch._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), levels, GROUP, scales)
         return product[:, :out].float()
 
-    return Made(compute, (levels, scales), levels.nbytes + scales.nbytes)
+    size = levels.nbytes + scales.nbytes
+    if factor is None:
+        return Made(compute, (levels, scales), size)
+    balanced = lambda factor, levels, scales, x: compute(levels, scales, x * factor)  # noqa: E731
+    return Made(balanced, (factor, levels, scales), size + factor.nbytes)
 
 
 def _packed_fp16(weight: Tensor) -> Made:
@@ -317,16 +334,41 @@ def in_eight_bits(weight: Float[Tensor, "out d_in"]) -> tuple[Tensor, Float[Tens
     return (weight / scale[:, None]).round().to(torch.int8), scale
 
 
-def in_four_bits(weight: Float[Tensor, "out d_in"]) -> tuple[Tensor, Tensor]:
-    """The levels 0 to 15 as PyTorch's kernel packs them, and each group's scale and middle, (group, out, 2)."""
+class FourBits(NamedTuple):
+    """A matrix (out, d_in) in four bits a number, and two numbers for each `GROUP` of a row: five bits in all.
+
+    levels:         0 to 15, a byte each before they are packed, (out, d_in).
+    scale, middle:  a number is (level - 8) scale + middle of its group, (out, group) in bf16, as the kernel has them.
+    factor:         of each column, (d_in), by which its input is multiplied first: a power of two, in bf16. `None`: 1.
+    """
+
+    levels: Int[Tensor, "out d_in"]
+    scale: Float[Tensor, "out group"]
+    middle: Float[Tensor, "out group"]
+    factor: Float[Tensor, "d_in"] | None = None
+
+    def numbers(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, "out d_in"]:
+        """The matrix."""
+        scale, middle = (part.to(dtype)[..., None] for part in (self.scale, self.middle))
+        grid = ((self.levels.to(dtype).unflatten(1, (-1, GROUP)) - 8) * scale + middle).flatten(1)
+        return grid if self.factor is None else grid * self.factor.to(dtype)
+
+
+def in_four_bits(weight: Float[Tensor, "out d_in"]) -> FourBits:
+    """Each number at the nearest of its group's 16 levels, which go from the group's least number to its largest."""
     groups = weight.unflatten(1, (-1, GROUP))
     least, most = groups.amin(-1), groups.amax(-1)
     # In bf16, as the kernel has them, before anything is divided by them.
-    scale = ((most - least) / 15).clamp_min(1e-12).to(torch.bfloat16).float()
-    middle = (least + 8 * scale).to(torch.bfloat16).float()
-    levels = ((groups - middle[..., None]) / scale[..., None] + 8).round().clamp(0, 15)
-    packed = torch._convert_weight_to_int4pack_for_cpu(levels.flatten(1).to(torch.int32), 1)
-    return packed, torch.stack((scale, middle), -1).transpose(0, 1).contiguous().to(torch.bfloat16)
+    scale = ((most - least) / 15).clamp_min(1e-12).to(torch.bfloat16)
+    middle = (least + 8 * scale.to(weight.dtype)).to(torch.bfloat16)
+    levels = nearest_level(groups, scale[..., None], middle[..., None])
+    return FourBits(levels.flatten(1), scale, middle)
+
+
+def nearest_level(numbers: Tensor, scale: Tensor, middle: Tensor) -> Tensor:
+    """The level, 0 to 15, that is nearest to each number."""
+    scale, middle = scale.to(numbers.dtype), middle.to(numbers.dtype)
+    return ((numbers - middle) / scale + 8).round().clamp(0, 15).to(torch.uint8)
 
 
 @lru_cache

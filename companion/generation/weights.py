@@ -9,7 +9,8 @@ it.
     fp16    half the bytes
     bf16    half the bytes, and an eighth of fp16's precision
     int8    a quarter: each row of a matrix divided by its largest number / 127 (Dettmers et al. 2022, section 2.1)
-    int4    an eighth: groups of 32 numbers from the least to the largest in 16 levels; the head in int8
+    int4    an eighth: groups of 32 numbers from the least to the largest in 16 levels; the head in int8. `calibrate`,
+            in `companion.generation.calibration`, chooses the levels by what a text asks of them, at the same bytes
     auto    whichever of these, int4 excepted, takes the least time for a step here, measured once
     fast    that of the weights' own dtype where it pays, see `fast_form`; else as they are
 
@@ -21,14 +22,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from companion.generation.kernels import FEW, Product, possible, quicker
+from companion.generation.kernels import FEW, GROUP, FourBits, Product, mark_of, possible, quicker
 from companion.ground.room import memory
 from companion.layers.attention import Attention
 from companion.layers.block import Block
@@ -180,6 +181,35 @@ _kept: WeakKeyDictionary[Transformer, dict[tuple[str, bool], dict[tuple[int, ...
 _chosen: WeakKeyDictionary[Transformer, Weights] = WeakKeyDictionary()
 
 
+_rounded: WeakKeyDictionary[nn.Module, tuple[list[Any], FourBits]] = WeakKeyDictionary()
+"""What layers were rounded to by a text, and the marks of the weights that this was made of."""
+
+
+def keep_rounded(model: Transformer, found: Mapping[nn.Linear, FourBits]) -> None:
+    """From now on int4 has these levels for these layers of the model, as long as their weights stay as they are."""
+    _rounded.update((layer, (mark_of([layer.weight]), levels)) for layer, levels in found.items())
+    for together in (True, False):
+        _kept.get(model, {}).pop(("int4", together), None)
+
+
+def rounded_of(layers: Sequence[nn.Module]) -> list[FourBits] | None:
+    """What was kept of all these layers; `None` unless it was of each, and of the weights that it has now."""
+    kept = [(layer, *_rounded[layer]) for layer in layers if layer in _rounded]
+    if len(kept) < len(layers) or any(mark != mark_of([layer.weight]) for layer, mark, _ in kept):
+        return None
+    return [levels for _, _, levels in kept]
+
+
+def four_bit_layers(model: Transformer) -> list[list[nn.Linear]]:
+    """The layers that int4 puts into four bits, those together that read the same x: what takes a form, but for the
+    head and for widths that fit no group."""
+    ends = (model.embedding, model.unembedding)
+    groups = [
+        [layer for layer in group if isinstance(layer, nn.Linear) and layer not in ends] for group in _alike(model)
+    ]
+    return [group for group in groups if group and group[0].in_features % GROUP == 0]
+
+
 def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, Formed]:
     """What stands in the place of each linear layer, and of the table of a tied head."""
     kept = _kept.setdefault(model, {})
@@ -193,7 +223,7 @@ def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, For
                 product = before.get(key)
                 if product is None or not product.is_of(weights):
                     head = form == "int4" and layers[0] in (model.embedding, model.unembedding)
-                    product = Product(weights, "int8" if head else form)
+                    product = Product(weights, "int8" if head else form, rounded=rounded_of(layers))
                 now[key] = product
                 parts = product if len(layers) == 1 else Together(product, [len(weight) for weight in weights])
                 for place, (layer, weight) in enumerate(zip(layers, weights, strict=True)):

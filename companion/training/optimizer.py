@@ -1,16 +1,21 @@
-"""AdamW (Loshchilov and Hutter 2019), which weights it decays, and its state by parameter name."""
+"""AdamW (Loshchilov and Hutter 2019), Muon (Jordan et al. 2024) beside it, which weights decay, and the state by
+parameter name."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from companion.layers.delta import ShortConvolution
 from companion.layers.positions import Learned
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTUM = "momentum_buffer"
+"""What Muon keeps of a matrix."""
 
 
 def decayed(model: nn.Module) -> set[str]:
@@ -25,44 +30,186 @@ def decayed(model: nn.Module) -> set[str]:
     return {name for name, p in matrices.items() if id(p) not in tables}
 
 
-class _AdamW(torch.optim.AdamW):
-    """PyTorch's, without what hides its methods from the compiler: to do so, each of them loads the compiler, which
-    takes longer than a short run and which most runs never use. None of them is ever compiled here."""
+def hidden_matrices(model: nn.Module) -> set[str]:
+    """Names of the matrices that take a stream or a hidden vector to another one: those of attention and feed-forward
+    networks, a router's, and each expert's, of which a stack of three axes has many.
 
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
-    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
-    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
-    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+    Not among them: tables and heads, whose other side is the vocabulary, and filters over a few tokens (a row of a
+    `ShortConvolution` is for one channel, and there is no product of all with all).
+    """
+    filters = {id(module.weight) for module in model.modules() if isinstance(module, ShortConvolution)}
+    inside = {name for name in decayed(model) if name.startswith(("encoder.", "decoder."))}
+    return {name for name, p in model.named_parameters() if name in inside and id(p) not in filters}
+
+
+def _unhidden(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
+    """The methods of an optimizer of PyTorch without what hides them from the compiler: to do so, each of them loads
+    the compiler, which takes longer than a short run and which most runs never use. None of them is ever compiled
+    here."""
+    names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+    plain = {name: inspect.unwrap(getattr(torch.optim.Optimizer, name)) for name in names}
+    return plain | {"step": torch.no_grad()(inspect.unwrap(kind.step))}
+
+
+_AdamW: type[torch.optim.AdamW] = type("_AdamW", (torch.optim.AdamW,), _unhidden(torch.optim.AdamW))
+_Muon: type[torch.optim.Muon] = type("_Muon", (torch.optim.Muon,), _unhidden(torch.optim.Muon))
 
 
 def adamw(
-    model: nn.Module, *, weight_decay: float, betas: tuple[float, float] = (0.9, 0.95), fused: bool = False
+    model: nn.Module,
+    *,
+    weight_decay: float,
+    betas: tuple[float, float] = (0.9, 0.95),
+    fused: bool = False,
+    shares: Mapping[str, float] | None = None,
+    without: Collection[str] = (),
 ) -> torch.optim.AdamW:
-    """AdamW over all parameters of `model`, in groups by decay; the learning rate is set before each update.
+    """AdamW over the parameters of `model`, in groups by decay; the learning rate is set before each update.
 
     Tensors of different types, as a sharded model may have them, are in different groups: a fused step takes one type.
+
+    shares:   by name, of parameters that learn at a share of the rate, which is in their group as `"share"`. Their
+              decay is divided by it, so that an update takes as much off them as off the others.
+    without:  names of parameters that another optimizer has.
     """
-    names = decayed(model)
-    groups: dict[tuple[bool, type], list[Tensor]] = {}
+    names, shares = decayed(model), shares or {}
+    groups: dict[tuple[bool, type, float], list[Tensor]] = {}
     for name, p in model.named_parameters():
-        groups.setdefault((name in names, type(p)), []).append(p)
+        if name not in without:
+            groups.setdefault((name in names, type(p), shares.get(name, 1.0)), []).append(p)
     decays = {True: weight_decay, False: 0.0}
     return _AdamW(
-        [{"params": members, "weight_decay": decays[decay]} for (decay, _), members in groups.items()],
+        [
+            {"params": members, "weight_decay": decays[decay] / share, "share": share}
+            for (decay, _, share), members in groups.items()
+        ],
         lr=0.0,
         betas=betas,
         fused=fused,
     )
 
 
-def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Both moments and the count of every parameter, as `exp_avg.<name>`, `exp_avg_sq.<name>`, `step.<name>`."""
+class MuonWithAdamW:
+    """PyTorch's Muon for the hidden matrices of a model, AdamW for all else, stepped together as one optimizer.
+
+    Muon (Jordan et al. 2024) keeps a momentum of each matrix's gradients, M <- 0.95 M + 0.05 G, and steps along
+    0.05 G + 0.95 M with all singular values drawn to about 1: five times X <- a X + (b X X^T + c (X X^T)^2) X from
+    X = that / its norm, with (a, b, c) = (3.4445, -4.7750, 2.0315). That is steepest descent where a step's size is its
+    largest singular value (Bernstein and Newhouse 2024). Steps are multiplied by 0.2 sqrt(max(rows, columns)), which
+    gives their numbers about the size of AdamW's, so that one learning rate and one decay serve both (Liu et al. 2025,
+    Moonlight, section 2.2).
+
+    A matrix is what a layer calls one: queries, keys and values are three, latents' `up` and `down` one each, as they
+    are stored; and an expert's are its own: of a stack (expert, d_in, d_out) every slice is stepped by itself. Matrices
+    with a single row or column are vectors, and AdamW's.
+
+    shares, and the rest:  as of `adamw`.
+
+    Raises `ValueError` for a model of which this process has pieces (FSDP): the singular values are those of a whole
+    matrix.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        weight_decay: float,
+        betas: tuple[float, float] = (0.9, 0.95),
+        fused: bool = False,
+        shares: Mapping[str, float] | None = None,
+    ) -> None:
+        names, shares = hidden_matrices(model), shares or {}
+        self.pieces: dict[Tensor, list[Tensor]] = {}
+        """Of each parameter that Muon has, its matrices: itself, or views of its slices."""
+        groups: dict[float, list[Tensor]] = {}
+        mine = set()
+        for name, p in model.named_parameters():
+            if name not in names or min(p.shape[-2:]) == 1:
+                continue
+            if type(p) is not nn.Parameter:
+                raise ValueError(
+                    f"optimizer='muon': {name} is in pieces, one in each process (FSDP): expected whole matrices, "
+                    "as of one process or DDP"
+                )
+            mine.add(name)
+            stack = p.detach()
+            self.pieces[p] = [p] if p.ndim == 2 else [part.requires_grad_() for part in stack.unbind()]
+            groups.setdefault(shares.get(name, 1.0), []).extend(self.pieces[p])
+        if not mine:
+            raise ValueError("optimizer='muon': expected a model with hidden matrices, got one without")
+        self.muon = _Muon(
+            [
+                {"params": parts, "weight_decay": weight_decay / share, "share": share}
+                for share, parts in groups.items()
+            ],
+            lr=0.0,
+            momentum=0.95,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        self.adamw = adamw(model, weight_decay=weight_decay, betas=betas, fused=fused, shares=shares, without=mine)
+        self.defaults = self.adamw.defaults
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of both."""
+        return [*self.muon.param_groups, *self.adamw.param_groups]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As of any optimizer."""
+        for p, parts in self.pieces.items():
+            for part in {p, *parts}:
+                part.grad = None
+        self.adamw.zero_grad(set_to_none=set_to_none)
+
+    def step(self) -> None:
+        """One update of all parameters by their gradients."""
+        for p, parts in self.pieces.items():
+            if parts[0] is not p:
+                for part, gradient in zip(parts, [None] * len(parts) if p.grad is None else p.grad, strict=True):
+                    part.grad = gradient
+        self.muon.step()
+        self.adamw.step()
+
+    @property
+    def state(self) -> dict[Tensor, dict[str, Any]]:
+        """What is kept of each parameter, as of any optimizer."""
+        found = dict(self.adamw.state)
+        for p, parts in self.pieces.items():
+            kept = [self.muon.state[part][MOMENTUM] for part in parts if MOMENTUM in self.muon.state.get(part, {})]
+            if kept:
+                found[p] = {MOMENTUM: kept[0] if parts[0] is p else torch.stack(kept)}
+        return found
+
+    def put(self, entries: Mapping[Tensor, Mapping[str, Tensor]]) -> None:
+        """Take up what was kept of parameters."""
+        mine: dict[Tensor, Mapping[str, Tensor]] = {}
+        for p, parts in self.pieces.items():
+            if p in entries:
+                kept = entries[p][MOMENTUM]
+                mine |= {
+                    part: {MOMENTUM: one} for part, one in zip(parts, [kept] if parts[0] is p else kept, strict=True)
+                }
+        _put(self.muon, mine)
+        _put(self.adamw, {p: entry for p, entry in entries.items() if p not in self.pieces})
+
+
+AnyOptimizer = torch.optim.Optimizer | MuonWithAdamW
+
+
+def kept_of(optimizer: AnyOptimizer, p: Tensor) -> tuple[str, ...]:
+    """What an optimizer keeps of a parameter, by name."""
+    return (MOMENTUM,) if isinstance(optimizer, MuonWithAdamW) and p in optimizer.pieces else (*MOMENTS, "step")
+
+
+def optimizer_state(model: nn.Module, optimizer: AnyOptimizer) -> dict[str, Tensor]:
+    """What is kept of every parameter: both moments and the count, as `exp_avg.<name>`, `exp_avg_sq.<name>` and
+    `step.<name>`; of Muon's, the momentum, as `momentum_buffer.<name>`."""
     tensors = {}
+    state = optimizer.state
     for name, p in model.named_parameters():
-        kept = optimizer.state.get(p, {})
-        if not kept and optimizer.state and p.requires_grad:  # no loss has used it yet
-            kept = {key: torch.zeros_like(p) for key in MOMENTS} | {"step": torch.zeros(())}
+        kept = state.get(p, {})
+        if not kept and state and p.requires_grad:  # no loss has used it yet
+            kept = {key: torch.zeros(()) if key == "step" else torch.zeros_like(p) for key in kept_of(optimizer, p)}
         for key, value in kept.items():
             tensors[f"{key}.{name}"] = torch.as_tensor(value).detach()
     return tensors
@@ -70,29 +217,42 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
 
 def load_optimizer_state(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: AnyOptimizer,
     tensors: Mapping[str, Tensor],
     part: Callable[[Tensor, Tensor, str], Tensor],
 ) -> None:
-    """Put back what `optimizer_state` gave. Raises `ValueError`, with nothing changed, unless it fits this model.
+    """Put back what `optimizer_state` gave. Raises `ValueError`, with nothing changed, unless it fits this model and
+    this optimizer.
 
     part: as `Parallel.part`, what this process keeps of a tensor.
     """
-    state = optimizer.state_dict()
     named = dict(model.named_parameters())
-    order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    entries: dict[Tensor, dict[str, Tensor]] = {}
+    count = 0
     for name, p in named.items():
-        entry = {key: tensors[f"{key}.{name}"] for key in (*MOMENTS, "step") if f"{key}.{name}" in tensors}
-        if not entry and not p.requires_grad:  # frozen: it has no moments
+        wanted = kept_of(optimizer, p)
+        entry = {key: tensors[f"{key}.{name}"] for key in (*MOMENTS, "step", MOMENTUM) if f"{key}.{name}" in tensors}
+        if not entry and not p.requires_grad:  # frozen: nothing is kept of it
             continue
-        if len(entry) != 3:
-            raise ValueError(f"optimizer state: expected both moments and the count of {name}, got {sorted(entry)}")
-        entry |= {key: part(p, entry[key], f"{key}.{name}") for key in MOMENTS}
-        state["state"][order[id(p)]] = entry
+        if tuple(entry) != wanted:
+            expected = "the momentum" if wanted == (MOMENTUM,) else "both moments and the count"
+            raise ValueError(f"optimizer state: expected {expected} of {name}, got {sorted(entry)}")
+        entries[p] = {key: value if key == "step" else part(p, value, f"{key}.{name}") for key, value in entry.items()}
+        count += len(entry)
     if others := sorted(key for key in tensors if key.partition(".")[2] not in named):
         raise ValueError(
             f"optimizer state: expected moments of this model's parameters, got {others[0]}: another model's"
         )
-    if tensors and len(tensors) % 3:
-        raise ValueError(f"optimizer state: expected three tensors for each parameter, got {len(tensors)} in all")
+    if len(tensors) != count:
+        raise ValueError(f"optimizer state: expected {count} tensors, got {len(tensors)} in all")
+    if isinstance(optimizer, MuonWithAdamW):
+        optimizer.put(entries)
+    else:
+        _put(optimizer, entries)
+
+
+def _put(optimizer: torch.optim.Optimizer, entries: Mapping[Tensor, Mapping[str, Tensor]]) -> None:
+    state = optimizer.state_dict()
+    order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    state["state"] |= {order[id(p)]: dict(entry) for p, entry in entries.items()}
     optimizer.load_state_dict(state)

@@ -5,11 +5,20 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from companion.ground.fields import require_types
-from companion.ground.quantities import Count, CountFromZero, Decay, NonNegative, Positive, Probability, require_fields
-from companion.training.schedule import Schedule
+from companion.ground.quantities import (
+    Count,
+    CountFromZero,
+    Decay,
+    NonNegative,
+    PartOfOne,
+    Positive,
+    Probability,
+    require_fields,
+)
+from companion.training.schedule import DecayShape, Schedule
 
 TRAINING = "the training"
 """The title of these flags."""
@@ -28,9 +37,27 @@ class Learning:
     """What a trainer and `companion train` are told alike; the help of each field says what it is."""
 
     accumulate: Count = setting(TRAINING, 1, "micro-batches per update: a larger batch in the same memory")
-    learning_rate: Positive = setting(TRAINING, 3e-3, "peak learning rate of AdamW")
+    optimizer: Literal["adamw", "muon"] = setting(
+        TRAINING,
+        "adamw",
+        "what makes a step of a gradient; muon: of the matrices of the blocks, whose singular values it evens out, and "
+        "adamw of all else, at the same rate",
+    )
+    learning_rate: Positive = setting(TRAINING, 3e-3, "peak learning rate")
     warmup: CountFromZero = setting(TRAINING, 50, "updates until the peak learning rate")
-    schedule: Schedule = setting(TRAINING, "cosine", "how it falls from there; inverse_sqrt is the one of 2017")
+    schedule: Schedule = setting(
+        TRAINING,
+        "cosine",
+        "how it falls from there; inverse_sqrt is the one of 2017, wsd stays at the peak and falls at the end alone",
+    )
+    decay_share: PartOfOne = setting(TRAINING, 0.2, "wsd: the share of the updates in which it falls, the last ones")
+    decay_shape: DecayShape = setting(TRAINING, "linear", "wsd: how it falls; 1-sqrt: fast at first")
+    width_base: Count | None = setting(
+        TRAINING,
+        None,
+        "d-model of a narrower model with which the rate was tuned: this one begins and learns so that the same "
+        "learning rate is right for it (muP). Default: as it is",
+    )
     beta2: Decay = setting(TRAINING, 0.95, "decay per update of AdamW's average of squared gradients")
     weight_decay: NonNegative = setting(TRAINING, 0.1, "of the matrices")
     clip: Positive = setting(TRAINING, 1.0, "largest norm of the gradient")
@@ -44,6 +71,14 @@ class Learning:
         """These fields, by name."""
         return {f.name: getattr(self, f.name) for f in fields(Learning)}
 
+    def unused(self) -> tuple[str, str] | None:
+        """A field that would do nothing, and what is expected beside it."""
+        for name in ("decay_share", "decay_shape"):
+            (default,) = [f.default for f in fields(Learning) if f.name == name]
+            if self.schedule != "wsd" and getattr(self, name) != default:
+                return name, "the schedule wsd beside it; no other has a decay of its own"
+        return None
+
 
 @dataclass(frozen=True)
 class TrainingConfig(Learning):
@@ -51,9 +86,15 @@ class TrainingConfig(Learning):
 
     updates:        steps of the optimizer in the whole run; the schedule ends exactly there.
     accumulate:     micro-batches per update. More of them make a larger batch in the same memory.
+    optimizer:      `"adamw"`, or `"muon"` for the hidden matrices (see `optimizer.MuonWithAdamW`).
     learning_rate:  its peak, reached after `warmup` updates.
     schedule:       how it falls from there: along half a `"cosine"` or in a `"linear"` way to `last_share` of the peak
-                    at the last update, or with the `"inverse_sqrt"` of the update, to wherever that leads.
+                    at the last update, or with the `"inverse_sqrt"` of the update, to wherever that leads; or not, but
+                    for the last updates, in which `"wsd"` falls to `last_share`.
+    decay_share:    of `"wsd"`: the share of the updates in which it falls.
+    decay_shape:    of `"wsd"`: `"linear"`, or `"1-sqrt"`.
+    width_base:     d_model of a narrower model with which the rate was tuned; hidden matrices learn at a share of it
+                    then (see `width`, whose `wide_model` makes the model). `None`: all learn at the rate.
     weight_decay:   of the matrices (see `optimizer.decayed`).
     beta1, beta2:   decay of AdamW's two moving averages per update.
     clip:           largest norm of the whole gradient.
@@ -76,6 +117,9 @@ class TrainingConfig(Learning):
         require_fields(self)
         if self.learning_rate > (most := largest_rate(self.beta1)):
             raise ValueError(f"learning_rate={self.learning_rate!r}: expected {at_most(most)}")
+        if found := self.unused():
+            name, wanted = found
+            raise ValueError(f"{name}={getattr(self, name)!r}: expected {wanted}")
 
     @property
     def betas(self) -> tuple[float, float]:

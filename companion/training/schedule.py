@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
-Schedule = Literal["cosine", "linear", "inverse_sqrt"]
+Schedule = Literal["cosine", "linear", "inverse_sqrt", "wsd"]
 """How the learning rate falls after its warm-up."""
+DecayShape = Literal["linear", "1-sqrt"]
+"""How `"wsd"` falls at its end."""
 
 
-def learning_rate(kind: Schedule, update: int, *, updates: int, warmup: int, peak: float, last: float = 0.0) -> float:
+def learning_rate(
+    kind: Schedule,
+    update: int,
+    *,
+    updates: int,
+    warmup: int,
+    peak: float,
+    last: float = 0.0,
+    decay_share: float = 0.2,
+    decay_shape: DecayShape = "linear",
+) -> float:
     """The learning rate of update number `update` = 1 ... `updates` under one of the schedules below.
 
-    updates, last:  `"inverse_sqrt"` has no end, and needs neither.
+    updates, last:             `"inverse_sqrt"` has no end, and needs neither.
+    decay_share, decay_shape:  of `"wsd"` alone.
 
-    Sources: Vaswani et al. 2017, section 5.3 (`"inverse_sqrt"`; lesson 09); lesson 14, equation 14.8 (`"cosine"`).
+    Sources: Vaswani et al. 2017, section 5.3 (`"inverse_sqrt"`; lesson 09); lesson 14, equation 14.8 (`"cosine"`); Hu
+    et al. 2024, MiniCPM (`"wsd"`; lesson 19).
 
     Raises `ValueError` for a schedule that is not known, and for an update that is not in the run.
     """
@@ -25,7 +39,12 @@ def learning_rate(kind: Schedule, update: int, *, updates: int, warmup: int, pea
             return warmup_linear(update, updates=updates, warmup=warmup, peak=peak, last=last)
         case "inverse_sqrt":
             return inverse_sqrt(update, warmup=warmup, peak=peak)
-    raise ValueError(f"schedule={kind!r}: expected 'cosine', 'linear' or 'inverse_sqrt'")
+        case "wsd":
+            share, shape = decay_share, decay_shape
+            return warmup_stable_decay(
+                update, updates=updates, warmup=warmup, peak=peak, last=last, share=share, shape=shape
+            )
+    raise ValueError(f"schedule={kind!r}: expected 'cosine', 'linear', 'inverse_sqrt' or 'wsd'")
 
 
 def warmup_cosine(update: int, *, updates: int, warmup: int, peak: float, last: float) -> float:
@@ -52,6 +71,41 @@ def warmup_linear(update: int, *, updates: int, warmup: int, peak: float, last: 
     """
     climb, fall = _progress(update, updates, warmup)
     return peak * climb if fall == 0 else last + (peak - last) * (1 - fall)
+
+
+def warmup_stable_decay(
+    update: int,
+    *,
+    updates: int,
+    warmup: int,
+    peak: float,
+    last: float,
+    share: float = 0.2,
+    shape: DecayShape = "linear",
+) -> float:
+    """Warm-up, stable, decay (Hu et al. 2024, MiniCPM, section 4): it climbs in a straight line to `peak`, which update
+    number `warmup` has, stays there, and falls over the last `share` of the updates to `last`, which the last one has.
+
+    Until it falls it does not depend on how long the run is: from a checkpoint of that part, runs of several lengths
+    can be ended.
+
+    share:  of all updates, those in which it falls, rounded to whole updates, at least one; what warms up stays.
+    shape:  `"linear"`, or `"1-sqrt"`: last + (peak - last) (1 - sqrt(t)), with t the part of the fall that is done,
+            which falls fast at first (Hägele et al. 2024, section 3).
+
+    Raises `ValueError` for an update that is not in the run, a share that is not above 0 and at most 1, and another
+    shape.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share={share!r}: expected a share above 0 and at most 1")
+    if shape not in get_args(DecayShape):
+        raise ValueError(f"shape={shape!r}: expected 'linear' or '1-sqrt'")
+    climb, fall = _progress(update, updates, warmup)
+    if fall == 0:
+        return peak * climb
+    falls = min(max(1, round(share * updates)), updates - cut_warmup(warmup, updates))
+    done = max(0.0, (update - (updates - falls)) / falls)
+    return last + (peak - last) * (1 - (done if shape == "linear" else math.sqrt(done)))
 
 
 def inverse_sqrt(update: int, *, warmup: int, peak: float) -> float:

@@ -168,6 +168,14 @@ class Settings(Learning, ABC):
         )
         if self.learning_rate > (most := largest_rate(TrainingConfig.beta1)):
             raise ValueError(f"--learning-rate {self.learning_rate:g}: expected {at_most(most)}")
+        if found := self.unused():
+            name, wanted = found
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {wanted}")
+        if self.optimizer == "muon" and self.shard:
+            raise ValueError(
+                "--optimizer muon: expected no --shard beside it; a step needs each matrix whole, and every process "
+                "would have a piece of it"
+            )
         if self.steps is not None and self.minutes is not None:
             raise ValueError(f"--minutes {self.minutes:g}: expected either --steps or --minutes, got both")
         shared = self.expert_parallel if self.model is None else None
@@ -190,8 +198,20 @@ class Settings(Learning, ABC):
         """The model these settings ask for. `vocab`: of a model that is not read from a file.
 
         Raises `ValueError` for a model that cannot be, and for a file that cannot be read, is not the JSON of a
-        `ModelConfig`, or has another `stack` than the task.
+        `ModelConfig`, or has another `stack` than the task; and as `wide_config` does.
         """
+        stated = self._stated(vocab)
+        if self.width_base is None:
+            return stated
+        from companion.training.width import wide_config  # which loads torch
+
+        try:
+            return wide_config(stated, self.width_base)
+        except ValueError as error:
+            raise ValueError(f"--width-base {self.width_base}: {error}") from None
+
+    def _stated(self, vocab: int) -> ModelConfig:
+        """The model that the other flags or the file say."""
         if self.model is not None:
             try:
                 config = ModelConfig.from_json(read_file(self.model).decode())

@@ -23,12 +23,13 @@ from companion.training.ahead import Ahead
 from companion.training.distributed.parallel import Parallel
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss
-from companion.training.optimizer import adamw, load_optimizer_state, optimizer_state
+from companion.training.optimizer import MuonWithAdamW, adamw, load_optimizer_state, optimizer_state
 from companion.training.plan import TrainingConfig
 from companion.training.precision import PRECISIONS, autocast, tf32
 from companion.training.recompute import recompute as run_blocks_again
 from companion.training.schedule import learning_rate
 from companion.training.seeds import derived_seed
+from companion.training.width import rate_shares
 from companion.transformer import Transformer
 
 LARGE = 2**20
@@ -119,7 +120,9 @@ class Trainer:
             config.balance_loss > 0 or config.z_loss > 0 or any(moe.bias is not None for moe in self._experts)
         )
         fused = on_gpu or (alone and self.device.type == "cpu" and self.parameters >= LARGE)
-        self.optimizer = adamw(model, weight_decay=config.weight_decay, betas=config.betas, fused=fused)
+        make = MuonWithAdamW if config.optimizer == "muon" else adamw
+        shares = rate_shares(model, config)
+        self.optimizer = make(model, weight_decay=config.weight_decay, betas=config.betas, fused=fused, shares=shares)
 
     def update(self) -> Update:
         """One step of the optimizer on `accumulate` micro-batches.
@@ -168,7 +171,7 @@ class Trainer:
             raise Diverged(f"{what} at update {number}; a lower learning rate, or more warm-up, usually helps")
         rate = self.learning_rate(number)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         self.optimizer.step()
         if self._steered:
             for moe, counts in zip(self._experts, load.counts, strict=True):
@@ -187,6 +190,8 @@ class Trainer:
             warmup=config.warmup,
             peak=config.learning_rate,
             last=config.learning_rate * config.last_share,
+            decay_share=config.decay_share,
+            decay_shape=config.decay_shape,
         )
 
     def evaluate(self, batches: Iterable[Batch], bytes: int) -> Evaluation:

@@ -1,16 +1,26 @@
 """The learning rate is counted in updates and ends with the last one."""
 
 import math
+from functools import partial
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from companion.training.schedule import inverse_sqrt, learning_rate, paper_peak, warmup_cosine, warmup_linear
+from companion.training.schedule import (
+    inverse_sqrt,
+    learning_rate,
+    paper_peak,
+    warmup_cosine,
+    warmup_linear,
+    warmup_stable_decay,
+)
 
 
-@pytest.mark.parametrize("schedule", [warmup_cosine, warmup_linear])
+@pytest.mark.parametrize(
+    "schedule", [warmup_cosine, warmup_linear, warmup_stable_decay, partial(warmup_stable_decay, shape="1-sqrt")]
+)
 @given(st.integers(1, 300), st.integers(0, 100), st.floats(1e-5, 1.0), st.floats(0, 1))
 def test_it_climbs_to_the_peak_and_falls_to_the_last_value_at_the_last_update(
     schedule, updates, warmup, peak, share
@@ -55,7 +65,8 @@ def test_a_schedule_is_chosen_by_name(unchecked) -> None:
     assert learning_rate("cosine", 70, **run) == warmup_cosine(70, **run)
     assert learning_rate("linear", 70, **run) == warmup_linear(70, **run)
     assert learning_rate("inverse_sqrt", 70, **run) == inverse_sqrt(70, warmup=10, peak=1.0)
-    with pytest.raises(ValueError, match="schedule='steps': expected 'cosine', 'linear' or 'inverse_sqrt'"):
+    assert learning_rate("wsd", 95, **run, decay_share=0.1) == warmup_stable_decay(95, **run, share=0.1)
+    with pytest.raises(ValueError, match="schedule='steps': expected 'cosine', 'linear', 'inverse_sqrt' or 'wsd'"):
         learning_rate("steps", 70, **run)
 
 
@@ -63,3 +74,18 @@ def test_an_update_outside_the_run_is_refused() -> None:
     for update in (0, 11):
         with pytest.raises(ValueError, match=f"update={update}: expected a whole number from 1 to updates=10"):
             warmup_cosine(update, updates=10, warmup=2, peak=1.0, last=0.0)
+
+
+def test_warm_up_stable_decay_stays_at_its_peak_and_falls_in_the_last_share() -> None:
+    run = {"updates": 200, "warmup": 10, "peak": 2.0, "last": 0.2, "share": 0.3}
+    for shape, half in (("linear", 1.1), ("1-sqrt", 0.2 + 1.8 * (1 - math.sqrt(0.5)))):
+        rates = [warmup_stable_decay(k, **run, shape=shape) for k in range(1, 201)]
+        assert set(rates[9:140]) == {2.0} and rates[140] < 2.0  # 60 of 200 updates fall
+        assert rates[169] == pytest.approx(half) and rates[199] == pytest.approx(0.2)
+    # The part before it falls is that of a run of any length.
+    longer = [warmup_stable_decay(k, **run | {"updates": 900}) for k in range(1, 141)]
+    assert longer == [warmup_stable_decay(k, **run) for k in range(1, 141)]
+    with pytest.raises(ValueError, match="share=0: expected a share above 0"):
+        warmup_stable_decay(3, **run | {"share": 0})
+    with pytest.raises(ValueError, match="shape='cosine': expected 'linear' or '1-sqrt'"):
+        warmup_stable_decay(3, **run, shape="cosine")

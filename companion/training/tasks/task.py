@@ -19,6 +19,7 @@ from companion.training.plan import TrainingConfig
 from companion.training.seeds import derived_seed
 from companion.training.settings import Settings
 from companion.training.trainer import Trainer
+from companion.training.width import begin_wide
 from companion.transformer import Transformer
 
 
@@ -150,6 +151,8 @@ class Task(ABC):
         settings = self.settings
         torch.manual_seed(derived_seed(settings.seed, 2))
         model = Transformer(self.config)
+        if settings.width_base is not None:
+            begin_wide(model, settings.width_base)
         if parallel.world == 1:  # several processes may each take a part, which fits where the whole does not
             model.to(device)
         moe, balance_loss = self.config.moe, settings.balance_loss

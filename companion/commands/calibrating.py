@@ -1,0 +1,57 @@
+"""`--calibrate` and `--levels`: the levels of int4, chosen by a text, and kept in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+
+from companion.commands.limits import must_be_writable
+
+if TYPE_CHECKING:
+    from companion.transformer import Transformer
+
+
+def check_calibrate(flags: Namespace) -> None:
+    """Raises `ValueError` for `--calibrate` and `--levels` where nothing is rounded to levels that one could choose,
+    for levels that are not there, and a file that cannot be written."""
+    for name, given in (("calibrate", flags.calibrate[:1]), ("levels", [flags.levels] if flags.levels else [])):
+        if given and flags.weights != "int4":
+            got = "none" if flags.weights is None else flags.weights
+            raise ValueError(f"--{name} {given[0]}: expected --weights int4 beside it, got {got}")
+    if flags.levels and flags.calibrate:
+        must_be_writable(Path(flags.levels).absolute().parent, "--levels", flags.levels)
+    elif flags.levels and not Path(flags.levels).is_file():
+        raise ValueError(
+            f"--levels {flags.levels}: expected a file with levels, or --calibrate to make one, found none"
+        )
+
+
+def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], list[int]]) -> str | None:
+    """Choose the levels of a model that continues texts as the flags say; what came of it, in a line, or `None` where
+    they say nothing.
+
+    Raises `ValueError` for paths without a text, a model that translates, and as `calibrate` and `load_levels` do.
+    """
+    if not flags.calibrate and not flags.levels:
+        return None
+    import torch
+
+    from companion.data.corpora import read_corpus
+    from companion.files.levels import load_levels, save_levels
+    from companion.generation.calibration import calibrate, windows_of
+
+    if not flags.calibrate:
+        return f"{load_levels(flags.levels, model)} matrices, with the levels of {flags.levels}"
+    if model.config.stack != "decoder":
+        raise ValueError(
+            f"--calibrate {flags.calibrate[0]}: expected a model that continues texts, got one that translates"
+        )
+    documents = read_corpus(flags.calibrate).documents
+    ids = torch.tensor([token for document in documents for token in encode(document.text)])
+    found = calibrate(model, windows_of(ids, model.config.context).to(model.embedding.weight.device))
+    if flags.levels:
+        save_levels(flags.levels, model)
+    return str(found)

@@ -1,0 +1,93 @@
+"""Levels of int4 on disk, so that a model is calibrated once (see `companion.generation.calibration`).
+
+A safetensors file beside the model's own: of each layer `<name>.levels`, two of four bits a byte, the first in the
+lower half, (out, d_in / 2); `<name>.scale` and `<name>.middle`, (out, d_in / 32) in bf16; `<name>.factor`, (d_in) in
+bf16, where columns were balanced; and in its header a check sum of the weights that the levels were chosen for.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from companion.files.models import load_tensors, save_tensors
+from companion.generation.kernels import GROUP, FourBits, mark_of
+from companion.generation.weights import four_bit_layers, keep_rounded, rounded_of
+from companion.ground.fields import shown
+from companion.transformer import Transformer
+
+PARTS = ("levels", "scale", "middle")
+FACTOR = "factor"
+OF = "weights"
+"""Where the header has the check sums."""
+
+
+def save_levels(path: str | Path, model: Transformer) -> None:
+    """Write what `calibrate` has chosen for a model, as atomically as all files of the package.
+
+    Raises `ValueError` for a model that was not calibrated, or whose weights have changed since.
+    """
+    tensors: dict[str, Tensor] = {}
+    layers = _layers(model)
+    for name, layer in layers.items():
+        found = rounded_of([layer])
+        if found is None:
+            raise ValueError(f"model: expected one that was calibrated, and not changed since; {name} has no levels")
+        low, high = found[0].levels[:, 0::2], found[0].levels[:, 1::2]
+        tensors |= zip([f"{name}.{part}" for part in PARTS], (low | high << 4, *found[0][1:3]), strict=True)
+        if (factor := found[0].factor) is not None:
+            tensors[f"{name}.{FACTOR}"] = factor
+    sums = {name: _sum(layer) for name, layer in layers.items()}
+    save_tensors(path, tensors, {"form": "int4", "group": str(GROUP), OF: json.dumps(sums)})
+
+
+def load_levels(path: str | Path, model: Transformer) -> int:
+    """Have `weights="int4"` take the levels of a file for this model from now on; how many layers they are of.
+
+    Raises `ValueError` for a file that is missing, damaged, no such file, or of another model or other weights.
+    """
+    tensors, layers = load_tensors(path), _layers(model)
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata() or {}
+    if header.get("form") != "int4" or header.get("group") != str(GROUP):
+        raise ValueError(f"{path}: expected levels of int4 in groups of {GROUP}, got another safetensors file")
+    wanted = {f"{name}.{part}" for name in layers for part in PARTS}
+    may = {f"{name}.{FACTOR}" for name in layers}
+    if odd := sorted(wanted ^ (tensors.keys() - may)):
+        raise ValueError(f"{path}: expected levels of this model's layers; {shown(odd[0])} is in one of them alone")
+    sums = json.loads(header[OF])
+    found: dict[nn.Linear, FourBits] = {}
+    for name, layer in layers.items():
+        if sums.get(name) != _sum(layer):
+            raise ValueError(f"{path}: {name} has other numbers, or another dtype, than these levels were chosen for")
+        packed, scale, middle = (tensors[f"{name}.{part}"] for part in PARTS)
+        out, d_in = layer.weight.shape
+        shapes = [(out, d_in // 2), (out, d_in // GROUP), (out, d_in // GROUP)]
+        factor = tensors.get(f"{name}.{FACTOR}")
+        fits = factor is None or factor.shape == (d_in,)
+        if (
+            not fits
+            or packed.dtype != torch.uint8
+            or [tuple(tensor.shape) for tensor in (packed, scale, middle)] != shapes
+        ):
+            raise ValueError(f"{path}: {name}.levels has shape {tuple(packed.shape)}: expected uint8, {shapes[0]}")
+        levels = torch.stack((packed & 15, packed >> 4), -1).flatten(1)
+        others = (None if part is None else part.to(torch.bfloat16) for part in (scale, middle, factor))
+        found[layer] = FourBits(levels, *others)  # type: ignore[arg-type]
+    keep_rounded(model, found)
+    return len(found)
+
+
+def _layers(model: Transformer) -> dict[str, nn.Linear]:
+    """The layers of int4, by their names in the model."""
+    mine = {id(layer) for group in four_bit_layers(model) for layer in group}
+    return {name: layer for name, layer in model.named_modules() if id(layer) in mine}  # type: ignore[misc]
+
+
+def _sum(layer: nn.Linear) -> str:
+    dtype, *_, check = mark_of([layer.weight])[0]
+    return f"{dtype} {check:08x}"

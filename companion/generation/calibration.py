@@ -1,0 +1,216 @@
+"""Rounding to four bits that loses least where a text goes (lesson 19): GPTQ, Frantar et al. 2022.
+
+A layer makes y = W x. Of all matrices W' on the grid of `kernels.in_four_bits` the best for inputs x_1 ... x_n is not
+the nearest one, but that with the least sum of |W' x_i - W x_i|^2 = tr (W' - W) H (W' - W)^T, H = sum of x_i x_i^T. Row
+by row, and one number after the other: what rounding it makes wrong, the numbers that are still to come make good as
+far as they can, which is a linear least-squares problem whose answer is read off a Cholesky factor of the inverse of H.
+
+A group of columns shares its levels, so one that is far larger than the others, or matters far more, costs all of
+them. Columns may therefore be multiplied by powers of two, and their inputs divided by them, which changes nothing but
+what is rounded (Xiao et al. 2023, SmoothQuant, equation 4; Lin et al. 2024, AWQ). Such powers are taken where plain
+rounding loses less with them; they are 2 bytes an input of the layers that read it.
+
+Otherwise the bytes are those of plain rounding: the same groups, each with a scale and a middle, but other levels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from companion.generation.kernels import GROUP, FourBits, in_four_bits, nearest_level
+from companion.generation.weights import check_weights, four_bit_layers, keep_rounded
+from companion.ground.arguments import check_ids
+from companion.transformer import Transformer
+
+DAMP = 0.01
+"""Of the mean of H's diagonal, added to the diagonal: inputs that hardly occur are not bent to serve others (Frantar et
+al. 2022, section 3.3)."""
+BLOCK = 128
+"""Columns whose corrections reach the columns behind them together."""
+
+
+TOKENS = 2**15
+"""Of a text, as many are read at most."""
+WINDOW = 512
+"""Of them at once, where the context is longer."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What a text made of a model's layers.
+
+    tokens:   how many were read.
+    layers:   how many were rounded.
+    plain:    of rounding to the nearest level, what it makes wrong in what the layers give, as a share of that: the sum
+              of |W' x - W x|^2 over that of |W x|^2, its mean over the layers.
+    chosen:   the same of the levels that were chosen.
+    """
+
+    tokens: int
+    layers: int
+    plain: float
+    chosen: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.layers} matrices, by {self.tokens:,} tokens: what they give is wrong by {self.chosen:.2%} of its "
+            f"square, rounded to the nearest levels by {self.plain:.2%}"
+        )
+
+
+class Moments:
+    """The second moments H = sum of x x^T of a layer's inputs, and what rounding asks of them, computed once for all
+    layers that read these inputs.
+
+    h:       (d_in, d_in), in float64.
+    order:   of columns, by falling H_jj: errors of what counts most find the most numbers that can make them good.
+    factor:  upper triangular, factor^T factor = the inverse of H in that order, damped. Row j says what a unit of error
+             in column j asks of the columns behind it.
+
+    Raises `ValueError` unless H is square and finite.
+    """
+
+    def __init__(self, h: Float[Tensor, "d_in d_in"]) -> None:
+        if h.ndim != 2 or h.shape[0] != h.shape[1] or not bool(h.isfinite().all()):
+            raise ValueError(f"moments has shape {tuple(h.shape)}: expected finite numbers, (d_in, d_in)")
+        self.h = h.double()
+        self.order = self.h.diagonal().argsort(descending=True, stable=True)
+        damped = self.h[self.order][:, self.order]
+        damped.diagonal().add_(DAMP * self.h.diagonal().mean().clamp_min(1e-30))
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
+        self.factor = torch.linalg.cholesky(inverse, upper=True)
+
+
+def second_order(weight: Float[Tensor, "out d_in"], moments: Moments) -> FourBits:
+    """The levels for a matrix whose inputs have these second moments (Frantar et al. 2022, algorithm 1; in float64).
+
+    Scales and middles are those of `in_four_bits`. A row for which the levels are no better than the nearest ones, in
+    the sum that is to be small, keeps these: no row is ever worse.
+
+    Raises `ValueError` for a matrix that does not read these inputs, or whose rows are not whole groups.
+    """
+    d_in = weight.shape[1]
+    if d_in % GROUP or moments.h.shape[0] != d_in:
+        wanted = f"a multiple of {GROUP} columns, as many as moments have rows, {moments.h.shape[0]}"
+        raise ValueError(f"weight has shape {tuple(weight.shape)}: expected {wanted}")
+    plain = in_four_bits(weight.float())
+    chosen = plain._replace(levels=_corrected(weight.double(), plain, moments))
+    better = output_error(weight, chosen, moments.h) < output_error(weight, plain, moments.h)
+    return chosen._replace(levels=torch.where(better[:, None], chosen.levels, plain.levels))
+
+
+def balancing(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> Float[Tensor, "d_in"] | None:
+    """What to multiply each input by so that columns are as large as they matter: the power of two next to
+    sqrt(size of the column / size of its input), over the median of all. With it, a channel whose inputs are c times as
+    large and its weights c times as small is rounded as if it were like the others. `None` where plain rounding loses
+    no less with it."""
+    size, inputs = weight.double().square().mean(0).sqrt(), h.diagonal().clamp_min(0).sqrt()
+    wanted = (size.clamp_min(1e-30) / inputs.clamp_min(1e-30)).log2() / 2
+    factor = 2 ** (wanted - wanted.median()).round().clamp(-30, 30)
+    apart = in_four_bits((weight / factor).float())._replace(factor=factor.to(torch.bfloat16))
+    better = output_error(weight, apart, h).sum() < output_error(weight, in_four_bits(weight.float()), h).sum()
+    return apart.factor if better else None
+
+
+def rounded_by(weight: Float[Tensor, "out d_in"], h: Float[Tensor, "d_in d_in"]) -> FourBits:
+    """What a matrix becomes by the second moments of its inputs: balanced where that helps, then `second_order`."""
+    factor = balancing(weight, h)
+    if factor is None:
+        return second_order(weight, Moments(h))
+    each = factor.double()
+    return second_order(weight.double() / each, Moments(h * each * each[:, None]))._replace(factor=factor)
+
+
+def output_error(
+    weight: Float[Tensor, "out d_in"], rounded: FourBits, h: Float[Tensor, "d_in d_in"]
+) -> Float[Tensor, "out"]:
+    """The sum over the inputs of what rounding changes in each output, squared: d H d^T for each row d of W' - W."""
+    change = rounded.numbers(torch.float64) - weight.double()
+    return ((change @ h) * change).sum(-1)
+
+
+def _corrected(weight: Tensor, grid: FourBits, moments: Moments) -> Tensor:
+    """The levels, one column after the other, what is left corrected after each. A column is a row here, (d_in, out),
+    so that it lies in one piece."""
+    order, factor = moments.order, moments.factor
+    left, levels = weight.T[order].contiguous(), torch.empty_like(grid.levels.T)
+    scale, middle = (part.double().T[order // GROUP] for part in (grid.scale, grid.middle))
+    for start in range(0, len(order), BLOCK):
+        stop = min(start + BLOCK, len(order))
+        errors = torch.empty_like(left[start:stop])
+        for j in range(start, stop):
+            levels[order[j]] = level = nearest_level(left[j], scale[j], middle[j])
+            error = (left[j] - ((level.double() - 8) * scale[j] + middle[j])) / factor[j, j]
+            left[j:stop].addr_(factor[j, j:stop], error, alpha=-1)
+            errors[j - start] = error
+        left[stop:] -= factor[start:stop, stop:].T @ errors
+    return levels.T.contiguous()
+
+
+def windows_of(ids: Int[Tensor, "token"], context: int) -> Int[Tensor, "batch window"]:
+    """Windows of a text to calibrate with: `TOKENS` tokens at most, from all over it.
+
+    Raises `ValueError` for a text without a token.
+    """
+    if len(ids) == 0:
+        raise ValueError("ids has shape (0,): expected a text with at least one token")
+    width = min(context, WINDOW, len(ids))
+    windows = ids[: len(ids) // width * width].view(-1, width)
+    chosen = torch.linspace(0, len(windows) - 1, min(len(windows), max(1, TOKENS // width))).round().long()
+    return windows[chosen]
+
+
+@torch.no_grad()
+def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: Any) -> Calibrated:
+    """Choose, by what these tokens send through the model, the levels that `weights="int4"` has for it from now on, in
+    this process, until a weight changes.
+
+    Layer after layer in one pass: each sees what the layers before it, already rounded, give. All windows are read at
+    once, so that memory is that of the widest layer's inputs, 4 bytes times batch, token and d_ff, and of H.
+
+    tokens:  windows of a text of the kind that the model is to write, some tens of thousands of tokens. Fewer than the
+             inputs of a layer are too few to tell its directions apart; what is chosen then fits these windows.
+    inputs:  as of `Transformer.features`: the `source` of an encoder-decoder.
+
+    Raises `ValueError` for no tokens, as `check_weights` does of int4, and as the model does.
+    """
+    check_weights(model, "int4")
+    check_ids("tokens", tokens)
+    groups = four_bit_layers(model)
+    group_of = {layer: group for group in groups for layer in group}
+    found: dict[nn.Linear, FourBits] = {}
+    shares: list[tuple[float, float]] = []
+
+    def round_one(layer: nn.Linear, given: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        (x,) = given
+        if layer not in found:  # with the others that read this x
+            group, flat = group_of[layer], x.flatten(0, -2).float()
+            weight, h = torch.cat([one.weight.detach() for one in group]), (flat.T @ flat).double()
+            whole = rounded_by(weight, h)
+            size = ((weight.double() @ h) * weight.double()).sum().clamp_min(1e-30)
+            both = (in_four_bits(weight.float()), whole)
+            plain, chosen = (float(output_error(weight, one, h).sum() / size) for one in both)
+            shares.extend([(plain, chosen)] * len(group))
+            parts = zip(*(part.split([len(one.weight) for one in group]) for part in whole[:3]), strict=True)
+            found.update(zip(group, (FourBits(*part, whole.factor) for part in parts), strict=True))
+        return F.linear(x, found[layer].numbers().to(x.dtype), layer.bias)
+
+    was_training = model.training
+    handles = [layer.register_forward_hook(round_one) for layer in group_of]
+    try:
+        model.eval().features(tokens, **inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+        model.train(was_training)
+    if not found:
+        raise ValueError(f"model: expected linear layers that read a multiple of {GROUP} numbers, got none")
+    keep_rounded(model, found)
+    plain, chosen = (sum(column) / len(shares) for column in zip(*shares, strict=True))
+    return Calibrated(tokens.numel(), len(found), plain, chosen)

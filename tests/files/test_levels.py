@@ -1,0 +1,66 @@
+"""Levels of int4 on disk: read back as they were, for the very weights that they were chosen for."""
+
+import pytest
+import torch
+from models import drawn
+
+from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.files.levels import load_levels, save_levels
+from companion.files.models import load_tensors, save_tensors
+from companion.generation.calibration import calibrate
+from companion.generation.weights import four_bit_layers, prepared, rounded_of, step_bytes
+
+PLAIN = ModelConfig(77, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"))
+
+
+def layers_of(model):
+    return [layer for group in four_bit_layers(model) for layer in group]
+
+
+def model_of(seed: int = 0, config: ModelConfig = PLAIN):
+    return drawn(config, seed=seed, std=0.15).eval()
+
+
+@pytest.fixture
+def kept(tmp_path):
+    model = model_of()
+    torch.manual_seed(1)
+    tokens = torch.randint(77, (6, 40))
+    calibrate(model, tokens)
+    save_levels(tmp_path / "levels.safetensors", model)
+    return model, tokens, tmp_path / "levels.safetensors"
+
+
+def test_what_is_read_back_is_what_was_chosen(kept) -> None:
+    model, tokens, path = kept
+    again = model_of()
+    with torch.no_grad():
+        plain = prepared(again, "int4")(tokens).logits
+        assert load_levels(path, again) == len(layers_of(again)) == 14
+        chosen = prepared(again, "int4")
+        assert torch.equal(chosen(tokens).logits, prepared(model, "int4")(tokens).logits)
+        assert not torch.equal(chosen(tokens).logits, plain)
+    for ours, theirs in zip(layers_of(model), layers_of(again), strict=True):
+        for one, other in zip(*rounded_of([ours]), *rounded_of([theirs]), strict=True):
+            assert torch.equal(one, other) and one.dtype == other.dtype
+    # Five bits a weight, as a step reads them.
+    numbers = sum(layer.weight.numel() for layer in layers_of(model))
+    assert sum(tensor.nbytes for tensor in load_tensors(path).values()) == numbers * 5 // 8 < step_bytes(chosen)
+
+
+def test_levels_of_other_weights_and_other_files_are_refused(kept, tmp_path) -> None:
+    model, _, path = kept
+    with pytest.raises(ValueError, match="query.weight|query has other numbers, or another dtype, than these levels"):
+        load_levels(path, model_of(seed=1))
+    with pytest.raises(ValueError, match="has other numbers, or another dtype"):
+        load_levels(path, model_of().bfloat16())
+    with pytest.raises(ValueError, match=r"expected levels of this model's layers; .* is in one of them alone"):
+        load_levels(path, model_of(config=PLAIN.with_(layers=1)))
+    with pytest.raises(ValueError, match="expected one that was calibrated, and not changed since; decoder.blocks.0"):
+        save_levels(tmp_path / "other.safetensors", model_of())
+    save_tensors(tmp_path / "other.safetensors", model.state_dict())
+    with pytest.raises(ValueError, match="expected levels of int4 in groups of 32, got another safetensors file"):
+        load_levels(tmp_path / "other.safetensors", model)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="expected a whole safetensors file"):
+        load_levels(path, model)

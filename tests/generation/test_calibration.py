@@ -1,0 +1,177 @@
+"""Rounding by what a text asks of the weights: never worse than to the nearest level, and the definition's answer."""
+
+import pytest
+import torch
+from models import drawn
+
+from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig, ModelConfig, MoEConfig
+from companion.generation import weights as forms
+from companion.generation.calibration import DAMP, Moments, calibrate, output_error, second_order, windows_of
+from companion.generation.generate import complete
+from companion.generation.kernels import GROUP, in_four_bits, nearest_level, possible
+from companion.generation.sampling import Sampling
+from companion.generation.weights import prepared, step_bytes
+from companion.transformer import Transformer
+
+PLAIN = ModelConfig(
+    80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)
+)
+ONLY_HERE = pytest.mark.parametrize("form", ["int4"] if possible("int4", "cpu") else [])
+
+
+def inputs_of(rows: int, d_in: int, seed: int) -> torch.Tensor:
+    """Inputs that lean on each other, with two channels that are far larger than the others."""
+    drawn_ = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, d_in, generator=drawn_) @ torch.randn(d_in, d_in, generator=drawn_) / d_in**0.5
+    x[:, [3, d_in - 2]] *= 30
+    return x
+
+
+def by_definition(weight: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+    """One number of a row after the other is rounded, and after each all that are left are what makes the least of
+    the sum, given those that are: a least-squares problem that is solved anew each time."""
+    plain, order = in_four_bits(weight.float()), h.diagonal().argsort(descending=True, stable=True)
+    damped = h.clone()
+    damped.diagonal().add_(DAMP * h.diagonal().mean())
+    scale, middle = (part.double().repeat_interleave(GROUP, 1) for part in (plain.scale, plain.middle))
+    found = torch.empty_like(weight)
+    for row, wanted in enumerate(weight):
+        now = wanted.clone()
+        for place, j in enumerate(order):
+            level = nearest_level(now[j], scale[row, j], middle[row, j])
+            now[j] = (level.double() - 8) * scale[row, j] + middle[row, j]
+            fixed, left = order[: place + 1], order[place + 1 :]
+            asked = damped[left][:, fixed] @ (now[fixed] - wanted[fixed])
+            now[left] = wanted[left] - torch.linalg.solve(damped[left][:, left], asked)
+        found[row] = now
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_row_is_worse_than_at_its_nearest_levels_and_the_whole_is_better(seed) -> None:
+    torch.manual_seed(seed)
+    weight, x = torch.randn(24 + 8 * seed, 96) * torch.rand(96).exp(), inputs_of(300, 96, seed)
+    moments = Moments(x.double().T @ x.double())
+    plain, chosen = in_four_bits(weight), second_order(weight, moments)
+    assert torch.equal(plain.scale, chosen.scale) and torch.equal(plain.middle, chosen.middle)
+    assert plain.levels.shape == chosen.levels.shape and plain.levels.dtype == chosen.levels.dtype == torch.uint8
+    before, after = (output_error(weight, rounded, moments.h) for rounded in (plain, chosen))
+    assert (after <= before).all() and float(after.sum()) < 0.5 * float(before.sum())
+    # The sum is that of what the layer gives for these inputs.
+    gives = (x.double() @ (chosen.numbers(torch.float64) - weight.double()).T).square().sum(0)
+    torch.testing.assert_close(after, gives, rtol=1e-6, atol=1e-9)
+
+
+def test_it_is_the_definition_solved_by_one_factor() -> None:
+    """Numbers left after each step, from the Cholesky factor, are the least-squares answers, to 1e-10."""
+    torch.manual_seed(7)
+    weight, x = torch.randn(5, 64).double(), inputs_of(150, 64, 7).double()
+    moments = Moments(x.T @ x)
+    expected = by_definition(weight, moments.h)
+    before = output_error(weight, in_four_bits(weight.float()), moments.h)
+    worse = ((expected - weight) @ moments.h * (expected - weight)).sum(-1) >= before
+    assert not worse.any()
+    found = second_order(weight, moments).numbers(torch.float64)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+def test_with_inputs_that_do_not_lean_on_each_other_it_is_rounding() -> None:
+    torch.manual_seed(8)
+    weight = torch.randn(16, 64)
+    found = second_order(weight, Moments(torch.eye(64) * 3))
+    assert torch.equal(found.levels, in_four_bits(weight).levels)
+    # A channel that never occurs has no say: the others are as they would be without it.
+    x = inputs_of(200, 64, 8)
+    x[:, 11] = 0
+    found = second_order(weight, Moments(x.T @ x))
+    assert found.numbers().isfinite().all()
+
+
+@ONLY_HERE
+@pytest.mark.parametrize(
+    "config",
+    [
+        PLAIN,
+        PLAIN.with_(attention=AttentionConfig(4, bias=True), embedding=EmbeddingConfig(tied=False), vocab=77),
+        PLAIN.with_(moe=MoEConfig(4, 2, shared=1, pattern=(False, True))),
+        PLAIN.with_(stack="encoder_decoder"),
+        PLAIN.with_(feed_forward=FeedForwardConfig(50)),
+    ],
+    ids=["plain", "biases", "experts", "encoder-decoder", "a width of no whole groups"],
+)
+def test_a_calibrated_model_is_nearer_at_the_same_bytes(config, form) -> None:
+    model = drawn(config, std=0.15).eval()
+    torch.manual_seed(1)
+    tokens = torch.randint(config.vocab, (24, 40))
+    inputs = {"source": torch.randint(config.vocab, (24, 7))} if config.stack == "encoder_decoder" else {}
+    with torch.no_grad():
+        wanted = model(tokens, **inputs).logits
+        plain = prepared(model, form)
+        far = (plain(tokens, **inputs).logits - wanted).square().mean()
+        before = {name: weight.clone() for name, weight in model.state_dict().items()}
+        found = calibrate(model.train(), tokens, **inputs)
+        assert model.training and found.chosen < found.plain and found.tokens == 960
+        assert str(found).startswith(f"{found.layers} matrices, by 960 tokens: what they give is wrong by 0.")
+        made = prepared(model.eval(), form)
+        near = (made(tokens, **inputs).logits - wanted).square().mean()
+    assert step_bytes(made) == step_bytes(plain)
+    assert near < 0.8 * far
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@ONLY_HERE
+def test_levels_are_those_of_the_weights_that_were_read(form) -> None:
+    """Alone or beside others, and not of a weight that has changed since."""
+    model = drawn(PLAIN, std=0.15).eval()
+    torch.manual_seed(1)
+    tokens = torch.randint(80, (8, 40))
+    options = {"max_new_tokens": 12, "sampling": Sampling(0.0), "weights": form}
+    with torch.no_grad():
+        before, first = prepared(model, form)(tokens).logits, complete(model, [[1, 2]], **options)
+        calibrate(model, tokens)
+        after = prepared(model, form)(tokens).logits
+        apart = prepared(model, form, together=False)(tokens).logits
+        assert not torch.equal(before, after)
+        torch.testing.assert_close(after, apart, rtol=1e-2, atol=1e-2)
+        second = complete(model, [[1, 2]], **options)
+        assert second == complete(model, [[1, 2]], **options) != first
+        for layer in model.decoder.modules():
+            if isinstance(layer, torch.nn.Linear):
+                layer.weight += 0  # the same numbers
+        assert torch.equal(prepared(model, form)(tokens).logits, after)
+        changed = model.decoder.blocks[0].attention.query
+        changed.weight[0, 0] += 1
+        assert forms.rounded_of([changed]) is None
+        assert prepared(model, form)(tokens).logits.isfinite().all()
+
+
+def test_windows_come_from_all_over_a_text(monkeypatch) -> None:
+    ids = torch.arange(1000)
+    assert windows_of(ids[:7], 40).tolist() == [list(range(7))]
+    assert windows_of(ids, 300).shape == (3, 300)
+    monkeypatch.setattr("companion.generation.calibration.TOKENS", 80)
+    found = windows_of(ids, 20)
+    assert found.shape == (4, 20) and found[0, 0] == 0 and found[-1, -1] == 999
+    with pytest.raises(ValueError, match="expected a text with at least one token"):
+        windows_of(ids[:0], 20)
+
+
+def test_what_cannot_be_is_named(unchecked) -> None:
+    weight, eye = torch.randn(4, 64), torch.eye(64)
+    with pytest.raises(ValueError, match=r"weight has shape \(4, 50\): expected a multiple of 32 columns, as many as"):
+        second_order(torch.randn(4, 50), Moments(torch.eye(50)))
+    with pytest.raises(ValueError, match=r"weight has shape \(4, 64\): expected .* as many as moments have rows, 32"):
+        second_order(weight, Moments(torch.eye(32)))
+    with pytest.raises(ValueError, match=r"moments has shape \(64, 64\): expected finite numbers"):
+        Moments(eye * float("nan"))
+    model = Transformer(PLAIN)
+    with pytest.raises(ValueError, match=r"tokens has shape \(0, 4\): expected at least one row and one token"):
+        calibrate(model, torch.zeros(0, 4, dtype=torch.long))
+    with pytest.raises(ValueError, match="tokens"):
+        calibrate(model, torch.rand(2, 4))
+    with pytest.raises(ValueError, match="expected a model that writes text"):
+        calibrate(Transformer(PLAIN.with_(stack="encoder")), torch.ones(1, 4, dtype=torch.long))
+    narrow = Transformer(PLAIN.with_(d_model=40, feed_forward=FeedForwardConfig(50)))
+    with pytest.raises(ValueError, match="expected linear layers that read a multiple of 32 numbers"):
+        calibrate(narrow, torch.ones(1, 4, dtype=torch.long))
