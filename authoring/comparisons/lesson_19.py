@@ -1,4 +1,4 @@
-"""What lesson 19 compares: ways to round, optimizers over rates, widths, schedules, and the noise of gradients."""
+"""What lesson 19 compares: ways to round, optimizers over rates, widths, and the noise of gradients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from authoring.comparisons.cells import names_of, row
 from authoring.records import rounding as rounded
-from authoring.records.steps import BUDGETS, CELLS, OTHER, RATES, STARTS, TUNED, WIDE_BUDGETS, WIDE_RATES, Run, Runs
+from authoring.records.steps import BEST, CARRIED, CELLS, OTHER, RATES, STARTS, TUNED, WIDE_RATES, WIDTHS, Run, Runs
 
 Found = dict[tuple[str, int], list[float]]
 
@@ -29,40 +29,24 @@ def _losses(run: Runs, setting: str, updates: int, found: Found, *of: Run) -> No
 
 
 def rates() -> Found:
-    """Loss on unseen stories, by optimizer and rate: the record's runs."""
+    """Loss on unseen stories, by optimizer and rate, of the first start; of all at the best: the record's runs."""
     run, found = Runs(Path("build/records/steps")), Found()
-    for updates in BUDGETS:
-        for way, rates_ in RATES.items():
-            for rate in rates_:
-                of = [Run("rates", way, 64, rate, updates, start) for start in STARTS]
-                _losses(run, f"{way} at {rate}", updates, found, *of)
+    for (way, updates), best in BEST.items():
+        for rate in RATES[way]:
+            starts = STARTS if rate == best else STARTS[:1]
+            _losses(run, f"{way} at {rate}", updates, found, *[Run("rates", way, 64, rate, updates, s) for s in starts])
     return found
 
 
 def widths() -> Found:
-    """Loss on unseen stories, by width, way and rate: the record's runs."""
+    """Loss on unseen stories, by width, way and rate, of the first start; of all at the rate that is carried over."""
     run, found = Runs(Path("build/records/steps")), Found()
-    for updates in WIDE_BUDGETS:
+    for updates, carried in CARRIED.items():
         for width, way in ((32, "AdamW"), (128, "AdamW"), (128, "muP")):
             for rate in WIDE_RATES:
-                of = [Run("widths", way, width, rate, updates, start) for start in STARTS]
+                starts = STARTS if rate == carried and width > min(WIDTHS) else STARTS[:1]
+                of = [Run("widths", way, width, rate, updates, start) for start in starts]
                 _losses(run, f"{width}, {way} at {rate}", updates, found, *of)
-    return found
-
-
-def schedules() -> Found:
-    """Loss on unseen stories: warm-up, stable, decay; a cosine that knew its end; one made for three times as long."""
-    run, found = Runs(Path("build/records/steps")), Found()
-    for updates in BUDGETS:
-        kinds = {
-            "WSD": ("rates", "stable", 0),
-            "cosine": ("schedules", "cosine", 0),
-            "cosine, cut off": ("schedules", "cosine", 3 * updates),
-        }
-        for name, (part, falls, long) in kinds.items():
-            for rate in (TUNED, 2 * TUNED):
-                of = [Run(part, "AdamW", 64, rate, updates, start, falls, long) for start in STARTS]
-                _losses(run, f"{name} at {rate}", updates, found, *of)
     return found
 
 

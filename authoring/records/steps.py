@@ -48,10 +48,9 @@ def asked() -> Iterator[Run]:
         for (way, updates), best in BEST.items():
             for rate in RATES[way] if start == first else (best,):
                 yield Run("rates", way, 64, rate, updates, start)
-        for updates in sorted({updates for _, updates in BEST}):
-            for rate in (TUNED, 2 * TUNED) if start == first else (TUNED,):  # its mean is lower than a stable rate's
-                yield Run("schedules", "AdamW", 64, rate, updates, start, "cosine")
-            yield Run("schedules", "AdamW", 64, TUNED, updates, start, "cosine", 3 * updates)
+        for updates in (100, 300) if start == first else ():
+            for long in (0, 3 * updates):
+                yield Run("schedules", "AdamW", 64, TUNED, updates, start, "cosine", long)
         for updates, carried in CARRIED.items():
             for rate in WIDE_RATES if start == first else (carried,):
                 for way in ("AdamW", "muP"):
