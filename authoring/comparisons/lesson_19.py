@@ -1,12 +1,12 @@
-"""What lesson 19 compares: ways to round, optimizers over rates, widths, and the noise of gradients."""
+"""What lesson 19 compares: ways to round, optimizers over rates, and widths."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from authoring.comparisons.cells import names_of, row
+from authoring.comparisons.cells import row
 from authoring.records import rounding as rounded
-from authoring.records.steps import BEST, CARRIED, CELLS, OTHER, RATES, STARTS, TUNED, WIDE_RATES, WIDTHS, Run, Runs
+from authoring.records.steps import BEST, CARRIED, RATES, STARTS, WIDE_RATES, WIDTHS, Run, Runs
 
 Found = dict[tuple[str, int], list[float]]
 
@@ -47,18 +47,4 @@ def widths() -> Found:
                 starts = STARTS if rate == carried and width > min(WIDTHS) else STARTS[:1]
                 of = [Run("widths", way, width, rate, updates, start) for start in starts]
                 _losses(run, f"{width}, {way} at {rate}", updates, found, *of)
-    return found
-
-
-def noise() -> Found:
-    """The gradient noise scale, in windows, after few updates and after many."""
-    lesson, found = names_of("19", *CELLS, "noise-scale"), Found()
-    for updates in (5, 20, 60, 240):
-        each = []
-        for start in STARTS:
-            model = lesson["small_model"](start)
-            lesson["learn"](model, start, updates, rate=TUNED, other=OTHER["rates"])
-            each.append(lesson["noise_scale"](model))
-        found["noise scale", updates] = each
-        print(row("noise scale", f"{updates} updates", "windows", each), flush=True)
     return found
