@@ -166,6 +166,15 @@ EXAMPLES = {
         "the naïve cat",
         caption="Figure 1.1. A text, cut into tokens.",
     ),
+    "number_lines": lambda: live.number_lines(
+        [0.3, -0.6, 0.1, 0.9, -0.2, 0.5], group=3, sizes=(1, 4, 16), caption="Figure 19.1. Weights between levels."
+    ),
+    "newton_schulz": lambda: live.newton_schulz(
+        [0.8, 0.3, 0.05],
+        {"Muon's": (3.4445, -4.775, 2.0315), "slow": (1.875, -1.25, 0.375)},
+        start=2,
+        caption="Figure 19.2. Singular values that go to 1.",
+    ),
     "walk": lambda: live.walk(
         {"made up": micro_example.one_network()._asdict(), "trained": micro_example.trained()._asdict()},
         vocabulary=micro_example.VOCABULARY,

@@ -1,4 +1,5 @@
-"""Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall` or `heads`.
+"""Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall`, `heads`,
+`rounding` or `steps`.
 
 Minutes to an hour on one core.
 
@@ -19,6 +20,8 @@ from authoring.records.cache import cache
 from authoring.records.heads import heads
 from authoring.records.law import law
 from authoring.records.recall import recall
+from authoring.records.rounding import rounding
+from authoring.records.steps import steps
 from authoring.records.story import story
 from companion.files.models import save_model
 from companion.ground.atomic import write_atomic
@@ -36,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in names:
         folder = ROOT / "build" / "records" / name
         if name != "story":
-            made = {"law": law, "cache": cache, "recall": recall, "heads": heads}
+            made = {"law": law, "cache": cache, "recall": recall, "heads": heads, "rounding": rounding, "steps": steps}
             found = made[name](folder)
         else:
             found, model, tokenizer = story(folder)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from authoring.records import cache, heads, law, recall, story
+from authoring.records import cache, heads, law, recall, rounding, steps, story
 from companion.config.model import FeedForwardConfig, ModelConfig
 from companion.data.stories import keeps, stories
 from companion.school.records import NAMES, record, story_model
@@ -15,7 +15,9 @@ TEXT = story.Text()
 
 
 def test_a_name_that_is_no_record_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="record 'other': expected one of cache, heads, law, recall, story"):
+    with pytest.raises(
+        ValueError, match="record 'other': expected one of cache, heads, law, recall, rounding, steps, story"
+    ):
         record("other")
 
 
@@ -64,7 +66,7 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
         assert list(trial["scores"]) == [
             str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
         ]
-    assert NAMES == ("cache", "heads", "law", "recall", "story")
+    assert NAMES == ("cache", "heads", "law", "recall", "rounding", "steps", "story")
 
 
 def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
@@ -102,3 +104,28 @@ def test_the_record_of_heads_has_every_start_at_both_budgets_and_heads_that_fade
     for run in found:
         assert len(run["agreement"]) == run["heads"] and 0 < run["loss"] < 3
         assert run["agreement"] == sorted(run["agreement"], reverse=True)
+
+
+def test_the_record_of_rounding_has_every_start_at_both_budgets_and_every_way():
+    found = record("rounding")["runs"]
+    assert [(run["start"], run["updates"]) for run in found] == [
+        (start, updates) for start in rounding.STARTS for updates in rounding.BUDGETS
+    ]
+    for run in found:
+        assert list(run["more"]) == ["plain model", "loud channels"]
+        for more in run["more"].values():
+            assert tuple(more) == rounding.WAYS and all(0 < percent < 100 for percent in more.values())
+
+
+def test_the_record_of_steps_has_every_run_and_the_best_rates_of_the_first_start():
+    found = record("steps")["runs"]
+    asked = list(steps.asked())
+    assert [steps.Run(*(run[name] for name in steps.Run._fields)) for run in found] == asked
+    of = {run: one["loss"] for run, one in zip(asked, found, strict=True)}
+    for (way, updates), best in steps.BEST.items():
+        first = {run.rate: of[run] for run in asked if (run.part, *run[1:3]) == ("rates", way, 64)
+                 and (run.updates, run.start) == (updates, 0)}  # fmt: skip
+        assert min(first, key=first.__getitem__) == best
+    for updates, carried in steps.CARRIED.items():
+        narrow = {run.rate: of[run] for run in asked if run[:3] == ("widths", "AdamW", 32) and run.updates == updates}
+        assert min(narrow, key=narrow.__getitem__) == carried

@@ -27,6 +27,7 @@ from companion.commands.main import main
 from companion.layers.attention import Attention
 from companion.school.course.exam import paper
 from companion.school.course.exam.paper import exam_questions
+from companion.school.exercises.lesson_19 import rounded_bytes
 
 QUESTIONS = exam_questions()
 LESSONS = [lesson.number for lesson in lessons()]
@@ -162,6 +163,8 @@ AGAIN = {
     "17.written": lambda n: n[3] * n[1] + n[4] * (n[2] - n[3] * n[1]),
     "18.tokens": lambda n: sum(n[0] ** i for i in range(int(n[1]) + 1)) / (1 + n[1] * n[2]),
     "18.blocks": lambda n: blocks_of(*map(int, n)),
+    "19.bytes": lambda n: rounded_bytes(*map(int, n[:4]), 16, int(n[5])),
+    "19.makes_up": lambda n: n[3] - torch.linalg.solve(torch.ones(1, 1), torch.full((1, 1), n[1] * -n[2])).item(),
 }
 
 

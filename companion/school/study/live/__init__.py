@@ -15,6 +15,8 @@ from companion.school.study.live.experts import queues
 from companion.school.study.live.family import edits, memory
 from companion.school.study.live.generation import roofline, sampling, triangle
 from companion.school.study.live.heads import bricks, switchboard
+from companion.school.study.live.newton_schulz import newton_schulz
+from companion.school.study.live.number_lines import number_lines
 from companion.school.study.live.restraint import bounded
 from companion.school.study.live.rotary import dials, together
 from companion.school.study.live.serving import mending, seats
@@ -46,6 +48,8 @@ __all__ = [
     "mask_and_shift",
     "memory",
     "mending",
+    "newton_schulz",
+    "number_lines",
     "queues",
     "rewritten",
     "roofline",

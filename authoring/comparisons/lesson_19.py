@@ -1,0 +1,50 @@
+"""What lesson 19 compares: ways to round, optimizers over rates, and widths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from authoring.comparisons.cells import row
+from authoring.records import rounding as rounded
+from authoring.records.steps import BEST, CARRIED, RATES, STARTS, WIDE_RATES, WIDTHS, Run, Runs
+
+Found = dict[tuple[str, int], list[float]]
+
+
+def rounding() -> Found:
+    """Percent more bits a byte at 3 bits, by way of rounding, with loud channels and without: the record's runs."""
+    run, found = rounded.Runs(Path("build/records/rounding")), Found()
+    for updates in rounded.BUDGETS:
+        for title in ("plain model", "loud channels"):
+            for way in rounded.WAYS:
+                setting = f"{title}, {way}"
+                found[setting, updates] = [run(start, updates)["more"][title][way] for start in rounded.STARTS]
+                print(row(setting, f"{updates} updates", "percent more bits", found[setting, updates]), flush=True)
+    return found
+
+
+def _losses(run: Runs, setting: str, updates: int, found: Found, *of: Run) -> None:
+    found[setting, updates] = [run(one)["loss"] for one in of]
+    print(row(setting, f"{updates} updates", "nats a token", found[setting, updates]), flush=True)
+
+
+def rates() -> Found:
+    """Loss on unseen stories, by optimizer and rate, of the first start; of all at the best: the record's runs."""
+    run, found = Runs(Path("build/records/steps")), Found()
+    for (way, updates), best in BEST.items():
+        for rate in RATES[way]:
+            starts = STARTS if rate == best else STARTS[:1]
+            _losses(run, f"{way} at {rate}", updates, found, *[Run("rates", way, 64, rate, updates, s) for s in starts])
+    return found
+
+
+def widths() -> Found:
+    """Loss on unseen stories, by width, way and rate, of the first start; of all at the rate that is carried over."""
+    run, found = Runs(Path("build/records/steps")), Found()
+    for updates, carried in CARRIED.items():
+        for width, way in ((32, "AdamW"), (128, "AdamW"), (128, "muP")):
+            for rate in WIDE_RATES:
+                starts = STARTS if rate == carried and width > min(WIDTHS) else STARTS[:1]
+                of = [Run("widths", way, width, rate, updates, start) for start in starts]
+                _losses(run, f"{width}, {way} at {rate}", updates, found, *of)
+    return found

@@ -1,0 +1,95 @@
+"""What small models lose by rounded weights, for lesson 19: two budgets, from three starts, with loud channels or not.
+
+The lesson's own cells are run: its `learn`, its `to_levels`, `affine`, `second_order` and `aware`. Each run is kept in
+`build/records/rounding` when it is done, and is not made again.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from authoring.comparisons.cells import names_of
+from authoring.records.steps import CELLS, OTHER, TUNED
+
+STARTS, BUDGETS, BITS, GROUP, LOUDER = (0, 1, 2), (100, 300), 3, 32, 30
+WAYS = ("per row", "plain", "affine", "second order", "aware")
+"""Rounding to nearest by rows; and in groups, of one kind or another."""
+
+
+class Runs:
+    """Models of the lesson, trained and rounded, with what that cost kept in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def _names(self) -> dict[str, Any]:
+        return names_of("19", *CELLS, "rung-rounding", "sets-up-copies", "rung-second-order", "rung-aware")
+
+    def __call__(self, start: int, updates: int) -> dict[str, Any]:
+        """By how many percent each way of rounding makes the bits a byte of unseen stories larger."""
+        file = self.folder / f"{start}-{updates}.json"
+        if not file.exists():
+            began = time.perf_counter()
+            model = self._names["small_model"](start)
+            self._names["learn"](model, start, updates, rate=TUNED, other=OTHER["rates"])
+            models = {"plain model": model, "loud channels": _loud(model, start)}
+            more = {title: self._lost(of) for title, of in models.items()}
+            found = {"start": start, "updates": updates, "more": more}
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found), encoding="utf-8")
+            print(found, f"{time.perf_counter() - began:.0f} s", flush=True)
+        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return read
+
+    def _lost(self, model: Any) -> dict[str, float]:
+        lesson = self._names
+        rows = lesson["read_by"](model, lesson["calibration"])
+        levels, before = lesson["to_levels"], lesson["bits_of"](model)
+        how = {
+            "per row": lambda W, x: levels(W, BITS),
+            "plain": lambda W, x: levels(W, BITS, GROUP),
+            "affine": lambda W, x: lesson["affine"](W, BITS, GROUP),
+            "second order": lambda W, x: lesson["second_order"](W, x, BITS, GROUP),
+            "aware": lambda W, x: lesson["aware"](W, x, BITS, GROUP),
+        }
+
+        def cost(way: str) -> float:
+            def change(name: str, W: Tensor) -> Tensor:
+                kept: Tensor = how[way](W, rows[name])
+                return kept
+
+            return round(lesson["more_bits"](model, change, before), 3)
+
+        return {way: cost(way) for way in WAYS}
+
+
+def _loud(model: Any, start: int) -> Any:
+    """The same function, with two gains of each norm of a block made larger and what reads them smaller."""
+    loud, dice = copy.deepcopy(model), torch.Generator().manual_seed(start)
+    with torch.no_grad():
+        for block in loud.decoder.blocks:
+            look, think = block.attention, block.feed_forward
+            for norm, readers in (
+                (block.attention_norm, (look.query, look.key, look.value)),
+                (block.feed_forward_norm, (think.gate, think.inner)),
+            ):
+                channels = torch.randperm(len(norm.weight), generator=dice)[:2]
+                norm.weight[channels] *= LOUDER
+                for reader in readers:
+                    reader.weight[:, channels] /= LOUDER
+    return loud
+
+
+def rounding(folder: Path) -> dict[str, Any]:
+    """The record: a list of runs."""
+    run = Runs(folder)
+    return {"runs": [run(start, updates) for start in STARTS for updates in BUDGETS]}

@@ -1,0 +1,92 @@
+"""What lesson 19 compares of steps: AdamW and Muon over rates, widths with one rate or muP's, and schedules.
+
+The lesson's own cells are run: its `small_model`, its `learn` and its `loss_of`. Each run is kept in
+`build/records/steps` when it is done, and is not made again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from authoring.comparisons.cells import names_of
+
+STARTS = (0, 1, 2)
+CELLS = ("setup", "sets-up-text", "sets-up-model", "rung-orthogonal", "rung-muon", "sets-up-learn")
+RATES = {"AdamW": (0.003, 0.006, 0.012, 0.024, 0.048), "Muon": (0.01, 0.02, 0.04, 0.08, 0.16)}
+BEST = {("AdamW", 100): 0.012, ("AdamW", 300): 0.012, ("Muon", 100): 0.04, ("Muon", 300): 0.02}
+"""Rates are tuned from the first start, and the best of each budget is run from the others too."""
+WIDTHS, WIDE_RATES = (32, 128), (0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+CARRIED = {60: 0.064, 180: 0.016}
+"""The narrow model's best rate at each budget, carried to the wide one from every start."""
+TUNED = 0.012
+OTHER = {"rates": 0.03, "schedules": 0.03, "widths": None}
+"""AdamW's rate for table, head and gains, whatever trains the blocks' matrices; None: the same as theirs."""
+
+
+class Run(NamedTuple):
+    """A run of the lesson's `learn`. long: the updates that its schedule was made for."""
+
+    part: str
+    way: str
+    width: int
+    rate: float
+    updates: int
+    start: int
+    falls: str = "stable"
+    long: int = 0
+
+
+def asked() -> Iterator[Run]:
+    """All runs: every rate from the first start, the best ones from all."""
+    first = STARTS[0]
+    for start in STARTS:
+        for (way, updates), best in BEST.items():
+            for rate in RATES[way] if start == first else (best,):
+                yield Run("rates", way, 64, rate, updates, start)
+        for updates in (100, 300) if start == first else ():
+            for long in (0, 3 * updates):
+                yield Run("schedules", "AdamW", 64, TUNED, updates, start, "cosine", long)
+        for updates, carried in CARRIED.items():
+            for rate in WIDE_RATES if start == first else (carried,):
+                for way in ("AdamW", "muP"):
+                    yield Run("widths", way, WIDTHS[1], rate, updates, start)
+                if start == first:
+                    yield Run("widths", "AdamW", WIDTHS[0], rate, updates, start)
+
+
+class Runs:
+    """The lesson's training, with what it gave kept in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def _names(self) -> dict[str, Any]:
+        return names_of("19", *CELLS)
+
+    def __call__(self, run: Run) -> dict[str, Any]:
+        """What a run was, and its loss on unseen stories, in nats a token."""
+        file = self.folder / ("-".join(map(str, run)) + ".json")
+        if not file.exists():
+            lesson, began = self._names, time.perf_counter()
+            model = lesson["small_model"](run.start, run.width, run.way == "muP")
+            long = {"updates": run.long or run.updates, "stop": run.updates}
+            rest = {"other": OTHER[run.part]}
+            lesson["learn"](model, run.start, rate=run.rate, way=run.way, falls=lesson[run.falls], **long, **rest)
+            found = run._asdict() | {"loss": round(lesson["loss_of"](model), 4)}
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found), encoding="utf-8")
+            print(found, f"{time.perf_counter() - began:.0f} s", flush=True)
+        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return read
+
+
+def steps(folder: Path) -> dict[str, Any]:
+    """The record: a list of runs."""
+    run = Runs(folder)
+    return {"runs": [run(one) for one in asked()]}
