@@ -1,4 +1,4 @@
-"""Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall` or `heads`.
+"""Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall`, `heads` or `answering`.
 
 Minutes to an hour on one core.
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from authoring.records.answering import answering
 from authoring.records.cache import cache
 from authoring.records.heads import heads
 from authoring.records.law import law
@@ -35,7 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     for name in names:
         folder = ROOT / "build" / "records" / name
-        if name != "story":
+        if name == "answering":
+            found, books = answering(folder)
+            save_model(SHIPPED / "answering", books.half())
+        elif name != "story":
             made = {"law": law, "cache": cache, "recall": recall, "heads": heads}
             found = made[name](folder)
         else:

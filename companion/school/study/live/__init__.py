@@ -23,6 +23,7 @@ from companion.school.study.live.state import rewritten
 from companion.school.study.live.tiles import climb, sweep
 from companion.school.study.live.tokens import cut
 from companion.school.study.live.training import film, growing, lanes, valley
+from companion.school.study.live.tuning import group, pull
 from companion.school.study.live.walk import walk
 from companion.school.study.live.waves import clocks
 
@@ -37,6 +38,7 @@ __all__ = [
     "edits",
     "filler",
     "film",
+    "group",
     "growing",
     "hearing",
     "home",
@@ -46,6 +48,7 @@ __all__ = [
     "mask_and_shift",
     "memory",
     "mending",
+    "pull",
     "queues",
     "rewritten",
     "roofline",

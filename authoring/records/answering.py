@@ -1,0 +1,129 @@
+"""What lesson 20 looks at: a small model of exercise books, and answers that are improved by rewards, from three starts.
+
+The lesson's own cells are run. Each run is kept in `build/records/answering` when it is done, and is not made again.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from authoring.comparisons.cells import names_of
+from companion.files.models import load_model, save_model
+from companion.transformer import Transformer
+
+STARTS = (0, 1, 2)
+BOOKS = 500
+"""Updates on the books' pages."""
+TAUGHT = 150
+"""Updates on people's answers."""
+RATE = 1e-3
+"""Of the steps on rewards."""
+STEPS = {"checker": 100, "hole": 60, "too fast": 40}
+EVERY = 10
+TRIES = 32
+"""Answers to each unseen question, before and after."""
+CELLS = (
+    "setup",
+    "sets-up-words",
+    "sets-up-books",
+    "sets-up-write",
+    "template",
+    "answers",
+    "sets-up-people",
+    "checker",
+    "group-advantages",
+    "group-loss",
+    "improve",
+    "hole",
+)
+
+
+class Runs:
+    """The lesson's training, with what it gave kept in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def lesson(self) -> dict[str, Any]:
+        """What the lesson's cells define."""
+        return names_of("20", *CELLS)
+
+    def _kept(self, name: str, start: int, make: Callable[[Transformer, torch.Generator], None]) -> Transformer:
+        """A model of one start, in half precision as it ships: read, or made and written."""
+        place = self.folder / f"{name}-{start}"
+        if not place.exists():
+            began = time.perf_counter()
+            model = self.lesson["small_model"](start) if name == "books" else copy.deepcopy(self.books(start))
+            make(model, torch.Generator().manual_seed(start))
+            save_model(place, model.half())
+            print(name, start, f"{time.perf_counter() - began:.0f} s", flush=True)
+        return load_model(place, dtype=torch.float32)
+
+    def books(self, start: int) -> Transformer:
+        """A model that has read exercise books."""
+        return self._kept("books", start, lambda model, dice: self.lesson["complete_books"](model, BOOKS, dice))
+
+    def taught(self, start: int) -> Transformer:
+        """The same, fine-tuned on people's answers."""
+        return self._kept("taught", start, lambda model, dice: self.lesson["fine_tune"](model, TAUGHT, dice))
+
+    def _asked(self, model: Transformer, seed: int, times: int) -> Tensor:
+        """Which of `times` answers to each unseen question are right: (question, try)."""
+        dice = torch.Generator().manual_seed(seed)
+        q = self.lesson["digits"](self.lesson["HELD"])
+        prompts, found = self.lesson["template"](q), []
+        for _ in range(times):
+            found.append(self.lesson["checked"](self.lesson["write"](model, prompts, 1.0, dice), q))
+        return torch.stack(found, dim=1)
+
+    def __call__(self, reward: str, start: int) -> dict[str, Any]:
+        """What one run gave: a row every `EVERY` steps, and how many of `TRIES` answers were right before and after."""
+        file = self.folder / f"{reward.replace(' ', '_')}-{start}.json"
+        if not file.exists():
+            model = self.taught(start)
+            counted = [self._asked(model, start, TRIES).sum(1).bincount(minlength=TRIES + 1).tolist()]
+            rows, seconds = self._improved(model, reward, start)
+            counted.append(self._asked(model, start, TRIES).sum(1).bincount(minlength=TRIES + 1).tolist())
+            found = {"reward": reward, "start": start, "seconds": round(seconds, 1), "rows": rows, "counted": counted}
+            self.folder.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(found), encoding="utf-8")
+            print(reward, start, rows[0], rows[-1], f"{seconds:.0f} s of a core", flush=True)
+        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return read
+
+    def _improved(self, model: Transformer, reward: str, start: int) -> tuple[list[list[float]], float]:
+        """Rows of [step, reward, share right, tokens, share with working], and the seconds of the steps."""
+        lesson, dice, rows, spent = self.lesson, torch.Generator().manual_seed(start), [], 0.0
+        judge = lesson["holed" if reward == "hole" else "checked"]
+        rate = 2 * 2e-3 if reward == "too fast" else RATE
+        optimizer = torch.optim.AdamW(model.parameters(), rate, (0.9, 0.95), weight_decay=0.0)
+        for step in range(STEPS[reward] + 1):
+            began = time.process_time()
+            texts, q, won = lesson["improve"](model, optimizer, judge, dice)
+            spent += time.process_time() - began
+            if step % EVERY == 0:
+                answer = texts[:, lesson["PROMPT"] :]
+                shares = (
+                    won.mean(),
+                    lesson["checked"](texts, q).float().mean(),
+                    lesson["counts"](texts).sum(1).float().mean(),
+                    (answer[:, 0] != lesson["EQUALS"]).float().mean(),
+                )
+                rows.append([step, *(round(share.item(), 3) for share in shares)])
+        return rows, spent
+
+
+def answering(folder: Path) -> tuple[dict[str, Any], Transformer]:
+    """The record: a list of runs. And the model of books that the lesson begins with."""
+    run = Runs(folder)
+    return {"runs": [run(reward, start) for reward in STEPS for start in STARTS]}, run.books(0)
