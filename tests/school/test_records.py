@@ -5,17 +5,17 @@ import json
 import pytest
 import torch
 
-from authoring.records import cache, heads, law, recall, story
+from authoring.records import answering, cache, heads, law, recall, story
 from companion.config.model import FeedForwardConfig, ModelConfig
 from companion.data.stories import keeps, stories
-from companion.school.records import NAMES, record, story_model
+from companion.school.records import NAMES, answering_model, record, story_model
 from companion.transformer import Transformer
 
 TEXT = story.Text()
 
 
 def test_a_name_that_is_no_record_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="record 'other': expected one of cache, heads, law, recall, story"):
+    with pytest.raises(ValueError, match="record 'other': expected one of answering, cache, heads, law, recall, story"):
         record("other")
 
 
@@ -64,7 +64,7 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
         assert list(trial["scores"]) == [
             str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
         ]
-    assert NAMES == ("cache", "heads", "law", "recall", "story")
+    assert NAMES == ("answering", "cache", "heads", "law", "recall", "story")
 
 
 def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
@@ -102,3 +102,18 @@ def test_the_record_of_heads_has_every_start_at_both_budgets_and_heads_that_fade
     for run in found:
         assert len(run["agreement"]) == run["heads"] and 0 < run["loss"] < 3
         assert run["agreement"] == sorted(run["agreement"], reverse=True)
+
+
+def test_the_record_of_answers_has_every_reward_from_every_start_and_a_model_that_is_small():
+    found = record("answering")["runs"]
+    assert [(run["reward"], run["start"]) for run in found] == [
+        (reward, start) for reward in answering.STEPS for start in answering.STARTS
+    ]
+    for run in found:
+        assert [row[0] for row in run["rows"]] == [*range(0, answering.STEPS[run["reward"]] + 1, answering.EVERY)]
+        assert all(len(row) == 5 and all(0 <= share <= 1 for share in (*row[1:3], row[4])) for row in run["rows"])
+        assert len(run["counted"]) == (2 if run["reward"] == "checker" else 0)
+        for counted in run["counted"]:
+            assert len(counted) == answering.TRIES + 1 and sum(counted) == answering.ASKED
+    model = answering_model()
+    assert sum(p.numel() for p in model.parameters()) < 100_000 and model.embedding.weight.dtype == torch.float32
