@@ -39,7 +39,7 @@ CELLS = (
     "answers",
     "sets-up-people",
     "checker",
-    "group-advantages",
+    "above-group",
     "group-loss",
     "improve",
     "hole",
