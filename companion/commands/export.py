@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
-from companion.training.settings import TextSettings
+from companion.training.settings import TextSettings, TuneSettings
 
 if TYPE_CHECKING:
     from companion.data.tokenizer import BytePairTokenizer
@@ -37,6 +37,8 @@ def parser() -> Parser:
             "examples:\n"
             "  companion export served/\n"
             "  companion export served/ --run runs/larger --best --dtype bf16\n"
+            "  companion export served/ --run runs/sums-grpo\n"
+            "      a tuned run, adapters merged, with its chat template\n"
             "  companion export served/ --checkpoint SmolLM2-135M/ --as mistral\n"
             "and then, where it is installed, a server:\n"
             "  vllm serve served/\n"
@@ -62,14 +64,21 @@ def run(flags: Namespace) -> int:
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise ValueError(f"FOLDER {flags.folder}: expected a new folder, or an empty one, found something there")
     from companion.commands.generate import dtype_called
+    from companion.families.adapters import merged
     from companion.families.exported import export_model
     from companion.files.models import CONFIG
+    from companion.files.published.writing import GENERATION
+    from companion.ground.atomic import write_atomic
 
+    texts: dict[str, str] = {}
     if flags.checkpoint is None:
         source = run_folder(flags.run)
         model, kind = source.model(best=flags.best), flags["as"]
         tokenizer = source.tokenizer() if source.task == TextSettings.task else None
         further = {} if tokenizer is None else dict.fromkeys(IDS[:3], tokenizer.separator)
+        if source.task == TuneSettings.task:
+            model, texts = merged(model), source.texts()
+            further = {"eos_token_id": json.loads(texts[GENERATION])["eos_token_id"]}
     else:
         model, kind, further = _of_checkpoint(Path(flags.checkpoint), flags["as"])
         tokenizer = None
@@ -81,6 +90,8 @@ def run(flags: Namespace) -> int:
         raise ValueError(f"FOLDER {flags.folder}: the model cannot be written: {error}") from None
     if tokenizer is not None:
         _write_tokenizer(folder, tokenizer, model)
+    for name, text in texts.items():
+        write_atomic(folder / name, text)
     for name in COPIED if flags.checkpoint is not None else ():
         if (beside := Path(flags.checkpoint) / name).is_file():
             shutil.copyfile(beside, folder / name)
@@ -103,15 +114,13 @@ def _of_checkpoint(source: Path, kind: str | None) -> tuple[Transformer, str | N
 def _write_tokenizer(folder: Path, tokenizer: BytePairTokenizer, model: Transformer) -> None:
     """The tokenizer of a run, and how a run writes."""
     from companion.commands.writer import WARM
-    from companion.data.tokenizer import SEPARATOR
+    from companion.data.chat import TEMPLATE
+    from companion.data.dialect import files_of_run
+    from companion.files.published.writing import GENERATION
     from companion.ground.atomic import write_atomic
 
-    marks = dict.fromkeys(("bos_token", "eos_token", "pad_token"), SEPARATOR)
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.context, **marks}
-    writes = {"do_sample": True, "temperature": WARM, "top_k": 0, **dict.fromkeys(IDS[:3], tokenizer.separator)}
-    for name, text in (
-        ("tokenizer.json", tokenizer.to_published()),
-        ("tokenizer_config.json", json.dumps(about, indent=2) + "\n"),
-        ("generation_config.json", json.dumps(writes, indent=2) + "\n"),
-    ):
+    files = files_of_run(tokenizer, model.config.context)
+    writes = {"do_sample": True, "temperature": WARM, "top_k": 0, **json.loads(files.pop(GENERATION))}
+    del files[TEMPLATE]  # it goes on with texts, and knows of no turns
+    for name, text in {**files, GENERATION: json.dumps(writes, indent=2) + "\n"}.items():
         write_atomic(folder / name, text)

@@ -18,7 +18,7 @@ from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
 from companion.generation.sampling import Sampling
 from companion.ground.quantities import Count, CountFromZero, Number
-from companion.training.settings import TextSettings
+from companion.training.settings import NumberWordsSettings, TextSettings, TuneSettings
 
 if TYPE_CHECKING:
     import torch
@@ -138,7 +138,7 @@ def run(flags: Namespace) -> int:
     if flags.repetition_penalty is not None:
         Rules(repetition_penalty=flags.repetition_penalty)
     device = find_device(flags.device)
-    writer = _told(_writer(flags, device), flags)
+    writer = told(_writer(flags, device), flags)
     options: dict[str, Any] = {
         "tokens": flags.tokens,
         "sampling": writer.says.sampling if writer.says.draws else Sampling(temperature=0),
@@ -166,7 +166,11 @@ def _writer(flags: Namespace, device: torch.device) -> Writer:
     """The run or the checkpoint that flags name."""
     by_ids, dtype = bool(flags.prompt_ids), dtype_called(flags.dtype)
     if flags.checkpoint is None:
-        return from_run(run_folder(flags.run, TextSettings), device, ids=by_ids, best=flags.best, dtype=dtype)
+        kind = TuneSettings if flags.chat else None if flags.run is not None else TextSettings
+        folder = run_folder(flags.run, kind)
+        if folder.task == NumberWordsSettings.task:
+            folder = run_folder(flags.run, TextSettings)  # raises
+        return from_run(folder, device, ids=by_ids, best=flags.best, dtype=dtype)
     return from_checkpoint(flags.checkpoint, device, download=flags.download, ids=by_ids, dtype=dtype, stop=flags.stop)
 
 
@@ -180,12 +184,12 @@ def _prompted(writer: Writer, flags: Namespace) -> tuple[Writer, list[str]]:
     return writer, flags.prompt_ids or flags.prompt
 
 
-def _told(writer: Writer, flags: Namespace) -> Writer:
+def told(writer: Writer, flags: Namespace) -> Writer:
     """The writer, with what flags say in place of what its folder says."""
     says = writer.says
-    if flags.repetition_penalty is not None:
+    if flags.get("repetition_penalty") is not None:
         says = replace(says, rules=replace(says.rules, repetition_penalty=flags.repetition_penalty))
-    if flags.checkpoint is None and flags.stop:
+    if flags.checkpoint is None and flags.get("stop"):
         says = replace(says, stop_strings=tuple(flags.stop))
     if given := _given(flags):
         says = replace(says, draws=True, sampling=replace(says.sampling, **given))
@@ -263,11 +267,9 @@ def _check(flags: Namespace) -> None:
     if flags.download and flags.checkpoint is None:
         raise ValueError("--download: expected a --checkpoint to fetch, got none")
     if flags.chat:
-        for name, given in (("--prompt-ids", flags.prompt_ids), ("--run", flags.run), ("--beams", flags.beams)):
+        for name, given in (("--prompt-ids", flags.prompt_ids), ("--beams", flags.beams)):
             if given:
                 raise ValueError(f"--chat: expected no {name} beside it")
-        if flags.checkpoint is None:
-            raise ValueError("--chat: expected a --checkpoint that answers, got none; a run continues texts")
     elif flags.system is not None:
         raise ValueError("--system: expected --chat with it, got none")
     if "" in flags.stop:

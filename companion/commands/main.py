@@ -17,6 +17,7 @@ from companion.commands import (
     account,
     bench,
     build,
+    chat,
     completion,
     course,
     doctor,
@@ -31,6 +32,7 @@ from companion.commands import (
     sizing,
     train,
     translate,
+    tune,
 )
 from companion.commands.limits import REFUSED, refusal
 from companion.commands.parser import Parser, add_commands, refuse_nameless
@@ -39,6 +41,8 @@ from companion.training.settings import TextSettings
 
 COMMANDS = {
     "train": (train, "train a model and keep it in a run folder"),
+    "tune": (tune, "teach a trained or a published model to answer"),
+    "chat": (chat, "talk to a tuned or a published model"),
     "generate": (generate, "continue one or several prompts"),
     "translate": (translate, "translate number names with a model of your own"),
     "evaluate": (evaluate, "measure a run on what it has not seen"),
@@ -137,6 +141,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(command: str, flags: Namespace, arguments: list[str]) -> int:
     if command == "train":
         return train.run(flags, arguments)
+    if command == "tune":
+        return tune.run(flags, arguments)
     if command == "completion":
         return completion.run(flags, command_parser())
     return COMMANDS[command][0].run(flags)

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from companion.training.settings import Settings, differences, recorded
+from companion.training.settings import RunSettings, Settings, differences, recorded
 
 if TYPE_CHECKING:
     from companion.training.run_folder import RunFolder
@@ -23,7 +23,7 @@ def with_its_data(folder: RunFolder, make: Callable[[], Any]) -> Any:
         raise ValueError(f"{error}\n{hint}") from None
 
 
-def check_same_settings(folder: RunFolder, settings: Settings) -> None:
+def check_same_settings(folder: RunFolder, settings: RunSettings) -> None:
     record = folder.record()
     changed = differences(recorded(record), settings)
     if changed:
@@ -42,8 +42,9 @@ def check_same_model(folder: RunFolder, record: dict[str, Any], task: Task) -> N
     from companion.config.model import ModelConfig
 
     if "model" in record and ModelConfig.from_json(json.dumps(record["model"])) != task.config:
+        name = f"--model {task.settings.model}" if isinstance(task.settings, Settings) else "--start"
         raise ValueError(
-            f"--model {task.settings.model}: expected the model that {folder.path} began with, got another; put the "
+            f"{name}: expected the model that {folder.path} began with, got another; put the "
             "file back, or name another --out"
         )
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from companion.ground.fields import plain
-from companion.training.settings import NumberWordsSettings, Settings
+from companion.training.settings import NumberWordsSettings, RunSettings, TuneSettings
 
 if TYPE_CHECKING:
     from companion.config.model import ModelConfig
     from companion.training.run_folder import RunFolder
 
 
-def run_folder(path: str | None, kind: type[Settings] | None = None) -> RunFolder:
+def run_folder(path: str | None, kind: type[RunSettings] | None = None) -> RunFolder:
     """The run that was named, or the newest; of one task, or of any. Standard error says which.
 
     Raises `ValueError` for a folder without a run, and a run of another task.
@@ -25,7 +25,8 @@ def run_folder(path: str | None, kind: type[Settings] | None = None) -> RunFolde
         folder = RunFolder(path)
         folder.record()
         if kind is not None and folder.task != kind.task:
-            use = "companion translate" if folder.task == NumberWordsSettings.task else "companion generate"
+            commands = {NumberWordsSettings.task: "companion translate", TuneSettings.task: "companion chat"}
+            use = commands.get(folder.task, "companion generate")
             raise ValueError(f"--run {path}: expected a run of the task {kind.task}, got {folder.task}; try `{use}`")
         return folder
     folder = newest_run(task=None if kind is None else kind.task)

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import fields
 from itertools import count, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from jsonargparse import ActionConfigFile, Namespace
 
@@ -25,8 +25,10 @@ from companion.training.settings import (
     GROUPS,
     TASKS,
     NumberWordsSettings,
+    RunSettings,
     Settings,
     TextSettings,
+    TuneSettings,
     differences,
     flag,
     recorded,
@@ -101,6 +103,7 @@ _TEXT = {
     ),
 }
 
+Kind = TypeVar("Kind", bound=RunSettings)
 ALIKE = {f.name for f in fields(Learning)}
 """Flags of every trainer, which come behind those of a run."""
 
@@ -129,13 +132,24 @@ def parser(task: str = TextSettings.task) -> Parser:
     flags = [flag(f) for f in fields(kind)]
     rare = [name for name in flags if name not in USUAL]
     parser = Parser(description=description, epilog=epilog, rare=rare, more=_SEVERAL)
-    hints, defaults = get_type_hints(kind, include_extras=True), kind()
-    groups = {title: parser.add_argument_group(title) for title in GROUPS}
+    groups = add_settings(parser, kind, kind())
     groups[GROUPS[0]].add_argument(
         "--task", type=Literal[*TASKS], default=task, help="text to go on with, or number names to translate"
     )
+    return parser
+
+
+def add_settings(parser: Parser, kind: type[RunSettings], defaults: Any = None) -> dict[str, Any]:
+    """A flag for each field of a run's settings, and `--config`; the groups of flags by their titles.
+
+    defaults: what they are where nobody says otherwise. `None`: those of the fields.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    used = [title for title in GROUPS if any(f.metadata["group"] == title for f in fields(kind))]
+    groups = {title: parser.add_argument_group(title) for title in used}
     for f in sorted(fields(kind), key=lambda f: (GROUPS.index(f.metadata["group"]), f.name in ALIKE)):
-        options: dict[str, Any] = {"type": flag_type(hints[f.name]), "default": getattr(defaults, f.name)}
+        default = kind._default(f.name) if defaults is None else getattr(defaults, f.name)
+        options: dict[str, Any] = {"type": flag_type(hints[f.name]), "default": default}
         if f.name == "data":
             options |= {"type": str, "nargs": "+", "metavar": "PATH"}
         elif f.name in ("compile", "recompute", "tensorboard", "shard"):
@@ -144,7 +158,7 @@ def parser(task: str = TextSettings.task) -> Parser:
     groups[GROUPS[3]].add_argument(
         "--config", action=ActionConfigFile, metavar="FILE", help="a YAML or JSON file with any of these flags"
     )
-    return parser
+    return groups
 
 
 def run(flags: Namespace, arguments: list[str]) -> int:
@@ -165,8 +179,21 @@ def run(flags: Namespace, arguments: list[str]) -> int:
 
 
 def _train_here(flags: Namespace, arguments: list[str]) -> int:
-    kind = TASKS[flags.task]
-    settings = kind(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(kind)})
+    settings = asked(TASKS[flags.task], flags)
+    settings.model_config(vocab=257)  # a model that cannot be is refused before anything is read or looked for
+    return train_run(settings, arguments)
+
+
+def asked(kind: type[Kind], flags: Namespace) -> Kind:
+    """The settings of this kind that flags ask for. Raises `ValueError` as they do."""
+    return kind(**{f.name: flags[flag(f).replace("-", "_")] for f in fields(kind)})
+
+
+def train_run(settings: RunSettings, arguments: list[str]) -> int:
+    """Begin the run of these settings, or go on with it; the exit code. `arguments`: the command's own.
+
+    Raises `ValueError` for bad input, with nothing written.
+    """
     from companion.ground.device import find_device
     from companion.training.distributed.launch import check_launch, command, processes_launched, start_processes
     from companion.training.distributed.parallel import Lost
@@ -175,7 +202,6 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
 
     if settings.tensorboard:
         require_tensorboard()
-    settings.model_config(vocab=257)  # a model that cannot be is refused before anything is read or looked for
     check_launch()
     place = _place(settings)
     must_be_writable(place, "--out")
@@ -185,7 +211,8 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
     device = find_device(settings.device)
     if device.type == "cpu":
         keep_memory()
-    must_have_room(settings, device, processes_launched())
+    if isinstance(settings, Settings):
+        must_have_room(settings, device, processes_launched())
     processes = start_processes(
         device, shard=settings.shard, expert_parallel=settings.expert_parallel, arguments=arguments
     )
@@ -194,10 +221,8 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
             return _train_into(folder, settings, again, held, parallel.device or device, parallel)
     except Lost as error:
         if error.speaks:
-            print(
-                f"companion train: error: {error}.\n{_standing(folder)} Go on with the same command:\n  {again}",
-                file=sys.stderr,
-            )
+            standing = f"{_standing(folder)} Go on with the same command:\n  {again}"
+            print(f"companion {arguments[0]}: error: {error}.\n{standing}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         raise
@@ -205,14 +230,12 @@ def _train_here(flags: Namespace, arguments: list[str]) -> int:
         if error.errno in REFUSED and not folder.exists:
             raise
         remedy = "Make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Put that right"
-        print(
-            f"companion train: error: {error}.\n{_standing(folder)} {remedy}, and the same command goes on:\n  {again}",
-            file=sys.stderr,
-        )
+        standing = f"{_standing(folder)} {remedy}, and the same command goes on:\n  {again}"
+        print(f"companion {arguments[0]}: error: {error}.\n{standing}", file=sys.stderr)
         return 1
 
 
-def _place(settings: Settings) -> Path:
+def _place(settings: RunSettings) -> Path:
     """Where the run goes: to `--out`; without it, to the first of runs/NAME, runs/NAME-2, ... that is free or holds
     a run with these settings, so that other settings do not meet the run of before."""
     from companion.training.run_folder import RunFolder
@@ -231,7 +254,7 @@ def _place(settings: Settings) -> Path:
 
 
 def _train_into(
-    folder: RunFolder, settings: Settings, again: str, held: ExitStack, device: torch.device, parallel: Parallel
+    folder: RunFolder, settings: RunSettings, again: str, held: ExitStack, device: torch.device, parallel: Parallel
 ) -> int:
     """Begin the run in `folder`, or go on with it; `held` until it ends: the folder's lock. A collective."""
     from companion.costs.chips import training_peak
@@ -282,8 +305,9 @@ def _train_into(
         if not parallel.main:
             return 1
         _draw(task, folder, record)
+        command = "tune" if isinstance(settings, TuneSettings) else "train"
         print(
-            f"companion train: error: {error}.\n{_standing(folder)} The same command would come to the same point "
+            f"companion {command}: error: {error}.\n{_standing(folder)} The same command would come to the same point "
             "again: an update depends on nothing but the state before it. Lower --learning-rate, or raise --warmup, "
             "and name another --out, since that is another run.",
             file=sys.stderr,
@@ -298,7 +322,7 @@ def _train_into(
     return 0
 
 
-def _cut(settings: Settings, updates: int) -> str:
+def _cut(settings: RunSettings, updates: int) -> str:
     """That a run is too short for the warm-up somebody asked for, and what becomes of it; empty where it is not."""
     warmup = cut_warmup(settings.warmup, updates)
     asked = settings.warmup != type(settings).warmup and settings.schedule != "inverse_sqrt"

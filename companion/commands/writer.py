@@ -150,7 +150,8 @@ def from_run(
     best: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Writer:
-    """The model that a run has trained so far, or with `best` the one that was measured best on the way.
+    """The model that a run has trained so far, or with `best` the one that was measured best on the way; of a tuned run
+    with its template.
 
     ids:    prompts and texts are token ids.
     dtype:  of its weights. `None`: `own_dtype`.
@@ -159,7 +160,10 @@ def from_run(
     """
     from companion.files.published.writing import SpecialTokens, Writing
     from companion.generation.sampling import Sampling
+    from companion.training.settings import TuneSettings
 
+    if folder.task == TuneSettings.task:
+        return _of_tuned(folder, device, ids=ids, best=best, dtype=dtype)
     tokenizer = folder.tokenizer()
     separator = tokenizer.separator
     dtype = own_dtype(folder.record().get("precision", "fp32"), device) if dtype is None else dtype
@@ -169,6 +173,31 @@ def from_run(
         lambda prompt: [separator, *tokenizer.encode(prompt)],
         lambda before: tokenizer.stream(),
         tokenizer.decode,
+    )
+    return _by_ids(writer) if ids else writer
+
+
+def _of_tuned(
+    folder: RunFolder, device: torch.device, *, ids: bool, best: bool, dtype: torch.dtype | None
+) -> Writer:
+    """`from_run` of a tuned run: its adapters, if it has some, are merged."""
+    from companion.data.dialect import dialect_in
+    from companion.data.published_tokenizers import TextStream
+    from companion.families.adapters import merged
+    from companion.files.published.writing import SpecialTokens, Writing
+    from companion.generation.sampling import Sampling
+
+    dialect = dialect_in(folder.texts())
+    known = dialect.tokenizer
+    dtype = own_dtype(folder.record().get("precision", "fp32"), device) if dtype is None else dtype
+    writer = Writer(
+        merged(folder.model(best=best)).to(device, dtype),
+        Writing(SpecialTokens(stop=dialect.stop), draws=True, sampling=Sampling(WARM)),
+        known.encode,
+        lambda before: TextStream(known, before),
+        known.spell,
+        chat=dialect.template,
+        marked=dialect.encode,
     )
     return _by_ids(writer) if ids else writer
 

@@ -44,18 +44,8 @@ def export_model(
     Raises `ValueError`, with nothing written, for a kind that is not known, and naming the parts of the model that the
     family does not have, or those that the nearest one does not.
     """
-    known = {name: family for name, family in families().items() if family.architecture}
-    if kind is not None and kind not in known:
-        raise ValueError(f"kind={shown(kind)}: expected one of {', '.join(known)}")
-    tried = {one: _told(model.config, known[one]) for one in (known if kind is None else [kind])}
-    fit = {one: fields for one, (fields, faults) in tried.items() if not faults}
-    if not fit:
-        nearest = min(tried, key=lambda one: len(tried[one][1]))
-        missing = "; ".join(fault for fault in tried[nearest][1][:5] if fault)
-        others = "" if kind is not None else ", the nearest of the published kinds, none of which has all of this model"
-        raise ValueError(f"{missing} (as a {nearest} has it{others})")
-    simplest = min(fit, key=lambda one: len(fit[one]))
-    family, fields = known[simplest], fit[simplest]
+    simplest, fields = _simplest(model.config, kind)
+    family = families()[simplest]
     back = WayBack(model.state_dict(), Path(folder))
     family.place(back, model.config)
     tensors = {family.spelled(name): tensor for name, tensor in back.finish().items()}
@@ -67,6 +57,27 @@ def export_model(
     save_tensors(Path(folder) / WEIGHTS, tensors, {"format": "pt"})
     write_atomic(Path(folder) / CONFIG, json.dumps(about | fields | dict(further or {}), indent=2) + "\n")
     return family
+
+
+def simplest_kind(config: ModelConfig, kind: str | None = None) -> str:
+    """The `model_type` as which `export_model` writes a model. Raises `ValueError` as it does."""
+    return _simplest(config, kind)[0]
+
+
+def _simplest(config: ModelConfig, kind: str | None) -> tuple[str, dict[str, Any]]:
+    """The kind to write a model as, and the fields that say it."""
+    known = {name: family for name, family in families().items() if family.architecture}
+    if kind is not None and kind not in known:
+        raise ValueError(f"kind={shown(kind)}: expected one of {', '.join(known)}")
+    tried = {one: _told(config, known[one]) for one in (known if kind is None else [kind])}
+    fit = {one: fields for one, (fields, faults) in tried.items() if not faults}
+    if not fit:
+        nearest = min(tried, key=lambda one: len(tried[one][1]))
+        missing = "; ".join(fault for fault in tried[nearest][1][:5] if fault)
+        others = "" if kind is not None else ", the nearest of the published kinds, none of which has all of this model"
+        raise ValueError(f"{missing} (as a {nearest} has it{others})")
+    simplest = min(fit, key=lambda one: len(fit[one]))
+    return simplest, fit[simplest]
 
 
 def _told(config: ModelConfig, family: Family) -> tuple[dict[str, Any], list[str]]:

@@ -4,7 +4,8 @@
         step-00000400/            the best so far, as state.json of the last one says
         step-00000950/
         step-00001000/            the last
-            model.safetensors, config.json     what `companion.files.models.load_model` reads
+            model.safetensors, config.json     what `companion.files.models.load_model` reads; of a run that trains
+                                               adapters, these alone: adapter_model.safetensors, adapter_config.json
             optimizer.safetensors              both moments and the count of every parameter
             state.json                         updates done, how good it was found, which is the best, checksums
 
@@ -28,9 +29,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from companion.config.model import ModelConfig
+from companion.families.adapters import ADAPTER, ADAPTER_WEIGHTS, adapter_config, save_adapters
 from companion.files.models import CONFIG, WEIGHTS, load_model, load_tensors, read_config, save_model, save_tensors
 from companion.ground.atomic import sync_folder, write_atomic, writing
 from companion.ground.fields import shown
+from companion.layers.low_rank import low_rank_layers
 from companion.training.digests import DIGEST, read_sealed, sealed
 from companion.transformer import Transformer
 
@@ -40,10 +43,10 @@ _ROOM = 64 * 1024
 
 
 class Saved(NamedTuple):
-    """What a checkpoint holds, and where."""
+    """What a checkpoint holds, and where. config: of its model; of adapters what their file says."""
 
     folder: Path
-    config: ModelConfig
+    config: ModelConfig | dict[str, Any]
     weights: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     done: int
@@ -84,10 +87,14 @@ class Checkpoints:
         return folder
 
     def model(self, folder: Path) -> Transformer:
-        """The model of a checkpoint. Raises `ValueError` when it is damaged."""
+        """The model of a checkpoint that holds it whole. Raises `ValueError` when it is damaged."""
         model = load_model(folder)
         _check(folder, _state(folder), (WEIGHTS, CONFIG))
         return model
+
+    def check(self, folder: Path) -> None:
+        """Raises `ValueError` unless the weights of a checkpoint, and what describes them, are what was saved."""
+        _check(folder, _state(folder), _files(folder))
 
     def write(
         self,
@@ -116,12 +123,15 @@ class Checkpoints:
                 draft = self.home / f".{final.name}.tmp"
                 try:
                     draft.mkdir()
-                    save_model(draft, model, weights=weights)
+                    if low_rank_layers(model):
+                        save_adapters(draft, model)
+                    else:
+                        save_model(draft, model, weights=weights)
                     save_tensors(draft / OPTIMIZER, optimizer)
                     state: dict[str, Any] = {
                         "done": done,
                         "best": self._better(done, error, _best(before)),
-                        "sha256": {name: _digest(draft / name) for name in (WEIGHTS, CONFIG, OPTIMIZER)},
+                        "sha256": {name: _digest(draft / name) for name in (*_files(draft), OPTIMIZER)},
                     }
                     if seals.log is not None:
                         state["log"] = seals.log
@@ -155,13 +165,16 @@ class Checkpoints:
 
     def load(self, folder: Path) -> Saved:
         """Read a checkpoint. Raises `ValueError` naming the file that is damaged."""
-        weights, optimizer = load_tensors(folder / WEIGHTS), load_tensors(folder / OPTIMIZER)
-        try:
-            config = ModelConfig.from_json(json.dumps(read_config(folder)))
-        except ValueError as error:
-            raise ValueError(f"{folder / CONFIG}: {error}") from None
+        file, about = _files(folder)
+        weights, optimizer = load_tensors(folder / file), load_tensors(folder / OPTIMIZER)
+        config: ModelConfig | dict[str, Any] = read_config(folder, about)
+        if about == CONFIG:
+            try:
+                config = ModelConfig.from_json(json.dumps(config))
+            except ValueError as error:
+                raise ValueError(f"{folder / CONFIG}: {error}") from None
         state = _state(folder)
-        _check(folder, state, (WEIGHTS, CONFIG, OPTIMIZER))
+        _check(folder, state, (file, about, OPTIMIZER))
         return Saved(folder, config, weights, optimizer, state["done"], state["log"])
 
     def set_aside(self, after: Path) -> list[Path]:
@@ -200,6 +213,17 @@ class Checkpoints:
                     # Hidden first: what has a checkpoint's name is whole, even when removing it is interrupted.
                     folder = folder.rename(self.home / f".{folder.name}.old")
                 shutil.rmtree(folder)
+
+
+def config_of(model: Transformer) -> ModelConfig | dict[str, Any]:
+    """What `Saved.config` is of a checkpoint of this model."""
+    return adapter_config(model) if low_rank_layers(model) else model.config
+
+
+def _files(folder: Path) -> tuple[str, str]:
+    """The weights in a checkpoint, and what describes them."""
+    adapters = any((folder / name).is_file() for name in (ADAPTER, ADAPTER_WEIGHTS))
+    return (ADAPTER_WEIGHTS, ADAPTER) if adapters else (WEIGHTS, CONFIG)
 
 
 def _name(done: int) -> str:

@@ -157,6 +157,7 @@ def _entry(update: Update) -> dict[str, Any]:
         "tokens": update.tokens,
         "gradient_norm": update.gradient_norm,
         "learning_rate": update.learning_rate,
+        **update.told,
         **({} if update.dropped is None else {"dropped": update.dropped}),
         **({} if update.effective_experts is None else {"effective_experts": update.effective_experts}),
     }

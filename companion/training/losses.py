@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -38,7 +39,8 @@ Batch = tuple[Tensor, ...]
 
 class Scored(NamedTuple):
     """What a loss says of one batch: the sum of nats over its scored tokens, their number, and where the model's
-    experts were sent its tokens (empty without a mixture of experts).
+    experts were sent its tokens (empty without a mixture of experts). `told`: what else to say of it in the log, by name,
+    each a sum over what is scored, too.
 
     A sum and a count, because only these of several batches may be added (lesson 09, equation 9.4; lesson 14, equation
     14.4).
@@ -47,6 +49,7 @@ class Scored(NamedTuple):
     nats: Float[Tensor, ""]
     tokens: Int[Tensor, ""]
     routing: tuple[RoutingStats, ...] = ()
+    told: Mapping[str, Tensor] = MappingProxyType({})
 
 
 def cross_entropy_sum(

@@ -71,6 +71,38 @@ def plot_exact_match(entries: Sequence[Mapping[str, Any]], path: str | Path) -> 
     return True
 
 
+SCORES = {
+    "right_share": "held-out problems\nanswered right (%)",
+    "preferred": "held-out pairs whose better\nanswer gained more (%)",
+    "held_out_loss": "held-out answers\n(nats per token)",
+}
+"""The axis of what a tuned run is measured by."""
+
+
+def plot_tuning(entries: Sequence[Mapping[str, Any]], path: str | Path) -> bool:
+    """Draw the loss of each batch, or where answers are checked the reward, and below it what was measured on the way.
+    False without matplotlib.
+
+    entries: the lines of a run's log.
+    """
+    try:
+        figure, (above, below) = _panels(2.75, 2.75)
+    except ImportError:
+        return False
+    drawn = "reward" if any("reward" in entry for entry in entries) else "loss"
+    above.plot(*_columns([(entry["update"], entry[drawn]) for entry in entries if drawn in entry]), color="#999999")
+    above.set_ylabel("mean reward\nof sampled answers" if drawn == "reward" else "loss of each batch")
+    name = next((name for name in SCORES if any(name in entry for entry in entries)), "held_out_loss")
+    scale = 1 if name == "held_out_loss" else 100
+    measured = [(entry["update"], scale * entry[name]) for entry in entries if name in entry]
+    below.plot(*_columns(measured), color="#0072B2", marker="o", linewidth=1.8)
+    below.set_ylabel(SCORES[name])
+    if scale == 100:
+        below.set_ylim(-3, 103)
+    _save(figure, path)
+    return True
+
+
 def _panels(*heights: float) -> tuple[Figure, list[Axes]]:
     """A figure of pictures below one another, of these heights in inches, that share the axis of updates."""
     from matplotlib.figure import Figure

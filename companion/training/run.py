@@ -12,17 +12,18 @@ from companion.ground.device import versions
 from companion.training.distributed.parallel import Parallel
 from companion.training.loop import seconds_per_update
 from companion.training.run_folder import RunFolder
-from companion.training.settings import NumberWordsSettings, Settings, TextSettings
+from companion.training.settings import NumberWordsSettings, RunSettings, TextSettings, TuneSettings
 from companion.training.tasks.large_text import open_text
 from companion.training.tasks.number_words import NumberWordsTask
 from companion.training.tasks.task import Task
+from companion.training.tasks.tune import open_tune
 from companion.training.trainer import Trainer
 
 EVALUATIONS = 10
 """Evaluations in a run."""
 
 
-def open_task(settings: Settings, folder: RunFolder | None = None) -> Task:
+def open_task(settings: RunSettings, folder: RunFolder | None = None) -> Task:
     """What `settings` say is learned; with a `folder`, as the run there has learned it so far.
 
     Raises `ValueError` for data or a model that cannot be.
@@ -32,6 +33,8 @@ def open_task(settings: Settings, folder: RunFolder | None = None) -> Task:
             return open_text(settings, folder)
         case NumberWordsSettings():
             return NumberWordsTask.open(settings)
+        case TuneSettings():
+            return open_tune(settings, None if folder is None else folder.texts())
     raise ValueError(f"settings={settings!r}: expected those of a task")
 
 

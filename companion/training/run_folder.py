@@ -1,7 +1,7 @@
 """A run on disk: what was asked for, the tokenizer, a log, and the checkpoints.
 
     run.json         settings, the text's fingerprint, steps, versions; written before the first update
-    tokenizer.json   of a run on text
+    tokenizer.json   of a run on text; of a tuned run with the other files that say how it reads conversations
     log.jsonl        one JSON object a line: updates and evaluations
     checkpoints/     the last few and the best, see `companion.training.checkpoints`
     result.json      written last: its presence says that the run is finished
@@ -9,7 +9,8 @@
     tensorboard/     with --tensorboard
 
 A line of the log belongs to an update: `update`, `loss` (nats per token), `tokens` (scored), `gradient_norm` (before
-clipping), `learning_rate`; with experts `effective_experts` and `dropped` (see `companion.training.trainer.Update`).
+clipping), `learning_rate`; with experts `effective_experts` and `dropped`, and what a tuned run's loss says besides (see
+`companion.training.trainer.Update`).
 Three more depend on the machine (`MACHINE_FIELDS`): `seconds`, spent on updates so far in all sittings, evaluations
 left out; `tokens_per_second`, over the last few seconds; and `peak_share`, where the GPU's peak is known. All else is
 the same, bit for bit, whether the run was interrupted or not. Or a line belongs to an evaluation: `update`, and its
@@ -29,14 +30,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from companion.data.dialect import TEXT_FILES
 from companion.data.tokenizer import BytePairTokenizer
+from companion.families.adapters import ADAPTER
 from companion.ground.atomic import write_atomic, writing
 from companion.ground.fields import parse_json
 from companion.ground.lock import locked
 from companion.ground.reading import read_file
-from companion.training.checkpoints import Checkpoints, Saved, Seals
+from companion.training.checkpoints import Checkpoints, Saved, Seals, config_of
 from companion.training.digests import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
-from companion.training.settings import TextSettings
+from companion.training.settings import TextSettings, TuneSettings
 from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
@@ -133,6 +136,21 @@ class RunFolder:
             raise ValueError(f"{path}: expected the tokenizer that this run began with, found another one; {remedy}")
         return tokenizer
 
+    def texts(self) -> dict[str, str]:
+        """The files beside run.json that say how a tuned run's model reads conversations.
+
+        Raises `ValueError` when one is missing, or not the one that the run began with.
+        """
+        wanted, found = self.record().get("sha256", {}), {}
+        for name in TEXT_FILES:
+            path = self.path / name
+            if name in wanted and (not path.is_file() or _digest(path.read_bytes()) != wanted[name]):
+                remedy = "put it back from a copy, or begin a new run with another --out"
+                raise ValueError(f"{path}: expected the file that this run began with, found none or another; {remedy}")
+            if name in wanted:
+                found[name] = path.read_text("utf-8")
+        return found
+
     def result(self) -> Record:
         """What `finish` was given. Raises `ValueError` when the run is not finished, or `result.json` is damaged, was
         changed, or is another run's."""
@@ -168,6 +186,11 @@ class RunFolder:
         """
         if (folder := self.checkpoint(best=best)) is None:
             raise ValueError(f"{self.path}: expected a run with a checkpoint, but it has none yet; train it further")
+        if (folder / ADAPTER).is_file():
+            from companion.training.start import with_adapters
+
+            self.checkpoints.check(folder)
+            return with_adapters(self.record(), folder)
         return self.checkpoints.model(folder)
 
     def save(self, trainer: Trainer, *, keep: int = 2, error: float | None = None) -> Path:
@@ -207,7 +230,7 @@ class RunFolder:
             if saved is None:
                 self._cut_log(0)
                 return None
-            if saved.config != trainer.model.config:
+            if saved.config != config_of(trainer.model):
                 raise ValueError(
                     f"{saved.folder}: expected a checkpoint of this run's model, got one of another configuration"
                 )
@@ -294,7 +317,7 @@ class RunFolder:
             return
         if self.path.is_dir():
             found = {entry.name for entry in self.path.iterdir()}
-            if found <= {_TOKENIZER, _LOCK} | {entry.name for entry in self.path.glob(".*.tmp")}:
+            if found <= {*TEXT_FILES, _LOCK} | {entry.name for entry in self.path.glob(".*.tmp")}:
                 return
         raise ValueError(f"--out {self.path}: expected a new or empty folder, or a run; found something else there")
 
@@ -312,4 +335,5 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
             return folder
     what = "a run" if task is None else f"a run of the task {task}"
     flags = "" if task in (None, TextSettings.task) else f" --task {task}"
-    raise ValueError(f"expected {what} in {Path(home)}{os.sep}, found none; make one with `companion train{flags}`")
+    command = "companion tune" if task == TuneSettings.task else f"companion train{flags}"
+    raise ValueError(f"expected {what} in {Path(home)}{os.sep}, found none; make one with `{command}`")

@@ -62,14 +62,94 @@ _LANGUAGES = "de (German), en (English), fr (French), pt (Portuguese)"
 
 
 @dataclass(frozen=True)
-class Settings(Learning, ABC):
-    """What a run of any task can be told; each field is a flag of `companion train`, whose help is in the field's
+class RunSettings(Learning, ABC):
+    """What every run can be told, whatever becomes of which model; each field is a flag, whose help is in the field's
     metadata. A task's own class adds its flags, and has its own defaults.
 
     Raises `ValueError` naming the flag, what it was and what it must be.
     """
 
     task: ClassVar[str]
+
+    steps: Count | None = setting(TRAINING, None, "updates of the weights. Default: enough for the task, and no more")
+    minutes: Positive | None = setting(
+        TRAINING,
+        None,
+        "instead of --steps: measure this machine's speed, then fix the steps that take this long (fewer where a text "
+        "is too short to learn from for so long)",
+    )
+    batch: Count = setting(TRAINING, 16, "examples in a micro-batch: windows of text, or pairs of names")
+    out: str | None = setting(MACHINE, None, "folder of the run. Default: in runs/, by the name of what is learned")
+    device: str = setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu")
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = setting(
+        MACHINE,
+        "auto",
+        "of matrix products; auto: bf16 on a GPU that has it, else fp32; tf32, on a GPU: fp32 with factors of 10 bits "
+        "behind the point",
+    )
+    compile: bool = setting(MACHINE, False, "torch.compile: worth its minute on a GPU")
+    recompute: bool = setting(
+        MACHINE,
+        False,
+        "compute each block again in the backward pass instead of keeping what it made: much less memory for a third "
+        "more time, and the same gradients",
+    )
+    keep: Count = setting(MACHINE, 2, "checkpoints to keep: the last ones; the best one is kept in any case")
+    save_seconds: NonNegative = setting(
+        MACHINE,
+        30.0,
+        "seconds between checkpoints, or more where they take long to write; 0: one after every update. One follows "
+        "each evaluation as well",
+    )
+    tensorboard: bool = setting(
+        MACHINE, False, "write the log for TensorBoard too, if it is installed; watch with tensorboard --logdir runs"
+    )
+
+    shard: bool = setting(
+        PROCESSES, False, "each keeps a piece of the weights, gradients and moments (FSDP). Default: all of them (DDP)"
+    )
+    expert_parallel: CountFromTwo | None = setting(
+        PROCESSES, None, "processes that share out the experts of a layer. Default: each has them all"
+    )
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self), include_extras=True)
+        names = {flag(f): f.name for f in fields(self)}
+        check(
+            {dashed: getattr(self, name) for dashed, name in names.items()},
+            {dashed: hints[name] for dashed, name in names.items()},
+        )
+        if self.learning_rate is not None and self.learning_rate > (most := largest_rate(TrainingConfig.beta1)):
+            raise ValueError(f"--learning-rate {self.learning_rate:g}: expected {at_most(most)}")
+        if self.steps is not None and self.minutes is not None:
+            raise ValueError(f"--minutes {self.minutes:g}: expected either --steps or --minutes, got both")
+
+    def folder(self) -> Path:
+        """Where the run lives: the folder `out`, or one in `runs` by the name of what is learned."""
+        return Path(self.out) if self.out is not None else Path("runs", self._folder_name())
+
+    @abstractmethod
+    def _folder_name(self) -> str:
+        """The name of its folder in `runs`, unless asked otherwise."""
+
+    def what_matters(self) -> dict[str, Any]:
+        """The settings that decide the result, as JSON has them: all but where it runs and where it is kept."""
+        chosen = {name: value for name, value in asdict(self).items() if name not in _OF_THE_MACHINE}
+        return {"task": self.task, **chosen}
+
+    @classmethod
+    def _default(cls, name: str) -> Any:
+        (found,) = [f for f in fields(cls) if f.name == name]
+        return found.default if found.default_factory is MISSING else found.default_factory()
+
+
+@dataclass(frozen=True)
+class Settings(RunSettings, ABC):
+    """What a run of `companion train` can be told beside that: a new model.
+
+    Raises `ValueError` naming the flag, what it was and what it must be.
+    """
+
     stack: ClassVar[Literal["decoder", "encoder_decoder"]]
     scaled: ClassVar[bool]
     """Whether the model multiplies its embeddings by sqrt(d_model)."""
@@ -111,14 +191,6 @@ class Settings(Learning, ABC):
     tied: bool = setting(MODEL, True, "the output head is the embedding table (true), or has its own weights (false)")
     dropout: Number = setting(MODEL, 0.15, "probability of dropout in training")
 
-    steps: Count | None = setting(TRAINING, None, "updates of the weights. Default: enough for the task, and no more")
-    minutes: Positive | None = setting(
-        TRAINING,
-        None,
-        "instead of --steps: measure this machine's speed, then fix the steps that take this long (fewer where a text "
-        "is too short to learn from for so long)",
-    )
-    batch: Count = setting(TRAINING, 16, "examples in a micro-batch: windows of text, or pairs of names")
     label_smoothing: Decay = setting(
         TRAINING, 0.0, "share of each target's probability that is spread over all tokens; 0.1 in 2017"
     )
@@ -126,50 +198,8 @@ class Settings(Learning, ABC):
         TRAINING, None, "weight of the loss that asks for evenly loaded experts. Default: 0.01, or 0 with --balanced"
     )
 
-    out: str | None = setting(MACHINE, None, "folder of the run. Default: in runs/, by the name of what is learned")
-    device: str = setting(MACHINE, "auto", "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu")
-    precision: Literal["auto", "fp32", "tf32", "bf16"] = setting(
-        MACHINE,
-        "auto",
-        "of matrix products; auto: bf16 on a GPU that has it, else fp32; tf32, on a GPU: fp32 with factors of 10 bits "
-        "behind the point",
-    )
-    compile: bool = setting(MACHINE, False, "torch.compile: worth its minute on a GPU")
-    recompute: bool = setting(
-        MACHINE,
-        False,
-        "compute each block again in the backward pass instead of keeping what it made: much less memory for a third "
-        "more time, and the same gradients",
-    )
-    keep: Count = setting(MACHINE, 2, "checkpoints to keep: the last ones; the best one is kept in any case")
-    save_seconds: NonNegative = setting(
-        MACHINE,
-        30.0,
-        "seconds between checkpoints, or more where they take long to write; 0: one after every update. One follows "
-        "each evaluation as well",
-    )
-    tensorboard: bool = setting(
-        MACHINE, False, "write the log for TensorBoard too, if it is installed; watch with tensorboard --logdir runs"
-    )
-
-    shard: bool = setting(
-        PROCESSES, False, "each keeps a piece of the weights, gradients and moments (FSDP). Default: all of them (DDP)"
-    )
-    expert_parallel: CountFromTwo | None = setting(
-        PROCESSES, None, "processes that share out the experts of a layer. Default: each has them all"
-    )
-
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self), include_extras=True)
-        names = {flag(f): f.name for f in fields(self)}
-        check(
-            {dashed: getattr(self, name) for dashed, name in names.items()},
-            {dashed: hints[name] for dashed, name in names.items()},
-        )
-        if self.learning_rate > (most := largest_rate(TrainingConfig.beta1)):
-            raise ValueError(f"--learning-rate {self.learning_rate:g}: expected {at_most(most)}")
-        if self.steps is not None and self.minutes is not None:
-            raise ValueError(f"--minutes {self.minutes:g}: expected either --steps or --minutes, got both")
+        super().__post_init__()
         shared = self.expert_parallel if self.model is None else None
         if shared is not None and (self.experts is None or self.experts % shared):
             got = "there are none" if self.experts is None else f"there are {self.experts}"
@@ -233,24 +263,6 @@ class Settings(Learning, ABC):
             noise=self.router_noise,
             balanced=self.balanced,
         )
-
-    def folder(self) -> Path:
-        """Where the run lives: the folder `out`, or one in `runs` by the name of what is learned."""
-        return Path(self.out) if self.out is not None else Path("runs", self._folder_name())
-
-    @abstractmethod
-    def _folder_name(self) -> str:
-        """The name of its folder in `runs`, unless asked otherwise."""
-
-    def what_matters(self) -> dict[str, Any]:
-        """The settings that decide the result, as JSON has them: all but where it runs and where it is kept."""
-        chosen = {name: value for name, value in asdict(self).items() if name not in _OF_THE_MACHINE}
-        return {"task": self.task, **chosen}
-
-    @classmethod
-    def _default(cls, name: str) -> Any:
-        (found,) = [f for f in fields(cls) if f.name == name]
-        return found.default if found.default_factory is MISSING else found.default_factory()
 
 
 def _help(name: str) -> str:
@@ -342,15 +354,119 @@ class NumberWordsSettings(Settings):
         return f"number-words-{self.source}-{self.target}{letters}"
 
 
+@dataclass(frozen=True)
+class TuneSettings(RunSettings):
+    """Settings of a model that is there already and learns to answer.
+
+    Raises `ValueError` as `RunSettings` does, for neither or both of `data` and `problems`, for what a method cannot
+    learn from, and for a setting of another method.
+    """
+
+    task: ClassVar[str] = "tune"
+
+    method: Literal["sft", "dpo", "grpo"] = setting(
+        TASK,
+        "sft",
+        "sft: answers as they are in the file; dpo: the better of two; grpo: answers of its own that a function checks",
+    )
+    data: list[str] = setting(
+        TASK,
+        [],
+        'files with a JSON object a line: "messages", or for dpo "prompt", "chosen" and "rejected"',
+    )
+    problems: Literal["sums", "names"] | None = setting(
+        TASK,
+        None,
+        "in place of --data, problems with answers that are checked: sums of two numbers with steps, or numbers of "
+        "their English names",
+        flag="task",
+    )
+    start: str | None = setting(
+        TASK, None, "where to begin: a run's folder or a published model's. Default: the newest run on text in runs/"
+    )
+    held_out: InnerShare = setting(TASK, 0.1, "share of the conversations that is only measured on")
+
+    rank: Count | None = setting(
+        MODEL,
+        None,
+        "train adapters of this rank (LoRA) beside the weights, which stay; they alone are saved, as peft has them. "
+        "Default: none, all weights are trained",
+    )
+    alpha: Positive | None = setting(MODEL, None, "adapters: their change counts alpha / rank. Default: twice the rank")
+    targets: Literal["attention", "all"] = setting(
+        MODEL, "all", "adapters: of the linear layers of attention, or of feed-forward networks too"
+    )
+    dropout: Number = setting(MODEL, 0.0, "probability of dropout in training")
+
+    batch: Count = setting(TRAINING, 16, "conversations, pairs or problems in a micro-batch")
+    learning_rate: Positive | None = setting(  # type: ignore[assignment]
+        TRAINING,
+        None,
+        "peak learning rate. Default: 0.001 for sft, 0.0003 for grpo, 0.0001 for dpo; a tenth for a published model, "
+        "and ten times as much with --rank",
+    )
+    warmup: CountFromZero = setting(TRAINING, 10, "updates until the peak learning rate")
+    weight_decay: NonNegative = setting(TRAINING, 0.0, "of the matrices")
+    beta: NonNegative | None = setting(
+        TRAINING,
+        None,
+        "dpo, grpo: how dear it is to go away from the start. Default: 0.1 for dpo; 0.04 for grpo, where it weighs the "
+        "divergence",
+    )
+    group: CountFromTwo = setting(TRAINING, 8, "grpo: answers to each problem")
+    tokens: Count = setting(TRAINING, 48, "grpo: tokens of an answer at most; of what is measured, too")
+    temperature: Positive = setting(TRAINING, 1.0, "grpo: of the answers that it draws")
+    epochs: Count = setting(TRAINING, 1, "grpo: steps on the same answers, in one update")
+    clip_ratio: Positive = setting(TRAINING, 0.2, "grpo: how far a token's probability may go in these and still count")
+    lengths: Literal["answer", "constant"] = setting(
+        TRAINING, "answer", "grpo: divide an answer's loss by its own tokens, or by --tokens (Dr. GRPO)"
+    )
+    deviation: bool = setting(
+        TRAINING, True, "grpo: divide advantages by the deviation of their group (false: Dr. GRPO)"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.data) == (self.problems is not None):
+            got = "both" if self.data else "neither"
+            raise ValueError(f"--data: expected either --data or --task, got {got}")
+        if self.method == "grpo" and self.data:
+            raise ValueError("--data: expected --task beside --method grpo, whose answers a function must check")
+        if self.method == "dpo" and self.beta == 0:
+            raise ValueError("--beta 0: expected a number > 0 with --method dpo")
+        of_grpo = ("group", "temperature", "epochs", "clip_ratio", "lengths", "deviation")
+        for names, fits, beside in (
+            (of_grpo, self.method == "grpo", "--method grpo"),
+            (("beta",), self.method != "sft", "--method dpo or grpo"),
+            (("alpha", "targets"), self.rank is not None, "--rank"),
+        ):
+            for name in (name for name in names if not fits and getattr(self, name) != self._default(name)):
+                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: expected {beside} beside it")
+        if self.shard or self.expert_parallel:
+            name = "shard" if self.shard else "expert-parallel"
+            raise ValueError(f"--{name}: expected none of it; tuning runs in one process (trl and peft in several)")
+
+    @property
+    def strength(self) -> float:
+        """`beta`, or what it is by default."""
+        return {"sft": 0.0, "dpo": 0.1, "grpo": 0.04}[self.method] if self.beta is None else float(self.beta)
+
+    def _folder_name(self) -> str:
+        what = self.problems or re.sub(r"[^\w.-]+", "-", Path(self.data[0]).stem).strip("-.") or "data"
+        name = f"{what}-{self.method}{'' if self.rank is None else '-lora'}"
+        return name.encode()[-LONGEST_NAME:].decode("utf-8", "ignore")
+
+
 TASKS: dict[str, type[Settings]] = {kind.task: kind for kind in (TextSettings, NumberWordsSettings)}
-"""The settings of every task, by its name."""
+"""The settings of every task of `companion train`, by its name."""
+_KINDS: dict[str, type[RunSettings]] = {**TASKS, TuneSettings.task: TuneSettings}
 
 
-def recorded(record: Mapping[str, Any]) -> Settings:
+def recorded(record: Mapping[str, Any]) -> RunSettings:
     """The settings of a run from its `run.json`. Raises `ValueError` when they are not those of a task we know."""
     try:
         given = dict(record["settings"])
-        kind = TASKS[given.pop("task", TextSettings.task)]
+        kind = _KINDS[given.pop("task", TextSettings.task)]
         if kind is TextSettings:
             given.setdefault("packing", "ring")  # the one way there was before this could be chosen
             given["data"] = given["data"] or ["python"]  # the default text before there was one of our own
@@ -359,7 +475,7 @@ def recorded(record: Mapping[str, Any]) -> Settings:
         raise ValueError(f"run.json: expected the settings of a run, got something else ({why(error)})") from None
 
 
-def differences(old: Settings, new: Settings) -> list[str]:
+def differences(old: RunSettings, new: RunSettings) -> list[str]:
     """What `new` settings change, one line for each flag: `--layers: 3 in the run, 4 now`."""
     if old.task != new.task:
         return [f"--task: {old.task} in the run, {new.task} now"]

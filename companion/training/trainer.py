@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ class Update:
     gradient_norm:      before clipping.
     effective_experts:  of the layer whose load is the most uneven, see `RoutingStats`; `None` without experts.
     dropped:            share of the visits to experts, in all layers, that found them full; `None` without experts.
+    told:               what the loss says besides, see `Scored`: means over what is scored.
     """
 
     number: int
@@ -58,6 +59,7 @@ class Update:
     learning_rate: float
     effective_experts: float | None = None
     dropped: float | None = None
+    told: Mapping[str, float] = field(default_factory=dict)
 
 
 class Trainer:
@@ -148,11 +150,12 @@ class Trainer:
                 for i, batch in enumerate(micro):
                     load.add(self._scored(i, batch).routing)
         whole = self.parallel.total(load.counts)
-        load = _Load()
+        load, told = _Load(), _Told()
         for i, batch in enumerate(micro):
             with self.parallel.collecting(last=i == len(micro) - 1), tf32(self.precision):
-                total, _, routing = self._scored(i, batch)
+                total, _, routing, more = self._scored(i, batch)
                 load.add(routing)
+                told.add(more)
                 objective = total / tokens
                 if with_losses:
                     objective = objective + routing_loss(routing, whole or self.parallel.total(load.counts), **weights)
@@ -175,7 +178,7 @@ class Trainer:
                 if moe.bias is not None:
                     update_bias(moe, counts, self.config.bias_rate)
         self.done = number
-        return Update(number, loss, tokens, gradient_norm, rate, *experts)
+        return Update(number, loss, tokens, gradient_norm, rate, *experts, told=told.means(self.parallel, tokens))
 
     def learning_rate(self, number: int) -> float:
         """The learning rate of update `number`, counted from 1."""
@@ -272,6 +275,20 @@ class Trainer:
                 f"{len(scored.routing)}; return it in Scored"
             )
         return scored
+
+
+class _Told:
+    """What a loss says besides, summed over micro-batches."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+
+    def add(self, told: Mapping[str, Tensor]) -> None:
+        self.sums |= {name: self.sums.get(name, 0.0) + value.detach().float() for name, value in told.items()}
+
+    def means(self, parallel: Parallel, tokens: int) -> dict[str, float]:
+        totals = parallel.total(list(self.sums.values()))
+        return {name: float(total) / tokens for name, total in zip(self.sums, totals, strict=True)}
 
 
 class _Load:

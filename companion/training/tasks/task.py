@@ -17,7 +17,7 @@ from companion.training.distributed.parallel import Parallel
 from companion.training.losses import Batch, Loss
 from companion.training.plan import TrainingConfig
 from companion.training.seeds import derived_seed
-from companion.training.settings import Settings
+from companion.training.settings import RunSettings, Settings
 from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
@@ -51,7 +51,7 @@ class Task(ABC):
     The same settings give the same batches and the same first weights.
     """
 
-    settings: Settings
+    settings: RunSettings
     preparing: ClassVar[str] = ""
     """What takes a moment before training, for a line of progress; `{title}` is the task's."""
 
@@ -148,6 +148,7 @@ class Task(ABC):
         parallel = Parallel() if parallel is None else parallel
         parallel.bounds(self.settings.batch)
         settings = self.settings
+        assert isinstance(settings, Settings)
         torch.manual_seed(derived_seed(settings.seed, 2))
         model = Transformer(self.config)
         if parallel.world == 1:  # several processes may each take a part, which fits where the whole does not

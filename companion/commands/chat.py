@@ -1,0 +1,272 @@
+"""`companion chat`: talk to a model that answers, in the terminal or through a pipe."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import Namespace
+
+from companion.commands.parser import Parser, add_run
+from companion.commands.runs import run_folder
+from companion.generation.sampling import Sampling
+from companion.ground.quantities import Count, CountFromZero
+from companion.training.settings import TuneSettings
+
+if TYPE_CHECKING:
+    from companion.commands.writer import Writer
+    from companion.data.chat import Message
+
+TOKENS = 512
+"""Tokens of an answer at most, where nobody says."""
+HELP = """\
+/reset          forget the conversation
+/system TEXT    tell the model something before it; without TEXT, nothing
+/undo           take back the last question and its answer
+/save FILE      write the conversation, a line that companion tune reads
+/help           this
+/bye            end; so does the end of the input (Ctrl-D)
+Ctrl-C stops an answer."""
+
+
+def parser() -> Parser:
+    parser = Parser(
+        description=(
+            "Talk to a model that answers: a run of `companion tune`, or a published one whose folder has a chat "
+            "template. Answers appear as they are written; what was said stays in the conversation. Lines may also come "
+            "from a file or a pipe, one question each.\n\n"
+            "An answer is drawn as `companion generate` draws: from a run at temperature 0.8, from a published model as "
+            "its folder says."
+        ),
+        epilog=(
+            "examples:\n"
+            "  companion chat\n"
+            "      the run that was tuned last\n"
+            "  companion chat --run runs/sums-grpo --temperature 0\n"
+            "  companion chat --checkpoint HuggingFaceTB/SmolLM2-135M-Instruct \\\n"
+            '      --download --system "Answer in one sentence."\n'
+            '  echo "4 7 + 3 8" | companion chat --run runs/sums-sft\n'
+            "while you talk:\n" + "\n".join(f"  {line}" for line in HELP.splitlines())
+        ),
+    )
+    add_run(parser, "folder of a tuned run. Default: the newest in runs/", best=True)
+    parser.add_argument(
+        "--checkpoint", type=str, default=None, metavar="FOLDER", help="a published model's folder, not a run"
+    )
+    parser.add_argument(
+        "--download", action="store_true", help="--checkpoint may be the name that the Hugging Face hub has for it"
+    )
+    parser.add_argument(
+        "--system", type=str | None, default=None, metavar="TEXT", help="what the model is told before"
+    )
+    parser.add_argument(
+        "--tokens", type=Count | None, default=None, help="most tokens of an answer. Default: what fits, at most 512"
+    )
+    parser.add_fields(Sampling)
+    parser.add_argument("--seed", type=CountFromZero, default=0, help="the same seed answers the same")
+    parser.add_dtype()
+    parser.add_device()
+    return parser
+
+
+def run(flags: Namespace) -> int:
+    if flags.checkpoint is not None and (flags.run is not None or flags.best):
+        raise ValueError(f"--checkpoint: expected no --{'run' if flags.run is not None else 'best'} beside it")
+    if flags.download and flags.checkpoint is None:
+        raise ValueError("--download: expected a --checkpoint to fetch, got none")
+    from companion.commands.generate import dtype_called, told
+    from companion.commands.writer import from_checkpoint, from_run
+    from companion.ground.device import find_device
+
+    device, dtype = find_device(flags.device), dtype_called(flags.dtype)
+    if flags.checkpoint is None:
+        writer = from_run(run_folder(flags.run, TuneSettings), device, best=flags.best, dtype=dtype)
+    else:
+        writer = from_checkpoint(flags.checkpoint, device, download=flags.download, dtype=dtype)
+    if writer.chat is None or writer.marked is None:
+        raise ValueError(
+            f"--checkpoint {flags.checkpoint}: expected a model whose folder has a chat template, found none; "
+            "companion generate goes on with texts, and companion tune gives a model a template"
+        )
+    talk = Talk(told(writer, flags), flags.tokens, flags.seed, system=flags.system)
+    if sys.stdin.isatty():
+        print("Ask something. /help says what else there is; Ctrl-D ends.", file=sys.stderr)
+    for line in _lines():
+        if not _said(talk, line):
+            break
+    return 0
+
+
+@dataclass
+class Talk:
+    """A conversation with a model.
+
+    turns:    those of the user and the assistant, in turn.
+    system:   what the model is told before.
+    answers:  how many it has written, each with random numbers of its own.
+    """
+
+    writer: Writer
+    tokens: int | None
+    seed: int
+    system: str | None = None
+    turns: list[str] = field(default_factory=list)
+    answers: int = 0
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation as it is."""
+        from companion.data.chat import Message
+
+        first = [] if self.system is None else [Message(role="system", content=self.system)]
+        roles: Any = ("user", "assistant")
+        return first + [Message(role=roles[n % 2], content=turn) for n, turn in enumerate(self.turns)]
+
+    def ask(self, question: str) -> Iterator[str]:
+        """The answer, as it is written; what there is of it stays in the conversation, also where it is left early.
+
+        Raises `ValueError` for a conversation that leaves no room for an answer, and one that the template refuses; the
+        question is not in it then.
+        """
+        self.turns.append(question)
+        try:
+            ids, most = self._prompt()
+        except ValueError:
+            self.turns.pop()
+            raise
+        parts, text = self.writer.parts(ids), ""
+        try:
+            for piece in self._pieces(ids, most, parts):
+                shown = piece if text else piece.lstrip()
+                text += shown
+                yield shown
+        finally:
+            self.turns.append(text.strip())
+            self.answers += 1
+
+    def _pieces(self, ids: list[int], most: int, parts: Any) -> Iterator[str]:
+        from companion.generation.generate import generate
+
+        says = self.writer.says
+        sampling = says.sampling if says.draws else Sampling(temperature=0)
+        for (token,) in generate(
+            self.writer.model,
+            [ids],
+            max_new_tokens=most,
+            sampling=sampling,
+            stop=says.special.stop,
+            rules=says.rules,
+            until=self.writer.until([ids]),
+            seed=self.seed,
+            streams=[self.answers],
+        ):
+            if token is not None and token not in says.special.stop:
+                yield parts.push(token)
+        yield parts.finish()
+
+    def _prompt(self) -> tuple[list[int], int]:
+        """The ids of the conversation, and how many may follow."""
+        writer = self.writer
+        assert writer.chat is not None and writer.marked is not None
+        ids = writer.marked(writer.chat.write(self.messages))
+        context = writer.model.config.context
+        if len(ids) >= context:
+            raise ValueError(
+                f"the conversation has {len(ids):,} tokens with this question, and the model's context is {context:,}: "
+                "/reset forgets it, /undo takes back the last question"
+            )
+        return ids, min(self.tokens or TOKENS, context - len(ids))
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, or comes through a pipe, line by line, to its end. Ctrl-C throws a line away."""
+    while True:
+        try:
+            yield input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            if sys.stdin.isatty():
+                print()
+            return
+        except UnicodeDecodeError:
+            raise ValueError("the input: expected text in UTF-8, got something else") from None
+        except KeyboardInterrupt:
+            print()
+
+
+def _said(talk: Talk, line: str) -> bool:
+    """Do what a line says; whether to go on."""
+    if not (line := line.strip()):
+        return True
+    if line.startswith("/"):
+        return _commanded(talk, *line[1:].split(None, 1))
+    from companion.commands.writer import printable
+
+    try:
+        with _stopped_alone() as stopped:
+            for piece in talk.ask(line):
+                print(printable(piece), end="", flush=True)
+                if stopped:
+                    break
+    except ValueError as error:
+        print(str(error), file=sys.stderr)
+        return True
+    print(" (stopped)" if stopped else "")
+    if not talk.turns[-1]:
+        talk.turns = talk.turns[:-2]  # an empty turn is none
+    return True
+
+
+@contextmanager
+def _stopped_alone() -> Iterator[list[int]]:
+    """Ctrl-C in this block puts something into the list, and interrupts nothing."""
+    stopped: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _commanded(talk: Talk, name: str = "", rest: str = "") -> bool:
+    """Do what a line that begins with a slash says; whether to go on."""
+    match name:
+        case "bye" | "quit" | "exit":
+            return False
+        case "reset":
+            talk.turns = []
+            print("The conversation is forgotten.", file=sys.stderr)
+        case "system":
+            talk.system = rest or None
+            print("The model is told this before." if rest else "The model is told nothing before.", file=sys.stderr)
+        case "undo":
+            print("The last question is taken back." if talk.turns else "Nothing was asked yet.", file=sys.stderr)
+            talk.turns = talk.turns[:-2]
+        case "save":
+            _save(talk, rest)
+        case "help":
+            print(HELP, file=sys.stderr)
+        case _:
+            print(f"/{name}: expected one of /reset, /system, /undo, /save, /help, /bye", file=sys.stderr)
+    return True
+
+
+def _save(talk: Talk, name: str) -> None:
+    """Write the conversation at the end of a file; one that cannot be written to is named, and nothing else happens."""
+    if not name or not talk.turns:
+        print("/save: expected the name of a file" if not name else "Nothing was said yet.", file=sys.stderr)
+        return
+    try:
+        with open(Path(name).expanduser(), "a", encoding="utf-8") as file:
+            file.write(json.dumps({"messages": talk.messages}, ensure_ascii=False) + "\n")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        print(f"/save {shlex.quote(name)}: could not be written ({why})", file=sys.stderr)
+        return
+    print(f"saved: {name}", file=sys.stderr)

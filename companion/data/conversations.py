@@ -1,0 +1,144 @@
+"""Files of conversations, a JSON object a line, as they are commonly published (lesson 20).
+
+    {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
+    {"prompt": [{"role": "user", "content": "..."}], "chosen": "...", "rejected": "..."}
+
+The second form is a preference between two answers, as trl has them: a prompt may also be one text of the user, an
+answer also a list with its one message, and without a prompt both are whole conversations that differ in the last turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from companion.data.chat import Message
+from companion.ground.fields import parse_json, plain, shown, why
+
+ROLES: tuple[str, ...] = get_args(get_type_hints(Message)["role"])
+Entry = TypeVar("Entry")
+
+
+class Conversation(NamedTuple):
+    """Turns, and the file and line that they come from, for messages."""
+
+    messages: list[Message]
+    where: str
+
+
+class Preference(NamedTuple):
+    """Turns, and of two answers to them the better and the worse; and where they come from."""
+
+    prompt: list[Message]
+    chosen: str
+    rejected: str
+    where: str
+
+
+def read_conversations(paths: Sequence[str | Path], flag: str = "--data") -> list[Conversation]:
+    """The conversations in files, in their order.
+
+    Raises `ValueError`, naming file and line, for a file that cannot be read or has none, and for a line that is no
+    conversation or has no turn of the assistant.
+    """
+    return _read(paths, flag, _conversation)
+
+
+def read_preferences(paths: Sequence[str | Path], flag: str = "--data") -> list[Preference]:
+    """The preferences in files, in their order. Raises `ValueError` as `read_conversations` does."""
+    return _read(paths, flag, _preference)
+
+
+def _read(paths: Sequence[str | Path], flag: str, make: Callable[[Mapping[str, Any], str], Entry]) -> list[Entry]:
+    found = [make(said, where) for path in paths for said, where in _objects(Path(path), flag)]
+    if not found:
+        raise ValueError(f"{flag}: expected at least one conversation, got none")
+    return found
+
+
+def _objects(path: Path, flag: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    name = f"{flag} {plain(str(path))}"
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except OSError as error:
+        raise ValueError(f"{name}: cannot be read ({error.strerror})") from None
+    except ValueError:  # no text, or no name
+        raise ValueError(f"{name}: expected text in UTF-8, got a file that is not") from None
+    if not any(line.strip() for line in lines):
+        raise ValueError(f"{name}: expected a conversation a line, found none; the file is empty")
+    for number, line in enumerate(lines, 1):
+        where = f"{name}: line {number}"
+        if not line.strip():
+            continue
+        try:
+            said = parse_json(line)
+        except ValueError as error:
+            raise ValueError(f"{where}: expected a JSON object, got text that is not ({why(error)})") from None
+        if not isinstance(said, dict):
+            raise ValueError(f"{where}: expected a JSON object, got {shown(said)}")
+        yield said, where
+
+
+def _conversation(said: Mapping[str, Any], where: str) -> Conversation:
+    if "messages" not in said:
+        other = "; a file of preferences is for --method dpo" if {"chosen", "rejected"} & set(said) else ""
+        raise ValueError(f'{where}: expected "messages", got {_keys(said)}{other}')
+    messages = _messages(said["messages"], f"{where}: messages")
+    if not any(message["role"] == "assistant" for message in messages):
+        raise ValueError(f"{where}: messages: expected at least one turn of the assistant, to learn from, got none")
+    if messages[0]["role"] == "assistant":
+        raise ValueError(f"{where}: messages[0]: expected a turn of the user or the system first, got the assistant's")
+    return Conversation(messages, where)
+
+
+def _preference(said: Mapping[str, Any], where: str) -> Preference:
+    for name in ("chosen", "rejected"):
+        if name not in said:
+            raise ValueError(f'{where}: expected "prompt", "chosen" and "rejected", got {_keys(said)}')
+    chosen, rejected = (_answer(said[name], f"{where}: {name}") for name in ("chosen", "rejected"))
+    if "prompt" in said:
+        given = said["prompt"]
+        prompt = [_message("user", given, f"{where}: prompt")] if isinstance(given, str) else given
+        before = _messages(prompt, f"{where}: prompt")
+    else:
+        before = chosen[:-1]
+        if not before or before != rejected[:-1]:
+            raise ValueError(f'{where}: expected a "prompt", or "chosen" and "rejected" that differ in their last turn')
+    if before[-1]["role"] == "assistant":
+        raise ValueError(f"{where}: prompt: expected a turn of the user last, got the assistant's")
+    texts = [answer[-1]["content"] for answer in (chosen, rejected)]
+    if texts[0] == texts[1]:
+        raise ValueError(f"{where}: expected two answers that differ, got the same twice")
+    return Preference(before, *texts, where)
+
+
+def _answer(given: Any, where: str) -> list[Message]:
+    messages = [_message("assistant", given, where)] if isinstance(given, str) else _messages(given, where)
+    if messages[-1]["role"] != "assistant":
+        raise ValueError(f"{where}: expected the assistant's turn last, got the {messages[-1]['role']}'s")
+    return messages
+
+
+def _messages(given: Any, where: str) -> list[Message]:
+    if not isinstance(given, list) or not given:
+        raise ValueError(f"{where}: expected a list of turns, got {shown(given)}")
+    return [_turn(turn, f"{where}[{place}]") for place, turn in enumerate(given)]
+
+
+def _turn(given: Any, where: str) -> Message:
+    if not isinstance(given, dict) or not {"role", "content"} <= set(given):
+        raise ValueError(f'{where}: expected an object with "role" and "content", got {shown(given)}')
+    return _message(given["role"], given["content"], where)
+
+
+def _message(role: Any, content: Any, where: str) -> Message:
+    if role not in ROLES:
+        raise ValueError(f"{where}: role={shown(role)}: expected one of {', '.join(ROLES)}")
+    if not isinstance(content, str) or not content.strip():
+        raise ValueError(f"{where}: content={shown(content)}: expected a text that is not empty")
+    return {"role": role, "content": content}
+
+
+def _keys(said: Mapping[str, Any]) -> str:
+    return ", ".join(map(shown, said)) or "an object without fields"

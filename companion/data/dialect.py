@@ -1,0 +1,187 @@
+"""How one model reads conversations: its chat template and its tokenizer, and which tokens of them are an answer
+(lesson 20)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from companion.data.chat import SETTINGS, TEMPLATE, ChatTemplate, Message, load_chat_template
+from companion.data.published_tokenizers import JsonTokenizer, load_tokenizer
+from companion.data.tokenizer import SEPARATOR, BytePairTokenizer
+from companion.files.models import CONFIG, read_config
+from companion.files.published.writing import GENERATION, IDS
+from companion.ground.fields import shown
+
+PLAIN = """\
+{{- bos_token -}}
+{%- for message in messages -%}
+    {%- if message.role == 'assistant' -%}
+        {{- 'Assistant: ' + message.content | trim + eos_token -}}
+    {%- else -%}
+        {{- message.role | capitalize + ': ' + message.content | trim + '\\n' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- 'Assistant:' -}}
+{%- endif -%}
+"""
+"""The template of a model whose folder has none: turns in plain words, and what ends a text behind each answer."""
+TEXT_FILES = (
+    "tokenizer.json", SETTINGS, "special_tokens_map.json", GENERATION, TEMPLATE, "vocab.json", "merges.txt",
+)  # fmt: skip
+"""What a folder holds of how its model reads text and conversations, as text."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A conversation as ids, and which of them are scored: those of answers, each with the token that ends it."""
+
+    ids: list[int]
+    scored: list[bool]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a model reads conversations.
+
+    template:   writes them as text.
+    tokenizer:  makes ids of the text, special tokens and all.
+    stop:       the ids that end an answer.
+    """
+
+    template: ChatTemplate
+    tokenizer: JsonTokenizer
+    stop: frozenset[int]
+
+    @classmethod
+    def of(cls, folder: str | Path) -> Dialect:
+        """That of a folder with `TEXT_FILES`: a published model's, or a tuned run's.
+
+        Raises `ValueError` for a folder without a template or a tokenizer of the kinds that answer, or with a damaged
+        one, and where nothing says which token ends a text.
+        """
+        folder = Path(folder)
+        template, tokenizer = load_chat_template(folder), load_tokenizer(folder)
+        if template is None:
+            raise ValueError(f"{folder}: expected a chat template, {TEMPLATE} or in {SETTINGS}, found none")
+        if not isinstance(tokenizer, JsonTokenizer):
+            raise ValueError(f"{folder}: expected the tokenizer of a model that goes on with texts, got a translator's")
+        if not (stop := _stop_ids(folder)):
+            raise ValueError(f"{folder}: expected eos_token_id, the token that ends an answer, in {GENERATION}")
+        return cls(template, tokenizer, stop)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text that has its special tokens in it."""
+        return self.tokenizer.encode(text, special=False)
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """What the model reads before it answers. Raises `ValueError` as `ChatTemplate.write` does."""
+        return self.encode(self.template.write(messages))
+
+    def answer(self, ids: Iterable[int]) -> str:
+        """The text of an answer's ids, without what ends it."""
+        return self.tokenizer.decode(ids).strip()
+
+    def rows(self, messages: Sequence[Message]) -> list[Row]:
+        """A conversation to learn from: one row; or one for each answer, where the template writes earlier turns
+        otherwise once later ones follow. The ids before an answer are those that `prompt` gives.
+
+        Raises `ValueError` for no answer, one that nothing comes before, and a template under which an answer does not
+        go on from its prompt, or does not end with a token that ends a text.
+        """
+        rows: list[Row] = []
+        done = None
+        for turn, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            if turn == 0:
+                raise ValueError("expected a turn of the user before the assistant's first, got none")
+            before, after = self.template.write(messages[:turn]), self.template.write(messages[: turn + 1], answer=False)
+            if not after.startswith(before):
+                raise ValueError(f"{self.template.origin}: expected an answer that goes on from its prompt, got another text")
+            if done is None or not before.startswith(done):
+                rows, done = [*rows, Row([], [])], ""
+            new, answer = self.encode(before[len(done) :]), self.encode(after[len(before) :])
+            end = next((place for place, token in enumerate(answer, 1) if token in self.stop), None)
+            if end is None:
+                raise ValueError(
+                    f"{self.template.origin}: expected an answer to end with one of the tokens that end a text "
+                    f"({', '.join(map(str, sorted(self.stop)))}), got one that does not"
+                )
+            rows[-1].ids.extend([*new, *answer])
+            rows[-1].scored.extend([False] * len(new) + [True] * end + [False] * (len(answer) - end))
+            done = after
+        if not rows:
+            raise ValueError("expected at least one turn of the assistant, to learn from, got none")
+        return rows
+
+
+def dialect_files(folder: str | Path) -> dict[str, str]:
+    """The `TEXT_FILES` of a published model's folder, or of a tuned run's, for another folder: with the template
+    `PLAIN` where there is none, and with the ids that end a text.
+
+    Raises `ValueError` for a folder without a tokenizer, or one that is not text.
+    """
+    folder = Path(folder)
+    files = {}
+    for name in TEXT_FILES:
+        if (folder / name).is_file():
+            try:
+                files[name] = (folder / name).read_text("utf-8")
+            except UnicodeDecodeError:
+                raise ValueError(f"{folder / name}: expected text in UTF-8") from None
+    if "tokenizer.json" not in files and "merges.txt" not in files:
+        raise ValueError(f"{folder}: expected tokenizer.json, or vocab.json with merges.txt, found none of them")
+    if not (stop := _stop_ids(folder)):
+        raise ValueError(f"{folder}: expected eos_token_id, the token that ends an answer, in {GENERATION} or {CONFIG}")
+    said = json.loads(files.get(GENERATION, "{}"))
+    files[GENERATION] = json.dumps({**said, "eos_token_id": sorted(stop)}, indent=2) + "\n"
+    if load_chat_template(folder) is None:
+        files[TEMPLATE] = PLAIN
+        tokenizer, about = load_tokenizer(folder), json.loads(files.get(SETTINGS, "{}"))
+        marks = {"bos_token": "", "eos_token": tokenizer.spell([min(stop)])}
+        files[SETTINGS] = json.dumps({**marks, **{k: v for k, v in about.items() if v is not None}}, indent=2) + "\n"
+    return files
+
+
+def files_of_run(tokenizer: BytePairTokenizer, context: int) -> dict[str, str]:
+    """The `TEXT_FILES` of a run on text: its tokenizer as published ones are, and the template `PLAIN`."""
+    marks = dict.fromkeys(("bos_token", "eos_token", "pad_token"), SEPARATOR)
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context, **marks}
+    return {
+        "tokenizer.json": tokenizer.to_published(),
+        SETTINGS: json.dumps(about, indent=2) + "\n",
+        GENERATION: json.dumps(dict.fromkeys(_END, tokenizer.separator), indent=2) + "\n",
+        TEMPLATE: PLAIN,
+    }
+
+
+_END = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def dialect_in(files: Mapping[str, str]) -> Dialect:
+    """The dialect of `TEXT_FILES` that are in no folder yet. Raises `ValueError` as `Dialect.of` does."""
+    with TemporaryDirectory() as folder:
+        for name, text in files.items():
+            Path(folder, name).write_text(text, "utf-8")
+        try:
+            return Dialect.of(folder)
+        except ValueError as error:
+            raise ValueError(str(error).replace(f"{folder}/", "").removeprefix(f"{folder}: ")) from None
+
+
+def _stop_ids(folder: Path) -> frozenset[int]:
+    """The ids that end a text, as the folder says; none where it does not."""
+    for name in (GENERATION, CONFIG):
+        if (folder / name).is_file():
+            given = read_config(folder, name).get(IDS[2])
+            ids = given if isinstance(given, list) else [given]
+            if all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in ids) and ids:
+                return frozenset(ids)
+            if given is not None:
+                raise ValueError(f"{folder / name}: eos_token_id={shown(given)}: expected token ids")
+    return frozenset()

@@ -1,0 +1,295 @@
+"""Low-rank adapters of a model, and their files in the layout of peft, which loads them on the published form of the
+model (lesson 20).
+
+    adapter_config.json         rank, alpha, and the names of the layers that have a change
+    adapter_model.safetensors   base_model.model.NAME.lora_A.weight, (rank, in), and lora_B.weight, (out, rank)
+
+NAME is what the published layout calls the layer. Where that has one matrix for several layers of ours, as `qkv_proj`
+or GPT-2's `c_attn`, peft has one A for it; so have ours, and one B below the other. Which names those are is found by
+sending the numbers of rows in place of weights through the family's own table.
+
+What cannot be said so is refused by name. For models that one machine cannot hold, peft itself, with trl, is the tool.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor, nn
+
+from companion.config.model import ModelConfig
+from companion.families.exported import simplest_kind
+from companion.families.registry import families
+from companion.files.models import assemble, load_tensors, read_config, save_tensors
+from companion.files.published.places import WayBack
+from companion.ground.atomic import write_atomic
+from companion.ground.fields import require, shown
+from companion.layers.attention import Attention
+from companion.layers.delta import LinearAttention
+from companion.layers.feedforward import FeedForward
+from companion.layers.latent import LatentAttention
+from companion.layers.low_rank import LowRank, low_rank_layers
+from companion.transformer import Transformer
+
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+BEFORE = "base_model.model."
+"""What peft puts before a layer's published name."""
+Targets = Literal["attention", "all"]
+"""Layers that get a change: those of attention, or those of feed-forward networks too, but in a model with experts.
+Routers, experts, embeddings and the head get none."""
+_HOLDERS: dict[str, tuple[type, ...]] = {
+    "attention": (Attention, LatentAttention, LinearAttention),
+    "all": (Attention, LatentAttention, LinearAttention, FeedForward),
+}
+
+_RATES = ("strength", "decay", "decay_down")
+"""The narrow layers that say how fast a state of linear attention learns and fades; files and modules name them
+differently, so that peft would not find them."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of our layers as a part of a published one, whose row `places[i]` is row `rows[i]` of ours."""
+
+    layer: str
+    places: Tensor
+    rows: Tensor
+
+
+def targeted(model: Transformer, targets: Targets = "all") -> list[str]:
+    """The names of the linear layers that get a change. Raises `ValueError` for other targets."""
+    require(targets in _HOLDERS, "targets", targets, "'attention' or 'all'")
+    # In a model with experts peft takes the names of networks beside them for the experts' own (0.21).
+    kinds = _HOLDERS["attention" if model.config.moe is not None else targets]
+    holders = [(name, module) for name, module in model.named_modules() if isinstance(module, kinds)]
+    return [
+        f"{name}.{place}"
+        for name, module in holders
+        for place, layer in module.named_children()
+        if isinstance(layer, nn.Linear) and place not in _RATES
+    ]
+
+
+@lru_cache(maxsize=8)
+def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, list[Part]]:
+    """Each linear layer of a published layout that has linear layers of ours, and those, in the order of its rows.
+
+    kind:  the layout, a `model_type`. `None`: the one that `export_model` takes.
+
+    Raises `ValueError` as `export_model` does.
+    """
+    family = families()[simplest_kind(config, kind)]
+    with torch.device("meta"):
+        model = Transformer(config)
+    linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    ours, starts, first = {}, {}, 0
+    for name, tensor in model.state_dict().items():
+        ours[name] = tensor
+        if name in linear:
+            starts[name] = first
+            ours[name] = torch.arange(first, first := first + len(tensor))[:, None]
+    back = WayBack(ours, Path("."))
+    family.place(back, config)
+    found = {}
+    for name, tensor in back.finish().items():
+        if tensor.is_meta or not name.endswith(".weight"):
+            continue
+        rows = tensor.flatten()
+        found[family.spelled(name).removesuffix(".weight")] = [
+            Part(one.removesuffix(".weight"), here, rows[here] - start)
+            for one, start in starts.items()
+            if len(here := ((rows >= start) & (rows < start + len(ours[one]))).nonzero()[:, 0])
+        ]
+    return found
+
+
+def adapt(
+    model: Transformer, rank: int, *, alpha: float | None = None, targets: Targets = "all", kind: str | None = None
+) -> None:
+    """Put a `LowRank` in the place of each targeted linear layer, in place, and freeze everything else. The logits stay
+    what they were, bit for bit.
+
+    alpha:  `None`: twice the rank.
+    kind:   the published layout whose fused layers share a `down`, see above. `None`: the one of `export_model`; a
+            model that none has keeps one for each layer, and cannot be saved.
+
+    Raises `ValueError` for a rank below 1, an alpha that is not above 0, other targets, and a model that has adapters.
+    """
+    if low_rank_layers(model):
+        raise ValueError("model: expected one without adapters, got one that has some; merged(model) is such a one")
+    wanted = set(targeted(model, targets))
+    try:
+        groups = [[part.layer for part in parts] for parts in published_layers(model.config, kind).values()]
+    except ValueError:
+        if kind is not None:
+            raise
+        groups = [[name] for name in sorted(wanted)]
+    model.requires_grad_(False)
+    for group in groups:
+        down = None
+        for name in (name for name in group if name in wanted):
+            made = LowRank(model.get_submodule(name), rank, 2.0 * rank if alpha is None else alpha, down=down)  # type: ignore[arg-type]
+            down = made.down
+            above, _, place = name.rpartition(".")
+            setattr(model.get_submodule(above), place, made)
+
+
+def merged(model: Transformer) -> Transformer:
+    """A plain model with W + (alpha / rank) B A in the place of every adapter: the same logits, up to rounding. What
+    has none is shared with `model`, not copied; it is in evaluation mode."""
+    kept = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    for name, layer in low_rank_layers(model).items():
+        del kept[f"{name}.down"], kept[f"{name}.up"]
+        kept[f"{name}.weight"] = layer.matrix()
+    return assemble(model.config, kept, Path("merged"), None)
+
+
+def adapter_tensors(model: Transformer, kind: str | None = None) -> dict[str, Shaped[Tensor, "..."]]:
+    """The adapters of a model by peft's names.
+
+    Raises `ValueError` for a model without any, one that no published layout has, and a published layer of which only
+    some parts have a change.
+    """
+    layers, tensors = _layers(model), {}
+    for name, parts in published_layers(model.config, kind).items():
+        if chosen := [layers[part.layer] for part in parts if part.layer in layers]:
+            if len(chosen) < len(parts) or any(layer.down is not chosen[0].down for layer in chosen):
+                raise ValueError(f"{name}: expected a change of all of its parts, with one A; peft has one for it")
+            tensors[f"{BEFORE}{name}.lora_A.weight"] = chosen[0].down.detach()
+            up = chosen[0].up.new_empty(sum(len(part.rows) for part in parts), chosen[0].rank)
+            for part, layer in zip(parts, chosen, strict=True):
+                up[part.places] = layer.up.detach()[part.rows]
+            tensors[f"{BEFORE}{name}.lora_B.weight"] = up
+    return tensors
+
+
+@torch.no_grad()
+def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | None = None) -> None:
+    """Copy what `adapter_tensors` gave, or peft wrote, into the adapters of a model.
+
+    Raises `ValueError`, with nothing changed, unless every adapter has its two tensors, of its shape, and no other is
+    there.
+    """
+    layers, left, moves = _layers(model), dict(tensors), []
+    for name, parts in published_layers(model.config, kind).items():
+        here = [(part, layers[part.layer]) for part in parts if part.layer in layers]
+        if not here:
+            continue
+        down, up = (left.pop(f"{BEFORE}{name}.lora_{one}.weight", None) for one in "AB")
+        rank, rows = here[0][1].rank, sum(len(part.rows) for part, _ in here)
+        shapes = ((rank, here[0][1].in_features), (rows, rank))
+        for one, tensor, shape in (("A", down, shapes[0]), ("B", up, shapes[1])):
+            if tensor is None or tuple(tensor.shape) != shape:
+                got = "none" if tensor is None else str(tuple(tensor.shape))
+                raise ValueError(f"{BEFORE}{name}.lora_{one}.weight: expected a tensor of shape {shape}, got {got}")
+        moves += [(here, down, up)]
+    if left:
+        raise ValueError(f"{min(left)}: expected the adapters of this model alone, got another's")
+    for here, down, up in moves:
+        for part, layer in here:
+            layer.down.copy_(down)
+            layer.up[part.rows] = up[part.places].to(layer.up)
+
+
+def adapter_config(model: Transformer, kind: str | None = None, base: str = "") -> dict[str, Any]:
+    """What peft's adapter_config.json says of the adapters of a model. base: the folder of the model below them."""
+    names = [name.removeprefix(BEFORE) for name in adapter_tensors(model, kind)]
+    layers = list(_layers(model).values())
+    modules = sorted({name.removesuffix(f".lora_{one}.weight") for name in names for one in "AB" if f"_{one}." in name})
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": layers[0].rank,
+        "lora_alpha": layers[0].alpha,
+        "target_modules": modules,
+        "fan_in_fan_out": simplest_kind(model.config, kind) == "gpt2",
+        "bias": "none",
+        "lora_dropout": 0.0,
+        "use_rslora": False,
+        "use_dora": False,
+        "inference_mode": True,
+    }
+
+
+def save_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None, base: str = "") -> None:
+    """Write the adapters of a model as peft does, and nothing else of it. Raises `ValueError` as `adapter_tensors`."""
+    folder = Path(folder)
+    told = json.dumps(adapter_config(model, kind, base), indent=2) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    save_tensors(folder / ADAPTER_WEIGHTS, adapter_tensors(model, kind), {"format": "pt"})
+    write_atomic(folder / ADAPTER, told)
+
+
+def load_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None) -> None:
+    """Give a model, in place, the adapters that `save_adapters` or peft wrote for it.
+
+    Raises `ValueError` for a file that is missing or damaged, adapters of another model, and what peft can and this
+    cannot: other kinds than LoRA, ranks or scales that differ, biases, DoRA, experts.
+    """
+    folder = Path(folder)
+    said = read_config(folder, ADAPTER)
+    where, refuse = folder / ADAPTER, partial(_refuse, folder / ADAPTER, said)
+    for name, fits, expected in _EXPECTED:
+        if not fits(said.get(name)):
+            refuse(name, expected)
+    tensors = load_tensors(folder / ADAPTER_WEIGHTS)
+    layers = published_layers(model.config, kind)
+    names = {key.removeprefix(BEFORE).rpartition(".lora_")[0] for key in tensors}
+    if unknown := sorted(names - set(layers)):
+        raise ValueError(f"{folder / ADAPTER_WEIGHTS}: {unknown[0]}: expected a linear layer of this model")
+    ours = {part.layer for name in names for part in layers[name]}
+    inside = set(targeted(model, "all"))
+    if outside := sorted(ours - inside):
+        raise ValueError(f"{where}: {outside[0]}: expected layers of attention and feed-forward networks alone")
+    adapt(model, said["r"], alpha=said["lora_alpha"], kind=kind)
+    for name in inside - ours:
+        _take_off(model, name)
+    put_adapters(model, tensors, kind)
+
+
+def _take_off(model: Transformer, name: str) -> None:
+    """The layer itself in the place of its adapter."""
+    layer = model.get_submodule(name)
+    with torch.device("meta"):
+        plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None)
+    plain.weight, plain.bias = layer.weight, layer.bias
+    above, _, place = name.rpartition(".")
+    setattr(model.get_submodule(above), place, plain)
+
+
+def _layers(model: Transformer) -> dict[str, LowRank]:
+    if not (layers := low_rank_layers(model)):
+        raise ValueError("model: expected one with adapters, got one without; adapt(model, rank) gives it some")
+    return layers
+
+
+def _refuse(path: Path, said: Mapping[str, Any], name: str, expected: str) -> None:
+    raise ValueError(f"{path}: {name}={shown(said.get(name))}: expected {expected}")
+
+
+def _nothing(value: Any) -> bool:
+    return not value
+
+
+_EXPECTED = (
+    ("peft_type", lambda value: value == "LORA", "'LORA'"),
+    ("r", lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0, "a whole number >= 1"),
+    ("lora_alpha", lambda value: isinstance(value, int | float) and value > 0, "a number > 0"),
+    ("bias", lambda value: value in (None, "none"), "'none'"),
+    *(
+        (name, _nothing, "none of it")
+        for name in (
+            *("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "target_parameters"),
+            *("trainable_token_indices", "lora_bias", "layer_replication"),
+        )
+    ),
+)
+"""The fields of adapter_config.json that change what is computed, and what they must be."""

@@ -1,0 +1,624 @@
+"""The tasks of tuning: a model that goes on with texts learns to answer (lesson 20).
+
+    SupervisedTask   the answers of conversations, token by token (Ouyang et al. 2022, InstructGPT, section 3.5)
+    PreferenceTask   the better of two answers (Rafailov et al. 2023, DPO)
+    PolicyTask       answers of its own, checked by a function (Shao et al. 2024, GRPO)
+
+All three are runs like any other: the loop, the folder, the checkpoints and the log are those of `companion train`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from companion.config.model import ModelConfig
+from companion.data.batches import IGNORE
+from companion.data.checkable import Problem, checkable
+from companion.data.conversations import Conversation, Preference, read_conversations, read_preferences
+from companion.data.dialect import Dialect, Row, dialect_in
+from companion.families.adapters import adapt, published_layers
+from companion.files.models import assemble
+from companion.generation.generate import complete
+from companion.generation.passes import evaluating
+from companion.generation.sampling import Sampling
+from companion.ground.display import count
+from companion.layers.low_rank import low_rank_layers, without_adapters
+from companion.training.distributed.parallel import Parallel
+from companion.training.losses import Batch, Loss, Scored, cross_entropy_sum
+from companion.training.plan import TrainingConfig
+from companion.training.plot import plot_tuning
+from companion.training.precision import autocast
+from companion.training.preferences import group_advantages, policy_loss, preference_loss, target_log_probs
+from companion.training.seeds import derived_seed
+from companion.training.settings import TuneSettings
+from companion.training.start import Start
+from companion.training.tasks.exact_match import wilson
+from companion.training.tasks.task import Task
+from companion.training.trainer import Trainer
+from companion.training.tuner import Tuner
+from companion.transformer import Transformer
+
+DRAWN = 4000
+"""Problems that supervised tuning and preferences learn from, of a checkable task."""
+MEASURED, MEASURED_BRIEFLY = 500, 100
+"""Held-out problems, or conversations, that a finished run is measured on; and on the way."""
+PASSES = {"sft": 3, "dpo": 1}
+"""Passes through a file of conversations, where nobody says how many updates."""
+USUAL = 200
+"""Updates on a checkable task, where nobody says how many."""
+RATES = {"sft": 1e-3, "dpo": 1e-4, "grpo": 3e-4}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """How good a tuned model is: its scores by name, the first of which tells the best checkpoint."""
+
+    scores: dict[str, float]
+    counted: tuple[int, int] | None = None
+
+    @property
+    def error(self) -> float:
+        """Smaller is better."""
+        name, value = next(iter(self.scores.items()))
+        return value if name == "held_out_loss" else 1 - value
+
+    def result(self) -> dict[str, Any]:
+        """What a finished run keeps; of answers that were counted with the interval of their share."""
+        if self.counted is None:
+            return dict(self.scores)
+        low, high = wilson(*self.counted)
+        return {**self.scores, "low": low, "high": high, "right": self.counted[0], "total": self.counted[1]}
+
+    def __str__(self) -> str:
+        said = {"right_share": "{:6.1%} right", "held_out_loss": "{:.3f} nats", "preferred": "{:6.1%} preferred"}
+        return ", ".join(said[name].format(value) for name, value in self.scores.items() if name in said)
+
+
+@dataclass(frozen=True)
+class TuneTask(Task):
+    """What the three have in common. `given`: how the model reads conversations, of a run that is there already."""
+
+    settings: TuneSettings
+    start: Start
+    given: Mapping[str, str] | None = None
+    preparing: ClassVar[str] = "{title}: reading"
+
+    @cached_property
+    def first(self) -> Transformer:
+        """The model as it begins, without dropout."""
+        return self.start.model()
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        return self.first.config.with_(dropout=float(self.settings.dropout))
+
+    def files(self) -> dict[str, str]:
+        return dict(self._files)
+
+    @cached_property
+    def _files(self) -> dict[str, str]:
+        return self.start.files() if self.given is None else dict(self.given)
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How the model reads conversations."""
+        return dialect_in(self._files)
+
+    def with_files(self, files: Mapping[str, str]) -> TuneTask:
+        return replace(self, given=files)
+
+    # What is learned from
+
+    @abstractmethod
+    def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
+        """Number of a micro-batch -> tensors for `loss`, the targets last, for a model that is being tuned."""
+
+    @property
+    def batches(self) -> Callable[[int], Batch]:
+        return self.batches_of(self.first)
+
+    @cached_property
+    def held_problems(self) -> list[Problem]:
+        """Held-out problems, the same ones always; none for a file of conversations."""
+        if self.settings.problems is None:
+            return []
+        return checkable(self.settings.problems).problems(MEASURED, 0, held_out=True)
+
+    @property
+    def title(self) -> str:
+        if self.settings.problems is not None:
+            return checkable(self.settings.problems).title
+        return ", ".join(Path(path).name for path in self.settings.data)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(f"{self._learned} {self.start.fingerprint}".encode()).hexdigest()[:16]
+
+    @property
+    def _learned(self) -> str:
+        """What tells the data from others."""
+        if self.settings.problems is not None:
+            return repr(self.held_problems)
+        return json.dumps([Path(path).read_text("utf-8") for path in self.settings.data])
+
+    def record(self) -> dict[str, Any]:
+        text = {"title": self.title, "fingerprint": self.fingerprint, "start": self.start.fingerprint}
+        return {"text": text}
+
+    def facts(self) -> Sequence[tuple[str, str]]:
+        settings = self.settings
+        trained = "all weights"
+        if settings.rank is not None:
+            where = "attention" if settings.targets == "attention" else "attention and feed-forward networks"
+            trained = f"adapters of rank {settings.rank} in the linear layers of {where}"
+        return (
+            ("learns", f"{self.title}, by {settings.method}"),
+            *(("", line) for line in self._amounts()),
+            ("from", f"{self.start.folder}"),
+            ("trained", trained),
+        )
+
+    @abstractmethod
+    def _amounts(self) -> Iterator[str]:
+        """How much there is to learn from, and to measure on."""
+
+    def amount(self, updates: int) -> str:
+        each = count(self.settings.batch * self.settings.accumulate, self._unit)
+        return f"{updates:,} updates of {each}"
+
+    _unit: ClassVar[str] = "conversation"
+
+    # What is measured
+
+    def right_share(self, model: Transformer, problems: Sequence[Problem], precision: str = "fp32") -> Tuned:
+        """How many of the problems the model answers right, with the most probable token each time."""
+        assert self.settings.problems is not None
+        task = checkable(self.settings.problems)
+        answers = self.answers(model, [problem.messages for problem in problems], Sampling(0.0), precision=precision)
+        right = sum(task.reward(one, self.dialect.answer(ids)) for one, ids in zip(problems, answers, strict=True))
+        return Tuned({"right_share": right / len(problems)}, (int(right), len(problems)))
+
+    def answers(
+        self,
+        model: Transformer,
+        conversations: Sequence[Sequence[Any]],
+        sampling: Sampling,
+        *,
+        seed: int = 0,
+        precision: str = "fp32",
+    ) -> list[list[int]]:
+        """The ids of the model's answers, each ended by a token that ends one, or after `tokens` of them. Raises
+        `ValueError` for a conversation that leaves no room for an answer."""
+        prompts = [self.dialect.prompt(messages) for messages in conversations]
+        room = model.config.context - max(map(len, prompts))
+        if room < 1:
+            longest = max(map(len, prompts))
+            raise ValueError(f"a prompt of {longest:,} tokens: expected room for an answer in {model.config.context:,}")
+        device = next(model.parameters()).device
+        with autocast(device, precision):
+            return complete(
+                model,
+                prompts,
+                max_new_tokens=min(self.settings.tokens, room),
+                sampling=sampling,
+                stop=self.dialect.stop,
+                seed=seed,
+                weights=None,
+            )
+
+    def excerpt(self, model: Transformer) -> str:
+        messages = self._example()
+        (ids,) = self.answers(model, [messages], Sampling(0.0))
+        asked, answered = (" ".join(text.split()) for text in (messages[-1]["content"], self.dialect.answer(ids)))
+        return f"{asked[:30]} -> {answered[:60]}"
+
+    @abstractmethod
+    def _example(self) -> Sequence[Any]:
+        """A conversation that was not learned from, up to the answer."""
+
+    def verdict(self, record: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+        if "right_share" in result:
+            return (
+                f"{result['right']:,} of {result['total']:,} held-out problems are answered right, "
+                f"{result['right_share']:.1%} (95 % interval {result['low']:.1%} to {result['high']:.1%})."
+            )
+        return f"On what was held out: {Tuned({k: v for k, v in result.items() if k != 'digest'})}."
+
+    def next_command(self, folder: Path) -> str:
+        return f"companion chat --run {shlex.quote(str(folder))}"
+
+    def plot(self, entries: Sequence[Mapping[str, Any]], path: Path, record: Mapping[str, Any]) -> bool:
+        return plot_tuning(entries, path)
+
+    # The trainer
+
+    def trainer(self, updates: int, device: torch.device, precision: str, parallel: Parallel | None = None) -> Trainer:
+        """A tuner of the model as it begins, with its adapters if it has some. Raises `ValueError` with several
+        processes, and for adapters that no published layout can name."""
+        settings = self.settings
+        if parallel is not None and parallel.world > 1:
+            raise ValueError("torchrun: expected one process; tuning runs in one (trl and peft tune in several)")
+        torch.manual_seed(derived_seed(settings.seed, 2))
+        kept = {name: tensor.clone() for name, tensor in self.first.state_dict().items()}
+        model = assemble(self.config, kept, self.start.folder, None).to(device)
+        model.requires_grad_(True)
+        if settings.rank is not None:
+            published_layers(self.config)  # raises where the adapters could not be written
+            adapt(model, settings.rank, alpha=settings.alpha, targets=settings.targets)
+        learning = settings.learning() | {"seed": derived_seed(settings.seed, 3), "learning_rate": self.rate}
+        moe = self.config.moe
+        balance = 0.0 if moe is None or moe.balanced or settings.rank is not None else 0.01
+        return Tuner(
+            model,
+            self.batches_of(model, precision),
+            TrainingConfig(updates, balance_loss=balance, **learning),
+            steps=settings.epochs,
+            loss=self.loss,
+            precision=precision,
+            compile=settings.compile,
+            recompute=settings.recompute,
+        )
+
+    @property
+    def rate(self) -> float:
+        """The peak learning rate: what was asked for, or by method and kind of start."""
+        settings = self.settings
+        if settings.learning_rate is not None:
+            return settings.learning_rate
+        return RATES[settings.method] * (0.1 if self.start.run is None else 1) * (1 if settings.rank is None else 10)
+
+    @contextmanager
+    def reference(self, model: Transformer) -> Iterator[Transformer]:
+        """The model from which `model` began: with adapters, itself without them."""
+        if low_rank_layers(model):
+            with without_adapters(model):
+                yield model
+        else:
+            yield self._frozen(next(model.parameters()).device)
+
+    def _frozen(self, device: torch.device) -> Transformer:
+        return self.first.to(device).requires_grad_(False).eval()
+
+    def log_probs(self, model: Transformer, tokens: Tensor, targets: Tensor, precision: str = "fp32") -> Tensor:
+        """log p of each target, (row, token), without a gradient, and without dropout."""
+        device = next(model.parameters()).device
+        with torch.no_grad(), evaluating(list(model.modules())), autocast(device, precision):
+            logits = model(tokens.to(device)).logits
+            return target_log_probs(logits, targets.to(device))
+
+
+def check_fits(rows: Sequence[Row], context: int, where: str) -> None:
+    """Raises `ValueError`, naming where it comes from, for a conversation that is longer than the context."""
+    longest = max(len(row.ids) for row in rows)
+    if longest > context + 1:
+        raise ValueError(f"{where}: {longest:,} tokens: expected at most {context + 1:,}, with the model's context")
+
+
+def padded(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    """Rows of unequal lengths as (inputs, targets), each (row, token), padded on the right: what a token is followed by,
+    where that is scored, and `IGNORE` elsewhere."""
+    longest = max(len(row.ids) for row in rows) - 1
+    tokens, targets = (torch.full((len(rows), longest), fill) for fill in (0, IGNORE))
+    for place, row in enumerate(rows):
+        ids, scored = torch.tensor(row.ids), torch.tensor(row.scored)
+        tokens[place, : len(ids) - 1] = ids[:-1]
+        targets[place, : len(ids) - 1] = ids[1:].where(scored[1:], IGNORE)
+    return tokens, targets
+
+
+def chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
+    """Which examples micro-batch `number` has: all in an order drawn for each pass, one pass after the other."""
+    found = []
+    for place in range(number * batch, (number + 1) * batch):
+        turn, at = divmod(place, among)
+        found.append(int(np.random.default_rng((seed, turn)).permutation(among)[at]))
+    return found
+
+
+def answer_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Scored:
+    """The loss of the next token, of answers alone (Ouyang et al. 2022, section 3.5): what stands before them is read,
+    and never a target. tokens, targets: (row, token)."""
+    out = model(tokens)
+    return Scored(*cross_entropy_sum(out.logits, targets), out.routing)
+
+
+def pair_loss(
+    model: nn.Module, tokens: Tensor, targets: Tensor, reference: Tensor, counted: Tensor, *, beta: float
+) -> Scored:
+    """`preference_loss` of pairs: tokens, targets (pair, 2, token), reference (pair, 2), the chosen answer first."""
+    out = model(tokens.flatten(0, 1))
+    each = target_log_probs(out.logits, targets.flatten(0, 1)).sum(-1).view(-1, 2)
+    loss, better, worse = preference_loss(each, reference, beta=beta)
+    told = {
+        "reward_chosen": better.sum(),
+        "reward_rejected": worse.sum(),
+        "margin": (better - worse).sum(),
+        "preferred": (better > worse).sum(),
+    }
+    return Scored(loss.sum(), counted.new_tensor(len(counted)), out.routing, told)
+
+
+def sampled_loss(
+    model: nn.Module,
+    tokens: Tensor,
+    targets: Tensor,
+    old: Tensor,
+    reference: Tensor,
+    advantages: Tensor,
+    rewards: Tensor,
+    counted: Tensor,
+    *,
+    settings: TuneSettings,
+) -> Scored:
+    """`policy_loss` of sampled answers; rows are answers, those of a problem side by side."""
+    out = model(tokens)
+    each, scored = target_log_probs(out.logits, targets), targets != IGNORE
+    loss, away, clipped = policy_loss(
+        each,
+        each.detach() if settings.epochs == 1 else old,
+        reference,
+        advantages,
+        scored,
+        clip=settings.clip_ratio,
+        beta=settings.strength,
+        lengths=settings.lengths,
+        longest=settings.tokens,
+    )
+    groups = rewards.view(-1, settings.group)
+    silent = (groups == groups[:, :1]).all(-1).sum() * settings.group
+    told = {"reward": rewards.sum(), "silent_groups": silent, "length": scored.sum(), "divergence": away.sum()}
+    if settings.epochs > 1:
+        told["clipped"] = clipped.sum()
+    return Scored(loss.sum(), counted.new_tensor(len(counted)), out.routing, told)
+
+
+@dataclass(frozen=True)
+class SupervisedTask(TuneTask):
+    """Answers of conversations, token by token."""
+
+    @cached_property
+    def _conversations(self) -> list[Conversation]:
+        if self.settings.problems is None:
+            return read_conversations(self.settings.data)
+        drawn = checkable(self.settings.problems).problems(DRAWN, derived_seed(self.settings.seed, 6))
+        return [Conversation([*one.messages, {"role": "assistant", "content": one.worked}], "") for one in drawn]
+
+    @cached_property
+    def _rows(self) -> list[list[Row]]:
+        """Each conversation's rows."""
+        found = []
+        for conversation in self._conversations:
+            try:
+                rows = self.dialect.rows(conversation.messages)
+            except ValueError as error:
+                raise ValueError(f"{conversation.where}: {error}" if conversation.where else str(error)) from None
+            check_fits(rows, self.config.context, conversation.where or f"--task {self.settings.problems}")
+            found.append(rows)
+        return found
+
+    @cached_property
+    def parts(self) -> tuple[list[int], list[int]]:
+        """The conversations to learn from and those that are held out, by their numbers."""
+        if self.settings.problems is not None:
+            return list(range(len(self._rows))), []
+        return divided(len(self._rows), self.settings.held_out)
+
+    def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
+        learn, settings = [row for i in self.parts[0] for row in self._rows[i]], self.settings
+        seed = derived_seed(settings.seed, 1)
+        return lambda number: padded([learn[i] for i in chosen(number, settings.batch, len(learn), seed)])
+
+    @property
+    def loss(self) -> Loss:
+        return answer_loss
+
+    @property
+    def usual(self) -> int:  # type: ignore[override]
+        each = self.settings.batch * self.settings.accumulate
+        return USUAL if self.settings.problems else max(1, round(PASSES["sft"] * len(self.parts[0]) / each))
+
+    def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
+        """The share of right answers, or nats a token of answers that are held out."""
+        most = MEASURED_BRIEFLY if brief else MEASURED
+        if self.settings.problems is not None:
+            return self.right_share(model, self.held_problems[:most], precision)
+        rows = [row for i in (self.parts[1] or self.parts[0])[:most] for row in self._rows[i]]
+        nats, tokens = 0.0, 0
+        for first in range(0, len(rows), self.settings.batch):
+            inputs, targets = padded(rows[first : first + self.settings.batch])
+            nats -= float(self.log_probs(model, inputs, targets, precision).sum())
+            tokens += int((targets != IGNORE).sum())
+        return Tuned({"held_out_loss": nats / tokens})
+
+    def _amounts(self) -> Iterator[str]:
+        learn, held = self.parts
+        scored = sum(sum(row.scored) for i in learn for row in self._rows[i])
+        yield f"from {count(len(learn), 'conversation')}, whose answers have {scored:,} tokens"
+        yield _measured(self, len(held), "conversation")
+
+    def _example(self) -> Sequence[Any]:
+        if self.held_problems:
+            return self.held_problems[0].messages
+        messages = self._conversations[(self.parts[1] or self.parts[0])[0]].messages
+        return messages[: next(i for i, message in enumerate(messages) if message["role"] == "assistant")]
+
+
+@dataclass(frozen=True)
+class PreferenceTask(TuneTask):
+    """The better of two answers."""
+
+    _unit: ClassVar[str] = "pair"
+
+    @cached_property
+    def _preferences(self) -> list[Preference]:
+        if self.settings.problems is None:
+            return read_preferences(self.settings.data)
+        task, seed = checkable(self.settings.problems), derived_seed(self.settings.seed, 6)
+        random = np.random.default_rng((seed, 1))
+        drawn = task.problems(DRAWN, seed)
+        return [Preference(one.messages, one.worked, task.wrong(one, random), "") for one in drawn]
+
+    @cached_property
+    def _rows(self) -> list[list[Row]]:
+        """Each pair's two conversations."""
+        found = []
+        for one in self._preferences:
+            pair = []
+            for answer in (one.chosen, one.rejected):
+                row = self.dialect.rows([*one.prompt, {"role": "assistant", "content": answer}])[-1]
+                last = len(self.dialect.prompt(one.prompt))  # answers of before are not what is compared
+                pair.append(Row(row.ids, [place >= last and here for place, here in enumerate(row.scored)]))
+            check_fits(pair, self.config.context, one.where or f"--task {self.settings.problems}")
+            found.append(pair)
+        return found
+
+    @cached_property
+    def parts(self) -> tuple[list[int], list[int]]:
+        """The pairs to learn from and those that are held out, by their numbers."""
+        return divided(len(self._rows), self.settings.held_out)
+
+    def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
+        learn, settings = self.parts[0], self.settings
+        seed = derived_seed(settings.seed, 1)
+        return lambda number: self._batch(
+            model, [learn[i] for i in chosen(number, settings.batch, len(learn), seed)], precision
+        )
+
+    def _batch(self, model: Transformer, pairs: Sequence[int], precision: str) -> Batch:
+        tokens, targets = padded([row for i in pairs for row in self._rows[i]])
+        with self.reference(model) as before:
+            reference = self.log_probs(before, tokens, targets, precision).sum(-1).view(-1, 2).cpu()
+        shape = (len(pairs), 2, -1)
+        return tokens.view(shape), targets.view(shape), reference, torch.ones(len(pairs), dtype=torch.long)
+
+    @property
+    def loss(self) -> Loss:
+        return partial(pair_loss, beta=self.settings.strength)
+
+    @property
+    def usual(self) -> int:  # type: ignore[override]
+        each = self.settings.batch * self.settings.accumulate
+        return USUAL if self.settings.problems else max(1, round(PASSES["dpo"] * len(self.parts[0]) / each))
+
+    @torch.no_grad()
+    def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
+        """The share of held-out pairs whose better answer has gained more than the worse, and the loss of the pairs."""
+        pairs = (self.parts[1] or self.parts[0])[: MEASURED_BRIEFLY if brief else MEASURED]
+        gained, nats = 0.0, 0.0
+        device = next(model.parameters()).device
+        for first in range(0, len(pairs), self.settings.batch):
+            batch = self._batch(model, pairs[first : first + self.settings.batch], precision)
+            with evaluating(list(model.modules())), autocast(device, precision):
+                scored = self.loss(model, *(tensor.to(device) for tensor in batch))
+            nats, gained = nats + float(scored.nats), gained + float(scored.told["preferred"])
+        return Tuned({"preferred": gained / len(pairs), "held_out_loss": nats / len(pairs)})
+
+    def _amounts(self) -> Iterator[str]:
+        learn, held = self.parts
+        yield f"from {count(len(learn), 'pair')} of answers, beta {self.settings.strength:g}"
+        yield _measured(self, len(held), "pair")
+
+    def _example(self) -> Sequence[Any]:
+        return self._preferences[(self.parts[1] or self.parts[0])[0]].prompt
+
+
+@dataclass(frozen=True)
+class PolicyTask(TuneTask):
+    """Answers of its own that a function checks; those that earn more than others to the same problem gain."""
+
+    usual: ClassVar[int] = USUAL
+    _unit: ClassVar[str] = "problem"
+
+    def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
+        return partial(self._written, model, precision)
+
+    def _written(self, model: Transformer, precision: str, number: int) -> Batch:
+        """The answers that the model, as it is now, writes to micro-batch `number`'s problems, and what they earn."""
+        settings, task = self.settings, checkable(self.settings.problems or "")
+        problems = task.problems(settings.batch, derived_seed(settings.seed, 1) + number)
+        asked = [problem for problem in problems for _ in range(settings.group)]
+        answers = self.answers(
+            model,
+            [problem.messages for problem in asked],
+            Sampling(settings.temperature),
+            seed=derived_seed(settings.seed, 7) + number,
+            precision=precision,
+        )
+        pairs = list(zip(asked, answers, strict=True))
+        rewards = torch.tensor([task.reward(one, self._said(ids)) for one, ids in pairs])
+        before = [self.dialect.prompt(one.messages) for one in asked]
+        rows = [
+            Row([*prompt, *ids], [False] * len(prompt) + [True] * len(ids))
+            for prompt, ids in zip(before, answers, strict=True)
+        ]
+        tokens, targets = padded(rows)
+        old = reference = torch.zeros(targets.shape)
+        if settings.epochs > 1:
+            old = self.log_probs(model, tokens, targets, precision).cpu()
+        if settings.strength > 0:
+            with self.reference(model) as start:
+                reference = self.log_probs(start, tokens, targets, precision).cpu()
+        advantages = group_advantages(rewards.view(-1, settings.group), deviation=settings.deviation).flatten()
+        counted = torch.ones(len(rows), dtype=torch.long)
+        return tokens, targets, old, reference, advantages, rewards, counted
+
+    def _said(self, ids: Sequence[int]) -> str:
+        """The text of an answer; nothing where it was cut off before it ended."""
+        return self.dialect.answer(ids) if ids and ids[-1] in self.dialect.stop else ""
+
+    @property
+    def loss(self) -> Loss:
+        return partial(sampled_loss, settings=self.settings)
+
+    def measure(self, model: Transformer, precision: str = "fp32", *, brief: bool = False) -> Tuned:
+        """The share of held-out problems that are answered right."""
+        return self.right_share(model, self.held_problems[: MEASURED_BRIEFLY if brief else MEASURED], precision)
+
+    def _amounts(self) -> Iterator[str]:
+        settings = self.settings
+        yield (
+            f"from {settings.group} answers of its own to each problem, at temperature {settings.temperature:g}; "
+            f"beta {settings.strength:g}"
+        )
+        yield _measured(self, 0, "problem")
+
+    def _example(self) -> Sequence[Any]:
+        return self.held_problems[0].messages
+
+
+def divided(entries: int, share: float) -> tuple[list[int], list[int]]:
+    """The numbers of entries to learn from, and of those that are held out, evenly spaced; none of a single one."""
+    held = 0 if entries == 1 else max(1, round(share * entries))
+    every = {int((place + 0.5) * entries / held) for place in range(held)} if held else set()
+    return [i for i in range(entries) if i not in every], sorted(every)
+
+
+def _measured(task: TuneTask, held: int, unit: str) -> str:
+    if task.settings.problems is not None and task.settings.method != "dpo":
+        return "measured on held-out problems, which it never sees"
+    return f"measured on {count(held, f'other {unit}')}" if held else f"measured on the same {unit}: there is no other"
+
+
+METHODS: dict[str, type[TuneTask]] = {"sft": SupervisedTask, "dpo": PreferenceTask, "grpo": PolicyTask}
+"""The task of each method."""
+
+
+def open_tune(settings: TuneSettings, files: Mapping[str, str] | None = None) -> TuneTask:
+    """The task that settings ask for. files: how the model reads conversations, of a run that is there already.
+
+    Raises `ValueError` for a start or a file that cannot be, and for a tuned run whose files were changed.
+    """
+    return METHODS[settings.method](settings, Start.find(settings.start), files)

@@ -1,0 +1,67 @@
+"""A trainer of a model that is there already: of all its weights, or of adapters beside them (lesson 20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from companion.families.adapters import adapter_tensors, put_adapters
+from companion.layers.low_rank import low_rank_layers
+from companion.training.losses import Batch
+from companion.training.optimizer import load_optimizer_state
+from companion.training.plan import TrainingConfig
+from companion.training.trainer import Trainer, Update
+from companion.transformer import Transformer
+
+
+class Tuner(Trainer):
+    """A `Trainer` in one process, whose batches may be made with the model as it is now: what it writes itself.
+
+    steps:  of the optimizer in each update, on the same batches. An update is still a function of the weights, the
+            optimizer's state and its number: a run that is killed goes on from the last one.
+
+    With adapters, `weights` gives these alone, by peft's names. Raises as `Trainer`.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        batches: Callable[[int], Batch],
+        config: TrainingConfig,
+        *,
+        steps: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, batches, config, **options)
+        self.steps = steps
+        self._batches = lambda number: self.batches(number)  # never ahead of time: the model may write them
+
+    def update(self) -> Update:
+        """`steps` steps of the optimizer, all with the learning rate of this update; what the first reports. Raises as
+        `Trainer.update` does; of several steps those before may have reached the weights."""
+        if self.steps == 1:
+            return super().update()
+        done, batches = self.done, self._batches
+        self._batches = cache(batches)
+        try:
+            first = super().update()
+            for _ in range(self.steps - 1):
+                self.done = done
+                super().update()
+            return first
+        finally:
+            self._batches = batches
+
+    def weights(self) -> dict[str, Tensor]:
+        return adapter_tensors(self.model) if low_rank_layers(self.model) else super().weights()
+
+    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Tensor], done: int) -> None:
+        if not low_rank_layers(self.model):
+            super().load(weights, state, done)
+            return
+        load_optimizer_state(self.model, self.optimizer, state, self.parallel.part)
+        put_adapters(self.model, weights)
+        self.done = done
