@@ -1,4 +1,4 @@
-"""What lesson 20 compares: answers that rewards improve, with a checker, one that has a hole, and steps that are too long."""
+"""What lesson 20 compares: answers that rewards improve, by a checker, by one with a hole, and in steps too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lesson 20 looks at: a small model of exercise books, and answers that are improved by rewards, from three starts.
+"""What lesson 20 looks at: a small model of exercise books, and answers that rewards improve, from three starts.
 
 The lesson's own cells are run. Each run is kept in `build/records/answering` when it is done, and is not made again.
 """

@@ -200,7 +200,9 @@ def adapted(x, weight, down, up, which, scale):
     ### BEGIN SOLUTION
     sizes = (down.shape[0], x.shape[1], weight.shape[0]) != (up.shape[0], down.shape[1], up.shape[2])
     if sizes or down.shape[2] != up.shape[1] or weight.shape[1] != x.shape[1] or which.shape != x.shape[:1]:
-        raise ValueError(f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, down {tuple(down.shape)}, up {tuple(up.shape)}")
+        raise ValueError(
+            f"x {tuple(x.shape)}, weight {tuple(weight.shape)}, down {tuple(down.shape)}, up {tuple(up.shape)}"
+        )
     if not ((which >= -1) & (which < len(down))).all():
         raise ValueError(f"which: expected -1 to {len(down) - 1}; got {which.tolist()}")
     out, rows = x @ weight.T, (which >= 0).nonzero()[:, 0]
@@ -376,17 +378,31 @@ def _(draw):
     yield Case("one pair", (-draw.uniform(1, 2, 3), -draw.uniform(1, 2, 3), every, 1.0), gradients=True)
     yield Case("a small temperature", (-draw.uniform(1, 2, 3), -draw.uniform(1, 2, 3), every, 0.1))
     uneven = torch.tensor([[[True, True, True, True], [True, False, False, False]]])
-    yield Case("answers of unequal length", (-draw.uniform(1, 2, 4), -draw.uniform(1, 2, 4), uneven, 2.0), gradients=True)
+    yield Case(
+        "answers of unequal length", (-draw.uniform(1, 2, 4), -draw.uniform(1, 2, 4), uneven, 2.0), gradients=True
+    )
     pair, token = draw.sizes(2, 4, 9)
     now, start = -3 * draw.uniform(pair, 2, token), -3 * draw.uniform(pair, 2, token)
     counts = draw.uniform(pair, 2, token) < 0.7
     counts[:, :, 0] = True
     yield Case("many pairs", (now, start, counts, 0.5), gradients=True)
     yield Case("nothing has moved yet", (now, now.clone(), counts, 0.5))
-    yield Case("a margin of minus a thousand", (now + torch.tensor([-1000.0, 0]).double()[:, None], start, counts, 0.5), robust="margins of the lesson are small")
-    yield Case("a margin of a thousand", (now + torch.tensor([0, -1000.0]).double()[:, None], start, counts, 0.5), robust="margins of the lesson are small")
+    yield Case(
+        "a margin of minus a thousand",
+        (now + torch.tensor([-1000.0, 0]).double()[:, None], start, counts, 0.5),
+        robust="margins of the lesson are small",
+    )
+    yield Case(
+        "a margin of a thousand",
+        (now + torch.tensor([0, -1000.0]).double()[:, None], start, counts, 0.5),
+        robust="margins of the lesson are small",
+    )
     cut = now.masked_fill(~counts, -math.inf)
-    yield Case("minus infinity where nothing counts", (cut, start.masked_fill(~counts, -math.inf), counts, 0.5), robust="fillers of the lesson have a chance")
+    yield Case(
+        "minus infinity where nothing counts",
+        (cut, start.masked_fill(~counts, -math.inf), counts, 0.5),
+        robust="fillers of the lesson have a chance",
+    )
     yield Case("a temperature of 0 is refused", (now, start, counts, 0.0), refuse=True)
     yield Case("another shape of the start is refused", (now, start[1:], counts, 0.5), refuse=True)
     yield Case("a mask of another shape is refused", (now, start, counts[:, :1], 0.5), refuse=True)
@@ -395,7 +411,13 @@ def _(draw):
 
 
 def _paired(now, start, counts, tau):
-    if not now.shape == start.shape == counts.shape or now.dim() != 3 or now.shape[1] != 2 or not len(now) or not tau > 0:
+    if (
+        not now.shape == start.shape == counts.shape
+        or now.dim() != 3
+        or now.shape[1] != 2
+        or not len(now)
+        or not tau > 0
+    ):
         raise ValueError("no pairs")
 
 
@@ -408,7 +430,9 @@ def _softplus(margin):
     return torch.nn.functional.softplus(-margin).mean()
 
 
-@preference_loss.mistake("the chance of an answer is the product of its tokens': take the sum of the logarithms, not their mean")
+@preference_loss.mistake(
+    "the chance of an answer is the product of its tokens': take the sum of the logarithms, not their mean"
+)
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = _moved(now, start, counts) / counts.sum(-1).clamp(min=1)
@@ -471,7 +495,9 @@ def _(now, start, counts, tau):
     return -torch.sigmoid(tau * (moved[:, 0] - moved[:, 1])).mean()
 
 
-@preference_loss.mistake("far from 0 the sigmoid is 0 in floating point, and its logarithm minus infinity: use logsigmoid")
+@preference_loss.mistake(
+    "far from 0 the sigmoid is 0 in floating point, and its logarithm minus infinity: use logsigmoid"
+)
 def _(now, start, counts, tau):
     _paired(now, start, counts, tau)
     moved = _moved(now, start, counts)
@@ -485,7 +511,9 @@ def _(now, start, counts, tau):
     return _softplus(tau * (moved[:, 0] - moved[:, 1]))
 
 
-@preference_loss.mistake("shapes that differ, no pair, and a temperature that is not above 0 must be refused with a ValueError")
+@preference_loss.mistake(
+    "shapes that differ, no pair, and a temperature that is not above 0 must be refused with a ValueError"
+)
 def _(now, start, counts, tau):
     pair = min(len(now), len(start), len(counts))
     counts = counts[:pair].expand(pair, now.shape[1], now.shape[2])
@@ -560,7 +588,9 @@ def _(draw):
     yield Case("rewards that are not 0 and 1", (rewards,))
     yield Case("groups of different levels", (rewards + 10 * draw.normal(question, 1),))
     yield Case("one answer in a group", (draw.normal(3, 1),))
-    yield Case("equal rewards of a third", (torch.full((2, 6), 1 / 3).double(),), robust="rewards of the lesson are 0 and 1")
+    yield Case(
+        "equal rewards of a third", (torch.full((2, 6), 1 / 3).double(),), robust="rewards of the lesson are 0 and 1"
+    )
     yield Case("rewards of a millionth", (rewards * 1e-6,), robust="rewards of the lesson are 0 and 1")
     yield Case("rewards of a million", (rewards * 1e6,), robust="rewards of the lesson are 0 and 1")
     yield Case("one axis is refused", (rewards[0],), refuse=True)
@@ -601,7 +631,9 @@ def _(rewards):
     return _standard(off, rewards.std(dim=0, correction=0), _equal(rewards) | (rewards.std(dim=0, correction=0) == 0))
 
 
-@advantages.mistake("the deviation divides by the number of answers; `std` divides by one less unless you say `correction=0`")
+@advantages.mistake(
+    "the deviation divides by the number of answers; `std` divides by one less unless you say `correction=0`"
+)
 def _(rewards):
     _groups(rewards)
     if rewards.shape[1] == 1:
@@ -655,7 +687,11 @@ def _(rewards):
 @advantages.mistake("anything but groups of at least one answer must be refused with a ValueError")
 def _(rewards):
     rewards = rewards.reshape(-1, rewards.shape[-1] if rewards.dim() else 1)
-    return _standard(rewards - rewards.mean(dim=1, keepdim=True), rewards.std(dim=1, correction=0, keepdim=True), (rewards == rewards[:, :1]).all(1, keepdim=True))
+    return _standard(
+        rewards - rewards.mean(dim=1, keepdim=True),
+        rewards.std(dim=1, correction=0, keepdim=True),
+        (rewards == rewards[:, :1]).all(1, keepdim=True),
+    )
 
 
 @advantages.variant
@@ -741,12 +777,16 @@ def _(draw):
     yield Case("another clip", (now, old, gain, counts, 0.35))
     yield Case("nothing has moved yet", (old.clone(), old, gain, counts, 0.2))
     cut = (now.masked_fill(~counts, -math.inf), old.masked_fill(~counts, -math.inf))
-    yield Case("minus infinity where nothing counts", (*cut, gain, counts, 0.2), robust="fillers of the lesson have a chance")
+    yield Case(
+        "minus infinity where nothing counts", (*cut, gain, counts, 0.2), robust="fillers of the lesson have a chance"
+    )
     yield Case("a clip of 0 is refused", (now, old, gain, counts, 0.0), refuse=True)
     yield Case("a clip of 1 is refused", (now, old, gain, counts, 1.0), refuse=True)
     yield Case("an advantage too few is refused", (now, old, gain[1:], counts, 0.2), refuse=True)
     yield Case("a mask of another shape is refused", (now, old, gain, counts[:, 1:], 0.2), refuse=True)
-    yield Case("an answer without a token is refused", (now, old, gain, counts & (gain[:, None] != gain[1]), 0.2), refuse=True)
+    yield Case(
+        "an answer without a token is refused", (now, old, gain, counts & (gain[:, None] != gain[1]), 0.2), refuse=True
+    )
     yield Case("no answer is refused", (now[:0], old[:0], gain[:0], counts[:0], 0.2), refuse=True)
 
 
@@ -842,7 +882,9 @@ def _(now, old, gain, counts, clip):
     return _averaged(torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain), counts)
 
 
-@held_back.mistake("sizes that do not fit, an answer without a token, and a clip outside of 0 to 1 must be refused with a ValueError")
+@held_back.mistake(
+    "sizes that do not fit, an answer without a token, and a clip outside of 0 to 1 must be refused with a ValueError"
+)
 def _(now, old, gain, counts, clip):
     answers, tokens = min(len(gain), len(now)), counts.shape[1]
     now, old, counts, gain = now[:answers, :tokens], old[:answers, :tokens], counts[:answers], gain[:answers]
@@ -971,7 +1013,9 @@ def _(right, drawn, k):
     return sum(min(1.0, k * count / drawn) for count in right) / len(right)
 
 
-@pass_at.mistake("no question, counts above what was drawn, and k outside of 1 to `drawn` must be refused with a ValueError")
+@pass_at.mistake(
+    "no question, counts above what was drawn, and k outside of 1 to `drawn` must be refused with a ValueError"
+)
 def _(right, drawn, k):
     k = min(max(k, 0), drawn)
     held = [min(max(count, 0), drawn) for count in right]

@@ -393,10 +393,16 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: moving.show("hover", {"x": object()}, bar(), alt=ALT), "hover: expected finite numbers and text"),
         (lambda: moving.show("hover", {"x": "a" * 40_000}, bar(), alt=ALT), "hover: expected at most 40000 bytes"),
         (lambda: live.pull([0.5, 0.6], {"a": [0, 1]}, words=["x", "y"]), "start: expected chances above 0 that add up"),
-        (lambda: live.pull([0.5, 0.5], {"a": [0]}, words=["x", "y"]), "judges: expected a reward for each of 2 answers"),
+        (
+            lambda: live.pull([0.5, 0.5], {"a": [0]}, words=["x", "y"]),
+            "judges: expected a reward for each of 2 answers",
+        ),
         (lambda: live.pull([1.0], {"a": [0]}, words=["x"]), "expected chances of 2 to 6 answers; got 1 and 1"),
         (lambda: live.pull([0.5, 0.5], {"a": [0, 1]}, words=["x", "y"], temperature=3), "temperature: expected one of"),
-        (lambda: live.group(size=8, count=9), "size, count: expected 2 to 10 answers and 0 to so many right; got 8 and 9"),
+        (
+            lambda: live.group(size=8, count=9),
+            "size, count: expected 2 to 10 answers and 0 to so many right; got 8 and 9",
+        ),
         (lambda: live.group(right=0), r"right, wrong: expected lengths of 1 to 99 tokens; got 0 and \[3, 7, 9\]"),
         (lambda: live.collapse([1.0], words=["a"]), r"expected two or more, as many of each, got 1 and 1"),
         (lambda: live.collapse([1.0, 2.0], words=["a"]), r"expected two or more, as many of each, got 2 and 1"),

@@ -38,7 +38,7 @@ def pull(
     temperature:  the handle's first value, one of `TEMPERATURES`.
     caption:      the sentence under the figure, with its number.
 
-    Raises `ValueError` unless there are two to six answers, with chances above 0 that add up to 1, and a reward for each.
+    Raises `ValueError` unless there are two to six answers, with chances above 0 that add up to 1, and rewards of each.
     """
     if not 2 <= len(words) <= 6 or len(start) != len(words):
         raise ValueError(f"start, words: expected chances of 2 to 6 answers; got {len(start)} and {len(words)}")
@@ -61,8 +61,8 @@ def pull(
             "tau": temperature,
         },
         _pulled(start, after, judges[first], words),
-        alt="For each answer a dashed box, its chance at the start, and a blue bar beside it, its chance after the pull "
-        "of the reward. Answers with a high reward have grown, the others have shrunk.",
+        alt="For each answer a dashed box, its chance at the start, and a blue bar beside it, its chance after the "
+        "pull of the reward. Answers with a high reward have grown, the others have shrunk.",
         caption=caption,
         numbers={
             "answer": list(words),
@@ -126,7 +126,7 @@ def group(
         {"size": size, "count": count, "right": right, "wrong": list(wrong)},
         _group(won, lengths, gains, pushes),
         alt="Above, a bar for each answer of a group: right answers have a positive advantage, wrong ones a smaller "
-        "negative one. Below, the push of each of its tokens: among the wrong answers short ones have the longest bars.",
+        "negative one. Below, the push of each of its tokens: of the wrong answers short ones have the longest bars.",
         caption=caption,
         numbers={
             "answer": ["right" if good else "wrong" for good in won],
@@ -141,7 +141,7 @@ def _group(won: Sequence[bool], lengths: Sequence[int], gains: Sequence[float], 
     """Two rows of bars: for answers, and for their tokens."""
     fig, axes = figures.subplots(2, 1, width=7.2, height=4.2)
     colors = [figures.PALETTE["blue" if good else "orange"] for good in won]
-    for ax, values, title in zip(axes, (gains, pushes), ("advantage of an answer", "push of a token"), strict=True):
+    for ax, values, title in zip(axes, (gains, pushes), ("advantage", "push of a token"), strict=True):
         ax.bar(range(len(won)), values, 0.6, color=colors, edgecolor="black", linewidth=0.5)
         ax.axhline(0, color="black", linewidth=0.8, marker="")
         names = [f"{'right' if good else 'wrong'}, {length}" for good, length in zip(won, lengths, strict=True)]
