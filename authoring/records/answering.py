@@ -5,6 +5,7 @@ The lesson's own cells are run. Each run is kept in `build/records/answering` wh
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from companion.files.models import load_model, save_model
 from companion.transformer import Transformer
 
 STARTS = (0, 1, 2)
-BOOKS = 420
-"""Updates on the books' pages."""
+BOOKS = (420, 840, 1260)
+"""Updates on the books' pages: more, from the same start, where the working was not learned in fewer."""
 TAUGHT = 120
 """Updates on people's answers."""
 RATE = 1e-3
@@ -70,8 +71,25 @@ class Runs:
         return load_model(place, dtype=torch.float32)
 
     def books(self, start: int) -> Transformer:
-        """A model that has read exercise books."""
-        return self._kept("books", start, lambda model, dice: self.lesson["complete_books"](model, BOOKS, dice))
+        """A model that has read exercise books, until it writes most steps of the working as they are."""
+
+        def read(model: Transformer, dice: torch.Generator) -> None:
+            begun = copy.deepcopy(model.state_dict())
+            for updates in BOOKS:
+                model.load_state_dict(begun)
+                self.lesson["complete_books"](model, updates, dice.manual_seed(start))
+                if self._working(model) > 0.8:
+                    break
+            print("books", start, updates, "updates", flush=True)
+
+        return self._kept("books", start, read)
+
+    @torch.no_grad()
+    def _working(self, model: Transformer) -> float:
+        """The share of the steps in new books' working that are the model's first choice."""
+        page = self.lesson["pages"](200, torch.Generator().manual_seed(99))[0][:, : 1 + 11]
+        said = model(page[:, :-1]).logits.argmax(-1)[:, 6:]
+        return (said == page[:, 7:]).float().mean().item()
 
     def taught(self, start: int) -> Transformer:
         """The same, fine-tuned on people's answers."""
