@@ -1,4 +1,4 @@
-"""What lesson 20 compares: answers that rewards improve, by a checker, by one with a hole, and in steps too long."""
+"""What lesson 20 compares: answers that rewards improve, by a checker and by one with a hole."""
 
 from __future__ import annotations
 
@@ -32,8 +32,3 @@ def checked() -> Found:
 def holed() -> Found:
     """What is paid and what is right where the right digit may stand anywhere."""
     return _told("hole", (0, 30, STEPS["hole"]), {"paid": PAID, "right": RIGHT, "tokens": TOKENS})
-
-
-def too_fast() -> Found:
-    """Right answers at four times the learning rate."""
-    return _told("too fast", (0, 20, STEPS["too fast"]), {"right": RIGHT, "with working": WORKING})

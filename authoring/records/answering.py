@@ -26,10 +26,10 @@ TAUGHT = 120
 """Updates on people's answers."""
 RATE = 1e-3
 """Of the steps on rewards."""
-STEPS = {"checker": 100, "hole": 60, "too fast": 40}
+STEPS = {"checker": 100, "hole": 60}
 EVERY = 10
 ASKED, TRIES = 500, 32
-"""Unseen questions, and answers to each of them, before and after the steps with the checker."""
+"""Unseen questions, and answers to each of them, before and after the steps with the checker, from the first start."""
 CELLS = (
     "setup",
     "sets-up-words",
@@ -106,25 +106,26 @@ class Runs:
 
     def __call__(self, reward: str, start: int) -> dict[str, Any]:
         """What one run gave: a row every `EVERY` steps, and how many of `TRIES` answers were right before and after."""
-        file = self.folder / f"{reward.replace(' ', '_')}-{start}.json"
+        file = self.folder / f"{reward}-{start}.json"
         if not file.exists():
             model = self.taught(start)
-            counted = [self._asked(model, start)] if reward == "checker" else []
-            rows, seconds = self._improved(model, reward, start)
-            counted += [self._asked(model, start)] if reward == "checker" else []
-            found = {"reward": reward, "start": start, "seconds": round(seconds, 1), "rows": rows, "counted": counted}
+            counts = reward == "checker" and start == STARTS[0]
+            counted = [self._asked(model, start)] if counts else []
+            rows, says, seconds = self._improved(model, reward, start)
+            counted += [self._asked(model, start)] if counts else []
+            found = {"reward": reward, "start": start, "seconds": round(seconds, 1), "rows": rows}
+            found |= {"says": says} if reward == "hole" else {"counted": counted}
             self.folder.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(found), encoding="utf-8")
             print(reward, start, rows[::5], f"{seconds:.0f} s of a core", flush=True)
         read: dict[str, Any] = json.loads(file.read_text("utf-8"))
         return read
 
-    def _improved(self, model: Transformer, reward: str, start: int) -> tuple[list[list[float]], float]:
-        """Rows of [step, reward, share right, tokens, share with working], and the seconds of the steps."""
+    def _improved(self, model: Transformer, reward: str, start: int) -> tuple[list[list[float]], list[str], float]:
+        """Rows of [step, reward, share right, tokens, share with working], three last answers, the steps' seconds."""
         lesson, dice, rows, spent = self.lesson, torch.Generator().manual_seed(start), [], 0.0
         judge = lesson["holed" if reward == "hole" else "checked"]
-        rate = 4 * RATE if reward == "too fast" else RATE
-        optimizer = torch.optim.AdamW(model.parameters(), rate, (0.9, 0.95), weight_decay=0.0)
+        optimizer = torch.optim.AdamW(model.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
         for step in range(STEPS[reward] + 1):
             began = time.process_time()
             texts, q, won = lesson["improve"](model, optimizer, judge, dice)
@@ -138,7 +139,7 @@ class Runs:
                     (answer[:, 0] != lesson["EQUALS"]).float().mean(),
                 )
                 rows.append([step, *(round(share.item(), 3) for share in shares)])
-        return rows, spent
+        return rows, [lesson["said"](text) for text in texts[::8][:3]], spent
 
 
 def answering(folder: Path) -> tuple[dict[str, Any], Transformer]:

@@ -112,8 +112,8 @@ def test_the_record_of_answers_has_every_reward_from_every_start_and_a_model_tha
     for run in found:
         assert [row[0] for row in run["rows"]] == [*range(0, answering.STEPS[run["reward"]] + 1, answering.EVERY)]
         assert all(len(row) == 5 and all(0 <= share <= 1 for share in (*row[1:3], row[4])) for row in run["rows"])
-        assert len(run["counted"]) == (2 if run["reward"] == "checker" else 0)
-        for counted in run["counted"]:
+        assert len(run.get("counted", ())) == (2 if run["reward"] == "checker" and run["start"] == 0 else 0)
+        for counted in run.get("counted", ()):
             assert len(counted) == answering.TRIES + 1 and sum(counted) == answering.ASKED
     model = answering_model()
     assert sum(p.numel() for p in model.parameters()) < 100_000 and model.embedding.weight.dtype == torch.float32
