@@ -19,14 +19,14 @@ from authoring.comparisons.cells import names_of
 from companion.files.models import load_model, save_model
 from companion.transformer import Transformer
 
-STARTS = (0, 1, 2)
 BOOKS = (420, 840, 1260)
 """Updates on the books' pages: more, from the same start, where the working was not learned in fewer."""
 TAUGHT = 120
 """Updates on people's answers."""
 RATE = 1e-3
 """Of the steps on rewards."""
-STEPS = {"checker": 100, "hole": 60}
+STEPS = {"checker": (100, 100, 30), "hole": (60, 60)}
+"""Of each start, by what pays."""
 EVERY = 10
 ASKED, TRIES = 500, 32
 """Unseen questions, and answers to each of them, before and after the steps with the checker, from the first start."""
@@ -109,7 +109,7 @@ class Runs:
         file = self.folder / f"{reward}-{start}.json"
         if not file.exists():
             model = self.taught(start)
-            counts = reward == "checker" and start == STARTS[0]
+            counts = reward == "checker" and start == 0
             counted = [self._asked(model, start)] if counts else []
             rows, says, seconds = self._improved(model, reward, start)
             counted += [self._asked(model, start)] if counts else []
@@ -126,7 +126,7 @@ class Runs:
         lesson, dice, rows, spent = self.lesson, torch.Generator().manual_seed(start), [], 0.0
         judge = lesson["holed" if reward == "hole" else "checked"]
         optimizer = torch.optim.AdamW(model.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
-        for step in range(STEPS[reward] + 1):
+        for step in range(STEPS[reward][start] + 1):
             began = time.process_time()
             texts, q, won = lesson["improve"](model, optimizer, judge, dice)
             spent += time.process_time() - began
@@ -145,4 +145,4 @@ class Runs:
 def answering(folder: Path) -> tuple[dict[str, Any], Transformer]:
     """The record: a list of runs. And the model of books that the lesson begins with."""
     run = Runs(folder)
-    return {"runs": [run(reward, start) for reward in STEPS for start in STARTS]}, run.books(0)
+    return {"runs": [run(reward, start) for reward, of in STEPS.items() for start in range(len(of))]}, run.books(0)

@@ -107,10 +107,12 @@ def test_the_record_of_heads_has_every_start_at_both_budgets_and_heads_that_fade
 def test_the_record_of_answers_has_every_reward_from_every_start_and_a_model_that_is_small():
     found = record("answering")["runs"]
     assert [(run["reward"], run["start"]) for run in found] == [
-        (reward, start) for reward in answering.STEPS for start in answering.STARTS
+        (reward, start) for reward, of in answering.STEPS.items() for start in range(len(of))
     ]
     for run in found:
-        assert [row[0] for row in run["rows"]] == [*range(0, answering.STEPS[run["reward"]] + 1, answering.EVERY)]
+        assert [row[0] for row in run["rows"]] == [
+            *range(0, answering.STEPS[run["reward"]][run["start"]] + 1, answering.EVERY)
+        ]
         assert all(len(row) == 5 and all(0 <= share <= 1 for share in (*row[1:3], row[4])) for row in run["rows"])
         assert len(run.get("counted", ())) == (2 if run["reward"] == "checker" and run["start"] == 0 else 0)
         for counted in run.get("counted", ()):
