@@ -110,9 +110,8 @@ def test_the_record_of_answers_has_every_reward_from_every_start_and_a_model_tha
         (reward, start) for reward, of in answering.STEPS.items() for start in range(len(of))
     ]
     for run in found:
-        assert [row[0] for row in run["rows"]] == [
-            *range(0, answering.STEPS[run["reward"]][run["start"]] + 1, answering.EVERY)
-        ]
+        steps = answering.STEPS[run["reward"]][run["start"]]
+        assert [row[0] for row in run["rows"]] == [*range(0, steps + 1, answering.EVERY)]
         assert all(len(row) == 5 and all(0 <= share <= 1 for share in (*row[1:3], row[4])) for row in run["rows"])
         assert len(run.get("counted", ())) == (2 if run["reward"] == "checker" and run["start"] == 0 else 0)
         for counted in run.get("counted", ()):
