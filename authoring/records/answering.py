@@ -34,6 +34,7 @@ CELLS = (
     "setup",
     "sets-up-words",
     "sets-up-books",
+    "sets-up-reading",
     "sets-up-write",
     "template",
     "sets-up-counts",
@@ -101,7 +102,7 @@ class Runs:
         q = self.lesson["digits"](self.lesson["HELD"][:ASKED])
         prompts, found = self.lesson["template"](q), []
         for _ in range(TRIES):
-            found.append(self.lesson["checked"](self.lesson["write"](model, prompts, 1.0, dice), q))
+            found.append(self.lesson["verified"](self.lesson["write"](model, prompts, 1.0, dice), q))
         return torch.stack(found).sum(0).bincount(minlength=TRIES + 1).tolist()  # type: ignore[no-any-return]
 
     def __call__(self, reward: str, start: int) -> dict[str, Any]:
@@ -124,7 +125,7 @@ class Runs:
     def _improved(self, model: Transformer, reward: str, start: int) -> tuple[list[list[float]], list[str], float]:
         """Rows of [step, reward, share right, tokens, share with working], three last answers, the steps' seconds."""
         lesson, dice, rows, spent = self.lesson, torch.Generator().manual_seed(start), [], 0.0
-        judge = lesson["holed" if reward == "hole" else "checked"]
+        judge = lesson["holed" if reward == "hole" else "verified"]
         optimizer = torch.optim.AdamW(model.parameters(), RATE, (0.9, 0.95), weight_decay=0.0)
         for step in range(STEPS[reward][start] + 1):
             began = time.process_time()
@@ -134,12 +135,12 @@ class Runs:
                 answer = texts[:, lesson["PROMPT"] :]
                 shares = (
                     won.mean(),
-                    lesson["checked"](texts, q).float().mean(),
+                    lesson["verified"](texts, q).float().mean(),
                     lesson["counts"](texts).sum(1).float().mean(),
                     (answer[:, 0] != lesson["EQUALS"]).float().mean(),
                 )
                 rows.append([step, *(round(share.item(), 3) for share in shares)])
-        return rows, [lesson["said"](text) for text in texts[::8][:3]], spent
+        return rows, [lesson["spoken"](text) for text in texts[::8][:3]], spent
 
 
 def answering(folder: Path) -> tuple[dict[str, Any], Transformer]:
