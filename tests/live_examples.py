@@ -45,6 +45,13 @@ EXAMPLES = {
         [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], words=["cat", "dog", "owl"], caption="Figure 18.1. Guesses, mended."
     ),
     "seats": lambda: live.seats([(0, 4, 6), (0, 30, 9), (2, 5, 3)], caption="Figure 18.3. Who sits when."),
+    "pull": lambda: live.pull(
+        [0.5, 0.3, 0.2],
+        {"the checker": [0, 1, 0], "a hole": [0, 1, 2]},
+        words=["a", "b", "c"],
+        caption="Figure 20.2. P.",
+    ),
+    "group": lambda: live.group(size=6, count=2, right=5, wrong=(3, 8), caption="Figure 20.4. A group."),
     "sampling": lambda: live.sampling(
         [2.0, 1.4, 1.1, 0.3, -0.4, -1.2],
         words=["cat", "dog", "child", "moon", "clock", "idea"],

@@ -1,5 +1,5 @@
 """Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall`, `heads`,
-`rounding` or `steps`.
+`answering`, `rounding` or `steps`.
 
 Minutes to an hour on one core.
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from authoring.records.answering import answering
 from authoring.records.cache import cache
 from authoring.records.heads import heads
 from authoring.records.law import law
@@ -38,7 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     for name in names:
         folder = ROOT / "build" / "records" / name
-        if name != "story":
+        if name == "answering":
+            found, books = answering(folder)
+            save_model(SHIPPED / "answering", books.half())
+        elif name != "story":
             made = {"law": law, "cache": cache, "recall": recall, "heads": heads, "rounding": rounding, "steps": steps}
             found = made[name](folder)
         else:

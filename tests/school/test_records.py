@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from authoring.records import cache, heads, law, recall, rounding, steps, story
+from authoring.records import answering, cache, heads, law, recall, rounding, steps, story
 from companion.config.model import FeedForwardConfig, ModelConfig
 from companion.data.stories import keeps, stories
-from companion.school.records import NAMES, record, story_model
+from companion.school.records import NAMES, answering_model, record, story_model
 from companion.transformer import Transformer
 
 TEXT = story.Text()
@@ -16,7 +16,7 @@ TEXT = story.Text()
 
 def test_a_name_that_is_no_record_is_refused_with_those_there_are():
     with pytest.raises(
-        ValueError, match="record 'other': expected one of cache, heads, law, recall, rounding, steps, story"
+        ValueError, match="record 'other': expected one of answering, cache, heads, law, recall, rounding, steps, story"
     ):
         record("other")
 
@@ -66,7 +66,7 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
         assert list(trial["scores"]) == [
             str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
         ]
-    assert NAMES == ("cache", "heads", "law", "recall", "rounding", "steps", "story")
+    assert NAMES == ("answering", "cache", "heads", "law", "recall", "rounding", "steps", "story")
 
 
 def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
@@ -129,3 +129,19 @@ def test_the_record_of_steps_has_every_run_and_the_best_rates_of_the_first_start
     for updates, carried in steps.CARRIED.items():
         narrow = {run.rate: of[run] for run in asked if run[:3] == ("widths", "AdamW", 32) and run.updates == updates}
         assert min(narrow, key=narrow.__getitem__) == carried
+
+
+def test_the_record_of_answers_has_every_reward_from_every_start_and_a_model_that_is_small():
+    found = record("answering")["runs"]
+    assert [(run["reward"], run["start"]) for run in found] == [
+        (reward, start) for reward, of in answering.STEPS.items() for start in range(len(of))
+    ]
+    for run in found:
+        steps = answering.STEPS[run["reward"]][run["start"]]
+        assert [row[0] for row in run["rows"]] == [*range(0, steps + 1, answering.EVERY)]
+        assert all(len(row) == 5 and all(0 <= share <= 1 for share in (*row[1:3], row[4])) for row in run["rows"])
+        assert len(run.get("counted", ())) == (2 if run["reward"] == "checker" and run["start"] == 0 else 0)
+        for counted in run.get("counted", ()):
+            assert len(counted) == answering.TRIES + 1 and sum(counted) == answering.ASKED
+    model = answering_model()
+    assert sum(p.numel() for p in model.parameters()) < 100_000 and model.embedding.weight.dtype == torch.float32

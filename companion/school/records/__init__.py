@@ -5,6 +5,8 @@ story/          that model: safetensors in half precision, its configuration, it
 law.json        trials that the scaling law of lesson 14 is held against
 cache.json      kinds of attention at equal bytes of cache, for lesson 15
 recall.json     what a layer with tables or a softmax recalls of pairs, for lesson 17
+answering.json  answers that rewards improve, from three starts, for lesson 20
+answering/      the model of exercise books that lesson 20 begins with: safetensors in half precision, its configuration
 heads.json      what heads for later tokens do to the loss of the next one, for lesson 18
 rounding.json   what small models lose by rounded weights, for lesson 19
 steps.json      AdamW and Muon over rates, rates over widths, and schedules, for lesson 19
@@ -24,7 +26,7 @@ from companion.files.models import load_model
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
-NAMES = ("cache", "heads", "law", "recall", "rounding", "steps", "story")
+NAMES = ("answering", "cache", "heads", "law", "recall", "rounding", "steps", "story")
 
 
 def record(name: str) -> dict[str, Any]:
@@ -41,3 +43,9 @@ def story_model() -> tuple[Transformer, BytePairTokenizer]:
     with resources.as_file(resources.files(__name__).joinpath("story")) as folder:
         model = load_model(Path(folder), dtype=torch.float32)
         return model.eval(), BytePairTokenizer.load(Path(folder) / "tokenizer.json")
+
+
+def answering_model() -> Transformer:
+    """The model of lesson 20 that has read exercise books, computing in single precision."""
+    with resources.as_file(resources.files(__name__).joinpath("answering")) as folder:
+        return load_model(Path(folder), dtype=torch.float32).eval()

@@ -1,6 +1,7 @@
 """Examination questions: each number is calculated here in another way, each broken piece of code fails where the
 mended one holds, and no paper tells what its key does."""
 
+import itertools
 import math
 import re
 from random import Random
@@ -124,6 +125,12 @@ def blocks_of(slots, texts, prefix, more):
     return len(full) + sum(len(row) % slots > 0 for row in rows)
 
 
+def any_right(drawn, right, tries):
+    """The share of all ways to choose `tries` of the answers that has a right one among them."""
+    ways = [*itertools.combinations([True] * right + [False] * (drawn - right), tries)]
+    return sum(map(any, ways)) / len(ways)
+
+
 AGAIN = {
     "0.chance": lambda n: torch.softmax(torch.tensor([1.0, n[1], n[2]], dtype=torch.float64).log(), 0)[2],
     "0.loss": lambda n: torch.nn.functional.cross_entropy(torch.zeros(1, int(n[1])), torch.tensor([0])),
@@ -165,6 +172,8 @@ AGAIN = {
     "18.blocks": lambda n: blocks_of(*map(int, n)),
     "19.bytes": lambda n: rounded_bytes(*map(int, n[:4]), 16, int(n[5])),
     "19.makes_up": lambda n: n[3] - torch.linalg.solve(torch.ones(1, 1), torch.full((1, 1), n[1] * -n[2])).item(),
+    "20.adapter": lambda n: n[0] * n[1] / (torch.zeros(int(n[0]), int(n[2])).numel() + n[2] * n[1]),
+    "20.pass": lambda n: any_right(*map(int, n)),
 }
 
 

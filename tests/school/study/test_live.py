@@ -21,6 +21,7 @@ from companion.data.tokenizer import BytePairTokenizer
 from companion.families.registry import preset
 from companion.school.study import figures, live, micro_example
 from companion.school.study.live import moving, serving
+from companion.school.study.live.tuning import advantages, pulled
 from companion.school.study.live.walk import follow
 
 TOKENIZER = BytePairTokenizer.train(["the cat sat on the mat"], 300)
@@ -347,6 +348,32 @@ def test_guesses_that_are_mended_add_up_to_what_the_model_wants(shown):
         assert accepted + mended == pytest.approx(wants)
 
 
+def test_what_is_pulled_is_the_best_of_all_chances_for_its_reward_and_its_leash():
+    start, rewards, tau = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.0, 1.0, -1.0]), 0.6
+    best = torch.tensor(pulled(start.tolist(), rewards.tolist(), tau))
+
+    def goal(p):
+        return (p * rewards).sum() - tau * (p * (p / start).log()).sum()
+
+    assert best.sum() == pytest.approx(1)
+    others = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    assert all(goal(other) < goal(best) for other in others)
+    assert pulled([0.5, 0.5], [0, 2000], 0.1) == pytest.approx([0, 1])
+
+
+@pytest.mark.parametrize("divided", [True, False])
+def test_the_advantages_of_a_group_add_up_to_nothing(divided):
+    for right in range(8):
+        up, down = advantages(right, 7, divided=divided)
+        assert right * up + (7 - right) * down == pytest.approx(0)
+        rewards = torch.tensor([1.0] * right + [0.0] * (7 - right))
+        if 0 < right < 7:
+            off = rewards - rewards.mean()
+            wanted = off / rewards.std(correction=0) if divided else off
+            assert [up, down] == pytest.approx([wanted[0].item(), wanted[-1].item()], abs=1e-6)
+    assert advantages(7, 7, divided=divided) == advantages(0, 7, divided=divided) == (0, 0)
+
+
 def test_every_token_stands_in_one_queue_at_every_moment(shown):
     queues(
         runs={"alone": torch.tensor([[0, 1, 2, 3] * 2, [3] * 8]), "bias": [[0] * 8, [1, 2] * 4]},
@@ -365,6 +392,18 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: moving.show("hover", {"x": float("nan")}, bar(), alt=ALT), "hover: expected finite numbers and text"),
         (lambda: moving.show("hover", {"x": object()}, bar(), alt=ALT), "hover: expected finite numbers and text"),
         (lambda: moving.show("hover", {"x": "a" * 40_000}, bar(), alt=ALT), "hover: expected at most 40000 bytes"),
+        (lambda: live.pull([0.5, 0.6], {"a": [0, 1]}, words=["x", "y"]), "start: expected chances above 0 that add up"),
+        (
+            lambda: live.pull([0.5, 0.5], {"a": [0]}, words=["x", "y"]),
+            "judges: expected a reward for each of 2 answers",
+        ),
+        (lambda: live.pull([1.0], {"a": [0]}, words=["x"]), "expected chances of 2 to 6 answers; got 1 and 1"),
+        (lambda: live.pull([0.5, 0.5], {"a": [0, 1]}, words=["x", "y"], temperature=3), "temperature: expected one of"),
+        (
+            lambda: live.group(size=8, count=9),
+            "size, count: expected 2 to 10 answers and 0 to so many right; got 8 and 9",
+        ),
+        (lambda: live.group(right=0), r"right, wrong: expected lengths of 1 to 99 tokens; got 0 and \[3, 7, 9\]"),
         (lambda: live.collapse([1.0], words=["a"]), r"expected two or more, as many of each, got 1 and 1"),
         (lambda: live.collapse([1.0, 2.0], words=["a"]), r"expected two or more, as many of each, got 2 and 1"),
         (

@@ -25,6 +25,7 @@ from companion.school.study.live.state import rewritten
 from companion.school.study.live.tiles import climb, sweep
 from companion.school.study.live.tokens import cut
 from companion.school.study.live.training import film, growing, lanes, valley
+from companion.school.study.live.tuning import group, pull
 from companion.school.study.live.walk import walk
 from companion.school.study.live.waves import clocks
 
@@ -39,6 +40,7 @@ __all__ = [
     "edits",
     "filler",
     "film",
+    "group",
     "growing",
     "hearing",
     "home",
@@ -50,6 +52,7 @@ __all__ = [
     "mending",
     "newton_schulz",
     "number_lines",
+    "pull",
     "queues",
     "rewritten",
     "roofline",
