@@ -360,6 +360,8 @@ def _(draw):
     )
     rows, columns = draw.sizes(2, 3, 7)
     yield Case("other sizes", (draw.normal(rows, columns), _inputs(draw, 40, columns), 0.3 + draw.uniform(rows)))
+    together = draw.normal(60, 9) + 2 * draw.normal(60, 1)
+    yield Case("many columns that go together", (draw.normal(6, 9), together, 0.1 + 0.2 * draw.uniform(6)))
     yield Case("one column", (draw.normal(3, 1), draw.normal(9, 1), 0.3 + draw.uniform(3)))
     yield Case(
         "inputs that do not fit are refused",
