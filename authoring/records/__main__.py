@@ -1,4 +1,4 @@
-"""Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall` or `heads`.
+"""Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall`, `heads` or `live`.
 
 Minutes to an hour on one core.
 
@@ -18,6 +18,7 @@ import torch
 from authoring.records.cache import cache
 from authoring.records.heads import heads
 from authoring.records.law import law
+from authoring.records.live import live
 from authoring.records.recall import recall
 from authoring.records.story import story
 from companion.files.models import save_model
@@ -35,7 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     for name in names:
         folder = ROOT / "build" / "records" / name
-        if name != "story":
+        if name == "live":
+            found = live(folder, SHIPPED / "live")
+        elif name != "story":
             made = {"law": law, "cache": cache, "recall": recall, "heads": heads}
             found = made[name](folder)
         else:

@@ -15,7 +15,7 @@ TEXT = story.Text()
 
 
 def test_a_name_that_is_no_record_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match="record 'other': expected one of cache, heads, law, recall, story"):
+    with pytest.raises(ValueError, match="record 'other': expected one of cache, heads, law, live, recall, story"):
         record("other")
 
 
@@ -64,7 +64,7 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
         assert list(trial["scores"]) == [
             str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
         ]
-    assert NAMES == ("cache", "heads", "law", "recall", "story")
+    assert NAMES == ("cache", "heads", "law", "live", "recall", "story")
 
 
 def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():

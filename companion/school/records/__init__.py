@@ -6,6 +6,8 @@ law.json        trials that the scaling law of lesson 14 is held against
 cache.json      kinds of attention at equal bytes of cache, for lesson 15
 recall.json     what a layer with tables or a softmax recalls of pairs, for lesson 17
 heads.json      what heads for later tokens do to the loss of the next one, for lesson 18
+live.json       the models of the explorer, and what 8 bits cost them
+live/           these models: `companion.school.explorer.models` says in which form
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from companion.files.models import load_model
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
-NAMES = ("cache", "heads", "law", "recall", "story")
+NAMES = ("cache", "heads", "law", "live", "recall", "story")
 
 
 def record(name: str) -> dict[str, Any]:
