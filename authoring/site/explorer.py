@@ -34,5 +34,10 @@ def models() -> str:
         size, before, after = f"{made['bytes'] / 1e6:.2f} MB", made["bits_before"], made["bits_after"]
         rows.append(f"| {TITLES[name]} | {made['weights']:,} | {size} | {before:.4f} | {after:.4f} |")
     said = found["translator"]
-    right = f"The translator writes {said['exact_after']:,} of 1,000 names that it has not seen without a mistake"
-    return "\n".join(rows) + f"\n\n{right} (before the rounding, {said['exact_before']:,})."
+    right = f"The translator writes {said['exact_after']} of {said['measured']} names without a mistake, all unseen"
+    ends = f"{right} (before the rounding, {said['exact_before']})."
+    short = (
+        f"The twin with experts was trained for {found['experts']['plan']['updates']:,} updates, the story model for"
+    )
+    long = record("story")["runs"][0]["plan"]["updates"]
+    return "\n".join([*rows, "", f"{ends} {short} {long:,}: which of them is the better model is not said by this."])

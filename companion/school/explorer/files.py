@@ -1,5 +1,7 @@
-"""What the explorer's page is made of: its style, its script, and each model as a script, as a page opened from a folder
-may not fetch files."""
+"""What the explorer's page is made of: its style, its script, and each model as a script.
+
+A page that is opened from a folder may not fetch files, but it may ask for scripts.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ PARTS = ("words.js", "engine.js", "page.js")
 
 def style() -> str:
     """The style sheet: that of the figures, and what the page adds."""
-    return STYLE + LIVE.joinpath("kit.css").read_text("utf-8") + files(__package__).joinpath("page.css").read_text("utf-8")
+    return (
+        STYLE + LIVE.joinpath("kit.css").read_text("utf-8") + files(__package__).joinpath("page.css").read_text("utf-8")
+    )
 
 
 def script() -> str:

@@ -1,7 +1,8 @@
 """The explorer's models in files of one kind: whole numbers of 8 bits for matrices, and all that a page needs.
 
-A file is safetensors. Each row of a matrix is whole numbers from -127 to 127 under its name, and one factor, its largest
-number / 127, under its name with `.scale` behind (Dettmers et al. 2022, section 2.1); vectors stay in single precision.
+A file is safetensors. Each row of a matrix is whole numbers from -127 to 127 under its name, and one factor, its
+largest number / 127, under its name with `.scale` behind (Dettmers et al. 2022, section 2.1); vectors stay in single
+precision.
 The matrices of experts are turned, (expert, d_ff, d_model) and (expert, d_model, d_ff), so that a row makes one number.
 In the header, as JSON: `config`, what turns text into tokens (`pairs` or `names`), and `made_of`, the hash of what
 decided the training.
