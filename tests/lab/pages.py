@@ -5,7 +5,8 @@ of another machine, scrolls sideways at 360, 768 or 1440 pixels, has something t
 theme, a link that leads nowhere, a handle that does not move its figure, a question that does not answer or forgets its
 answer, is empty without scripts, waits for a script before it shows anything, paints late, or is larger than it may be;
 where code is not copied or a picture not printed; where the search does not find what it must; and where a tensor of
-the explorer's engine is not PyTorch's. It ends with what the pages weigh. Screenshots are kept, to be looked at. Needs Chromium, the extra `dev`, and the site: `make site`.
+the explorer's engine is not PyTorch's. It ends with what the pages weigh. Screenshots are kept, to be looked at. Needs
+Chromium, the extra `dev`, and the site: `make site`.
 
     make site-check PAGES="02 glossary" FIGURES=FOLDER
 """

@@ -99,7 +99,7 @@ const explore = (box) => {
   const say = (text) => { sentence.textContent = text; };
   const section = (title, text) => {
     const part = html(box, "section", { class: "ex-part" });
-    html(part, "h2", {}, title);
+    html(part, "h2", { class: "ex-title" }, title);
     html(part, "p", { class: "ex-about" }, text);
     return html(part, "div", { class: "ex-shown" });
   };
@@ -247,13 +247,13 @@ const explore = (box) => {
   const showExperts = () => {
     expertsBox.parentElement.hidden = !now.engine.experts;
     if (!now.engine.experts) return;
-    const at = place(), rows = table(replaced(expertsBox), `Who answers “${label(now.pass.tokens.decoder[at])}”`, ["layer", ...Array.from({ length: now.engine.experts }, (_, i) => `expert ${i + 1}`)]);
+    const at = place(), rows = table(replaced(expertsBox), `Which experts answer “${label(now.pass.tokens.decoder[at])}”, and their shares in %`, ["layer", ...Array.from({ length: now.engine.experts }, (_, i) => i + 1)]);
     for (let layer = 0; layer < now.engine.layers; layer++) {
       const name = `decoder.blocks.${layer}.feed_forward`, row = html(rows, "tr"), chosen = [...now.pass.seen[`${name}.experts`][at]];
       html(row, "th", { scope: "row" }, layer + 1);
       for (let expert = 0; expert < now.engine.experts; expert++) {
         const share = now.pass.seen[`${name}.weights`][at][chosen.indexOf(expert)] ?? 0, off = isOff(`${name}.${expert}`);
-        const button = html(html(row, "td"), "button", { type: "button", "data-key": `${name}.${expert}`, "aria-pressed": off, class: off ? "ex-off" : "", style: `--share:${Math.round(share * 50)}%`, "aria-label": `Expert ${expert + 1} of layer ${layer + 1}, ${off ? "switched off" : share ? percent(share) : "not chosen"}` }, off ? "off" : share ? percent(share) : "–");
+        const button = html(html(row, "td"), "button", { type: "button", "data-key": `${name}.${expert}`, "aria-pressed": off, class: off ? "ex-off" : "", style: `--share:${Math.round(share * 50)}%`, "aria-label": `Expert ${expert + 1} of layer ${layer + 1}, ${off ? "switched off" : share ? percent(share) : "not chosen"}` }, off ? "off" : share ? (100 * share).toFixed(0) : "–");
         button.addEventListener("click", () => switchOff(`${name}.${expert}`));
       }
     }
