@@ -32,7 +32,7 @@ def models() -> str:
     for name in NAMES:
         made = found[name]
         size, before, after = f"{made['bytes'] / 1e6:.2f} MB", made["bits_before"], made["bits_after"]
-        rows.append(f"| {TITLES[name]} | {made['weights']:,} | {size} | {before:.4f} | {after:.4f} |")
+        rows.append(f"| {TITLES[name]} | {made['weights']:,} | {size} | {before:.5f} | {after:.5f} |")
     said = found["translator"]
     right = f"The translator writes {said['exact_after']} of {said['measured']} names without a mistake, all unseen"
     ends = f"{right} (before the rounding, {said['exact_before']})."

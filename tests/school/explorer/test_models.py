@@ -60,4 +60,4 @@ def test_the_site_has_a_page_with_each_model_as_a_script_and_its_loss():
     for model in NAMES:
         assert assets.files[f"_static/explorer/{model}.js"].decode() == model_script(model)
         assert f'data-{model}="_static/explorer/{model}.js"' in text
-        assert f"{record('live')[model]['bits_after']:.4f}" in text
+        assert f"{record('live')[model]['bits_after']:.5f}" in text
