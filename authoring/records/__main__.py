@@ -1,5 +1,5 @@
 """Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall`, `heads`,
-`answering`, `rounding` or `steps`.
+`answering`, `rounding`, `steps` or `live`.
 
 Minutes to an hour on one core.
 
@@ -20,6 +20,7 @@ from authoring.records.answering import answering
 from authoring.records.cache import cache
 from authoring.records.heads import heads
 from authoring.records.law import law
+from authoring.records.live import live
 from authoring.records.recall import recall
 from authoring.records.rounding import rounding
 from authoring.records.steps import steps
@@ -42,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         if name == "answering":
             found, books = answering(folder)
             save_model(SHIPPED / "answering", books.half())
+        elif name == "live":
+            found = live(folder, SHIPPED / "live")
         elif name != "story":
             made = {"law": law, "cache": cache, "recall": recall, "heads": heads, "rounding": rounding, "steps": steps}
             found = made[name](folder)

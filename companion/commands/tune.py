@@ -61,7 +61,7 @@ def run(flags: Namespace, arguments: list[str]) -> int:
     nothing written."""
     settings = asked(TuneSettings, flags)
     from companion.training.distributed.launch import launched
-    from companion.training.start import Start
+    from companion.training.run_folder import Start
 
     if launched():
         raise ValueError("torchrun: expected one process; tuning runs in one (trl and peft tune in several)")

@@ -26,25 +26,33 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from companion.data.dialect import TEXT_FILES
+import torch
+
+from companion.data.dialect import TEXT_FILES, dialect_files, files_of_run
 from companion.data.tokenizer import BytePairTokenizer
-from companion.families.adapters import ADAPTER
+from companion.families.adapters import ADAPTER, load_adapters, merged_model
+from companion.families.pretrained import family_of, load_pretrained
+from companion.files.models import CONFIG, read_config
 from companion.ground.atomic import write_atomic, writing
-from companion.ground.fields import parse_json
+from companion.ground.fields import parse_json, plain
 from companion.ground.lock import locked
 from companion.ground.reading import read_file
 from companion.training.checkpoints import Checkpoints, Saved, Seals, config_of
 from companion.training.digests import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
-from companion.training.settings import TextSettings, TuneSettings
+from companion.training.settings import NumberWordsSettings, TextSettings, TuneSettings
 from companion.training.trainer import Trainer
 from companion.transformer import Transformer
 
 MACHINE_FIELDS = ("seconds", "tokens_per_second", "peak_share")
 """Fields of the log that tell of the machine, and differ from one run of the same command to the next."""
 _LOCK, _TOKENIZER = ".lock", "tokenizer.json"
+_HEAD = 2**20
+"""Bytes of a file of weights by which it is known again: its header and more, without reading gigabytes."""
 
 
 class RunFolder:
@@ -186,10 +194,8 @@ class RunFolder:
         if (folder := self.checkpoint(best=best)) is None:
             raise ValueError(f"{self.path}: expected a run with a checkpoint, but it has none yet; train it further")
         if (folder / ADAPTER).is_file():
-            from companion.training.start import on_its_start
-
             self.checkpoints.check(folder)
-            return on_its_start(self.record(), folder)
+            return _on_its_start(self.record(), folder)
         return self.checkpoints.model(folder)
 
     def save(self, trainer: Trainer, *, keep: int = 2, error: float | None = None) -> Path:
@@ -336,3 +342,86 @@ def newest_run(home: str | os.PathLike[str] = "runs", *, task: str | None = None
     flags = "" if task in (None, TextSettings.task) else f" --task {task}"
     command = "companion tune" if task == TuneSettings.task else f"companion train{flags}"
     raise ValueError(f"expected {what} in {Path(home)}{os.sep}, found none; make one with `{command}`")
+
+
+# What a tuned run begins from
+
+
+@dataclass(frozen=True)
+class Start:
+    """The folder of a run on text, of a tuned run, or of a published model."""
+
+    folder: Path
+
+    @classmethod
+    def find(cls, name: str | None) -> Start:
+        """What `--start` names; `None`: the newest run on text. Raises `ValueError` for a folder that is neither."""
+        if name is None:
+            return cls(newest_run(task=TextSettings.task).path.absolute())
+        folder = Path(name).expanduser().absolute()
+        if not folder.is_dir():
+            raise ValueError(f"--start {plain(name)}: expected the folder of a run or of a published model, found none")
+        start = cls(folder)
+        if start.run is None:
+            family_of(folder)
+            read_config(folder)
+        elif start.run.task == NumberWordsSettings.task:
+            raise ValueError(f"--start {plain(name)}: expected a model that goes on with texts, got a translator")
+        return start
+
+    @cached_property
+    def run(self) -> RunFolder | None:
+        """The run that is there; `None` for a published model."""
+        folder = RunFolder(self.folder)
+        return folder if folder.exists else None
+
+    @cached_property
+    def _weights(self) -> Path:
+        """The folder of the weights."""
+        if self.run is None:
+            return self.folder
+        if (last := self.run.checkpoint()) is None:
+            raise ValueError(f"--start {self.folder}: expected a run with a checkpoint, but it has none yet")
+        return last
+
+    def model(self) -> Transformer:
+        """The model, whole, in fp32, on the CPU. Raises `ValueError` where it is damaged, or not a decoder."""
+        if self.run is None:
+            model = load_pretrained(self.folder, dtype=torch.float32)
+        else:
+            model = merged_model(self.run.model())
+        if model.config.stack != "decoder":
+            raise ValueError(f"--start {self.folder}: expected a decoder, got stack={model.config.stack!r}")
+        return model
+
+    def files(self) -> dict[str, str]:
+        """How it reads conversations, as `dialect_files` has it."""
+        if self.run is not None and self.run.task == TextSettings.task:
+            return files_of_run(self.run.tokenizer(), self.run.model().config.context)
+        return dialect_files(self.folder)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for the same weights."""
+        found = hashlib.sha256()
+        names = (CONFIG, "model*.safetensors", ADAPTER, "adapter*.safetensors")
+        for path in sorted({path for name in names for path in self._weights.glob(name)}):
+            with open(path, "rb") as file:
+                found.update(f"{path.name} {path.stat().st_size} ".encode() + file.read(_HEAD))
+        return found.hexdigest()[:16]
+
+
+def _on_its_start(record: Mapping[str, Any], folder: Path) -> Transformer:
+    """The model of a checkpoint that holds adapters alone, on what its run began from.
+
+    Raises `ValueError` where that is gone, or is not what it was.
+    """
+    path, known = Path(str(record.get("start"))), record["text"]
+    assert isinstance(known, Mapping)
+    beside = folder.parents[2] / path.name  # both may have been moved, as the folder of all runs
+    start = Start.find(str(path if path.is_dir() or not beside.is_dir() else beside))
+    if start.fingerprint != known.get("start"):
+        raise ValueError(f"{folder}: expected the model below its adapters, {start.folder}, as it was; it has changed")
+    model = start.model()
+    load_adapters(folder, model)
+    return model.eval()

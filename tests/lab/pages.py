@@ -4,8 +4,9 @@ From the folder, and a part of it behind a server. It fails where a page writes 
 of another machine, scrolls sideways at 360, 768 or 1440 pixels, has something that axe finds in the light or the dark
 theme, a link that leads nowhere, a handle that does not move its figure, a question that does not answer or forgets its
 answer, is empty without scripts, waits for a script before it shows anything, paints late, or is larger than it may be;
-where code is not copied or a picture not printed; and where the search does not find what it must. It ends with what
-the pages weigh. Screenshots are kept, to be looked at. Needs Chromium, the extra `dev`, and the site: `make site`.
+where code is not copied or a picture not printed; where the search does not find what it must; and where a tensor of
+the explorer's engine is not PyTorch's. It ends with what the pages weigh. Screenshots are kept, to be looked at. Needs
+Chromium, the extra `dev`, and the site: `make site`.
 
     make site-check PAGES="02 glossary" FIGURES=FOLDER
 """
@@ -24,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import answering
+import living
 import moving
 from check import BROWSER_FLAGS, add_browser, with_browser
 from playwright.sync_api import BrowserContext, Page, sync_playwright
@@ -228,6 +230,12 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
             print(f"{name}: {len(wrong)} faults, {time.monotonic() - began:.0f} s", *wrong, sep="\n  ", flush=True)
             faults += [f"{name}: {fault}" for fault in wrong]
         wrong = search(page, watch, site.as_uri())
+        if living.PAGE in names:
+            wrong += [
+                *living.use(page, (site / f"{living.PAGE}.html").as_uri()),
+                *living.compared(page),
+                *watch.taken(),
+            ]
         context.close()
         chromium = playwright.chromium.launch(**start)
         lesson = next((name for name in names if name.startswith("02_")), "")

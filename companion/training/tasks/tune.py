@@ -41,9 +41,9 @@ from companion.training.plan import TrainingConfig
 from companion.training.plot import plot_tuning
 from companion.training.precision import autocast
 from companion.training.preferences import group_advantages, policy_loss, preference_loss, target_log_probs
+from companion.training.run_folder import Start
 from companion.training.seeds import derived_seed
 from companion.training.settings import TuneSettings
-from companion.training.start import Start
 from companion.training.tasks.exact_match import wilson
 from companion.training.tasks.task import Task
 from companion.training.trainer import Trainer

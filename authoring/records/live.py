@@ -1,0 +1,100 @@
+"""The three models of the explorer, their training, and what 8 bits cost them.
+
+The story model of lesson 14 is the one that ships already. Its twin with experts is trained by the same plan, in fewer
+updates; the translator of number names by the default of `companion train --task number-words`, in more. The twin's run
+goes on where it was stopped; the translator's takes a minute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from authoring.records.story import EXPERTS, LOOKS, Text, bits_of, run
+from companion.data import number_words
+from companion.data.batches import IGNORE
+from companion.school.explorer.models import load_live, names_of, pairs_of, save_live
+from companion.school.records import record, story_model
+from companion.training.losses import bits_per_byte
+from companion.training.settings import NumberWordsSettings
+from companion.training.tasks.number_words import NumberWordsTask, exact_match
+from companion.transformer import Transformer
+
+SETTINGS = NumberWordsSettings(source="de", target="en")
+UPDATES = 800
+"""Of the translator."""
+TWIN = 540
+"""Updates of the twin with experts, which is looked at once, in the end."""
+LOOKS.setdefault(TWIN, (TWIN,))
+MEASURED = 500
+"""Held-out numbers that the translator is measured on."""
+
+
+def live(folder: Path, shipped: Path) -> dict[str, Any]:
+    """Write the three models to `shipped`, and give the record: of each its run, and its loss before and after."""
+    text = Text()
+    model, tokenizer = story_model()
+    pairs = {"pairs": pairs_of(tokenizer)}
+    of_story = {key: record("story")["runs"][0][key] for key in ("made_of", "start", "weights", "looks")}
+    of_twin, twin = run(text, EXPERTS, 0, TWIN, folder / f"experts_0_{TWIN}")
+    of_names, translator, task = translating()
+    found = {}
+    for name, made, trained, said in (
+        ("story", of_story, model, pairs),
+        ("experts", of_twin, twin.eval(), pairs),
+        ("translator", of_names, translator.eval(), {"names": names_of(task.words)}),
+    ):
+        file = shipped / f"{name}.safetensors"
+        save_live(file, trained, {"made_of": made["made_of"], **said})
+        rounded = load_live(file)
+        if name == "translator":
+            scores = [translated(one, task) for one in (trained, rounded)]
+            made["measured"] = MEASURED
+            made["exact_before"], made["exact_after"] = (right for _, right in scores)
+            bits = [bits for bits, _ in scores]
+        else:
+            bits = [bits_of(one, text) for one in (trained, rounded)]
+            made["looks"] = [{key: look[key] for key in look if key != "samples"} for look in made["looks"]]
+        made["bits_before"], made["bits_after"] = (round(each, 5) for each in bits)
+        made["sha256"], made["bytes"] = hashlib.sha256(file.read_bytes()).hexdigest(), file.stat().st_size
+        found[name] = made
+        print(name, {key: made[key] for key in made if key not in ("looks", "loss")}, flush=True)
+    return found
+
+
+def translating() -> tuple[dict[str, Any], Transformer, NumberWordsTask]:
+    """Train the translator of German number names into English ones."""
+    task = NumberWordsTask.open(SETTINGS)
+    trainer = task.trainer(UPDATES, torch.device("cpu"), "fp32")
+    losses = [trainer.update().loss for _ in range(UPDATES)]
+    settings = json.loads(json.dumps(asdict(SETTINGS)))
+    parts = [task.fingerprint, settings, UPDATES]
+    made = {
+        "made_of": hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16],
+        "updates": UPDATES,
+        "settings": settings,
+        "weights": trainer.parameters,
+        "loss": [round(sum(losses[at : at + 20]) / 20, 4) for at in range(0, UPDATES, 20)],
+    }
+    return made, trainer.model, task
+
+
+@torch.no_grad()
+def translated(model: Transformer, task: NumberWordsTask) -> tuple[float, int]:
+    """Bits per byte of the English names of held-out numbers, their ends included, and how many are translated
+    without a mistake."""
+    numbers = number_words.held_out(MEASURED, seed=1)
+    nats = size = 0.0
+    for at in range(0, MEASURED, 100):
+        pairs = task.words.batch(numbers[at : at + 100])
+        real = pairs.source != number_words.PAD
+        logs = model(pairs.inputs, source=model.encode(pairs.source, real=real)).logits.log_softmax(-1)
+        scored = pairs.targets != IGNORE
+        nats -= logs.gather(-1, pairs.targets.where(scored, 0)[..., None])[scored].sum().item()
+        size += sum(len(task.words.target.name(number).encode()) for number in numbers[at : at + 100])
+    return bits_per_byte(nats, int(size)), exact_match(model, task.words, numbers).right

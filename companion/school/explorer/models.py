@@ -1,0 +1,91 @@
+"""The explorer's models in files of one kind: whole numbers of 8 bits for matrices, and all that a page needs.
+
+A file is safetensors. Each row of a matrix is whole numbers from -127 to 127 under its name, and one factor, its
+largest number / 127, under its name with `.scale` behind (Dettmers et al. 2022, section 2.1); vectors stay in single
+precision.
+The matrices of experts are turned, (expert, d_ff, d_model) and (expert, d_model, d_ff), so that a row makes one number.
+In the header, as JSON: `config`, what turns text into tokens (`pairs` or `names`), and `made_of`, the hash of what
+decided the training.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int8
+from safetensors import safe_open
+from torch import Tensor
+
+from companion.config.model import ModelConfig
+from companion.data.number_words import BOS, EOS, NumberWords
+from companion.data.tokenizer import BytePairTokenizer
+from companion.files.models import load_tensors, save_tensors
+from companion.ground.fields import shown
+from companion.transformer import Transformer
+
+NAMES = ("story", "experts", "translator")
+"""The models that ship: the story model of lesson 14, its twin with experts, and the translator of number names."""
+MOST = 127
+
+
+def rows_in_8_bits(
+    matrix: Float[Tensor, "*axes d_in"],
+) -> tuple[Int8[Tensor, "*axes d_in"], Float[Tensor, "*axes"]]:
+    """Each row divided by its largest number / 127 and rounded, and that divisor (1 for a row of zeros)."""
+    largest = matrix.abs().amax(-1)
+    scale = torch.where(largest > 0, largest, MOST) / MOST
+    return (matrix / scale[..., None]).round().to(torch.int8), scale
+
+
+def save_live(path: Path, model: Transformer, said: Mapping[str, Any]) -> None:
+    """Write a model as this module says; `said` is what else stands in the header."""
+    tensors = {}
+    for name, tensor in model.float().state_dict().items():
+        if tensor.ndim == 1:
+            tensors[name] = tensor
+            continue
+        tensors[name], tensors[f"{name}.scale"] = rows_in_8_bits(tensor.mT if tensor.ndim == 3 else tensor)
+    header = {"config": json.loads(model.config.to_json()), **said}
+    save_tensors(path, tensors, {name: json.dumps(what, ensure_ascii=False) for name, what in header.items()})
+
+
+def live_file(name: str) -> Path:
+    """Where a model that ships lies. Raises `ValueError` for a name that there is not, naming those there are."""
+    if name not in NAMES:
+        raise ValueError(f"model {shown(name)}: expected one of {', '.join(NAMES)}")
+    return Path(str(resources.files("companion.school.records").joinpath("live", f"{name}.safetensors")))
+
+
+def header(path: Path) -> dict[str, Any]:
+    """What the header of such a file says."""
+    with safe_open(path, framework="pt") as file:
+        return {name: json.loads(text) for name, text in file.metadata().items()}
+
+
+def load_live(path: Path) -> Transformer:
+    """The model of such a file, in single precision, with the numbers that a page computes with."""
+    model = Transformer(ModelConfig.from_json(json.dumps(header(path)["config"])))
+    kept, tensors = load_tensors(path), {}
+    for name, tensor in kept.items():
+        if not name.endswith(".scale"):
+            scale = kept.get(f"{name}.scale")
+            tensors[name] = tensor if scale is None else tensor.float() * scale[..., None]
+    model.load_state_dict({name: tensor.mT if tensor.ndim == 3 else tensor for name, tensor in tensors.items()})
+    return model.eval()
+
+
+def pairs_of(tokenizer: BytePairTokenizer) -> dict[str, Any]:
+    """What a page needs of a tokenizer: its pieces by id, and what is merged, first what was learned first."""
+    bpe = json.loads(tokenizer.to_json())["model"]
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in bpe["merges"]]
+    return {"vocab": sorted(bpe["vocab"], key=bpe["vocab"].get), "merges": merges, "separator": tokenizer.separator}
+
+
+def names_of(words: NumberWords) -> dict[str, Any]:
+    """The same of the pieces of number names."""
+    return {"vocabulary": list(words.vocabulary), "parts": words.source.parts, "bos": BOS, "eos": EOS}

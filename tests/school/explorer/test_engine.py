@@ -1,0 +1,74 @@
+"""The engine of the explorer computes what the package computes: every tensor, of three models."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from inside import ENGINE, PASS, base64_of, differences, texts_of
+from node import run
+
+from companion.data.number_names import language
+from companion.data.number_words import task
+from companion.school.explorer.models import NAMES, live_file, load_live
+from companion.school.records import story_model
+
+SCRIPT = """
+const [engine, words] = openModel(given.model);
+const passes = given.texts.map((text) => passOf(engine, words, text));
+write("said.json", JSON.stringify(passes.map(({ numbers, ...said }) => said)));
+write("numbers", Buffer.concat(passes.map(({ numbers }) => Buffer.from(numbers.buffer))));
+"""
+
+
+def passes(name, texts, folder):
+    """What the engine made of each text: what `passOf` says, and its numbers."""
+    run(ENGINE + PASS + SCRIPT, {"model": base64_of(live_file(name)), "texts": texts}, folder)
+    numbers, at = np.fromfile(folder / "numbers", dtype="<f4"), 0
+    for said in json.loads((folder / "said.json").read_text("utf-8")):
+        size = sum(sum(sizes) for _, sizes in said["names"])
+        yield said, numbers[at : at + size]
+        at += size
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_tensor_of_twenty_texts_is_the_packages(name, tmp_path):
+    model, texts = load_live(live_file(name)), texts_of(name, 20)
+    compared = [differences(*one, model) for one in passes(name, texts, tmp_path)]
+    assert len(compared) == 20  # of each; a browser compares a hundred of each
+    worst = {key: max(found.get(key, 0.0) for found in compared) for key in compared[-1]}
+    assert {key: value for key, value in worst.items() if value > 1e-4} == {}
+
+
+def test_texts_become_the_tokens_of_the_package(tmp_path):
+    _, tokenizer = story_model()
+    texts = texts_of("story", 20)
+    for text, (said, _) in zip(texts, passes("story", texts, tmp_path), strict=True):
+        assert said["tokens"] == [tokenizer.separator, *tokenizer.encode(text["text"])]
+    german = task("de", "en")
+    sources = [{"source": german.source.name(n), "text": "[5]"} for n in range(7, 1_000_000, 19_973)]
+    for given, (said, _) in zip(sources, passes("translator", sources, tmp_path), strict=True):
+        assert said["source"] == german.encode(language("de").number(given["source"]))[0]
+
+
+def test_a_head_that_is_off_adds_nothing_and_an_expert_that_is_off_is_chosen_by_no_token(tmp_path):
+    text = "One windy day Mila the mole went to the pond."
+    name, layer = "experts", "decoder.blocks.1"
+    off = [f"{layer}.attention.2", f"{layer}.feed_forward.3"]
+    (on, numbers), (said, changed) = passes(name, [{"text": text}, {"text": text, "off": off}], tmp_path)
+    before, after = rows_of(on, numbers), rows_of(said, changed)
+    heads = np.array(after[f"{layer}.attention.heads"]).reshape(-1, 4, 24)
+    assert (heads[:, 2] == 0).all() and (heads[:, [0, 1, 3]] != 0).all()
+    assert 3 in np.array(before[f"{layer}.feed_forward.experts"])
+    assert 3 not in np.array(after[f"{layer}.feed_forward.experts"])
+    assert np.array_equal(before["decoder.blocks.0"], after["decoder.blocks.0"])
+    assert not np.allclose(before["logits"], after["logits"], atol=1e-3)
+
+
+def rows_of(said, numbers):
+    """By name the rows of a pass."""
+    found, at = {}, 0
+    for name, sizes in said["names"]:
+        ends = at + np.cumsum([0, *sizes])
+        found[name], at = [numbers[a:b] for a, b in pairwise(ends)], ends[-1]
+    return found

@@ -1,0 +1,63 @@
+"""The models of the explorer: what their files hold, and what the record says of them."""
+
+import hashlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from authoring.records import live, story
+from authoring.site import explorer
+from authoring.site.output import Assets
+from companion.school.explorer.files import model_script
+from companion.school.explorer.models import NAMES, header, live_file, load_live, rows_in_8_bits, save_live
+from companion.school.records import record, story_model
+
+
+def test_a_row_in_8_bits_is_off_by_half_a_step_at_most_and_a_row_of_zeros_stays():
+    matrix = torch.randn(3, 7, 5) * torch.logspace(-4, 3, 7)[:, None]
+    matrix[1, 2] = 0
+    whole, scale = rows_in_8_bits(matrix)
+    assert whole.dtype == torch.int8 and scale.shape == (3, 7)
+    assert ((whole * scale[..., None] - matrix).abs() <= 0.5001 * scale[..., None]).all()
+    assert (whole[1, 2] == 0).all() and (whole.abs().amax(-1)[0] == 127).all()
+
+
+def test_a_file_gives_back_the_model_that_it_was_written_of(tmp_path):
+    model, _ = story_model()
+    file = tmp_path / "model.safetensors"
+    save_live(file, model, {"made_of": "a hash"})
+    assert header(file)["made_of"] == "a hash"
+    for name, kept in load_live(file).state_dict().items():
+        true = model.state_dict()[name]
+        assert (kept - true).abs().max() <= true.abs().max() / 250
+
+
+def test_a_name_that_no_model_has_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match="model 'other': expected one of story, experts, translator"):
+        live_file("other")
+
+
+def test_the_record_is_of_the_files_that_ship_which_are_small_and_lose_little():
+    found, text = record("live"), SimpleNamespace(fingerprint=record("story")["text"])
+    assert tuple(found) == NAMES
+    for name, made in found.items():
+        content = live_file(name).read_bytes()
+        assert (made["sha256"], made["bytes"]) == (hashlib.sha256(content).hexdigest(), len(content))
+        assert header(live_file(name))["made_of"] == made["made_of"]
+        assert abs(made["bits_after"] - made["bits_before"]) < 0.01
+        assert made["weights"] == sum(weight.numel() for weight in load_live(live_file(name)).parameters())
+    assert sum(made["bytes"] for made in found.values()) < 2e6
+    assert found["story"]["made_of"] == record("story")["runs"][0]["made_of"]
+    assert found["experts"]["made_of"] == story.made_of(text, found["experts"])
+    assert found["experts"]["plan"]["updates"] == live.TWIN and found["translator"]["updates"] == live.UPDATES
+
+
+def test_the_site_has_a_page_with_each_model_as_a_script_and_its_loss():
+    assets = Assets()
+    name, _, text = explorer.entry(assets)
+    assert name == "explorer" and "{{" not in text
+    for model in NAMES:
+        assert assets.files[f"_static/explorer/{model}.js"].decode() == model_script(model)
+        assert f'data-{model}="_static/explorer/{model}.js"' in text
+        assert f"{record('live')[model]['bits_after']:.5f}" in text
