@@ -47,7 +47,7 @@ FLOORS = (
     ("the school", ("school/",)),
     ("measuring and proving", ("bench/", "selftest/")),
     ("commands", ("commands/",)),
-    ("programs to begin from", ("examples/",)),
+    ("to begin from", ("examples/",)),
 )
 
 
