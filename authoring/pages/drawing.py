@@ -57,7 +57,7 @@ def svg(fig: Figure, drawn_from: str) -> bytes:
     with mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "pages", "font.family": STYLE["font.family"]}):
         fig.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Description": f"from {drawn_from}"})
     text = re.sub(r' clip-path="url\(#\w+\)"', "", stream.getvalue().decode())  # nothing sticks out of these
-    text = re.sub(r' id="(?:patch|text)_\d+"', "", text)  # nothing points at these
+    text = re.sub(r' id="(?:text_\d+|patch_\d\d+)"', "", text)  # nothing points at these
     text = re.sub(r"translate\((\d+\.\d)\d+ 0\)", r"translate(\1 0)", text)  # of a letter: a thousandth of a pixel
     return ("\n".join(map(str.strip, text.splitlines())) + "\n").encode()  # indents weigh, and say nothing
 

@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.generation.kernels import FEW, GROUP, FourBits, Product, mark_of, possible, quicker
@@ -336,7 +336,7 @@ def step_bytes(model: Transformer) -> int:
     return sum((product if isinstance(product, Product) else product.product).bytes for product in products)
 
 
-def largest_change(model: Transformer, weights: Weights, tokens: Tensor) -> float:
-    """How far at most a logit of these tokens (batch, token) is from the model's own, in logits."""
+def largest_change(model: Transformer, weights: Weights, tokens: Int[Tensor, "batch token"]) -> float:
+    """How far at most a logit of these tokens is from the model's own, in logits."""
     with torch.inference_mode():
         return float((prepared(model, weights)(tokens).logits - model(tokens).logits).abs().max())

@@ -6,7 +6,7 @@ tasks/        what is learned
 run           a run from its settings: the task, how long, what `run.json` says
 trainer       one update after another
 losses        what is made small; preferences: between two answers, and among several
-start         what a tuned run begins from; tuner: its trainer
+tuner         the trainer of a tuned run
 evaluation    the loss over a whole text
 optimizer     AdamW, and Muon beside it
 schedule      the learning rate; width: one that stays right for a wider model
