@@ -368,7 +368,7 @@ def test_a_draft_writes_the_same_text_and_says_how_much_was_accepted(home: Path,
     ("flags", "message"),
     [
         (["--draft", "gpt2"], "--draft gpt2: expected a model with the same tokenizer"),
-        (["--draft", "nowhere"], "--draft nowhere: expected ngram, or the folder of a run or of a published model"),
+        (["--draft", "nowhere"], "--draft nowhere: expected ngram, own, or the folder of a run or a published model"),
         (["--draft", "ngram", "--compile"], "--draft: expected no --compile beside it"),
         (["--draft", "ngram", "--beams", "2"], "--draft: expected no --beams beside it"),
     ],
