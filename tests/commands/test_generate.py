@@ -431,7 +431,10 @@ def test_a_conversation_that_cannot_be_is_refused(flags, said, home, capsys):
 
 def test_a_conversation_needs_a_model_that_answers_and_the_users_turn_last(home, capsys):
     assert main(["generate", "--chat", "--prompt", "a"]) == 2
-    assert "expected a run of the task tune in runs/, found none; make one with `companion tune`" in capsys.readouterr().err
+    assert (
+        "expected a run of the task tune in runs/, found none; make one with `companion tune`"
+        in capsys.readouterr().err
+    )
     assert main(["generate", "--checkpoint", "gpt2", "--prompt", "a", "--system", "b"]) == 2
     assert "--system: expected --chat with it, got none" in capsys.readouterr().err
     (home / "llama" / "chat_template.jinja").write_text(CHAT)
