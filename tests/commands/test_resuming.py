@@ -9,6 +9,7 @@ import pytest
 
 from companion.commands.resuming import check_same_model
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.training.settings import TextSettings
 
 CONFIG = ModelConfig(23, 8, 2, context=9, attention=AttentionConfig(2), feed_forward=FeedForwardConfig(8))
 
@@ -16,7 +17,7 @@ CONFIG = ModelConfig(23, 8, 2, context=9, attention=AttentionConfig(2), feed_for
 def test_a_run_of_before_a_field_existed_goes_on_and_one_of_another_model_does_not():
     folder, task = (
         SimpleNamespace(path=Path("runs/one")),
-        SimpleNamespace(config=CONFIG, settings=SimpleNamespace(model="model.json")),
+        SimpleNamespace(config=CONFIG, settings=TextSettings(model="model.json")),
     )
     now = json.loads(json.dumps(asdict(CONFIG)))
     check_same_model(folder, {"model": now}, task)

@@ -23,7 +23,7 @@ def written(folder, *lines):
 
 def test_conversations_are_read_in_their_order_and_empty_lines_are_none(tmp_path):
     found = read_conversations(written(tmp_path, TALK, "", {"messages": [USER, ANSWER], "id": 3}))
-    assert [len(one.messages) for one in found] == [5, 2] and found[1].where.endswith("talks.jsonl: line 3")
+    assert [len(one.messages) for one in found] == [5, 2] and found[1].where.endswith(": line 3")
 
 
 def test_preferences_may_be_written_in_all_forms_of_trl(tmp_path):
@@ -52,7 +52,7 @@ def test_preferences_may_be_written_in_all_forms_of_trl(tmp_path):
     ],
 )
 def test_a_line_that_is_no_conversation_is_named(line, sentence, tmp_path):
-    with pytest.raises(ValueError, match=r"--data .*talks.jsonl: (line 2: )?" + sentence):
+    with pytest.raises(ValueError, match=r"--data .*talk.*: (line 2: )?" + sentence):
         read_conversations(written(tmp_path, TALK, line))
 
 
