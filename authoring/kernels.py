@@ -57,9 +57,8 @@ def fork_kernels() -> None:
             return _as_always(cmd, cwd=cwd, env=env, **more)
         process = server.Process(target=_become, args=(list(cmd), cwd, dict(env or os.environ), _search_path()))
         process.start()
-        while (
-            process.is_alive() and os.getpgid(process.pid) != process.pid
-        ):  # until then a signal to its group is to us
+        # Until it leads a group of its own, a signal to its group would reach this process.
+        while process.is_alive() and os.getpgid(process.pid) != process.pid:
             time.sleep(0.001)
         return Forked(process)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from companion.data.chat import Message
 from companion.ground.fields import parse_json, plain, shown, why
+from companion.ground.reading import read_file
 
 ROLES: tuple[str, ...] = get_args(get_type_hints(Message)["role"])
 Entry = TypeVar("Entry")
@@ -60,7 +61,7 @@ def _read(paths: Sequence[str | Path], flag: str, make: Callable[[Mapping[str, A
 def _objects(path: Path, flag: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     name = f"{flag} {plain(str(path))}"
     try:
-        lines = path.read_text("utf-8").split("\n")
+        lines = read_file(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     except OSError as error:
         raise ValueError(f"{name}: cannot be read ({error.strerror})") from None
     except ValueError:  # no text, or no name

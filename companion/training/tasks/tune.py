@@ -318,11 +318,9 @@ def _padded(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
 
 def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
     """Which examples micro-batch `number` has: all in an order drawn for each pass, one pass after the other."""
-    found = []
-    for place in range(number * batch, (number + 1) * batch):
-        turn, at = divmod(place, among)
-        found.append(int(np.random.default_rng((seed, turn)).permutation(among)[at]))
-    return found
+    places = [divmod(place, among) for place in range(number * batch, (number + 1) * batch)]
+    orders = {turn: np.random.default_rng((seed, turn)).permutation(among) for turn in {turn for turn, _ in places}}
+    return [int(orders[turn][at]) for turn, at in places]
 
 
 def answer_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Scored:
