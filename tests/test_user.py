@@ -26,6 +26,7 @@ def test_it_runs(tmp_path):
     model = companion.Transformer(user.config()).eval()
     written = user.written(model, tmp_path / "model")
     assert len(written[0]) == 3 and len(written) == 5
+    assert user.tuned(companion.Transformer(user.config().with_(moe=None)), tmp_path).isfinite()
     assert user.layers(torch.randn(2, 5, 16)).shape == (2, 5, 16)
     full, _, tiled, *_ = user.attention()
     torch.testing.assert_close(full, tiled)

@@ -25,6 +25,7 @@ from companion import (
     Learned,
     LinearAttention,
     LinearConfig,
+    LowRank,
     Memory,
     ModelConfig,
     MoE,
@@ -40,6 +41,7 @@ from companion import (
     Transformer,
     WindowConfig,
     account,
+    adapt,
     attend,
     attention_weights,
     beam_search,
@@ -47,15 +49,21 @@ from companion import (
     complete,
     export_model,
     generate,
+    group_advantages,
     half_from_interleaved,
     linear_attention,
+    load_adapters,
     load_model,
     load_pretrained,
+    merged_model,
+    policy_loss,
+    preference_loss,
     recurrence,
     rms_norm,
     rotary_angles,
     rotate,
     route,
+    save_adapters,
     save_model,
     sinusoidal,
     sizing,
@@ -123,6 +131,21 @@ def published(folder: Path) -> Transformer:
     kind: str = export_model(folder / "again", model).kind
     assert kind
     return model
+
+
+def tuned(model: Transformer, folder: Path) -> Tensor:
+    """Adapters in a model, in the files that peft reads; and the losses that tune them."""
+    adapt(model, 2)
+    parts: list[LowRank] = [module for module in model.modules() if isinstance(module, LowRank)]
+    save_adapters(folder / "adapters", model)
+    plain: Transformer = merged_model(model)
+    load_adapters(folder / "adapters", plain)
+    answers = torch.zeros(3, 2, requires_grad=True)
+    asked: Tensor = preference_loss(answers, torch.ones(3, 2), beta=0.1).loss
+    gains: Tensor = group_advantages(torch.tensor([[0.0, 1.0, 1.0]]))
+    scored = torch.ones(3, 2, dtype=torch.bool)
+    improved: Tensor = policy_loss(answers, answers.detach(), answers.detach(), gains[0], scored).loss
+    return asked.sum() + improved.sum() + len(parts)
 
 
 def layers(x: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from companion.ground.atomic import write_atomic
 from companion.ground.device import versions
 from companion.ground.installed import installed
 
-LIMITS = dict(zip(TITLES, (30, 120, 110, 120, 60, 30, 60, 40, 90, 30), strict=True))
+LIMITS = dict(zip(TITLES, (30, 120, 150, 120, 60, 30, 45, 60, 40, 90, 60), strict=True))
 """Seconds that each part may take at most, in the order in which they run; all together may take `MINUTES`."""
 MINUTES = 7.5
 RESERVE = 6.0

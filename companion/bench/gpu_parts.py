@@ -18,13 +18,13 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
 import companion
-from companion.bench import kept, layers, models, recurrent
+from companion.bench import batching, kept, layers, models, recurrent
 from companion.bench.compare import Comparison, Setting
 from companion.bench.measured import ceiling, quiet
 from companion.bench.sizes import ON_A_GPU, REHEARSED, SIZES, Size
@@ -81,17 +81,19 @@ def tests(size: Size, setting: Setting) -> Iterator[Found]:
 
 
 def train(size: Size, setting: Setting) -> Iterator[Found]:
-    """Updates of the whole trainer, plain and compiled; with fewer rows where the memory is too small for all."""
-    for compiled in (False, True):
+    """Updates of the whole trainer, plain, compiled, and compiled with Muon; with fewer rows where the memory is too
+    small for all."""
+    kinds: tuple[tuple[bool, Literal["adamw", "muon"]], ...] = ((False, "adamw"), (True, "adamw"), (True, "muon"))
+    for compiled, optimizer in kinds:
         while True:
             try:
-                found = models.training(size, replace(setting, compile=compiled), beside=())
+                found = models.training(size, replace(setting, compile=compiled), beside=(), optimizer=optimizer)
                 break
             except torch.OutOfMemoryError:
                 if size.batch == 1:
                     raise
                 size = replace(size, batch=size.batch // 2)
-        found.title += ", compiled" if compiled else ""
+        found.title += ", compiled" * compiled + ", with Muon" * (optimizer == "muon")
         yield found
         if setting.device.type == "cuda":
             yield f"{torch.cuda.max_memory_allocated() / 1e9:,.3g} GB of memory at most"
@@ -156,6 +158,7 @@ PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
     "decode": each(functools.partial(models.decode, beside=())),
     "cache": each(models.cache_gain),
     "kept": lambda size, setting: iter([kept.decode_kept(size, setting)]),
+    "batch": lambda size, setting: iter([batching.decode_many(size, setting)]),
     "moe": moe,
     "processes": one_process,
     "attention": each(layers.attention),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -71,9 +71,14 @@ def steps_alone(title: str, size: Size, setting: Setting, items: int, cached: Se
     )
 
 
-def training(size: Size, setting: Setting, beside: Sequence[str] = peers.PEERS) -> Comparison:
+def training(
+    size: Size,
+    setting: Setting,
+    beside: Sequence[str] = peers.PEERS,
+    optimizer: Literal["adamw", "muon"] = "adamw",
+) -> Comparison:
     """One update: forward pass, loss, backward pass, clipping, AdamW. Ours is `Trainer.update`, all of it; the others'
-    is the shortest loop that does the same, with the same optimizer."""
+    is the shortest loop that does the same, with AdamW."""
     config, device = size.config, setting.device
     flops = account.train_flops(config, config.context, batch=size.batch)
     comparison = Comparison(
@@ -90,7 +95,9 @@ def training(size: Size, setting: Setting, beside: Sequence[str] = peers.PEERS) 
     others = dict(built_peers(ours, comparison, names=beside))
     with torch.no_grad():
         expected = ours(inputs).logits if others else inputs
-    settings = TrainingConfig(updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0)
+    settings = TrainingConfig(
+        updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0, optimizer=optimizer
+    )
     trainer = Trainer(ours, lambda _: (inputs, targets), settings, precision=setting.precision, compile=setting.compile)
     fused = bool(trainer.optimizer.defaults["fused"])
 

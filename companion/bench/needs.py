@@ -14,6 +14,7 @@ OPTIONAL = {
     "pytest": "the tests are left out",
     "triton": "the Triton kernel is left out, and on a GPU what is compiled",
     "transformers": "Mixtral's layer is left out",
+    "fla": "the delta rule of flash-linear-attention is left out",
     "beartype": "the tests run without checking shapes",
 }
 """What is used where it is there, and what its absence means."""
@@ -24,6 +25,7 @@ TITLES = {
     "decode": "decoding",
     "cache": "what the cache gains, after so many tokens",
     "kept": "steps by what is kept of a token",
+    "batch": "many texts at a time, over one pool",
     "moe": "mixture of experts",
     "processes": "several processes, of which there is one",
     "attention": "attention, by length",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,9 +16,11 @@ from companion.bench.sizes import Size
 from companion.config.model import LinearConfig, ModelConfig
 from companion.costs.account import cache_bytes, forward_flops
 from companion.ground.display import readable_bytes
+from companion.layers.kernels import fla
 from companion.layers.linear import recurrence
 
 BY_TOKEN = "ours, token by token"
+LIBRARY = "flash-linear-attention"
 WAYS = (OURS, "ours, chunks of 16", BY_TOKEN)
 """The same function: in the chunks that a layer takes, in smaller ones, and by the recurrence as it is defined."""
 
@@ -54,11 +56,13 @@ def linear_at(size: Size, setting: Setting, length: int, backward: bool) -> Comp
         name: partial(_run, inputs, chunk, towards if backward else None)
         for name, chunk in zip(WAYS, (None, 16, 1), strict=True)
     }
+    if fla.serves(inputs[0].to(setting.dtype)) and fla.kernels() is not None:
+        ways[f"{LIBRARY}, {setting.precision}"] = partial(_by_library, inputs, setting, towards if backward else None)
     expected = ways[OURS]()
 
     def check(name: str) -> str | None:
         whats = ("output", *(f"gradient of {part}" for part in ("q", "k", "v", "decay", "strength")))
-        return differs(expected, ways[name](), whats, torch.float32)
+        return differs(expected, ways[name](), whats, setting.dtype if name.startswith(LIBRARY) else torch.float32)
 
     runs: dict[str, Callable[[], Any]] = {
         name: run for name, run in ways.items() if comparison.admits(name, partial(check, name))
@@ -77,10 +81,31 @@ def drawn_inputs(heads: int, length: int, d_head: int, device: torch.device) -> 
     return [F.normalize(q, dim=-1), F.normalize(k, dim=-1), v, F.logsigmoid(decay + 3)[..., None], strength.sigmoid()]
 
 
-def _run(inputs: list[Tensor], chunk: int | None, towards: Tensor | None) -> list[Tensor]:
+def _with_gradients(
+    inputs: list[Tensor], towards: Tensor | None, rule: Callable[[Sequence[Tensor]], Tensor]
+) -> list[Tensor]:
     """Output, and gradients where there is something to go back from."""
     leaves = [x.detach().requires_grad_(towards is not None) for x in inputs]
     with torch.set_grad_enabled(towards is not None):
+        out = rule(leaves)
+    return [out] if towards is None else [out.detach(), *torch.autograd.grad(out, leaves, towards.to(out.dtype))]
+
+
+def _run(inputs: list[Tensor], chunk: int | None, towards: Tensor | None) -> list[Tensor]:
+    def rule(leaves: Sequence[Tensor]) -> Tensor:
         q, k, v, log_decay, strength = leaves
-        out = recurrence(q, k, v, log_decay=log_decay, strength=strength, chunk=chunk, keep=False).out
-    return [out] if towards is None else [out.detach(), *torch.autograd.grad(out, leaves, towards)]
+        return recurrence(q, k, v, log_decay=log_decay, strength=strength, chunk=chunk, keep=False).out
+
+    return _with_gradients(inputs, towards, rule)
+
+
+def _by_library(inputs: list[Tensor], setting: Setting, towards: Tensor | None) -> list[Tensor]:
+    """The same by the kernels of flash-linear-attention, in half precision; decays and strengths stay in fp32."""
+
+    def rule(leaves: Sequence[Tensor]) -> Tensor:
+        out = fla.by_library(*leaves)
+        assert out is not None
+        return out
+
+    halves = [x.to(setting.dtype) for x in inputs[:3]]
+    return _with_gradients([*halves, *inputs[3:]], towards, rule)

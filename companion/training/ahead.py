@@ -28,4 +28,4 @@ class Ahead:
 
     def _make(self, number: int) -> Batch:
         batch = tuple(self._batches(number))
-        return tuple(tensor.pin_memory() for tensor in batch) if self._pin else batch
+        return tuple(t.pin_memory() if self._pin and t.device.type == "cpu" else t for t in batch)
