@@ -158,7 +158,7 @@ PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
     "decode": each(functools.partial(models.decode, beside=())),
     "cache": each(models.cache_gain),
     "kept": lambda size, setting: iter([kept.decode_kept(size, setting)]),
-    "batch": lambda size, setting: iter([batching.decode_many(size, setting)]),
+    "batch": lambda size, setting: iter([batching.decode_many(replace(size, new=max(16, size.new // 4)), setting)]),
     "moe": moe,
     "processes": one_process,
     "attention": each(layers.attention),

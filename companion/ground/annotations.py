@@ -11,7 +11,6 @@ here, and say it in a dozen lines; the tests have them look at everything, resul
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -291,8 +290,10 @@ def _wanted(axis: str, sizes: dict[str, tuple[int, str]]) -> tuple[int | None, s
     """The size that an axis of that name has, and where; `None` where nobody has said it yet."""
     if axis.isdecimal():
         return int(axis), ""
-    more = re.fullmatch(r"(\w+)\+(\d+)", axis)
-    known = sizes.get(more[1] if more else axis)
+    bare, _, more = axis.partition(
+        "+"
+    )  # a compiler reads this too, and knows no regular expressions before PyTorch 2.13
+    known = sizes.get(bare)
     if known is None:
         return None, ""
-    return known[0] + (int(more[2]) if more else 0), known[1]
+    return known[0] + int(more or 0), known[1]

@@ -134,7 +134,7 @@ class MoE(nn.Module):
         logits = self.router(x)
         if self.training and config.noise:
             logits = logits + config.noise * torch.randn_like(logits)
-        routing = route(
+        chosen = route(
             logits,
             config.top_k,
             config.gating,
@@ -143,9 +143,10 @@ class MoE(nn.Module):
             top_groups=config.top_groups,
             group_best=config.group_best,
             scale=config.scale,
-        )._replace(real=real)
+        )
+        routing = RoutingStats(*chosen[:3], real)  # PyTorch before 2.13 cannot compile `_replace`
         if self.training and config.capacity is not None:
-            routing = routing._replace(kept=self.dispatch.within_capacity(routing, config.capacity))
+            routing = RoutingStats(*routing[:4], self.dispatch.within_capacity(routing, config.capacity))
         answers = self._answers(x, routing, self.way if experts is None else experts)
         if routing.kept is not None:
             answers = answers.masked_fill(~routing.kept[..., None], 0)  # whatever is there: it may be NaN
