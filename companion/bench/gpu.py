@@ -28,10 +28,10 @@ from companion.ground.atomic import write_atomic
 from companion.ground.device import versions
 from companion.ground.installed import installed
 
-LIMITS = dict(zip(TITLES, (30, 120, 150, 120, 60, 30, 45, 60, 40, 90, 60), strict=True))
+LIMITS = dict(zip(TITLES, (30, 120, 90, 40, 40, 60, 60, 40, 60, 60, 180), strict=True))
 """Seconds that each part may take at most, in the order in which they run; all together may take `MINUTES`."""
 MINUTES = 7.5
-RESERVE = 6.0
+RESERVE = 12.0
 """Seconds that a part leaves to each of those after it: what is short and last is not lost to what is slow."""
 UNKNOWN = Chip(1e12, 1e11)
 """What shares are of where nothing was measured: then they mean nothing, and no goal is spoken of."""

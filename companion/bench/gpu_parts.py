@@ -155,7 +155,6 @@ PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
     "ceiling": reached,
     "tests": tests,
     "train": train,
-    "decode": each(functools.partial(models.decode, beside=())),
     "cache": each(models.cache_gain),
     "kept": lambda size, setting: iter([kept.decode_kept(size, setting)]),
     "batch": lambda size, setting: iter([batching.decode_many(replace(size, new=max(16, size.new // 4)), setting)]),
@@ -163,6 +162,7 @@ PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
     "processes": one_process,
     "attention": each(layers.attention),
     "linear": each(recurrent.linear),
+    "decode": each(functools.partial(models.decode, beside=())),
 }
 
 

@@ -22,7 +22,6 @@ TITLES = {
     "ceiling": "what the chip reaches",
     "tests": "tests that need a GPU",
     "train": "training",
-    "decode": "decoding",
     "cache": "what the cache gains, after so many tokens",
     "kept": "steps by what is kept of a token",
     "batch": "many texts at a time, over one pool",
@@ -30,8 +29,9 @@ TITLES = {
     "processes": "several processes, of which there is one",
     "attention": "attention, by length",
     "linear": "linear layers, in chunks and token by token",
+    "decode": "decoding",
 }
-"""The parts of `make gpu`, in the order in which they run."""
+"""The parts of `make gpu`, in the order in which they run: last the one that waits for a compiler longest."""
 
 
 def required() -> None:

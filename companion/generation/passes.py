@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
 from typing import Any
@@ -17,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.generation.programs import programs_of
+from companion.ground.replaced import replaced
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 
@@ -133,7 +133,7 @@ def compiled_decode(model: Transformer) -> Callable[..., tuple[Float[Tensor, "ba
         if logits is not None:
             return logits, cache.advance(1, cache.writer)
         logits, grown = _compiled()(model, tokens, rounded, memory)
-        return logits, replace(cache.advance(1, grown.writer), lengths=grown.lengths)
+        return logits, replaced(cache.advance(1, grown.writer), lengths=grown.lengths)
 
     return step
 

@@ -16,7 +16,7 @@ layers keep a matrix in place of keys and values: `companion.layers.states`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from companion.config.model import ModelConfig, ResolvedAttention
 from companion.ground.arguments import check_kind, described
 from companion.ground.fields import require_whole
 from companion.ground.precision import wide_dtype
+from companion.ground.replaced import replaced
 from companion.ground.room import check_room
 from companion.layers.masks import (
     Mask,
@@ -190,7 +191,7 @@ class KVCache:
         check_room(f"batch={batch} and slots={slots}", "the cache", size, device)
         lengths = torch.zeros(batch, dtype=torch.long, device=device)
         if local is not None and min(room) < slots:
-            local = replace(local, gone=lengths)
+            local = replaced(local, gone=lengths)
 
         def store(width: int) -> tuple[Tensor, ...]:
             shapes = ((batch, heads, held, width) for held in room if width)
@@ -251,13 +252,13 @@ class KVCache:
             return self
         if self.states is not None:
             states = self.states.ready(self.lengths, tokens, ends)
-            self = self if states is self.states else replace(self, states=states)
+            self = self if states is self.states else replaced(self, states=states)
         if self.local is None:
             return self
         stores, local = self.local.rolled((*self.keys, *self.values), self.lengths, tokens, uniform=self.uniform)
         if local is self.local:
             return self
-        return replace(self, keys=stores[: len(self.keys)], values=stores[len(self.keys) :], local=local)
+        return replaced(self, keys=stores[: len(self.keys)], values=stores[len(self.keys) :], local=local)
 
     def rounded(self, limit: int) -> KVCache:
         """This cache, `ready` for one token, described by as few different Python numbers as there are buckets up to
@@ -267,11 +268,11 @@ class KVCache:
         last = min(-(-(self.filled + 1) // self.bucket) * self.bucket, limit) - 1
         local = self.local
         if local is not None:
-            local = replace(local, columns=self.keys[local.layers.index(True)].shape[2] - 1)
+            local = replaced(local, columns=self.keys[local.layers.index(True)].shape[2] - 1)
         states = self.states
         if states is not None:
-            states = replace(states, columns=states.logs[0].shape[1] - 1)
-        return replace(self, filled=last, uniform=False, local=local, states=states)
+            states = replaced(states, columns=states.logs[0].shape[1] - 1)
+        return replaced(self, filled=last, uniform=False, local=local, states=states)
 
     def shown(self, tokens: int) -> int:
         """How many slots a mask counts, for a call that brings `tokens` new tokens to each row."""
@@ -312,18 +313,18 @@ class KVCache:
             return opened
         shown_slots = opened[0].visible
         room = self.keys[local.layers.index(True)].shape[2]
-        near = replace(opened[0], **local.share(slots, shown_slots, room, uniform=self.uniform, bucket=self.bucket))
+        near = replaced(opened[0], **local.share(slots, shown_slots, room, uniform=self.uniform, bucket=self.bucket))
         return [
-            replace(near, keys=layer.keys, values=layer.values) if here else layer
+            replaced(near, keys=layer.keys, values=layer.values) if here else layer
             for layer, here in zip(opened, local.layers, strict=True)
         ]
 
     def advance(self, tokens: int, writer: int | None = None) -> KVCache:
         """The cache after a call that wrote `tokens` tokens to every row. `writer`: the number of the model."""
-        local = None if self.local is None else replace(self.local, columns=self.local.columns + tokens)
+        local = None if self.local is None else replaced(self.local, columns=self.local.columns + tokens)
         states = None if self.states is None else self.states.advance(tokens)
         lengths, filled = self.lengths + tokens, self.filled + tokens
-        return replace(self, lengths=lengths, filled=filled, writer=writer, local=local, states=states)
+        return replaced(self, lengths=lengths, filled=filled, writer=writer, local=local, states=states)
 
     def rewind(self, lengths: int | Int[Tensor, "batch"]) -> KVCache:
         """Forget what lies beyond `lengths`: padding of unequal prompts, or tokens to be taken back.
@@ -355,7 +356,7 @@ class KVCache:
         states = None if self.states is None else self.states.rewound(wanted, self.lengths)
         uniform = uniform and (states is None or bool((states.gone == states.gone[0]).all()))
         now: dict[str, Any] = {"local": local, "states": states}
-        return replace(self, lengths=wanted.clone(), filled=longest, uniform=uniform, writer=writer, **now)
+        return replaced(self, lengths=wanted.clone(), filled=longest, uniform=uniform, writer=writer, **now)
 
     def clone(self) -> KVCache:
         """A copy with storage of its own, to follow two continuations of one text."""
@@ -380,7 +381,7 @@ class KVCache:
 
         local = self.local
         used = [self.filled] * len(self.keys) if local is None else local.used(self.filled)
-        return replace(
+        return replaced(
             self,
             keys=tuple(map(pick, self.keys, used)),
             values=tuple(map(pick, self.values, used)),

@@ -16,7 +16,7 @@ last token. Nothing is taken back here, so they need no log as in `companion.lay
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,6 +26,7 @@ from companion.config.model import ModelConfig
 from companion.ground.arguments import check_kind
 from companion.ground.fields import require_whole
 from companion.ground.precision import wide_dtype
+from companion.ground.replaced import replaced
 from companion.ground.room import check_room
 from companion.layers.cache import KVCache, LayerCache
 from companion.layers.linear import Writes, fold
@@ -193,7 +194,7 @@ class PagedCache(KVCache):
             into += [blocks[slot // size] * size + slot % size for slot in range(start, end)]
             taken += range(row * tokens, row * tokens + end - start)
         whole = len(taken) == len(new) * tokens
-        return replace(
+        return replaced(
             self,
             table=torch.tensor(table, device=device),
             into=torch.tensor(into, device=device),
@@ -286,4 +287,4 @@ class PagedCache(KVCache):
 
     def advance(self, tokens: int, writer: int | None = None) -> PagedCache:
         """The cache after the call: rows hold what is theirs, and no padding."""
-        return replace(self, lengths=self.ends, writer=writer)
+        return replaced(self, lengths=self.ends, writer=writer)

@@ -8,7 +8,7 @@ token sees is in its window, so none of this changes a number.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from companion.config.model import ModelConfig
+from companion.ground.replaced import replaced
 from companion.layers.masks import materialize, window
 
 BACK = 64
@@ -99,7 +100,7 @@ class Local:
             return new
 
         new = tuple(moved(store) if local else store for store, local in zip(stores, here, strict=True))
-        return new, replace(self, columns=held, gone=self.gone + shift)
+        return new, replaced(self, columns=held, gone=self.gone + shift)
 
     def share(
         self, slots: Int[Tensor, "batch token"], visible: int, room: int, *, uniform: bool, bucket: int
@@ -127,15 +128,15 @@ class Local:
         """After rows of these lengths have gone back to the wanted ones. Raises `ValueError` where they no longer hold
         what a last token saw."""
         if self.gone is None:
-            return replace(self, columns=int(wanted.max()))
+            return replaced(self, columns=int(wanted.max()))
         gone = self.gone.masked_fill(wanted == 0, 0)
         if bool((gone > (wanted - self.width + 1).clamp(min=0)).any()):
             raise ValueError(
                 f"lengths={wanted.tolist()}: expected of each row 0, or a number near what it holds, "
                 f"{lengths.tolist()}; local layers keep the last tokens only, a window of {self.width} and {BACK} more"
             )
-        return replace(self, columns=int((wanted - gone).max()), gone=gone)
+        return replaced(self, columns=int((wanted - gone).max()), gone=gone)
 
     def select(self, rows: Int[Tensor, "row"]) -> Local:
         """Of the given rows."""
-        return replace(self, gone=None if self.gone is None else self.gone[rows])
+        return replaced(self, gone=None if self.gone is None else self.gone[rows])

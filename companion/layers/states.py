@@ -10,7 +10,7 @@ keep the old one. So a cache of linear layers is as large after a million tokens
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from companion.config.model import LinearConfig, ModelConfig
 from companion.ground.precision import wide_dtype
+from companion.ground.replaced import replaced
 from companion.layers.linear import CHUNK, Writes, fold
 
 BACK = 16
@@ -211,11 +212,11 @@ class States:
             folded = (counts - BACK).clamp(min=0)
             room = max(columns(self.slots), BACK)
             new = self._like(room)
-            return replace(new, columns=BACK, gone=lengths + folded, previous=self, padded=ends is not None)
+            return replaced(new, columns=BACK, gone=lengths + folded, previous=self, padded=ends is not None)
         if self.columns + tokens <= self.logs[0].shape[1]:
             return self
         if not self.columns:  # there is nothing to fold, only too little room
-            return replace(self, logs=self._like(tokens).logs)
+            return replaced(self, logs=self._like(tokens).logs)
         held = min(self.columns, BACK)
         shift = (lengths - self.gone - held).clamp(min=0)
         new = self._like(max(columns(self.slots), held + tokens))
@@ -227,7 +228,7 @@ class States:
             if held:
                 column = shift[:, None] + torch.arange(held, device=shift.device)
                 new.logs[i][:, :held] = log.gather(1, column[..., None].expand(-1, -1, log.shape[2]))
-        return replace(new, columns=held, gone=self.gone + shift)
+        return replaced(new, columns=held, gone=self.gone + shift)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -238,13 +239,13 @@ class States:
         """These with other tensors in the same order."""
         layers = len(self.logs)
         matrices, tails, logs = (tuple(tensors[at : at + layers]) for at in (0, layers, 2 * layers))
-        return replace(self, matrices=matrices, tails=tails, logs=logs, gone=gone)
+        return replaced(self, matrices=matrices, tails=tails, logs=logs, gone=gone)
 
     def _like(self, room: int) -> States:
         """As many new matrices, tails, and logs of that many columns."""
         logs = tuple(log.new_zeros(log.shape[0], room, log.shape[2]) for log in self.logs)
         matrices, tails = (tuple(map(torch.empty_like, stores)) for stores in (self.matrices, self.tails))
-        return replace(self, matrices=matrices, tails=tails, logs=logs)
+        return replaced(self, matrices=matrices, tails=tails, logs=logs)
 
     def open(
         self, lengths: Int[Tensor, "batch"], slots: Int[Tensor, "batch token"], *, uniform: bool
@@ -265,8 +266,8 @@ class States:
     def advance(self, tokens: int) -> States:
         """After a call of that many tokens."""
         if self.previous is not None:
-            return replace(self, previous=None)
-        return replace(self, columns=self.columns + tokens)
+            return replaced(self, previous=None)
+        return replaced(self, columns=self.columns + tokens)
 
     def rewound(self, wanted: Int[Tensor, "batch"], lengths: Int[Tensor, "batch"]) -> States:
         """After rows of these lengths have gone back to the wanted ones. Raises `ValueError` where these are no longer
@@ -282,8 +283,8 @@ class States:
             begun = (wanted == 0)[:, None, None]
             matrices = tuple(one.masked_fill(begun[..., None], 0) for one in self.matrices)
             tails = tuple(one.masked_fill(begun, 0) for one in self.tails)
-            self = replace(self, matrices=matrices, tails=tails, gone=gone)
-        return replace(self, columns=int((wanted - gone).max()), padded=False)
+            self = replaced(self, matrices=matrices, tails=tails, gone=gone)
+        return replaced(self, columns=int((wanted - gone).max()), padded=False)
 
     def select(self, rows: Int[Tensor, "row"]) -> States:
         """Of the given rows, copied."""

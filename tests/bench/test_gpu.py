@@ -131,10 +131,10 @@ def test_the_others_go_on_within_the_time_of_all(monkeypatch, tmp_path):
 
     monkeypatch.setattr(gpu, "_run", fake)
     shown = []
-    done = gpu.measure(list(gpu.LIMITS), rehearsal=True, out=tmp_path, minutes=1.6, show=shown.append)
+    done = gpu.measure(list(gpu.LIMITS), rehearsal=True, out=tmp_path, minutes=3.2, show=shown.append)
     assert not done and "training (train, 0 s): failed: it broke" in "\n".join(shown)
     assert list(limits) == list(gpu.LIMITS) == list(gpu_parts.PARTS)
-    assert limits["ceiling"] == 30 and limits["tests"] == pytest.approx(96 - 6 * (len(limits) - 2), abs=2)
+    assert limits["ceiling"] == 30 and limits["tests"] == pytest.approx(96 * 2 - gpu.RESERVE * (len(limits) - 2), abs=2)
     assert [part["status"] for part in json.loads((tmp_path / "gpu.json").read_text())["parts"]].count("done") == len(
         limits
     ) - 1
