@@ -42,8 +42,11 @@ class RMSNorm(nn.Module):
         """Each token normalised alone, over its last axis."""
         if self.unit_offset:
             return rms_norm(wide(x), 1 + wide(self.weight), self.eps).to(x.dtype)
-        if x.dtype == torch.float32 == self.weight.dtype:  # in half precision PyTorch rounds after the gain, once
+        if x.dtype == torch.float32 == self.weight.dtype:
             return nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if x.dtype == self.weight.dtype in (torch.bfloat16, torch.float16):
+            # Given the gain, PyTorch's operator would round once, behind it, and not as `rms_norm` does.
+            return nn.functional.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
         return rms_norm(x, self.weight, self.eps)
 
 

@@ -32,6 +32,17 @@ def test_rms_norm_of_large_half_precision_numbers_stays_finite():
     assert rms_norm(x, torch.ones(4, dtype=torch.float16), 1e-6).tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_layer_in_half_precision_rounds_before_the_gain_as_its_formula_does(dtype):
+    torch.manual_seed(0)
+    norm = RMSNorm(70, 1e-5).to(dtype)
+    with torch.no_grad():
+        norm.weight.normal_()
+    x = (100 * torch.randn(3, 5, 70)).to(dtype)
+    assert torch.equal(norm(x), rms_norm(x, norm.weight, 1e-5))
+    assert not torch.equal(norm(x), torch.nn.functional.rms_norm(x, (70,), norm.weight, 1e-5))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_gain_of_one_plus_the_weight_is_that_of_gemma(dtype):
     torch.manual_seed(0)

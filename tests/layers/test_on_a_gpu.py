@@ -89,5 +89,9 @@ def test_recomputing_and_tf32_train_and_batches_come_from_pinned_memory():
         )
         losses.append([trainer.update().loss for _ in range(4)])
         assert all(tensor.is_pinned() for tensor in trainer._batches(4))
+    torch.manual_seed(0)
+    there = ids.cuda()  # batches that lie on the GPU already
+    trainer = Trainer(Transformer(config).cuda(), lambda _: (there, there), TrainingConfig(updates=5, warmup=0))
+    torch.testing.assert_close([trainer.update().loss for _ in range(4)], losses[0], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(losses[2], losses[0], rtol=2e-2, atol=2e-2)
