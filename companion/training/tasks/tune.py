@@ -388,8 +388,14 @@ class SupervisedTask(TuneTask):
     def _conversations(self) -> list[Conversation]:
         if self.settings.problems is None:
             return read_conversations(self.settings.data)
-        drawn = checkable(self.settings.problems).problems(DRAWN, derived_seed(self.settings.seed, 6))
-        return [Conversation([*one.messages, {"role": "assistant", "content": one.worked}], "") for one in drawn]
+        seed = derived_seed(self.settings.seed, 6)
+        drawn = checkable(self.settings.problems).problems(DRAWN, seed)
+        shown = np.random.default_rng((seed, 2)).random(DRAWN) < self.settings.worked
+        answers = [one.worked if steps else one.straight for one, steps in zip(drawn, shown, strict=True)]
+        return [
+            Conversation([*one.messages, {"role": "assistant", "content": answer}], "")
+            for one, answer in zip(drawn, answers, strict=True)
+        ]
 
     @property
     def _learned(self) -> str:
