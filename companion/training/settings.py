@@ -444,7 +444,10 @@ class TuneSettings(RunSettings):
         flag="task",
     )
     worked: Probability = setting(
-        TASK, 1.0, "sft on sums: share of the answers that show their steps; the others are the number alone"
+        TASK,
+        1.0,
+        "sft on sums: share of the answers that show their steps; the others are the number alone. With both, grpo has "
+        "something to choose between",
     )
     start: str | None = setting(
         TASK, None, "where to begin: a run's folder or a published model's. Default: the newest run on text in runs/"

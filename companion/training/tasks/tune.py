@@ -546,7 +546,18 @@ class PreferenceTask(TuneTask):
 
 @dataclass(frozen=True)
 class PolicyTask(TuneTask):
-    """Answers of its own that a function checks; those that earn more than others to the same problem gain."""
+    """Answers of its own that a function checks; those that earn more than others to the same problem gain.
+
+    It makes frequent what a start does at times, so its answers must differ in something that pays on other problems,
+    too. Of held-out sums are right, of 500, with the recipe in `companion tune --help` (16 problems a step, rate 5e-5),
+    from three starts that show their steps in half of their answers (`worked`):
+
+        at the start        32.6 %   35.8 %   23.0 %
+        after 60 updates    45.6 %   45.0 %   32.0 %
+
+    The answers drawn show their steps in nine of ten cases by then, and hardly any new sum is learned. From the first
+    start, at a rate of 1e-4, 48.8 % are right; at 3e-4 the share of 100 falls from 40 after 6 updates to 28 after 24.
+    """
 
     _unit: ClassVar[str] = "problem"
 
