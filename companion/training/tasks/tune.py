@@ -553,10 +553,11 @@ class PolicyTask(TuneTask):
     from three starts that show their steps in half of their answers (`worked`):
 
         at the start        32.6 %   35.8 %   23.0 %
+        after 30 updates    46.2 %   40.8 %   33.2 %
         after 60 updates    45.6 %   45.0 %   32.0 %
 
-    Of its answers at temperature 1, to 250 of them, 47 to 57 of 100 show their steps at the start and 92 to 96 at the
-    end; 8 to 14 of 100 are right, then 14 to 26. From the first start, 48.8 % are right after 60 updates at a rate of
+    Of its answers at temperature 1, to 250 of them, 47 to 57 of 100 show their steps at the start and 92 to 96 after 60
+    updates; 8 to 14 of 100 are right, then 14 to 26. From the first start, 48.8 % are right after 60 updates at a rate of
     1e-4; at 3e-4 the share of the first 100 falls from 40 after 6 updates to 28 after 24.
     """
 
