@@ -557,8 +557,8 @@ class PolicyTask(TuneTask):
         after 60 updates    45.6 %   45.0 %   32.0 %
 
     Of its answers at temperature 1, to 250 of them, 47 to 57 of 100 show their steps at the start and 92 to 96 after 60
-    updates; 8 to 14 of 100 are right, then 14 to 26. From the first start, 48.8 % are right after 60 updates at a rate of
-    1e-4; at 3e-4 the share of the first 100 falls from 40 after 6 updates to 28 after 24.
+    updates; 8 to 14 of 100 are right, then 14 to 26. From the first start, 48.8 % are right after 60 updates at 1e-4;
+    at 3e-4, of the first 100, the share falls from 40 after 6 updates to 28 after 24.
     """
 
     _unit: ClassVar[str] = "problem"
