@@ -11,7 +11,7 @@ import pytest
 
 import companion
 from authoring.imports import PACKAGE, modules_named
-from authoring.lesson import NOTEBOOKS
+from authoring.lesson import NOTEBOOKS, ROOT
 
 # The predicates of masks are called with index tensors of any shapes that broadcast together.
 ANY_SHAPE = {"layers/masks.causal"}
@@ -119,6 +119,18 @@ def test_what_raises_says_so(name):
 def test_exported_name_is_documented_in_its_own_words(name):
     documented = getattr(companion, name)
     assert documented.__doc__ and not documented.__doc__.startswith(f"{name}(")  # what a dataclass writes by itself
+
+
+def test_an_equation_that_is_named_stands_in_its_lesson():
+    pages = [page.read_text("utf-8") for page in (ROOT / "authoring").glob("*/[0-9][0-9]_*.md")]
+    there = {number for page in pages for number in re.findall(r"\\tag\{(D?\d+\.\d+)\}", page)}
+    named = {}
+    for file in PACKAGE.rglob("*.py"):
+        text = re.sub(r"\s+", " ", file.read_text("utf-8"))
+        for lesson, number in re.findall(r"lesson (\d\d),? equation (D?\d+\.\d+)", text):
+            assert number.lstrip("D").split(".")[0] == str(int(lesson)), f"{file}: {number} in lesson {lesson}"
+            named[number] = file
+    assert len(named) > 5 and not named.keys() - there, {number: named[number] for number in named.keys() - there}
 
 
 def test_each_fault_is_found():

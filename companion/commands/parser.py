@@ -97,7 +97,8 @@ class Parser(ArgumentParser):
         help += "less than 0.2 % in bits per byte"
         if writes:
             kind: Any = Literal["fast", "none", "fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
-            help += "; none: as they are. Default: fast, the form of their own dtype where that pays"
+            help += "; none: as they are. The prompt is read with them as they are in every form. Default: fast, the "
+            help += "form of their own dtype where that pays"
         else:
             kind = Literal["fp32", "fp16", "bf16", "int8", "int4", "auto"] | None
             help += ". Default: as they are"

@@ -11,7 +11,7 @@ from companion.commands.train import add_settings, asked, train_run
 from companion.training.settings import TuneSettings, flag
 
 USUAL = {
-    *("method", "data", "task", "start", "rank"),
+    *("method", "data", "task", "worked", "start", "rank"),
     *("steps", "minutes", "batch", "learning-rate", "beta", "group", "tokens", "seed"),
     *("out", "device"),
 }
@@ -28,18 +28,20 @@ def parser() -> Parser:
             "without gets a plain template, which is kept beside it.\n\n"
             "sft: the answers of the conversations, token by token. dpo: of two answers the better, against the start "
             "(Rafailov et al. 2023). grpo: several answers of its own to each problem; those that earn more than the "
-            "others gain (Shao et al. 2024). With --rank, each trains low-rank adapters (Hu et al. 2021) and saves "
-            "them alone, as peft reads them.\n\n"
+            "others gain (Shao et al. 2024), so that what they did, such as showing steps, becomes frequent. With "
+            "--rank, each trains low-rank adapters (Hu et al. 2021) and saves them alone, as peft reads them.\n\n"
             "Stop with Ctrl-C at any time: the run is saved, and the same command goes on from there, to the same "
             "weights, bit for bit. For models that one GPU does not hold, take trl with peft, and torchao for weights "
             "in few bits: this is for those that it does."
         ),
         epilog=(
             "examples:\n"
-            "  companion train && companion tune --task sums --steps 300\n"
-            "      a small model learns sums with their steps\n"
-            "  companion tune --start runs/sums-sft --method grpo --task sums\n"
-            "      and then from whether its own answers are right\n"
+            "  companion train\n"
+            "  companion tune --task sums --worked 0.5 --batch 32 --steps 400\n"
+            "      a small model learns sums, half of them with their steps\n"
+            "  companion tune --start runs/sums-sft --method grpo --task sums \\\n"
+            "      --tokens 32 --steps 60\n"
+            "      and then from whether its own answers are right: soon all have steps\n"
             "  companion tune --start SmolLM2-135M/ --data talks.jsonl --rank 16\n"
             "      a published model, by adapters\n"
             "  companion tune --method dpo --start runs/talks-sft --data pairs.jsonl\n"

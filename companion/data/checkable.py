@@ -25,6 +25,11 @@ class Problem(NamedTuple):
     right: int
 
     @property
+    def straight(self) -> str:
+        """The right answer without its steps."""
+        return spaced(self.right)
+
+    @property
     def held_out(self) -> bool:
         """Whether it is kept from training."""
         return zlib.crc32(self.prompt.encode()) % 10 == 0

@@ -73,7 +73,8 @@ def generate(
                      int4, or auto, the fastest here. `"fast"`: the form of their own dtype, which computes the same up
                      to rounding, where it pays: from a million weights and 16 steps on, for up to six tokens a step, on
                      a processor that is quicker so. `None`: as they are. A form is of the weights that the model has
-                     when the second token is asked for. The prompts are read with the model itself.
+                     when the second token is asked for. The prompts are read with the model itself, in every form: the
+                     first new token is that of `None`.
     draft:           who proposes tokens that the model judges several at a time: `"ngram"`, `"own"` for the model's own
                      heads for later tokens, a smaller model of the same vocabulary, or a `Draft`, which also says how
                      many and counts how many were accepted. The same text, or where a model draws proposals the same

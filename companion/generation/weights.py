@@ -14,6 +14,10 @@ it.
     auto    whichever of these, int4 excepted, takes the least time for a step here, measured once
     fast    that of the weights' own dtype where it pays, see `fast_form`; else as they are
 
+Whoever writes reads prompts with the weights as they are, which stay in memory beside the copy: the kernels here are
+for a few rows, and what was asked is read exactly. So the first new token, and the keys and values of the prompt, are
+the model's own; `companion evaluate --weights` measures texts of which every token was read in the form.
+
 The stream between the products and the cache keep their precision. Experts stay as they are: a step reads those that it
 visits alone; and so does the matrix that expands latents, which a step absorbs.
 """

@@ -64,9 +64,10 @@ def group_advantages(
 
         A_i = (r_i - mean(r)) / (std(r) + 0.0001)
 
-    with the deviation of a sample (divided by one less than the answers). A group in which all earn the same has no
-    advantage anywhere, and teaches nothing. deviation: whether to divide; without, hard and easy questions count as
-    what they differ by (Liu et al. 2025, Dr. GRPO, section 3.1).
+    with the deviation of a sample (divided by one less than the answers, as trl has it; the lesson divides by all n, so
+    that its advantages are sqrt(n / (n - 1)) times as large). A group in which all earn the same has no advantage
+    anywhere, and teaches nothing. deviation: whether to divide; without, hard and easy questions count as what they
+    differ by (Liu et al. 2025, Dr. GRPO, section 3.1).
 
     Raises `ValueError` for groups of fewer than two answers.
     """

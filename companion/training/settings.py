@@ -36,6 +36,7 @@ from companion.ground.quantities import (
     NonNegative,
     Number,
     Positive,
+    Probability,
     check,
 )
 from companion.ground.reading import read_file
@@ -442,6 +443,12 @@ class TuneSettings(RunSettings):
         "their English names",
         flag="task",
     )
+    worked: Probability = setting(
+        TASK,
+        1.0,
+        "sft on sums: share of the answers that show their steps; the others are the number alone. With both, grpo has "
+        "something to choose between",
+    )
     start: str | None = setting(
         TASK, None, "where to begin: a run's folder or a published model's. Default: the newest run on text in runs/"
     )
@@ -499,6 +506,7 @@ class TuneSettings(RunSettings):
         for names, fits, beside in (
             (of_grpo, self.method == "grpo", "--method grpo"),
             (("beta",), self.method != "sft", "--method dpo or grpo"),
+            (("worked",), self.method == "sft" and self.problems == "sums", "--task sums, without another --method,"),
             (("alpha", "targets"), self.rank is not None, "--rank"),
         ):
             for name in (name for name in names if not fits and getattr(self, name) != self._default(name)):

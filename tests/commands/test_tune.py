@@ -182,6 +182,8 @@ def test_a_tuned_run_may_be_the_start_of_another(home):
         (["--method", "grpo", "--data", "talks.jsonl"], "expected --task beside --method grpo"),
         (["--task", "sums", "--group", "4"], "--group 4: expected --method grpo beside it"),
         (["--task", "sums", "--beta", "0.1"], "--beta 0.1: expected --method dpo or grpo beside it"),
+        (["--task", "names", "--worked", "0.5"], "--worked 0.5: expected --task sums, without another --method"),
+        (["--task", "sums", "--worked", "1.1"], "--worked 1.1: expected a number from 0 to 1"),
         (["--task", "sums", "--alpha", "3"], "--alpha 3.0: expected --rank beside it"),
         (["--method", "dpo", "--data", "pairs.jsonl", "--beta", "0"], "--beta 0: expected a number > 0"),
         (["--method", "dpo", "--data", "talks.jsonl"], 'line 1: expected "prompt", "chosen" and "rejected"'),
@@ -200,6 +202,18 @@ def test_what_cannot_be_is_one_sentence_and_nothing_is_written(flags, sentence, 
     Path("long.jsonl").write_text(json.dumps(long))
     assert main(["tune", "--start", "runs/books", "--out", "runs/new", *flags]) == 2
     assert sentence in capsys.readouterr().err and not Path("runs/new").exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_so_many_answers_show_their_steps_as_were_asked_for(share, made):
+    from companion.training.settings import TuneSettings
+    from companion.training.tasks.tune import open_tune
+
+    settings = TuneSettings(problems="sums", start=str(made / "runs/books"), worked=share, batch=100)
+    task = open_tune(settings)
+    _, targets = task.batches(0)
+    answers = [task.dialect.answer(ids[ids >= 0].tolist()) for ids in targets]
+    assert abs(sum(";" in answer for answer in answers) / 100 - share) < (0.15 if 0 < share < 1 else 1e-9)
 
 
 def test_another_start_or_file_is_noticed(home, capsys):

@@ -166,7 +166,8 @@ def test_worked_answers_are_right_wrong_ones_are_not_and_held_out_ones_are_apart
     learn, held = task.problems(300, 1), task.problems(50, 1, held_out=True)
     assert learn == task.problems(300, 1) and not {one.prompt for one in learn} & {one.prompt for one in held}
     for one in learn:
-        assert task.reward(one, one.worked) == 1.0 and task.reward(one, task.wrong(one, random)) == 0.0
+        assert task.reward(one, one.worked) == task.reward(one, one.straight) == 1.0
+        assert task.reward(one, task.wrong(one, random)) == 0.0
         assert task.reward(one, "") == task.reward(one, "; ") == 0.0
     with pytest.raises(ValueError, match="expected one of sums, names"):
         checkable("products")

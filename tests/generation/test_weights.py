@@ -24,6 +24,7 @@ from companion.generation.generate import complete, generate, generate_long
 from companion.generation.kernels import Made, Product, in_eight_bits, possible
 from companion.generation.sampling import Sampling
 from companion.generation.weights import FORMS, prepared, step_bytes
+from companion.layers.cache import KVCache
 
 PLAIN = ModelConfig(
     80, 64, 2, 40, AttentionConfig(4, 2), FeedForwardConfig(96, "swiglu"), embedding=EmbeddingConfig(tied=True)
@@ -115,6 +116,27 @@ def test_in_fp32_the_text_is_the_same(layout):
             for form in (None, "fp32")
         )
         assert plain == copied
+
+
+def test_the_prompt_is_read_with_the_weights_as_they_are_and_what_is_written_in_the_form():
+    """All rows together, or in a server; in the coarsest form there is."""
+    form = HERE[-1]
+    model, new = model_of(PLAIN.with_(embedding=EmbeddingConfig(tied=False))), 9
+    prompts = torch.randint(80, (6, 24), generator=torch.Generator().manual_seed(4))
+    texts = {}
+    for reader in (model, prepared(model, form)):
+        cache, ids = KVCache.create(model.config, len(prompts), prompts.shape[1] + new), prompts[:, :0]
+        with torch.no_grad():
+            out = reader(prompts, cache=cache)
+            while ids.shape[1] < new:
+                ids = torch.cat((ids, out.logits[:, -1:].argmax(-1)), 1)
+                out = prepared(model, form)(ids[:, -1:], cache=out.cache)
+        texts[reader] = ids.tolist()
+    expected, other = texts.values()
+    assert expected != other, "the prompt in the form says the same: it would prove nothing"
+    options = {"max_new_tokens": new, "sampling": Sampling(0.0), "weights": form}
+    for how in ({}, {"at_once": 2}):
+        assert complete(model, prompts.tolist(), **options, **how) == expected, how
 
 
 def test_the_form_takes_its_share_of_the_bytes():

@@ -388,8 +388,14 @@ class SupervisedTask(TuneTask):
     def _conversations(self) -> list[Conversation]:
         if self.settings.problems is None:
             return read_conversations(self.settings.data)
-        drawn = checkable(self.settings.problems).problems(DRAWN, derived_seed(self.settings.seed, 6))
-        return [Conversation([*one.messages, {"role": "assistant", "content": one.worked}], "") for one in drawn]
+        seed = derived_seed(self.settings.seed, 6)
+        drawn = checkable(self.settings.problems).problems(DRAWN, seed)
+        shown = np.random.default_rng((seed, 2)).random(DRAWN) < self.settings.worked
+        answers = [one.worked if steps else one.straight for one, steps in zip(drawn, shown, strict=True)]
+        return [
+            Conversation([*one.messages, {"role": "assistant", "content": answer}], "")
+            for one, answer in zip(drawn, answers, strict=True)
+        ]
 
     @property
     def _learned(self) -> str:
@@ -540,7 +546,20 @@ class PreferenceTask(TuneTask):
 
 @dataclass(frozen=True)
 class PolicyTask(TuneTask):
-    """Answers of its own that a function checks; those that earn more than others to the same problem gain."""
+    """Answers of its own that a function checks; those that earn more than others to the same problem gain.
+
+    It makes frequent what a start does at times, so its answers must differ in something that pays on other problems,
+    too. Of held-out sums are right, of 500, with the recipe in `companion tune --help` (16 problems a step, rate 5e-5),
+    from three starts that show their steps in half of their answers (`worked`):
+
+        at the start        32.6 %   35.8 %   23.0 %
+        after 30 updates    46.2 %   40.8 %   33.2 %
+        after 60 updates    45.6 %   45.0 %   32.0 %
+
+    Of its answers at temperature 1, to 250 of them, 47 to 57 of 100 show their steps at the start and 92 to 96 after 60
+    updates; 8 to 14 of 100 are right, then 14 to 26. From the first start, 48.8 % are right after 60 updates at 1e-4;
+    at 3e-4, of the first 100, the share falls from 40 after 6 updates to 28 after 24.
+    """
 
     _unit: ClassVar[str] = "problem"
 
