@@ -77,8 +77,13 @@ def _page_of(folder: Path, text: str | None) -> str:
     from companion.training.tasks.number_words import NumberWordsTask
 
     cpu, single = torch.device("cpu"), torch.float32
+    if not folder.is_dir():
+        raise ValueError(f"FOLDER {folder}: expected the folder of a run, or of a published model, found none")
     if not (folder / "run.json").is_file():
-        writer = from_checkpoint(str(folder), cpu, dtype=single)
+        try:
+            writer = from_checkpoint(str(folder), cpu, dtype=single)
+        except ValueError as error:
+            raise ValueError(str(error).replace("--checkpoint", "FOLDER")) from None
     elif (run := run_folder(str(folder))).task == NumberWordsSettings.task:
         words = NumberWordsTask.of_record(run.record()).words
         return model_page(run.model().to(cpu), words, text or words.source.name(21_304), title=folder.name)

@@ -121,10 +121,11 @@ const explore = (box) => {
 
   const say = (text) => { sentence.textContent = text; };
   const replaced = (parent) => { parent.replaceChildren(); return parent; };
-  const section = (name, title, text) => {
+  const section = (name, title, text, change) => {
     const part = html(box, "section", { class: "ex-part", id: `ex-${name}` });
     html(part, "h2", { class: "ex-title" }, title);
-    html(part, "p", { class: "ex-about" }, text);
+    const about = html(part, "p", { class: "ex-about" }, text);
+    if (change) html(about, "span", { class: "ex-change" }, ` ${change}`);
     return html(part, "div", { class: `ex-${name}` });
   };
   const table = (parent, caption, heads) => {
@@ -303,7 +304,7 @@ const explore = (box) => {
   const showCard = (card, one, beside, second) => {
     const { name, head, stack, keys } = one, at = place(stack), weights = weightsOf(one, at), scores = weightsOf(one, at, "scores"), id = `${name}:${head}`;
     const rows = table(card, `Head ${head + 1} of ${titleOf(name)}: from “${tokenAt(stack, at)}” to`, ["token", "weight", "score"]);
-    for (const key of best(weights, LIKELIEST)) {
+    for (const key of best(weights, LIKELIEST).filter((key) => weights[key])) { // a window leaves some out
       const row = html(rows, "tr"), title = `${tokenAt(keys, key)} (${key})`;
       const button = html(html(row, "th", { scope: "row" }), "button", { type: "button", "data-key": `key ${second} ${key}`, "aria-pressed": key === state.key, "aria-label": `${title}: write its sum out` }, title);
       button.addEventListener("click", () => { state.key = key === state.key ? -1 : key; show(); });
@@ -443,6 +444,7 @@ const explore = (box) => {
   const show = () => {
     keepingFocus(() => [showTokens, showNext, showHeads, showGate, showStream, showExperts, showSwap, showCache].forEach((draw) => draw()));
     buttons.hidden = Boolean(now.engine.fixed) || translates();
+    box.classList.toggle("ex-fixed", Boolean(now.engine.fixed));
     const [likeliest] = best(now.pass.seen.logits[place()], 1), off = state.off.size, fixed = now.engine.fixed ? " Python computed these numbers, for this text alone." : "";
     say(`${now.pass.tokens.decoder.length} tokens. After “${tokenAt("decoder", place())}” the likeliest is “${label(likeliest)}”${off ? `, with ${off} switched off` : ""}.${fixed}`);
     input.readOnly = Boolean(now.engine.fixed);
@@ -491,7 +493,7 @@ const explore = (box) => {
   const cardsBox = html(headsBox.parentElement, "div");
   const gateBox = section("gate", "The gates", "Each network makes the chosen token's state wider, and lets of each number as much through as its gate is open. Of those that are open, the largest counts most.");
   const streamBox = section("stream", "The stream, layer by layer", "What each block has made of the chosen token, and the words that the last norm and the table would make of that state already (the logit lens).");
-  const expertsBox = section("experts", "Experts", "The share of each expert in the answer. A click switches one off; the router then takes the next best.");
+  const expertsBox = section("experts", "Experts", "The share of each expert in the answer.", "A click switches one off; the router then takes the next best.");
   const swapBox = section("swap", "Swap a token", "Choose a token above, and put another in its place. The first table says how far each state of the stream moves. For the second, each state is put into the text alone, as it is in the swapped one: where the numbers are large, the model keeps at that moment what decides. Choose a later token to see what decides there.");
   const cacheBox = section("cache", "The cache", "Keys and values, two lines for each layer, a column for each token; the greener, the longer the vector.");
   compute();

@@ -113,7 +113,7 @@ def reading(model: nn.Module, words: Any, text: str, *, start: int | None = None
         start = getattr(words, "separator", None) if start is None else start
 
         def piece(id: int) -> str:
-            return str(getattr(words, "spell", words.decode)([id]))
+            return "⏎" if id == getattr(words, "separator", None) else str(getattr(words, "spell", words.decode)([id]))
 
     require(len(ids) > 0, "text", text, "text that there are tokens for")
     config = getattr(model, "config", None)
@@ -148,7 +148,9 @@ def save_recorded(path: Path, model: nn.Module, given: Reading) -> None:
     kept = {name: found for name, found in rows.items() if name.endswith(KEPT) or _is_block(name)}
     count = sum(row.numel() for found in kept.values() for row in found)
     require(count <= MOST, "text", len(given.tokens), f"fewer tokens: their {count:,} numbers are above {MOST:,}")
-    attends = [name.removesuffix(".values") for name in kept if name.endswith(".values")]
+    # A layer of latents has no such modules, and keeps something else.
+    watched = [name.removesuffix(".values") for name in kept if name.endswith(".values")]
+    attends = [name for name in watched if f"{name}.key" in rows]
     config = getattr(model, "config", None)
     blocks = [name for name in rows if _is_block(name) and name.startswith("decoder")]
     mixture = config.moe if isinstance(config, ModelConfig) else None
