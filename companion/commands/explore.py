@@ -31,7 +31,7 @@ def parser() -> Parser:
         ),
         epilog=(
             "examples:\n"
-            "  companion explore                              the course's models, in explorer.html\n"
+            "  companion explore            the course's models, in explorer.html\n"
             "  companion explore runs/one --out one.html\n"
             '  companion explore SmolLM2-135M/ --text "The cat sat on"\n'
             "  companion explore runs/number-words --text einundzwanzig"
@@ -71,7 +71,6 @@ def _page_of(folder: Path, text: str | None) -> str:
 
     from companion.commands.runs import run_folder
     from companion.commands.writer import from_checkpoint, from_run
-    from companion.data.tokenizer import BytePairTokenizer
     from companion.school.explorer.recording import model_page
     from companion.training.settings import NumberWordsSettings, TextSettings
     from companion.training.tasks.number_words import NumberWordsTask
@@ -85,11 +84,10 @@ def _page_of(folder: Path, text: str | None) -> str:
         except ValueError as error:
             raise ValueError(str(error).replace("--checkpoint", "FOLDER")) from None
     elif (run := run_folder(str(folder))).task == NumberWordsSettings.task:
-        words = NumberWordsTask.of_record(run.record()).words
-        return model_page(run.model().to(cpu), words, text or words.source.name(21_304), title=folder.name)
+        numbers = NumberWordsTask.of_record(run.record()).words
+        return model_page(run.model().to(cpu), numbers, text or numbers.source.name(21_304), title=folder.name)
     elif run.task == TextSettings.task:
-        tokenizer: BytePairTokenizer = run.tokenizer()
-        return model_page(run.model().to(cpu, single), tokenizer, text or TEXT, title=folder.name)
+        return model_page(run.model().to(cpu, single), run.tokenizer(), text or TEXT, title=folder.name)
     else:
         writer = from_run(run, cpu, dtype=single)
     assert writer.spell is not None

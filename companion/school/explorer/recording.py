@@ -11,6 +11,7 @@ import html
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -105,16 +106,13 @@ def _computed_there(model: nn.Module, words: Any) -> dict[str, Any] | None:
 
 def reading(model: nn.Module, words: Any, text: str, *, start: int | None = None, stop: int | None = None) -> Reading:
     """The ids that a model reads of a text; an encoder-decoder writes its own, the most probable each time."""
+    piece: Callable[[int], str]
     if isinstance(words, NumberWords):
         ids = words.encode(words.source.number(text))[0]
         start, stop, piece = BOS, EOS, words.vocabulary.__getitem__
     else:
-        ids = list(words.encode(text))
+        ids, piece = list(words.encode(text)), partial(_spelled, words)
         start = getattr(words, "separator", None) if start is None else start
-
-        def piece(id: int) -> str:
-            return "⏎" if id == getattr(words, "separator", None) else str(getattr(words, "spell", words.decode)([id]))
-
     require(len(ids) > 0, "text", text, "text that there are tokens for")
     config = getattr(model, "config", None)
     if getattr(config, "stack", "decoder") == "encoder_decoder":
@@ -124,6 +122,11 @@ def reading(model: nn.Module, words: Any, text: str, *, start: int | None = None
     most = getattr(config, "context", len(tokens))
     require(len(tokens) <= most, "text", text, f"at most {most:,} tokens, the model's context")
     return Reading(tokens, (), piece)
+
+
+def _spelled(words: Any, id: int) -> str:
+    """The text of one token, special ones in it where the tokenizer can say them."""
+    return "⏎" if id == getattr(words, "separator", None) else str(getattr(words, "spell", words.decode)([id]))
 
 
 @torch.no_grad()
