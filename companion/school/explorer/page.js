@@ -389,7 +389,7 @@ const explore = (box) => {
     if (now.swapped) showSwapped(now, swapBox);
   };
   const showSwapped = ({ pass, swapped, engine }, parent) => {
-    const { stack, at, token } = state.swap, end = stack === "decoder" && place() < at ? pass.tokens.decoder.length - 1 : place();
+    const { stack, at, token } = state.swap, end = stack === "decoder" && place() <= at ? pass.tokens.decoder.length - 1 : place();
     const [was, is] = [pass, swapped].map((one) => one.seen.logits[end]), [p, q] = [was, is].map(softmax);
     const [[a], [b]] = [p.map((x, i) => x - q[i]), q.map((x, i) => x - p[i])].map((gain) => best(gain, 1)), [[x], [y]] = [p, q].map((chances) => best(chances, 1));
     const told = html(parent, "p", { role: "status" }, `Token ${at} is “${label(token)}” and not “${tokenAt(stack, at)}”. After “${tokenAt("decoder", end)}” (${end}) the likeliest was “${label(x)}” (${percent(p[x])}), and is “${label(y)}” (${percent(q[y])}). “${label(a)}” loses most, from ${percent(p[a])} to ${percent(q[a])}; “${label(b)}” gains most, from ${percent(p[b])} to ${percent(q[b])}. `);
@@ -413,12 +413,13 @@ const explore = (box) => {
     if (!left.length) return;
     const step = () => {
       if (!shown.isConnected) return;
+      const [[row]] = left;
       for (const began = performance.now(); left.length && performance.now() - began < AT_ONCE;) {
         const [layer, column] = left.shift();
         carried[layer][column] = cell(layer, column);
       }
+      if (left[0]?.[0] !== row) draw();
       if (left.length) requestAnimationFrame(step);
-      else draw();
     };
     requestAnimationFrame(step);
   };
