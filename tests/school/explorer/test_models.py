@@ -1,7 +1,10 @@
 """The models of the explorer: what their files hold, and what the record says of them."""
 
 import hashlib
+import re
+from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import parse_qsl
 
 import pytest
 import torch
@@ -20,6 +23,7 @@ from companion.config.model import (
     PositionConfig,
     WindowConfig,
 )
+from companion.school.explorer import files
 from companion.school.explorer.files import shipped_scripts
 from companion.school.explorer.models import (
     NAMES,
@@ -32,6 +36,8 @@ from companion.school.explorer.models import (
 )
 from companion.school.records import record, story_model
 from companion.transformer import Transformer
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_row_in_8_bits_is_off_by_half_a_step_at_most_and_a_row_of_zeros_stays():
@@ -100,3 +106,17 @@ def test_what_the_page_does_not_compute_is_named_and_not_written(change, named, 
     assert not_computed(config) is None
     with pytest.raises(ValueError, match=f"got one with another {named}"):
         save_live(tmp_path / "model.safetensors", Transformer(config.with_(**change)), {})
+
+
+def test_what_lessons_link_to_is_there():
+    script, found = files.script(), {}
+    for lesson in sorted((ROOT / "authoring" / "lessons").glob("*.md")):
+        for state in re.findall(r"\(explorer\.md#([^)]+)\)", lesson.read_text("utf-8")):
+            said = found[lesson.name[:2]] = dict(parse_qsl(state, strict_parsing=True))
+            model = load_live(live_file(said["model"]))
+            for head in (said[name] for name in ("head", "beside") if name in said):
+                layer, number = head.split(":")
+                assert 0 <= int(number) < model.get_submodule(layer).sizes.heads
+            assert f'section("{said["show"]}"' in script
+            assert said.keys() <= {"model", "at", "head", "beside", "key", "temperature", "top-p", "show"}
+    assert list(found) == ["02", "03", "05", "07", "08", "10", "11", "14"]
