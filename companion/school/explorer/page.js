@@ -52,7 +52,7 @@ const explore = (box) => {
     if (script) {
       await new Promise((done, failed) => {
         const onerror = () => failed(new Error(`${name}: the model's file is not there`));
-        document.head.append(Object.assign(document.createElement("script"), { src: script, onload: done, onerror }));
+        document.head.append(Object.assign(document.createElement("script"), { src: script, async: true, onload: done, onerror }));
       });
     }
     const bytes = Uint8Array.from(atob(window.explorerModels[name]), (letter) => letter.charCodeAt(0));
