@@ -1,22 +1,19 @@
-"""Every tensor inside a model's pass, by the names of the explorer's engine, as PyTorch has it."""
+"""Every tensor of the explorer's engine beside PyTorch's."""
 
 from __future__ import annotations
 
 import base64
 import json
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from companion.data import number_names, number_words
 from companion.data.stories import stories
-from companion.layers.attention import Attention, attention_weights
 from companion.layers.moe import MoE
+from companion.school.explorer.inside import Rows, inside
 from companion.transformer import Transformer
 
 EXPLORER = Path(__file__).parents[1] / "companion" / "school" / "explorer"
@@ -71,78 +68,27 @@ def base64_of(file: Path) -> str:
 
 
 @torch.no_grad()
-def tensors(model: Transformer, tokens: Sequence[int], source: Sequence[int]) -> dict[str, list[Tensor]]:
-    """Of each name the rows of a pass, one for each token."""
-    found: dict[str, list[Tensor]] = {}
-    hooks = [
-        module.register_forward_hook(_keeper(name, found), with_kwargs=True)
-        for name, module in model.named_modules()
-        if name and not isinstance(module, nn.ModuleList | nn.Dropout)
-    ]
-    given = {"source": torch.tensor([source])} if source else {}
-    found["logits"] = list(model(torch.tensor([tokens]), **given).logits[0])
-    for hook in hooks:
-        hook.remove()
-    return found
-
-
-def _keeper(name: str, found: dict[str, list[Tensor]]) -> Any:
-    def keep(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        kept = found.setdefault(name, [])
-        kept += list((out[0] if isinstance(out, tuple) else out)[0])
-        if name.endswith("blocks.0.attention_norm"):
-            found[f"{name.split('.')[0]}.embedding"] = list(args[0][0])
-        if name.endswith(("cross_norm", "feed_forward_norm")):
-            block = name.rpartition(".")[0]
-            after = "cross" if name.endswith("feed_forward_norm") and f"{block}.cross" in found else "attention"
-            found[f"{block}.after_{after}"] = list(args[0][0])
-        if name.endswith("feed_forward.outer"):
-            found[name.replace("outer", "hidden")] = list(args[0][0])
+def with_answers(found: Rows, model: Transformer) -> Rows:
+    """The same, and what each chosen expert answered."""
+    for name, module in model.named_modules():
         if isinstance(module, MoE):
-            routing = out[1]
-            found[f"{name}.experts"], found[f"{name}.weights"] = list(routing.experts[0]), list(routing.weights[0])
-            answers = module.answers(args[0][0], routing.experts[0], None)
-            found[f"{name}.answers"] = list(answers.flatten(1))
-        if isinstance(module, Attention):
-            found.update(_of_attention(name, module, found, causal=name.startswith("decoder") and "cross" not in name))
-
-    return keep
-
-
-def _of_attention(name: str, layer: Attention, found: dict[str, list[Tensor]], *, causal: bool) -> dict[str, Any]:
-    """What attention makes of its projections, all heads of a row side by side, of the keys it sees."""
-    heads, places = layer.sizes.heads, torch.arange(len(found[f"{name}.query"]))
-    q, k, v = (
-        torch.stack(found[f"{name}.{part}"]).unflatten(1, (heads, -1)).transpose(0, 1)[None]
-        for part in ("query", "key", "value")
-    )
-    made = {}
-    if layer.rotary is not None:
-        turn = layer.rotary.at(places, q.dtype)
-        q, k = layer.rotary.turn(q, turn), layer.rotary.turn(k, turn)
-        made = {
-            f"{name}.turned_{part}": list(x[0].transpose(0, 1).flatten(1)) for part, x in (("query", q), ("key", k))
-        }
-    scores, weights = q @ k.mT / math.sqrt(q.shape[-1]), attention_weights(q, k, causal=causal)
-    read = (weights @ v)[0].transpose(0, 1).flatten(1)
-    for part, table in (("scores", scores), ("weights", weights)):
-        made[f"{name}.{part}"] = [table[0, :, i, : i + 1 if causal else None].flatten() for i in places]
-    return made | {f"{name}.heads": list(read)}
+            x, chosen = torch.stack(found[f"{name}_norm"]), torch.stack(found[f"{name}.experts"])
+            found[f"{name}.answers"] = list(module.answers(x, chosen, None).flatten(1))
+    return found
 
 
 def differences(said: dict[str, Any], numbers: np.ndarray, model: Transformer) -> dict[str, float]:
     """By name the largest difference of a pass of the engine from PyTorch's, as a share of that tensor's largest
     number where that is above one. Raises `AssertionError` for a tensor that only one has, or of another size."""
-    expected = tensors(model, said["tokens"], said["source"])
-    otherwise = (
-        "embedding",
-        "coder",
-        ".attention",
-        ".cross",
-        ".outer",
-    )  # ours have other names
-    theirs = {name for name in expected if name.endswith(".embedding") or not name.endswith(otherwise)}
-    assert theirs == {name for name, _ in said["names"]}
+    expected = with_answers(inside(model, said["tokens"], said["source"]), model)
+    turned = model.config.positions.kind == "rotary"
+    otherwise = ("embedding", "coder", ".attention", ".cross", ".outer", ".values")  # ours have other names
+
+    def shared(name: str) -> bool:
+        plain = ".turned" in name and (not turned or "cross" in name)  # of what is not turned, the engine keeps none
+        return name.endswith(".embedding") or not (plain or name.endswith(otherwise))
+
+    assert {name for name in expected if shared(name)} == {name for name, _ in said["names"]}
     at, found = 0, {}
     for name, sizes in said["names"]:
         rows = expected[name]

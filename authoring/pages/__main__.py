@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from authoring.lesson import NOTEBOOKS, Lesson, LessonError, built_lessons
-from authoring.pages import claims, differ, front, glossary, map, notation, plan, readme, sizing, start, tour
+from authoring.pages import claims, differ, explorer, front, glossary, map, notation, plan, readme, sizing, start, tour
 from authoring.pages.drawing import digest_in
 from companion.ground.atomic import write_atomic
 
@@ -51,6 +51,7 @@ PAGES = (
     Page(readme.FILE, readme.render),
     Page(tour.FILE, tour.render),
     Page(sizing.FILE, sizing.render),
+    Page(explorer.FILE, explorer.render),
     Page(plan.FILE, plan.render),
     Page(start.FILE, start.render),
 )

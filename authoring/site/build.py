@@ -96,7 +96,6 @@ def _texts(
     made = [
         *(("question", *entry) for entry in questions.texts(press, course)),
         *(("reference", *entry) for entry in reference.texts(there)),
-        ("explorer", *explorer.entry(press.assets)),
     ]
     for kind, name, label, text in made:
         texts[name], labels[name], kinds[name] = text, label, kind
@@ -106,6 +105,9 @@ def _texts(
             texts[page.name] = front.text(course, asked, press, "")
         else:
             texts[page.name] = _with_head(text_of(page, press), page, course, home)
+    texts[course.pages[explorer.FILE].name] = explorer.with_explorer(
+        texts[course.pages[explorer.FILE].name], press.assets
+    )
     parts = {page.name: _children(page, course, labels) for page in course.of_kind("lesson")}
     for name, children in parts.items():
         texts[name] += _contents(children, labels)
@@ -113,7 +115,7 @@ def _texts(
         _contents(names, labels, caption)
         for caption, names in (
             ("Lessons", parts),
-            ("Beside the lessons", [*(course.pages[file].name for file, _ in BESIDE), questions.INDEX, explorer.NAME]),
+            ("Beside the lessons", [*(course.pages[file].name for file, _ in BESIDE), questions.INDEX]),
             ("The package", [reference.INDEX]),
             ("Teaching", [course.pages[file].name for file, _ in TEACHING]),
         )

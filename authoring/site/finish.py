@@ -62,7 +62,7 @@ def check(site: Path, sources: Mapping[str, str], faults: Faults) -> int:
             count += 1
             if file.startswith("..") or not (site / file).is_file():
                 faults.add(place, f"the link {target!r} leads nowhere: there is no {file}")
-            elif anchor and file in ids and unquote(anchor) not in ids[file]:
+            elif anchor and file in ids and "=" not in anchor and unquote(anchor) not in ids[file]:  # "=": a state
                 faults.add(place, f"the link {target!r} leads nowhere: {file} has no place of that name")
     return count
 

@@ -70,6 +70,7 @@ def course(tmp_path):
         "claims",
         "map",
         "sizing",
+        "explorer",
         "exercises/INSTRUCTORS",
         "exercises/PLAN",
         "exercises/TUTOR",

@@ -57,12 +57,12 @@ from reader import (
     wait_for_cells,
     wait_until_drawn,
 )
+from scripts import BROWSERS
 
 from companion.school.questions.question import find_question
 from companion.school.questions.repetition import FILE
 from companion.school.study import path
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER_FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -52,6 +52,22 @@ def compared(page: Page) -> list[str]:
     return faults
 
 
+def swap(page: Page) -> list[str]:
+    """Two heads side by side, a sum written out, and a token swapped: what the page then shows, also by its link."""
+    page.get_by_role("button", name="Keep it beside another").click()
+    page.locator(".ex-heads button").nth(6).click()
+    page.locator(".ex-card th button").nth(1).click()
+    page.locator('[data-key^="swap "]').first.click()
+    page.wait_for_function("!document.querySelector('.ex-swap').innerText.includes('…')")
+    shown = {"cards": ".ex-two .ex-card", "sums": ".ex-card p", "tables": ".ex-swap table"}
+    counts = {what: page.locator(place).count() for what, place in shown.items()}
+    page.reload()
+    page.wait_for_function("document.querySelector('.ex-swap table')")
+    again = {what: page.locator(place).count() for what, place in shown.items()}
+    wanted = {"cards": 2, "sums": 2, "tables": 2}
+    return [f"the explorer shows {one}: expected {wanted}" for one in (counts, again) if one != wanted]
+
+
 def use(page: Page, address: str) -> list[str]:
     """Write, choose a token, keep a head and switch it off: what the page then says, also when its link is opened."""
     faults = []
@@ -76,6 +92,7 @@ def use(page: Page, address: str) -> list[str]:
     page.reload()
     page.wait_for_selector(".ex-off")
     says(f"After “{chosen}”")
+    faults += swap(page)
     page.get_by_role("button", name="Number names").click()
     page.wait_for_selector('[aria-label="tokens of the source"]')
     page.locator("#explorer textarea").fill("vierx")

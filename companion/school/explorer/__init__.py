@@ -5,4 +5,8 @@ engine.js    their forward pass, with a cache
 words.js     their tokens
 page.js      what is chosen and shown; page.css how it looks
 files        what a page is made of
+inside       the same numbers by Python, of any decoder
+recording    a page of a model of your own, and `explore`, which shows it in a notebook
 """
+
+from companion.school.explorer.recording import explore as explore

@@ -41,26 +41,14 @@ const softmax = (scores) => {
   return powers.map((p) => p / total);
 };
 
-const sum = (x, y) => x.map((value, i) => value + y[i]);
+const best = (values, count) => [...values.keys()].sort((a, b) => values[b] - values[a]).slice(0, count);
 
-// What of the package's configurations is computed here; the first thing that is not is named.
-const notComputed = ({ norm, positions, embedding, attention, feed_forward: network, moe }) => {
-  const checks = {
-    "norm.placement": norm.placement === "pre" && !norm.unit_offset,
-    positions: ["rotary", "sinusoidal"].includes(positions.kind) && !positions.scaling && positions.share === 1 && !positions.layout,
-    embedding: embedding.tied && !embedding.norm && embedding.logit_cap === null && embedding.head === "linear",
-    attention: attention.window === null && attention.qk_norm === null && attention.score_cap === null && !attention.bias,
-    activation: ["swiglu", "relu"].includes(network.activation),
-    moe: !moe || (moe.gating === "topk_softmax" && !moe.shared && !moe.balanced && moe.weighted === "output"),
-  };
-  return Object.keys(checks).find((name) => !checks[name]);
-};
+const sum = (x, y) => x.map((value, i) => value + y[i]);
 
 // Passes of one model. `off` holds what is switched off: "decoder.blocks.0.attention.2" a head, which then adds nothing,
 // "decoder.blocks.0.feed_forward.5" an expert, which the router then cannot choose.
+// Of which configurations says `companion.school.explorer.models.not_computed`.
 const makeEngine = ({ config, weights }) => {
-  const fault = notComputed(config);
-  if (fault) throw new Error(`this page does not compute the model's ${fault}`);
   const { d_model: dModel, layers } = config, { heads } = config.attention;
   const kvHeads = config.attention.kv_heads ?? heads, dHead = config.attention.d_head ?? dModel / heads;
 
@@ -201,7 +189,35 @@ const makeEngine = ({ config, weights }) => {
       const states = run("decoder", tokens, pass, { causal: true, source: pass.memory });
       return states.map((x) => pass.note("logits", head(x))).at(-1);
     },
-    // The logits that the last norm and the table make of any state of the stream (the logit lens).
-    lens: (state) => head(norm(state, "decoder.norm")),
+    // Goes on from a state that is put in the place of the stream's at a token after a layer (0: the embedding), with
+    // all that the pass has made before it. Gives the logits after the token `end`.
+    patched(pass, layer, at, state, end) {
+      const name = layer ? `decoder.blocks.${layer - 1}` : "decoder.embedding", stream = pass.seen[name].slice(at, end + 1), kept = {};
+      for (const [part, { keys, values }] of Object.entries(pass.kept)) {
+        const seen = part.includes("cross") ? keys.length : at;
+        kept[part] = { keys: keys.slice(0, seen), values: values.slice(0, seen) };
+      }
+      stream[0] = state;
+      const side = { kept, off: pass.off, note: (_, row) => row };
+      for (; layer < layers; layer++) block(stream, `decoder.blocks.${layer}`, side, { causal: true, source: pass.memory });
+      return head(norm(stream.at(-1), "decoder.norm"));
+    },
+    // The `count` likeliest tokens with their chances that the last norm and the table make of a state (the logit lens).
+    lens(pass, name, at, count) {
+      const p = softmax(head(norm(pass.seen[name][at], "decoder.norm")));
+      return best(p, count).map((token) => [token, p[token]]);
+    },
   };
+};
+
+// A pass that Python computed, with the face of an engine. It is of one text, and nothing in it can be changed.
+const makeRecord = ({ recorded, weights }) => {
+  const seen = {}, kept = {}, { tokens, lens } = recorded;
+  for (const [name, sizes] of Object.entries(recorded.sizes)) {
+    let at = 0;
+    seen[name] = sizes.map((size) => weights[name].data.subarray(at, (at += size)));
+  }
+  for (const name of recorded.kept) kept[name] = { keys: seen[`${name}.turned_key`], values: seen[`${name}.values`] };
+  const pass = { seen, kept, tokens, off: new Set() };
+  return { ...recorded.counts, fixed: true, begin: () => pass, read() {}, lens: (_, name, at, count) => lens[name][at].slice(0, count) };
 };

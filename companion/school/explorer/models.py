@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,44 @@ from jaxtyping import Float, Int8
 from safetensors import safe_open
 from torch import Tensor
 
-from companion.config.model import ModelConfig
+from companion.config.model import AttentionConfig, EmbeddingConfig, ModelConfig, MoEConfig, PositionConfig
 from companion.data.number_words import BOS, EOS, NumberWords
 from companion.data.tokenizer import BytePairTokenizer
 from companion.files.models import load_tensors, save_tensors
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
+LARGEST = 8_000_000
+"""The most weights that a page carries along: 32 MB, and a third more as text."""
 NAMES = ("story", "experts", "translator")
 """The models that ship: the story model of lesson 14, its twin with experts, and the translator of number names."""
 MOST = 127
+
+
+def not_computed(config: ModelConfig) -> str | None:
+    """The first thing of a model that the page's engine does not compute, by its name in the configuration."""
+    norm, positions, ends, attention, moe = (
+        config.norm,
+        config.positions,
+        config.embedding,
+        config.attention,
+        config.moe,
+    )
+    plain_ends = replace(EmbeddingConfig(), scaled=ends.scaled, rounded=ends.rounded)
+    plain_heads = AttentionConfig(attention.heads, attention.kv_heads, attention.d_head, attention.d_v, attention.bias)
+    plain_moe = moe and MoEConfig(moe.experts, moe.top_k, capacity=moe.capacity, noise=moe.noise)
+    computed = {
+        "stack": config.stack != "encoder",
+        "residual": config.residual == 1,
+        "norm": norm.placement == "pre" and not norm.unit_offset,
+        "positions": replace(positions, base=1e4) in (PositionConfig("rotary"), PositionConfig("sinusoidal")),
+        "embedding": ends == plain_ends,
+        "attention": replace(attention, output_bias=None) == plain_heads and config.sizes.d_v == config.sizes.d_head,
+        "activation": config.feed_forward.activation in ("swiglu", "relu"),
+        "moe": moe is None or (moe == plain_moe and not config.feed_forward.bias),
+        "width": config.d_model % 2 == config.feed_forward.d_ff % 2 == config.sizes.d_head % 2 == 0,
+    }
+    return next((name for name, right in computed.items() if not right), None)
 
 
 def rows_in_8_bits(
@@ -42,16 +71,24 @@ def rows_in_8_bits(
     return (matrix / scale[..., None]).round().to(torch.int8), scale
 
 
-def save_live(path: Path, model: Transformer, said: Mapping[str, Any]) -> None:
-    """Write a model as this module says; `said` is what else stands in the header."""
+def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounded: bool = True) -> None:
+    """Write a model as this module says; `said` is what else stands in the header. Not rounded, all is in single
+    precision. Raises `ValueError` for a model that the page does not compute."""
+    if (fault := not_computed(model.config)) is not None:
+        raise ValueError(f"model: expected one that the page computes, got one with another {fault}")
     tensors = {}
     for name, tensor in model.float().state_dict().items():
-        if tensor.ndim == 1:
-            tensors[name] = tensor
-            continue
-        tensors[name], tensors[f"{name}.scale"] = rows_in_8_bits(tensor.mT if tensor.ndim == 3 else tensor)
-    header = {"config": json.loads(model.config.to_json()), **said}
-    save_tensors(path, tensors, {name: json.dumps(what, ensure_ascii=False) for name, what in header.items()})
+        matrix = tensor.mT if tensor.ndim == 3 else tensor
+        if tensor.ndim == 1 or not rounded:
+            tensors[name] = matrix.contiguous()
+        else:
+            tensors[name], tensors[f"{name}.scale"] = rows_in_8_bits(matrix)
+    save_with_header(path, tensors, {"config": json.loads(model.config.to_json()), **said})
+
+
+def save_with_header(path: Path, tensors: Mapping[str, Tensor], said: Mapping[str, Any]) -> None:
+    """Write tensors, and what is said as JSON in the header."""
+    save_tensors(path, dict(tensors), {name: json.dumps(what, ensure_ascii=False) for name, what in said.items()})
 
 
 def live_file(name: str) -> Path:

@@ -1,16 +1,12 @@
 // The explorer's page: what is chosen, what the model makes of it, and how each part is shown.
 
-const MODELS = {
-  story: { title: "Stories", text: "One windy day Mila the mole went to the pond. Mila had", label: "Text" },
-  experts: { title: "Stories, with experts", text: "One windy day Mila the mole went to the pond. Mila had", label: "Text" },
-  translator: { title: "Number names", text: "einundzwanzigtausenddreihundertvier", label: "A number, in German" },
-};
 const BARS = { chance: 1, weight: 1 }; // columns that have a bar beside the number
-const LIKELIEST = 8, LENS = 3, LONGEST = 40; // shown of the next token, by the lens, and written of a translation
+const LIKELIEST = 8, LENS = 3, OTHERS = 5, LONGEST = 40; // shown of the next token, by the lens, to swap in; written of a translation
+const AT_ONCE = 10; // milliseconds that are computed before the page may draw
 
 const percent = (p) => (p >= 0.0995 || p === 0 ? `${(100 * p).toFixed(0)} %` : p < 0.0005 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`);
-const best = (values, count) => [...values.keys()].sort((a, b) => values[b] - values[a]).slice(0, count);
 const length = (row) => Math.sqrt(row.reduce((total, x) => total + x * x, 0));
+const silu = (x) => x / (1 + Math.exp(-x));
 
 // What is drawn from, after the temperature: the fewest tokens that have `topP` together.
 const drawnFrom = (logits, temperature, topP) => {
@@ -25,34 +21,47 @@ const drawnFrom = (logits, temperature, topP) => {
 };
 
 const explore = (box) => {
-  const kit = makeKit(box), { html } = kit, made = {};
-  const given = new URLSearchParams(location.hash.slice(1)), first = MODELS[given.get("model")] ? given.get("model") : "story";
+  const kit = makeKit(box), { html } = kit, made = {}, models = JSON.parse(box.dataset.models), opened = new Set();
+  const given = new URLSearchParams(location.hash.slice(1)), first = models.find(({ name }) => name === given.get("model")) ?? models[0];
+  const number = (name, otherwise) => (Number.isFinite(parseFloat(given.get(name))) ? parseFloat(given.get(name)) : otherwise);
   const state = {
-    model: first, text: given.get("text") ?? MODELS[first].text, at: Number(given.get("at") ?? -1), from: 0,
-    head: given.get("head") ?? "", off: new Set((given.get("off") ?? "").split(" ").filter(Boolean)),
-    temperature: Number(given.get("temperature") ?? 1), topP: Number(given.get("top-p") ?? 1),
+    model: first, text: given.get("text") ?? first.text, at: number("at", -1), from: number("from", 0), stack: "decoder",
+    head: given.get("head") ?? "", beside: given.get("beside") ?? "", key: number("key", -1),
+    off: new Set((given.get("off") ?? "").split(" ").filter(Boolean)), swap: swapOf(given.get("swap")),
+    temperature: number("temperature", 1), topP: number("top-p", 1),
   };
-  let now = null; // the engine, the words, the pass, and the pass with nothing switched off
+  let now = null; // the engine, the words, the pass, and beside it that with nothing switched off, and that with a token swapped
+  let shows = given.get("show"); // the part that the link leads to
 
+  function swapOf(text) {
+    const [, stack, at, token] = /^(encoder|decoder) (\d+) (\d+)$/.exec(text ?? "") ?? [];
+    return stack ? { stack, at: Number(at), token: Number(token) } : null;
+  }
   const keepLink = () => {
-    const link = new URLSearchParams({ model: state.model, text: state.text, at: state.at, head: state.head, temperature: state.temperature, "top-p": state.topP });
-    if (state.off.size) link.set("off", [...state.off].join(" "));
-    history.replaceState(null, "", `#${link}`);
+    if (location.protocol === "about:") return; // in a notebook, a page has no address
+    const { model, text, at, from, head, beside, key, off, swap, temperature, topP } = state;
+    const all = { model: model.name, text, at, from, head, beside, key, off: [...off].join(" "), swap: swap ? `${swap.stack} ${swap.at} ${swap.token}` : "", temperature, "top-p": topP };
+    const plain = { at: -1, from: 0, key: -1, temperature: 1, "top-p": 1 };
+    const said = Object.entries(all).filter(([name, value]) => value !== "" && value !== plain[name]);
+    history.replaceState(null, "", `#${new URLSearchParams(said)}`);
   };
 
-  // A model's file is a script that lies beside the page, as a page opened from a folder may not fetch files.
-  const open = async (name) => {
+  // A model's file is a script that lies beside the page, as a page opened from a folder may not fetch files; or in it.
+  const open = async ({ name, script }) => {
     if (made[name]) return made[name];
-    await new Promise((done, failed) => {
-      const script = Object.assign(document.createElement("script"), { src: box.dataset[name], onload: done, onerror: () => failed(new Error(`${name}: the model's file is not there`)) });
-      document.head.append(script);
-    });
+    if (script) {
+      await new Promise((done, failed) => {
+        const onerror = () => failed(new Error(`${name}: the model's file is not there`));
+        document.head.append(Object.assign(document.createElement("script"), { src: script, async: true, onload: done, onerror }));
+      });
+    }
     const bytes = Uint8Array.from(atob(window.explorerModels[name]), (letter) => letter.charCodeAt(0));
     delete window.explorerModels[name];
-    const model = readModel(bytes);
-    return (made[name] = { engine: makeEngine(model), words: makeWords(model), config: model.config, made: model.made_of });
+    const model = readModel(bytes), engine = model.recorded ? makeRecord(model) : makeEngine(model);
+    return (made[name] = { engine, words: makeWords(model), config: model.config });
   };
 
+  const translates = () => now.pass.tokens.encoder.length > 0;
   const read = ({ engine }, source, off, tokens) => {
     const pass = engine.begin({ source, off });
     engine.read(pass, tokens);
@@ -67,15 +76,29 @@ const explore = (box) => {
     }
     return tokens;
   };
+  // The tokens of the text: of the source, if the model translates, and of what is written.
+  const tokensOf = (model) => {
+    if (model.engine.fixed) return {};
+    const source = model.config.stack === "encoder_decoder" ? model.words.encode(state.text) : null;
+    const tokens = source ? translation(model, source) : [...model.words.start, ...model.words.encode(state.text)];
+    const most = model.config.context, count = Math.max(tokens.length, source?.length ?? 0);
+    if (count > most) throw new Error(`${count} tokens; the model has read at most ${most} at once`);
+    return { source, tokens };
+  };
+  const swapped = (model, { source, tokens }) => {
+    if (!state.swap || model.engine.fixed) return null;
+    const given = { encoder: source && [...source], decoder: [...tokens] }, { stack, at, token } = state.swap;
+    if (!given[stack] || at >= given[stack].length || !model.words.piece(token)) return (state.swap = null);
+    given[stack][at] = token;
+    return read(model, given.encoder, state.off, given.decoder);
+  };
   // Reads the text anew, in full.
   const compute = async () => {
     try {
-      const model = await open(state.model), { words, config } = model;
-      const source = state.model === "translator" ? words.encode(state.text) : null;
-      const tokens = source ? translation(model, source) : [...words.start, ...words.encode(state.text)];
-      if (tokens.length > config.context) throw new Error(`${tokens.length} tokens; the model has read at most ${config.context} at once`);
+      const model = await open(state.model), { source, tokens } = tokensOf(model);
       const pass = read(model, source, state.off, tokens);
-      now = { ...model, pass, plain: state.off.size ? read(model, source, new Set(), tokens) : pass };
+      const plain = state.off.size && !model.engine.fixed ? read(model, source, new Set(), tokens) : pass;
+      now = { ...model, pass, plain, swapped: swapped(model, { source, tokens }), carried: null };
       fault.textContent = "";
       show();
     } catch (error) {
@@ -84,24 +107,26 @@ const explore = (box) => {
   };
   // Draws the next token, and reads it alone: what was read before is kept.
   const write = () => {
-    if (!now || state.model === "translator" || now.pass.tokens.decoder.length >= now.config.context) return;
+    if (!now || translates() || now.pass.tokens.decoder.length >= now.config.context) return;
     const p = drawnFrom(now.pass.seen.logits.at(-1), state.temperature, state.topP);
     let left = Math.random();
     const token = [...p.keys()].find((id) => (left -= p[id]) < 0) ?? best(p, 1)[0];
     if (token === now.words.stop) { say("The story has ended: the next token is the sign between two stories."); return; }
-    now.engine.read(now.pass, [token]);
-    if (now.plain !== now.pass) now.engine.read(now.plain, [token]);
-    state.at = -1;
-    state.text = input.value = now.words.decode(now.pass.tokens.decoder);
+    for (const pass of new Set([now.pass, now.plain, now.swapped])) if (pass) now.engine.read(pass, [token]);
+    Object.assign(state, { at: -1, text: now.words.decode(now.pass.tokens.decoder) });
+    now.carried = null;
+    input.value = state.text;
     show();
   };
 
   const say = (text) => { sentence.textContent = text; };
-  const section = (title, text) => {
-    const part = html(box, "section", { class: "ex-part" });
+  const replaced = (parent) => { parent.replaceChildren(); return parent; };
+  const section = (name, title, text, change) => {
+    const part = html(box, "section", { class: "ex-part", id: `ex-${name}` });
     html(part, "h2", { class: "ex-title" }, title);
-    html(part, "p", { class: "ex-about" }, text);
-    return html(part, "div", { class: "ex-shown" });
+    const about = html(part, "p", { class: "ex-about" }, text);
+    if (change) html(about, "span", { class: "ex-change" }, ` ${change}`);
+    return html(part, "div", { class: `ex-${name}` });
   };
   const table = (parent, caption, heads) => {
     const made = html(html(parent, "div", { class: "ex-scrolls", tabindex: 0, role: "region", "aria-label": caption }), "table");
@@ -110,9 +135,34 @@ const explore = (box) => {
     for (const head of heads) html(row, "th", { scope: "col", colspan: head in BARS ? 2 : 1 }, head);
     return html(made, "tbody");
   };
+  const rowOf = (rows, head, cells) => {
+    const row = html(rows, "tr");
+    html(row, "th", { scope: "row" }, head);
+    for (const cell of cells) html(row, "td", {}, cell);
+    return row;
+  };
+  // A table of shares: each cell as dark as its number is large, orange below zero. (head, [x], ...) a row.
+  const shades = (parent, caption, heads, rows) => {
+    const body = table(parent, caption, heads);
+    for (const [head, values] of rows) {
+      const cells = rowOf(body, head, values.map((x) => (x === null ? "…" : kit.fixed(100 * x, 0)))).querySelectorAll("td");
+      cells.forEach((cell, i) => { if (values[i] !== null) cell.style.background = kit.tint(values[i]); });
+    }
+    body.parentElement.classList.add("ex-shades");
+  };
+  // What stands behind a picture: made when it is opened, and open again when the picture is drawn anew.
+  const fold = (parent, key, title, make) => {
+    const part = html(parent, "details", { class: "ex-fold" });
+    html(part, "summary", { "data-key": `fold ${key}` }, title);
+    part.addEventListener("toggle", () => {
+      if (part.open && part.children.length === 1) make(part);
+      opened[part.open ? "add" : "delete"](key);
+    });
+    if (opened.has(key)) part.open = true;
+  };
   // Numbers as cells on a canvas, `colour(x)` each: the name of a colour of the page, and how much of it.
   const paint = (canvas, rows, columns, cell, colour) => {
-    const pen = canvas.getContext("2d"), style = getComputedStyle(box), size = cell * devicePixelRatio;
+    const pen = canvas.getContext("2d"), style = getComputedStyle(box), size = Math.round(cell * devicePixelRatio);
     Object.assign(canvas, { width: columns * size, height: rows.length * size });
     canvas.style.aspectRatio = `${columns} / ${rows.length}`;
     rows.forEach((row, y) => row.forEach((x, i) => {
@@ -122,6 +172,16 @@ const explore = (box) => {
       pen.fillRect(i * size, y * size, size, size);
     }));
   };
+  // A vector as four lines of cells; the deeper a cell, the larger its number beside the others.
+  const strip = (parent, values) => {
+    const wide = Math.ceil(values.length / 4), size = 3 * length(values) / Math.sqrt(values.length);
+    const canvas = html(parent, "canvas", { class: "ex-strip", role: "img", "aria-label": `${values.length} numbers, from ${kit.fixed(Math.min(...values))} to ${kit.fixed(Math.max(...values))}` });
+    paint(canvas, [0, 1, 2, 3].map((part) => values.subarray(part * wide, (part + 1) * wide)), wide, 6, (x) => [x < 0 ? "orange" : "blue", Math.min(1, Math.abs(x) / size)]);
+  };
+  const vectors = (parent, caption, rows) => {
+    const body = table(parent, caption, ["number", ...rows.map(([title]) => title)]);
+    for (let i = 0; i < rows[0][1].length; i++) rowOf(body, i, rows.map(([, values]) => kit.fixed(values[i], 3)));
+  };
 
   const place = (stack = "decoder") => {
     const count = now.pass.tokens[stack].length, chosen = stack === "decoder" ? state.at : state.from;
@@ -130,14 +190,15 @@ const explore = (box) => {
   // A token as it can be seen: blanks as dots, and what is no whole character by its number.
   const label = (id) => {
     const piece = now.words.piece(id);
-    return /[\p{Cc}\ufffd]/u.test(piece) && piece !== "\n" ? `#${id}` : piece.replaceAll(" ", "·").replaceAll("\n", "↵");
+    return piece === undefined || /[\p{Cc}\ufffd]/u.test(piece.replaceAll("\n", "")) ? `#${id}` : piece.replaceAll(" ", "·").replaceAll("\n", "↵");
   };
-  const choose = (stack, at) => { if (stack === "decoder") state.at = at; else state.from = at; show(); };
+  const tokenAt = (stack, at) => label(now.pass.tokens[stack][at]);
+  const choose = (stack, at) => { Object.assign(state, { stack, key: -1, [stack === "decoder" ? "at" : "from"]: at }); show(); };
   // What is drawn anew has the focus that it had.
   const keepingFocus = (draw) => {
     const key = document.activeElement?.dataset.key;
     draw();
-    if (key) box.querySelector(`[data-key="${key}"]`)?.focus();
+    if (key) box.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
   };
   const arrows = (event) => {
     const step = { ArrowLeft: "previousElementSibling", ArrowRight: "nextElementSibling" }[event.key], next = step && document.activeElement[step];
@@ -145,14 +206,14 @@ const explore = (box) => {
   };
   // The tokens as buttons, shaded by what the pinned head gives them.
   const showTokens = () => {
-    const { name, stack, keys } = pinned(), weights = weightsOf(name, place(stack));
-    tokensBox.replaceChildren();
-    for (const kind of now.pass.tokens.encoder.length ? ["encoder", "decoder"] : ["decoder"]) {
+    const chosen = headOf(state.head), weights = chosen ? weightsOf(chosen, place(chosen.stack)) : [];
+    replaced(tokensBox);
+    for (const kind of translates() ? ["encoder", "decoder"] : ["decoder"]) {
       const line = html(tokensBox, "div", { class: "ex-tokens", role: "group", "aria-label": kind === "encoder" ? "tokens of the source" : "tokens" });
       now.pass.tokens[kind].forEach((id, i) => {
-        const share = kind === keys ? weights[i] ?? 0 : 0;
-        const chip = html(line, "button", { type: "button", "data-key": `${kind} ${i}`, "aria-pressed": kind === stack && i === place(kind), style: `--share:${Math.round(share * 50)}%` }, label(id));
-        chip.title = `token ${id}${share ? `, weight ${percent(share)}` : ""}`;
+        const share = kind === chosen?.keys ? weights[i] ?? 0 : 0, other = state.swap?.stack === kind && state.swap.at === i;
+        const chip = html(line, "button", { type: "button", "data-key": `${kind} ${i}`, class: other ? "ex-other" : "", "aria-pressed": kind === (chosen?.stack ?? "decoder") && i === place(kind), style: `--share:${Math.round(share * 50)}%` }, label(id));
+        chip.title = `token ${id}${share ? `, weight ${percent(share)}` : ""}${other ? `, swapped for ${label(state.swap.token)}` : ""}`;
         chip.addEventListener("click", () => choose(kind, i));
       });
     }
@@ -163,136 +224,252 @@ const explore = (box) => {
     const [stack, , layer, kind] = name.split("."), where = `layer ${Number(layer) + 1}`;
     return kind === "cross" ? `${where}, at the source` : stack === "encoder" ? `${where} of the encoder` : where;
   };
-  const pinned = () => {
-    const names = attentions(), [name, head] = state.head.split(":");
-    const found = names.includes(name) && head < now.engine.heads ? name : names.find((one) => one.startsWith("decoder"));
+  // A head by its name, "decoder.blocks.0.attention:2": where it stands, and whose tokens look at whose. The first, if
+  // there is none of that name, or none at all.
+  const headOf = (text, otherwise = true) => {
+    const names = attentions(), [name, head] = text.split(":"), there = names.includes(name) && head < now.engine.heads;
+    const found = there ? name : otherwise ? names.find((one) => one.startsWith("decoder")) : undefined;
+    if (found === undefined) return null;
     const stack = found.split(".")[0];
-    return { name: found, head: found === name ? Number(head) : 0, stack, keys: found.includes("cross") ? "encoder" : stack };
+    return { name: found, head: there ? Number(head) : 0, stack, keys: found.includes("cross") ? "encoder" : stack };
   };
-  const weightsOf = (name, query, head = pinned().head, part = "weights") => {
+  const weightsOf = ({ name, head }, query, part = "weights") => {
     const row = now.pass.seen[`${name}.${part}`][query], keys = row.length / now.engine.heads;
     return row.slice(head * keys, (head + 1) * keys);
   };
 
   const showNext = () => {
     const at = place(), logits = now.pass.seen.logits[at], p = drawnFrom(logits, state.temperature, state.topP);
-    const plain = softmax(logits.map((z) => z / state.temperature)), before = drawnFrom(now.plain.seen.logits[at], state.temperature, state.topP);
-    const changed = now.plain !== now.pass;
-    const rows = table(replaced(nextBox), `After “${label(now.pass.tokens.decoder[at])}” comes`, ["token", "chance", "logit", ...(changed ? ["with all on"] : [])]);
+    const plain = softmax(logits.map((z) => z / state.temperature));
+    const beside = [["with all on", now.plain !== now.pass && now.plain], ["with the swap", now.swapped]].filter(([, pass]) => pass)
+      .map(([title, pass]) => [title, drawnFrom(pass.seen.logits[at], state.temperature, state.topP)]);
+    const rows = table(replaced(nextBox), `After “${tokenAt("decoder", at)}” comes`, ["token", "chance", "logit", ...beside.map(([title]) => title)]);
     for (const token of best(plain, LIKELIEST)) {
       const row = html(rows, "tr", p[token] ? {} : { class: "ex-cut" });
       html(row, "th", { scope: "row" }, label(token));
       const bar = html(html(row, "td", { class: "ex-bar" }), "span", { style: `--share:${100 * (p[token] || plain[token])}%` });
-      if (changed) html(bar.parentElement, "i", { style: `--share:${100 * before[token]}%` });
-      html(row, "td", {}, p[token] ? percent(p[token]) : "cut off");
-      html(row, "td", {}, kit.fixed(logits[token], 1));
-      if (changed) html(row, "td", {}, percent(before[token]));
+      for (const [, other] of beside) html(bar.parentElement, "i", { style: `--share:${100 * other[token]}%` });
+      for (const cell of [p[token] ? percent(p[token]) : "cut off", kit.fixed(logits[token], 1), ...beside.map(([, other]) => percent(other[token]))]) html(row, "td", {}, cell);
     }
   };
-  const replaced = (parent) => { parent.replaceChildren(); return parent; };
 
-  // The stream of the chosen token, a state below the other, with what the last norm and the table would say of it.
+  // The stream of a token, a state below the other, with what the last norm and the table would say of it.
+  const states = (stack) => [["embedding", `${stack}.embedding`], ...Array.from({ length: now.engine.layers }, (_, i) => [`after layer ${i + 1}`, `${stack}.blocks.${i}`])];
   const showStream = () => {
-    const at = place(), states = [["embedding", "decoder.embedding"], ...Array.from({ length: now.engine.layers }, (_, i) => [`after layer ${i + 1}`, `decoder.blocks.${i}`])];
-    const rows = table(replaced(streamBox), `The stream at “${label(now.pass.tokens.decoder[at])}”`, ["state", "its numbers", "length", "what it would say already"]);
-    for (const [title, name] of states) {
-      const values = now.pass.seen[name][at], row = html(rows, "tr"), p = softmax(now.engine.lens(values)), size = length(values) / Math.sqrt(values.length);
+    const at = place(), caption = `The stream at “${tokenAt("decoder", at)}”`;
+    const rows = table(replaced(streamBox), caption, ["state", "its numbers", "length", "what it would say already"]);
+    for (const [title, name] of states("decoder")) {
+      const values = now.pass.seen[name][at], row = html(rows, "tr");
       html(row, "th", { scope: "row" }, title);
-      const canvas = html(html(row, "td"), "canvas", { class: "ex-strip", role: "img", "aria-label": `${values.length} numbers, from ${kit.fixed(Math.min(...values))} to ${kit.fixed(Math.max(...values))}` });
-      paint(canvas, [0, 1, 2, 3].map((part) => values.subarray((part * values.length) / 4, ((part + 1) * values.length) / 4)), values.length / 4, 6, (x) => [x < 0 ? "orange" : "blue", Math.min(1, Math.abs(x) / (3 * size))]);
+      strip(html(row, "td"), values);
       html(row, "td", {}, kit.fixed(length(values), 1));
-      html(row, "td", { class: "ex-says" }, best(p, LENS).map((token) => `${label(token)} ${percent(p[token])}`).join(", "));
+      html(row, "td", { class: "ex-says" }, now.engine.lens(now.pass, name, at, LENS).map(([token, p]) => `${label(token)} ${percent(p)}`).join(", "));
     }
+    fold(streamBox, "stream", "All its numbers", (part) => vectors(part, caption, states("decoder").map(([title, name]) => [title, now.pass.seen[name][at]])));
   };
 
   const isOff = (name) => state.off.has(name);
   const switchOff = (name) => { if (!state.off.delete(name)) state.off.add(name); compute(); };
-  const pin = (name, head) => { state.head = `${name}:${head}`; show(); };
   const showHeads = () => {
-    const chosen = pinned();
+    const chosen = headOf(state.head);
     replaced(headsBox);
+    headsBox.parentElement.hidden = !chosen;
+    if (!chosen) return;
     for (const name of attentions()) {
       const line = html(headsBox, "div", { class: "ex-heads", role: "group", "aria-label": `Heads of ${titleOf(name)}` });
       html(line, "span", {}, titleOf(name));
-      for (let head = 0; head < now.engine.heads; head++) showMap(line, name, head, chosen);
+      for (let head = 0; head < now.engine.heads; head++) showMap(line, headOf(`${name}:${head}`), chosen);
     }
-    showHead(chosen);
+    showCards(chosen);
   };
-  const showMap = (line, name, head, chosen) => {
-    const on = chosen.name === name && chosen.head === head, rows = now.pass.seen[`${name}.weights`].map((_, i) => [...weightsOf(name, i, head)]);
-    const button = html(line, "button", { type: "button", "aria-pressed": on, "data-key": `${name}:${head}`, class: isOff(`${name}.${head}`) ? "ex-off" : "", "aria-label": `Head ${head + 1} of ${titleOf(name)}${isOff(`${name}.${head}`) ? ", switched off" : ""}` });
-    const canvas = html(button, "canvas", { "aria-hidden": true });
+  const mapOf = (canvas, head) => {
+    const rows = now.pass.seen[`${head.name}.weights`].map((_, i) => [...weightsOf(head, i)]);
     paint(canvas, rows, Math.max(...rows.map((row) => row.length)), 4, (x) => ["blue", x]);
-    button.addEventListener("click", () => pin(name, head));
-    button.addEventListener("mouseenter", () => showHead({ ...chosen, name, head, ...axesOf(name) }));
-    button.addEventListener("mouseleave", () => showHead(pinned()));
   };
-  const axesOf = (name) => ({ stack: name.split(".")[0], keys: name.includes("cross") ? "encoder" : name.split(".")[0] });
-
+  const showMap = (line, one, chosen) => {
+    const { name, head } = one, key = `${name}:${head}`, off = isOff(`${name}.${head}`), on = chosen.name === name && chosen.head === head;
+    const button = html(line, "button", { type: "button", "aria-pressed": on, "data-key": key, class: off ? "ex-off" : "", "aria-label": `Head ${head + 1} of ${titleOf(name)}${off ? ", switched off" : ""}` });
+    mapOf(html(button, "canvas", { "aria-hidden": true }), one);
+    button.addEventListener("click", () => { state.head = key; show(); });
+    button.addEventListener("mouseenter", () => showCards(one));
+    button.addEventListener("mouseleave", () => showCards(headOf(state.head)));
+  };
+  const showCards = (chosen) => {
+    const beside = headOf(state.beside, false);
+    replaced(cardsBox).className = beside ? "ex-cards ex-two" : "ex-cards";
+    showCard(html(cardsBox, "div", { class: "ex-card" }), chosen, beside, false);
+    if (beside) showCard(html(cardsBox, "div", { class: "ex-card" }), beside, beside, true);
+  };
   // One head, of the chosen token: to whom it looks, and why.
-  const showHead = ({ name, head, stack, keys }) => {
-    const at = place(stack), weights = weightsOf(name, at, head), scores = weightsOf(name, at, head, "scores"), off = isOff(`${name}.${head}`);
-    const rows = table(replaced(headBox), `Head ${head + 1} of ${titleOf(name)}: from “${label(now.pass.tokens[stack][at])}” to`, ["token", "weight", "score q·k / √d"]);
-    for (const key of best(weights, LIKELIEST)) {
-      const row = html(rows, "tr");
-      html(row, "th", { scope: "row" }, `${label(now.pass.tokens[keys][key])} (${key})`);
+  const showCard = (card, one, beside, second) => {
+    const { name, head, stack, keys } = one, at = place(stack), weights = weightsOf(one, at), scores = weightsOf(one, at, "scores"), id = `${name}:${head}`;
+    const rows = table(card, `Head ${head + 1} of ${titleOf(name)}: from “${tokenAt(stack, at)}” to`, ["token", "weight", "score"]);
+    for (const key of best(weights, LIKELIEST).filter((key) => weights[key])) { // a window leaves some out
+      const row = html(rows, "tr"), title = `${tokenAt(keys, key)} (${key})`;
+      const button = html(html(row, "th", { scope: "row" }), "button", { type: "button", "data-key": `key ${second} ${key}`, "aria-pressed": key === state.key, "aria-label": `${title}: write its sum out` }, title);
+      button.addEventListener("click", () => { state.key = key === state.key ? -1 : key; show(); });
       html(html(row, "td", { class: "ex-bar" }), "span", { style: `--share:${100 * weights[key]}%` });
       html(row, "td", {}, percent(weights[key]));
       html(row, "td", {}, kit.fixed(scores[key]));
     }
-    const button = html(html(headBox, "div", { class: "ext-row" }), "button", { type: "button", "data-key": "off", "aria-pressed": off }, off ? "This head is off: switch it on" : "Switch this head off");
-    button.addEventListener("click", () => switchOff(`${name}.${head}`));
+    if (state.key >= 0 && state.key < weights.length) pencil(card, one, at, state.key);
+    const line = html(card, "div", { class: "ext-row" }), button = (key, text, act, on) => html(line, "button", { type: "button", "data-key": `${key} ${second}`, ...(on === undefined ? {} : { "aria-pressed": on }) }, text).addEventListener("click", act);
+    const off = isOff(`${name}.${head}`);
+    if (!now.engine.fixed) button("off", off ? "This head is off: switch it on" : "Switch this head off", () => switchOff(`${name}.${head}`), off);
+    if (second) button("beside", "Let it go", () => { state.beside = ""; show(); });
+    else if (!beside) button("beside", "Keep it beside another", () => { state.beside = id; show(); });
+    fold(card, `head ${second}`, "All its weights, in %", (part) => shades(part, `Head ${head + 1} of ${titleOf(name)}: a row for each token that looks`, ["", ...now.pass.tokens[keys].map(label)],
+      now.pass.tokens[stack].map((token, i) => [label(token), [...weightsOf(one, i)]])));
+  };
+  // The sum behind one score, as it is made with a pencil.
+  const pencil = (card, one, at, key) => {
+    const { name, head, stack, keys } = one, { heads } = now.engine, rowsOf = (part) => now.pass.seen[`${name}.turned_${part}`] ?? now.pass.seen[`${name}.${part}`];
+    const query = rowsOf("query")[at], wide = query.length / heads, row = rowsOf("key")[key], kv = Math.floor((head * row.length) / wide / heads);
+    const q = query.subarray(head * wide, (head + 1) * wide), k = row.subarray(kv * wide, (kv + 1) * wide);
+    const turned = `${name}.turned_query` in now.pass.seen ? ", both turned by their places" : "";
+    const body = table(card, `q of “${tokenAt(stack, at)}” times k of “${tokenAt(keys, key)}”${turned}`, ["i", "q", "k", "q k"]);
+    let total = 0;
+    for (let i = 0; i < wide; i++) { total += q[i] * k[i]; rowOf(body, i + 1, [kit.fixed(q[i], 3), kit.fixed(k[i], 3), kit.fixed(q[i] * k[i], 3)]); }
+    rowOf(body, "sum", ["", "", kit.fixed(total, 3)]);
+    const score = weightsOf(one, at, "scores")[key], says = now.engine.fixed ? "the score" : `divided by √${wide} = ${kit.fixed(Math.sqrt(wide), 3)}`;
+    html(card, "p", {}, `The sum is ${kit.fixed(total, 3)}; ${says}: ${kit.fixed(score, 3)}. Of all its scores together the softmax gives this one ${percent(weightsOf(one, at)[key])}.`);
+  };
+
+  const showGate = () => {
+    const at = place(), nameOf = (layer) => `decoder.blocks.${layer}.feed_forward`, there = Array.from({ length: now.engine.layers }, (_, i) => i).filter((i) => now.pass.seen[`${nameOf(i)}.hidden`]);
+    gateBox.parentElement.hidden = !there.length;
+    if (!there.length) return;
+    const caption = `The networks at “${tokenAt("decoder", at)}”`, rows = table(replaced(gateBox), caption, ["layer", "hidden numbers", "open", "the largest"]);
+    for (const layer of there) {
+      const [hidden, gate, inner] = ["hidden", "gate", "inner"].map((part) => now.pass.seen[`${nameOf(layer)}.${part}`]?.[at]), row = html(rows, "tr");
+      const [most] = best(hidden.map(Math.abs), 1), doors = gate ?? hidden;
+      html(row, "th", { scope: "row" }, layer + 1);
+      strip(html(row, "td"), hidden);
+      html(row, "td", {}, `${doors.reduce((count, x) => count + (x > 0), 0)} of ${doors.length}`);
+      html(row, "td", {}, `no. ${most}: ${gate && inner ? `${kit.fixed(silu(gate[most]))} × ${kit.fixed(inner[most])} = ` : ""}${kit.fixed(hidden[most])}`);
+    }
+    fold(gateBox, "gate", "All hidden numbers", (part) => vectors(part, caption, there.map((layer) => [`layer ${layer + 1}`, now.pass.seen[`${nameOf(layer)}.hidden`][at]])));
   };
 
   const showExperts = () => {
-    expertsBox.parentElement.hidden = !now.engine.experts;
-    if (!now.engine.experts) return;
-    const at = place(), rows = table(replaced(expertsBox), `Which experts answer “${label(now.pass.tokens.decoder[at])}”, and their shares in %`, ["layer", ...Array.from({ length: now.engine.experts }, (_, i) => i + 1)]);
-    for (let layer = 0; layer < now.engine.layers; layer++) {
-      const name = `decoder.blocks.${layer}.feed_forward`, row = html(rows, "tr"), chosen = [...now.pass.seen[`${name}.experts`][at]];
+    const nameOf = (layer) => `decoder.blocks.${layer}.feed_forward`, there = Array.from({ length: now.engine.layers }, (_, i) => i).filter((i) => now.pass.seen[`${nameOf(i)}.experts`]);
+    expertsBox.parentElement.hidden = !there.length;
+    if (!there.length) return;
+    const at = place(), rows = table(replaced(expertsBox), `Which experts answer “${tokenAt("decoder", at)}”, and their shares in %`, ["layer", ...Array.from({ length: now.engine.experts }, (_, i) => i + 1)]);
+    for (const layer of there) {
+      const name = nameOf(layer), row = html(rows, "tr"), chosen = [...now.pass.seen[`${name}.experts`][at]];
       html(row, "th", { scope: "row" }, layer + 1);
       for (let expert = 0; expert < now.engine.experts; expert++) {
-        const share = now.pass.seen[`${name}.weights`][at][chosen.indexOf(expert)] ?? 0, off = isOff(`${name}.${expert}`);
-        const button = html(html(row, "td"), "button", { type: "button", "data-key": `${name}.${expert}`, "aria-pressed": off, class: off ? "ex-off" : "", style: `--share:${Math.round(share * 50)}%`, "aria-label": `Expert ${expert + 1} of layer ${layer + 1}, ${off ? "switched off" : share ? percent(share) : "not chosen"}` }, off ? "off" : share ? (100 * share).toFixed(0) : "–");
+        const share = now.pass.seen[`${name}.weights`][at][chosen.indexOf(expert)] ?? 0, off = isOff(`${name}.${expert}`), says = off ? "off" : share ? (100 * share).toFixed(0) : "–";
+        const button = html(html(row, "td"), "button", { type: "button", "data-key": `${name}.${expert}`, "aria-pressed": off, class: off ? "ex-off" : "", style: `--share:${Math.round(share * 50)}%`, "aria-label": `Expert ${expert + 1} of layer ${layer + 1}, ${off ? "switched off" : share ? percent(share) : "not chosen"}` }, says);
+        button.disabled = Boolean(now.engine.fixed);
         button.addEventListener("click", () => switchOff(`${name}.${expert}`));
       }
     }
   };
 
+  // Another token in a place: what differs then, and what of it decides the answer.
+  const showSwap = () => {
+    swapBox.parentElement.hidden = Boolean(now.engine.fixed);
+    if (now.engine.fixed) return;
+    const stack = translates() ? state.stack : "decoder", at = place(stack), old = now.pass.tokens[stack][at];
+    const line = html(replaced(swapBox), "form", { class: "ext-row" });
+    html(line, "span", {}, `“${label(old)}”, which you chose, becomes`);
+    const swap = (token) => { state.swap = { stack, at, token }; compute(); };
+    const likely = stack === "decoder" && at ? best(now.pass.seen.logits[at - 1], OTHERS + 1).filter((token) => token !== old).slice(0, OTHERS) : [];
+    for (const token of likely) html(line, "button", { type: "button", "data-key": `swap ${token}` }, label(token)).addEventListener("click", () => swap(token));
+    const other = html(line, "input", { "aria-label": "another token", placeholder: "another", size: 10, "data-key": "swap" });
+    html(line, "button", { "data-key": "swap in" }, "Swap");
+    line.addEventListener("submit", (event) => {
+      event.preventDefault();
+      const token = now.words.token(other.value, old);
+      if (token !== undefined) swap(token);
+      else html(swapBox, "p", { class: "ex-fault", role: "alert" }, `“${other.value}” is not one token of this model.`);
+    });
+    if (now.swapped) showSwapped(now, swapBox);
+  };
+  const showSwapped = ({ pass, swapped, engine }, parent) => {
+    const { stack, at, token } = state.swap, end = stack === "decoder" && place() <= at ? pass.tokens.decoder.length - 1 : place();
+    const [was, is] = [pass, swapped].map((one) => one.seen.logits[end]), [p, q] = [was, is].map(softmax);
+    const [[a], [b]] = [p.map((x, i) => x - q[i]), q.map((x, i) => x - p[i])].map((gain) => best(gain, 1)), [[x], [y]] = [p, q].map((chances) => best(chances, 1));
+    const told = html(parent, "p", { role: "status" }, `Token ${at} is “${label(token)}” and not “${tokenAt(stack, at)}”. After “${tokenAt("decoder", end)}” (${end}) the likeliest was “${label(x)}” (${percent(p[x])}), and is “${label(y)}” (${percent(q[y])}). “${label(a)}” loses most, from ${percent(p[a])} to ${percent(q[a])}; “${label(b)}” gains most, from ${percent(p[b])} to ${percent(q[b])}. `);
+    html(told, "button", { type: "button", class: "ex-back", "data-key": "back" }, "Take it back").addEventListener("click", () => { state.swap = null; compute(); });
+    for (const kind of stack === "encoder" ? ["encoder", "decoder"] : ["decoder"]) {
+      const from = kind === stack && kind === "decoder" ? at : 0, there = pass.tokens[kind].slice(from);
+      const moved = (name) => there.map((_, i) => { const [x, y] = [pass, swapped].map((one) => one.seen[name][from + i]); return Math.min(1, length(x.map((value, j) => value - y[j])) / length(x)); });
+      shades(parent, `How far the stream ${kind === "encoder" ? "of the encoder " : ""}moved, in % of its length (100: at least)`, ["state", ...there.map(label)], states(kind).map(([title, name]) => [title, moved(name)]));
+    }
+    const from = stack === "decoder" ? at : 0, columns = pass.tokens.decoder.slice(from, end + 1);
+    const margin = (logits) => logits[a] - logits[b], whole = margin(is) - margin(was);
+    if (now.carried?.end !== end) now.carried = { end, rows: states("decoder").map(() => columns.map(() => null)) };
+    const carried = now.carried.rows, shown = html(parent, "div");
+    const draw = () => shades(replaced(shown), `One state of the swapped text put into the text: how much of the change comes along, in %. The change: the logit of “${label(a)}” less that of “${label(b)}”, from ${kit.fixed(margin(was))} to ${kit.fixed(margin(is))}`, ["state", ...columns.map(label)], states("decoder").map(([title], i) => [title, carried[i]]));
+    draw();
+    carry({ carried, shown, draw }, (layer, column) => (margin(engine.patched(pass, layer, from + column, swapped.seen[states("decoder")[layer][1]][from + column], end)) - margin(was)) / whole);
+  };
+  // Computes what is not there yet, a few cells between two pictures.
+  const carry = ({ carried, shown, draw }, cell) => {
+    const left = carried.flatMap((row, layer) => row.flatMap((x, column) => (x === null ? [[layer, column]] : [])));
+    if (!left.length) return;
+    const step = () => {
+      if (!shown.isConnected) return;
+      const [[row]] = left;
+      for (const began = performance.now(); left.length && performance.now() - began < AT_ONCE;) {
+        const [layer, column] = left.shift();
+        carried[layer][column] = cell(layer, column);
+      }
+      if (left[0]?.[0] !== row) draw();
+      if (left.length) requestAnimationFrame(step);
+    };
+    requestAnimationFrame(step);
+  };
+
   const showCache = () => {
     const kept = Object.entries(now.pass.kept).filter(([name]) => name.startsWith("decoder"));
+    cacheBox.parentElement.hidden = !kept.length;
+    if (!kept.length) return;
     const numbers = kept.reduce((total, [, { keys, values }]) => total + [...keys, ...values].reduce((sum, row) => sum + row.length, 0), 0);
-    replaced(cacheBox);
-    const canvas = html(cacheBox, "canvas", { class: "ex-cache", role: "img", "aria-label": "Keys and values of every layer, a column for each token" });
-    const tall = kept.flatMap(([, { keys, values }]) => [keys, values]), wide = Math.max(...tall.map((rows) => rows.length));
-    paint(canvas, tall.map((rows) => Array.from({ length: wide }, (_, i) => rows[i] ? Math.min(1, length(rows[i]) / (2 * Math.sqrt(rows[i].length))) : 0)), wide, 8, (x) => ["green", x]);
+    const tall = kept.flatMap(([name, { keys, values }]) => [[`${titleOf(name)}, keys`, keys], [`${titleOf(name)}, values`, values]]).filter(([, rows]) => rows[0].length);
+    const wide = Math.max(...tall.map(([, rows]) => rows.length)), own = kept.filter(([name]) => !name.includes("cross")), { length: tokens } = now.pass.tokens.decoder;
+    const canvas = html(replaced(cacheBox), "canvas", { class: "ex-kept", role: "img", "aria-label": `Keys and values of every layer, a column for each of ${wide} tokens` });
+    paint(canvas, tall.map(([, rows]) => Array.from({ length: wide }, (_, i) => (rows[i] ? Math.min(1, length(rows[i]) / (2 * Math.sqrt(rows[i].length))) : 0))), wide, 8, (x) => ["green", x]);
     canvas.style.width = `min(100%, ${wide * 12}px)`;
-    html(cacheBox, "p", {}, `${wide} tokens: ${numbers.toLocaleString("en")} numbers are kept, ${(numbers * 4 / 1024).toFixed(0)} KiB in single precision. Each token that is written reads them all and adds a column.`);
+    const each = own.reduce((total, [, { keys, values }]) => total + keys[0].length + values[0].length, 0);
+    html(cacheBox, "p", {}, `${tokens} tokens: ${numbers.toLocaleString("en")} numbers are kept, ${(numbers * 4 / 1024).toFixed(0)} KiB in single precision. Each token that is written reads them all and adds a column of ${each.toLocaleString("en")}.`);
+    fold(cacheBox, "cache", "How long each vector is", (part) => {
+      const rows = table(part, "Lengths of keys and values, all heads together", ["", ...Array.from({ length: wide }, (_, i) => i)]);
+      for (const [title, kept] of tall) rowOf(rows, title, kept.map((row) => kit.fixed(length(row), 1)));
+    });
   };
 
   const show = () => {
-    keepingFocus(() => [showTokens, showNext, showStream, showHeads, showExperts, showCache].forEach((draw) => draw()));
-    box.querySelector(".ex-write").hidden = state.model === "translator";
-    const [likeliest] = best(now.pass.seen.logits[place()], 1), off = state.off.size;
-    say(`${now.pass.tokens.decoder.length} tokens. After “${label(now.pass.tokens.decoder[place()])}” the likeliest is “${label(likeliest)}”${off ? `, with ${off} switched off` : ""}.`);
+    keepingFocus(() => [showTokens, showNext, showHeads, showGate, showStream, showExperts, showSwap, showCache].forEach((draw) => draw()));
+    buttons.hidden = Boolean(now.engine.fixed) || translates();
+    box.classList.toggle("ex-fixed", Boolean(now.engine.fixed));
+    const [likeliest] = best(now.pass.seen.logits[place()], 1), off = state.off.size, fixed = now.engine.fixed ? " Python computed these numbers, for this text alone." : "";
+    say(`${now.pass.tokens.decoder.length} tokens. After “${tokenAt("decoder", place())}” the likeliest is “${label(likeliest)}”${off ? `, with ${off} switched off` : ""}.${fixed}`);
+    input.readOnly = Boolean(now.engine.fixed);
     keepLink();
+    document.getElementById(`ex-${shows}`)?.scrollIntoView();
+    shows = null;
   };
 
   // From here on the page as it stands.
-  const names = Object.keys(MODELS);
-  kit.choice("Model", names.map((name) => MODELS[name].title), names.indexOf(state.model), (at) => {
-    Object.assign(state, { model: names[at], at: -1, from: 0, head: "", off: new Set() });
-    if (MODELS[names[at]].label !== caption.textContent) state.text = MODELS[names[at]].text;
-    caption.textContent = MODELS[names[at]].label;
-    input.value = state.text;
-    compute();
-  });
-  const field = html(box, "label", { class: "ex-field" }), caption = html(field, "span", {}, MODELS[state.model].label);
+  if (models.length > 1) {
+    kit.choice("Model", models.map(({ title }) => title), models.indexOf(state.model), (at) => {
+      const same = models[at].label === state.model.label;
+      Object.assign(state, { model: models[at], at: -1, from: 0, key: -1, head: "", beside: "", stack: "decoder", off: new Set(), swap: null, text: same ? state.text : models[at].text });
+      caption.textContent = state.model.label;
+      input.value = state.text;
+      compute();
+    });
+  }
+  const field = html(box, "label", { class: "ex-field" }), caption = html(field, "span", {}, state.model.label);
   const input = html(field, "textarea", { rows: 2, spellcheck: false });
   input.value = state.text;
   let waiting = 0; // a long text is read when the hand rests
   input.addEventListener("input", () => {
-    Object.assign(state, { text: input.value, at: -1 });
+    Object.assign(state, { text: input.value, at: -1, key: -1, swap: null });
     clearTimeout(waiting);
     waiting = setTimeout(compute, input.value.length > 200 ? 250 : 0);
   });
@@ -302,24 +479,26 @@ const explore = (box) => {
   buttons.classList.add("ex-write");
   kit.button("Write a token", write);
   kit.button("Write twenty", () => { for (let i = 0; i < 20; i++) setTimeout(write, 60 * i); });
-  kit.nextRow();
   const tokensBox = html(box, "div");
   box.addEventListener("keydown", arrows);
   const sentence = html(box, "p", { class: "ext-say", role: "status" });
-  const nextBox = section("The next token", "The logits of the chosen token, through a softmax. What top-p cuts off is not drawn.");
-  const temperatures = Array.from({ length: 20 }, (_, i) => (i + 1) / 10), shares = Array.from({ length: 20 }, (_, i) => (i + 1) / 20);
-  const handles = box.querySelector(":scope > .ext-row:empty");
+  const nextBox = section("next", "The next token", "The logits of the chosen token, through a softmax. What top-p cuts off is not drawn.");
+  kit.nextRow();
+  const handles = box.lastElementChild;
   nextBox.before(handles);
-  kit.handle("Temperature", temperatures, temperatures.includes(state.temperature) ? state.temperature : 1, (x) => x.toFixed(1), (x) => { state.temperature = x; showNext(); keepLink(); });
-  kit.handle("top-p", shares, shares.includes(state.topP) ? state.topP : 1, (x) => x.toFixed(2), (x) => { state.topP = x; showNext(); keepLink(); });
-  const headsBox = section("Attention", "A picture for each head: a row for each token that looks, a column for each that is looked at. Point at one to read it, click to keep it.");
-  const headBox = html(headsBox.parentElement, "div", {});
-  const streamBox = section("The stream, layer by layer", "What each block has made of the chosen token, and the words that the last norm and the table would make of that state already (the logit lens).");
-  streamBox.classList.add("ex-stream");
-  const expertsBox = section("Experts", "The share of each expert in the answer. A click switches one off; the router then takes the next best.");
-  const cacheBox = section("The cache", "Keys and values, two lines for each layer, a column for each token; the greener, the longer the vector.");
+  const temperatures = Array.from({ length: 20 }, (_, i) => (i + 1) / 10), shares = Array.from({ length: 20 }, (_, i) => (i + 1) / 20);
+  for (const [title, key, values, digits] of [["Temperature", "temperature", temperatures, 1], ["top-p", "topP", shares, 2]]) {
+    kit.handle(title, values, values.includes(state[key]) ? state[key] : (state[key] = 1), (x) => x.toFixed(digits), (x) => { state[key] = x; if (now) { showNext(); keepLink(); } });
+  }
+  const headsBox = section("attention", "Attention", "A picture for each head: a row for each token that looks, a column for each that is looked at. Point at one to read it, click to keep it. A click on a token in its table writes the sum out, as with a pencil.");
+  const cardsBox = html(headsBox.parentElement, "div");
+  const gateBox = section("gate", "The gates", "Each network makes the chosen token's state wider, and lets of each number as much through as its gate is open. Of those that are open, the largest counts most.");
+  const streamBox = section("stream", "The stream, layer by layer", "What each block has made of the chosen token, and the words that the last norm and the table would make of that state already (the logit lens).");
+  const expertsBox = section("experts", "Experts", "The share of each expert in the answer.", "A click switches one off; the router then takes the next best.");
+  const swapBox = section("swap", "Swap a token", "Choose a token above, and put another in its place. The first table says how far each state of the stream moves. For the second, each state is put into the text alone, as it is in the swapped one: where the numbers are large, the model keeps at that moment what decides. Choose a later token to see what decides there.");
+  const cacheBox = section("cache", "The cache", "Keys and values, two lines for each layer, a column for each token; the greener, the longer the vector.");
   compute();
   const again = () => now && show();
-  new MutationObserver(again).observe(document.body, { attributeFilter: ["data-theme"] });
+  new MutationObserver(again).observe(document.body, { attributeFilter: ["data-theme", "data-jp-theme-light"] });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
 };

@@ -24,7 +24,13 @@ const bytePairs = ({ vocab, merges, separator }) => {
     merged([...new TextEncoder().encode(piece)].map((byte) => symbols[byte])).map((part) => ids.get(part)));
   const bytesOf = (id) => (id === separator ? [] : [...vocab[id]].map((symbol) => byteOf.get(symbol)));
   const decode = (tokens) => new TextDecoder().decode(Uint8Array.from(tokens.flatMap(bytesOf)));
-  return { encode, decode, piece: (id) => (id === separator ? "⏎" : decode([id])), start: [separator], stop: separator };
+  const piece = (id) => (id === separator ? "⏎" : decode([id]));
+  // The one token that a text is, with a blank before it where the token `like` has one. Undefined: it is none, or more.
+  const token = (text, like) => {
+    const ways = piece(like).startsWith(" ") ? [` ${text.trimStart()}`, text] : [text, ` ${text}`];
+    return ways.map(encode).find((found) => found.length === 1)?.[0];
+  };
+  return { encode, decode, piece, token, start: [separator], stop: separator };
 };
 
 // The parts of number names. A source is refused at the first part that is none.
@@ -37,7 +43,10 @@ const numberParts = ({ vocabulary, parts, bos, eos }) => {
     return found.map((piece) => ids.get(piece));
   };
   const decode = (tokens) => tokens.filter((id) => id > eos).map((id) => vocabulary[id]).join(" ").replaceAll(" - ", "-").replaceAll(" ,", ",");
-  return { encode, decode, piece: (id) => vocabulary[id], start: [bos], stop: eos };
+  return { encode, decode, piece: (id) => vocabulary[id], token: (text) => ids.get(text.trim()), start: [bos], stop: eos };
 };
 
-const makeWords = (model) => (model.pairs ? bytePairs(model.pairs) : numberParts(model.names));
+// Of a pass that Python computed: the tokens are there, and each has a text.
+const piecesAlone = (pieces) => ({ decode: (tokens) => tokens.map((id) => pieces[id]).join(""), piece: (id) => pieces[id] });
+
+const makeWords = ({ pairs, names, pieces }) => (pairs ? bytePairs(pairs) : names ? numberParts(names) : piecesAlone(pieces));

@@ -5,8 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from inside import ENGINE, PASS, base64_of, differences, texts_of
-from node import run
+from scripts import BROWSER, run
 
 from companion.data.number_names import language
 from companion.data.number_words import task
@@ -17,13 +18,15 @@ SCRIPT = """
 const [engine, words] = openModel(given.model);
 const passes = given.texts.map((text) => passOf(engine, words, text));
 write("said.json", JSON.stringify(passes.map(({ numbers, ...said }) => said)));
-write("numbers", Buffer.concat(passes.map(({ numbers }) => Buffer.from(numbers.buffer))));
+const all = new Float32Array(passes.reduce((total, { numbers }) => total + numbers.length, 0));
+passes.reduce((at, { numbers }) => (all.set(numbers, at), at + numbers.length), 0);
+write("numbers", new Uint8Array(all.buffer));
 """
 
 
-def passes(name, texts, folder):
+def passes(name, texts, folder, **where):
     """What the engine made of each text: what `passOf` says, and its numbers."""
-    run(ENGINE + PASS + SCRIPT, {"model": base64_of(live_file(name)), "texts": texts}, folder)
+    run(ENGINE + PASS + SCRIPT, {"model": base64_of(live_file(name)), "texts": texts}, folder, **where)
     numbers, at = np.fromfile(folder / "numbers", dtype="<f4"), 0
     for said in json.loads((folder / "said.json").read_text("utf-8")):
         size = sum(sum(sizes) for _, sizes in said["names"])
@@ -38,6 +41,12 @@ def test_every_tensor_of_twenty_texts_is_the_packages(name, tmp_path):
     assert len(compared) == 20  # of each; a browser compares a hundred of each
     worst = {key: max(found.get(key, 0.0) for found in compared) for key in compared[-1]}
     assert {key: value for key, value in worst.items() if value > 1e-4} == {}
+
+
+def test_a_browser_computes_what_is_compared_here(tmp_path):
+    model, texts = load_live(live_file("experts")), texts_of("experts", 12)[:2]
+    compared = [differences(*one, model) for one in passes("experts", texts, tmp_path, browser=BROWSER is not None)]
+    assert len(compared) == 2 and max(max(found.values()) for found in compared) < 1e-4
 
 
 def test_texts_become_the_tokens_of_the_package(tmp_path):
@@ -63,6 +72,62 @@ def test_a_head_that_is_off_adds_nothing_and_an_expert_that_is_off_is_chosen_by_
     assert 3 not in np.array(after[f"{layer}.feed_forward.experts"])
     assert np.array_equal(before["decoder.blocks.0"], after["decoder.blocks.0"])
     assert not np.allclose(before["logits"], after["logits"], atol=1e-3)
+
+
+PATCHES = """
+const [engine, words] = openModel(given.model), whole = (text, source) => {
+  const tokens = source ? [...words.start, ...words.target(text)] : [...words.start, ...words.encode(text)];
+  const pass = engine.begin({ source: source && words.encode(source) });
+  engine.read(pass, tokens);
+  return pass;
+};
+const [pass, other] = [whole(given.text, given.source), whole(given.other, given.source)], found = {};
+const names = ["decoder.embedding", ...Array.from({ length: engine.layers }, (_, i) => `decoder.blocks.${i}`)];
+for (const [layer, at, end] of given.places) {
+  found[`${layer} ${at} ${end}`] = [...engine.patched(pass, layer, at, other.seen[names[layer]][at], end)];
+}
+const tokens = [pass, other].map((one) => one.tokens.decoder);
+write("found.json", JSON.stringify({ found, tokens, source: pass.tokens.encoder }));
+"""
+
+
+@torch.no_grad()
+def patched(model, tokens, other, source, layer, at):
+    """Logits of `tokens`, where the state after a layer at a place is that of `other`; by a hook of PyTorch."""
+    blocks, given = model.decoder.blocks, {"source": torch.tensor([source])} if source else {}
+    kept = []
+    watch = blocks[0].register_forward_pre_hook if layer == 0 else blocks[layer - 1].register_forward_hook
+
+    def state(*passed):
+        return passed[-1][0]
+
+    hook = watch(lambda *passed: kept.append(state(*passed).clone()))
+    model(torch.tensor([other]), **given)
+    hook.remove()
+
+    def put(*passed):
+        state(*passed)[0, at] = kept[0][0, at]
+
+    hook = watch(put)
+    logits = model(torch.tensor([tokens]), **given).logits[0]
+    hook.remove()
+    return logits
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_put_in_the_place_of_another_gives_the_logits_that_pytorch_gives(name, tmp_path):
+    places = [[0, 3, 5], [1, 3, 4], [1, 4, 5], [2, 2, 5], [2, 5, 5]]
+    given = {"text": "Mila the mole went to", "other": "Mila the fox went to", "places": places}
+    if name == "translator":
+        given |= {"source": "einundzwanzig", "text": "[3, 4, 5, 6, 7]", "other": "[3, 4, 9, 6, 7]"}
+    run(ENGINE + PASS + PATCHES, {"model": base64_of(live_file(name)), **given}, tmp_path)
+    said = json.loads((tmp_path / "found.json").read_text("utf-8"))
+    tokens, other = said["tokens"]
+    assert len(tokens) == len(other) == 6 and tokens != other
+    for layer, at, end in places:
+        expected = patched(load_live(live_file(name)), tokens, other, said["source"], layer, at)[end]
+        found = torch.tensor(said["found"][f"{layer} {at} {end}"])
+        assert (found - expected).abs().max() < 1e-4 * max(1, expected.abs().max())
 
 
 def rows_of(said, numbers):

@@ -1,17 +1,43 @@
 """The models of the explorer: what their files hold, and what the record says of them."""
 
 import hashlib
+import re
+from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import parse_qsl
 
 import pytest
 import torch
 
+from authoring.pages import explorer
 from authoring.records import live, story
-from authoring.site import explorer
+from authoring.site import explorer as site
 from authoring.site.output import Assets
-from companion.school.explorer.files import model_script
-from companion.school.explorer.models import NAMES, header, live_file, load_live, rows_in_8_bits, save_live
+from companion.config.model import (
+    AttentionConfig,
+    EmbeddingConfig,
+    FeedForwardConfig,
+    ModelConfig,
+    MoEConfig,
+    NormConfig,
+    PositionConfig,
+    WindowConfig,
+)
+from companion.school.explorer import files
+from companion.school.explorer.files import shipped_scripts
+from companion.school.explorer.models import (
+    NAMES,
+    header,
+    live_file,
+    load_live,
+    not_computed,
+    rows_in_8_bits,
+    save_live,
+)
 from companion.school.records import record, story_model
+from companion.transformer import Transformer
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_row_in_8_bits_is_off_by_half_a_step_at_most_and_a_row_of_zeros_stays():
@@ -55,9 +81,42 @@ def test_the_record_is_of_the_files_that_ship_which_are_small_and_lose_little():
 
 def test_the_site_has_a_page_with_each_model_as_a_script_and_its_loss():
     assets = Assets()
-    name, _, text = explorer.entry(assets)
-    assert name == "explorer" and "{{" not in text
+    text = site.with_explorer(explorer.render([]), assets)
+    assert "{{" not in text and "companion explore" not in text
     for model in NAMES:
-        assert assets.files[f"_static/explorer/{model}.js"].decode() == model_script(model)
-        assert f'data-{model}="_static/explorer/{model}.js"' in text
+        assert assets.files[f"_static/explorer/{model}.js"].decode() == shipped_scripts()[model]
+        assert f"_static/explorer/{model}.js" in text
         assert f"{record('live')[model]['bits_after']:.5f}" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"norm": NormConfig(placement="post")}, "norm"),
+        ({"positions": PositionConfig("rotary", share=0.5)}, "positions"),
+        ({"embedding": EmbeddingConfig(tied=False)}, "embedding"),
+        ({"attention": AttentionConfig(4, window=WindowConfig(8))}, "attention"),
+        ({"feed_forward": FeedForwardConfig(64, "gelu")}, "activation"),
+        ({"moe": MoEConfig(4, 2, shared=1)}, "moe"),
+        ({"residual": 0.5}, "residual"),
+    ],
+)
+def test_what_the_page_does_not_compute_is_named_and_not_written(change, named, tmp_path):
+    config = ModelConfig(19, 32, 2, 64, AttentionConfig(4, 2), FeedForwardConfig(48))
+    assert not_computed(config) is None
+    with pytest.raises(ValueError, match=f"got one with another {named}"):
+        save_live(tmp_path / "model.safetensors", Transformer(config.with_(**change)), {})
+
+
+def test_what_lessons_link_to_is_there():
+    script, found = files.script(), {}
+    for lesson in sorted((ROOT / "authoring" / "lessons").glob("*.md")):
+        for state in re.findall(r"\(explorer\.md#([^)]+)\)", lesson.read_text("utf-8")):
+            said = found[lesson.name[:2]] = dict(parse_qsl(state, strict_parsing=True))
+            model = load_live(live_file(said["model"]))
+            for head in (said[name] for name in ("head", "beside") if name in said):
+                layer, number = head.split(":")
+                assert 0 <= int(number) < model.get_submodule(layer).sizes.heads
+            assert f'section("{said["show"]}"' in script
+            assert said.keys() <= {"model", "at", "head", "beside", "key", "temperature", "top-p", "show"}
+    assert list(found) == ["02", "03", "05", "07", "08", "10", "11", "14"]

@@ -1,0 +1,36 @@
+"""explorer.md: what the models are that run on a page of the site, and how to open it without the site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from authoring.lesson import Lesson
+from companion.school.explorer.files import SHIPPED
+from companion.school.records import record
+
+FILE = "explorer.md"
+SOURCE = Path(__file__).with_name("explorer.md")
+
+
+def render(lessons: Sequence[Lesson]) -> str:
+    """The page's text, with the table of the models."""
+    return SOURCE.read_text(encoding="utf-8").replace("{{ models }}", models())
+
+
+def models() -> str:
+    """What is known of each model, as a table: its size, and its loss on texts that it has not read."""
+    found = record("live")
+    rows = ["| model | weights | file | bits per byte | in 8 bits |", "|---|---:|---:|---:|---:|"]
+    for model in SHIPPED:
+        made = found[model.name]
+        size, before, after = f"{made['bytes'] / 1e6:.2f} MB", made["bits_before"], made["bits_after"]
+        rows.append(f"| {model.title} | {made['weights']:,} | {size} | {before:.5f} | {after:.5f} |")
+    said = found["translator"]
+    right = f"The translator writes {said['exact_after']} of {said['measured']} names without a mistake, all unseen"
+    ends = f"{right} (before the rounding, {said['exact_before']})."
+    short = (
+        f"The twin with experts was trained for {found['experts']['plan']['updates']:,} updates, the story model for"
+    )
+    long = record("story")["runs"][0]["plan"]["updates"]
+    return "\n".join([*rows, "", f"{ends} {short} {long:,}: which of them is the better model is not said by this."])
