@@ -15,8 +15,11 @@ from companion.school.build.stages import STAGES
 from companion.school.build.streams.training import trained
 
 
-def table(bugs: Sequence[Bug] = BUGS) -> list[tuple[str, str, str, bool, bool]]:
-    """Of each bug: where it stands, what it is, what is said, whether the tensor is right, and whether the line is."""
+def table(bugs: Sequence[Bug] = BUGS, *, told: bool = True) -> list[tuple[str, str, str, bool, bool]]:
+    """Of each bug: where it stands, what it is, what is said, whether the tensor is right, and whether the line is.
+
+    told:  with what is said, for which other bugs are tried, too; otherwise nothing stands there.
+    """
     rows = []
     for bug in bugs:
         found = first_difference(bug.stage, bug.sources)
@@ -26,18 +29,23 @@ def table(bugs: Sequence[Bug] = BUGS) -> list[tuple[str, str, str, bool, bool]]:
             continue
         tensor = found.node is not None and is_named(bug, found.node.key)
         line = bug.is_placed(found.origin)
-        rows.append((stands, bug.name, sentence(bug.stage, found, bug.sources), tensor, line))
+        said = sentence(bug.stage, found, bug.sources) if told else ""
+        rows.append((stands, bug.name, said, tensor, line))
     return rows
 
 
-def trainings() -> list[tuple[str, str, bool]]:
-    """Of each bug that shows in a whole training, and nowhere else as far as that is looked at: what is said there."""
+def trainings(*, told: bool = True) -> list[tuple[str, str, bool]]:
+    """Of each bug that shows in a whole training, and nowhere else as far as that is looked at: what is said there.
+
+    told:  as in `table`.
+    """
     rows = []
     for bug in BUGS:
         if bug.training:
             found = first_difference(bug.stage, bug.sources, only=(trained,))
             right = found is not None and found.node is not None and found.node.key.startswith(bug.training)
-            rows.append((bug.name, sentence(bug.stage, found, bug.sources) if found else "nothing", right))
+            said = "nothing" if found is None else sentence(bug.stage, found, bug.sources) if told else ""
+            rows.append((bug.name, said, right))
     return rows
 
 

@@ -267,13 +267,14 @@ def _value_fault(case: Case, outcome: Outcome, expected: Outcome, told: bool) ->
     if case.only_nan:
         return None if holds_nan(value) else f"expected NaN in the result, got {describe(value)}"
     zero = bool(case.exact_zero)
-    if difference(value, wanted, case.tolerance, exact_zero=zero, told=False) is None:
+    fault = difference(value, wanted, case.tolerance, exact_zero=zero, told=False)
+    if fault is None:
         return None
     if far_off(value, wanted, case.tolerance, exact_zero=zero) is None:
         return None
     if not case.arguments and type(value) is type(wanted):
         return f"{describe(value)} is not it"  # the one answer there is stays the reader's to find
-    return difference(value, wanted, case.tolerance, exact_zero=zero, told=told)
+    return difference(value, wanted, case.tolerance, exact_zero=zero) if told else fault
 
 
 def _refusal_fault(case: Case, outcome: Outcome) -> str | None:

@@ -6,8 +6,10 @@ import pytest
 
 from companion.commands.main import main
 from companion.school.build.check import examine_stage
+from companion.school.build.parts import parts
 from companion.school.build.sources import reference, stub
 from companion.school.build.stages import STAGES
+from companion.school.build.trial import unreadable
 from companion.school.build.workspace import RECORD, find_folder, lay_stubs, overview, read_sources, state, take
 from companion.school.checking.attempt import NotYet
 from companion.school.exercises import check
@@ -85,11 +87,15 @@ def test_a_right_file_is_right_and_that_is_kept_until_it_changes(folder, capsys)
     assert state(folder, ATTENTION) == "changed since it was right"
 
 
-def test_a_mistake_is_named_with_what_shows_it_and_the_rest_is_judged_by_itself(folder):
+def test_a_mistake_is_named_with_what_shows_it_and_the_rest_is_judged_by_itself(folder, monkeypatch):
     write(folder, ("tril(keys - queries)", "tril()"))
+    reports = []
+    monkeypatch.setattr(
+        "companion.school.build.check.examine_stage", lambda *of: reports.append(examine_stage(*of)) or reports[0]
+    )
     with pytest.raises(NotYet, match="most likely: with fewer queries than keys the last query is at the last key"):
         check("build.2")
-    report = examine_stage(ATTENTION, folder)
+    [report] = reports
     assert {one.part for one in report.found if one.result != "right"} == {"causal"}
     assert report.points == 10 and "queries = 2" in by_part(report)["causal"].told
 
@@ -115,20 +121,20 @@ def test_stubs_are_missing_and_no_file_is_said(folder):
 def test_files_that_cannot_be_examined_get_a_sentence(folder):
     for text, said in (
         ("def attend(q, k, v:\n", "attention.py, line 1: it is no Python"),
-        ("import companion\n", "it uses companion"),
         ("from torch.nn.functional import scaled_dot_product_attention as f\n", "it uses scaled_dot_product_attention"),
     ):
-        (folder / "attention.py").write_text(text, "utf-8")
-        assert said in str(examine_stage(ATTENTION, folder))
+        assert said in unreadable(ATTENTION, {"attention": text}, parts(2))
+    (folder / "attention.py").write_text("import companion\n", "utf-8")
+    assert "it uses companion" in str(examine_stage(ATTENTION, folder))
     (folder / "attention.py").write_bytes(b"# " + b"x" * 2**21)
-    assert "expected Python of at most 1 MiB" in str(examine_stage(ATTENTION, folder))
+    with pytest.raises(ValueError, match="expected Python of at most 1 MiB"):
+        read_sources(folder)
 
 
 def test_code_that_ends_or_does_not_end_costs_its_own_part_alone(folder, monkeypatch):
-    from companion.school.build.parts import parts
-
-    for part in parts(2):
-        monkeypatch.setattr(part, "seconds", 6.0)
+    alone = parts(2)[:4]  # the others call these
+    monkeypatch.setattr("companion.school.build.check.parts", lambda number: alone)
+    monkeypatch.setattr(alone[-1], "seconds", 2.0)
     write(
         folder,
         (
@@ -139,7 +145,7 @@ def test_code_that_ends_or_does_not_end_costs_its_own_part_alone(folder, monkeyp
     )
     found = by_part(examine_stage(ATTENTION, folder))
     assert found["causal"].result == "crashed" and "exit" in found["causal"].told
-    assert found["merge"].result == "timeout" and "did not end in 6 seconds" in found["merge"].told
+    assert found["merge"].result == "timeout" and "did not end in 2 seconds" in found["merge"].told
     assert found["attend"].result == found["split"].result == "right"
 
 

@@ -1,5 +1,8 @@
 """A sealed key examines as the reference does, holds results and no code, and keeps to itself what is the answer."""
 
+from dataclasses import replace
+from functools import cache
+
 import pytest
 
 from companion.school.checking.call import Result, identical, in_this_process
@@ -12,6 +15,13 @@ from companion.school.exercises.catalogue import exercises
 
 BOOK = exercises()
 SECRET = b"a secret that only this test knows"
+
+
+@cache
+def some(id):
+    """An exercise with every fourth of its known mistakes: a key is made of what each gives on every case. That all are
+    named, `make verify` proves."""
+    return replace(BOOK[id], mistakes=BOOK[id].mistakes[::4])
 
 
 def called_once(answer, *keys):
@@ -28,8 +38,9 @@ def called_once(answer, *keys):
     return once
 
 
-@pytest.mark.parametrize("one", BOOK.values(), ids=BOOK)
-def test_it_gives_the_verdicts_of_the_reference(one):
+@pytest.mark.parametrize("id", BOOK)
+def test_it_gives_the_verdicts_of_the_reference(id):
+    one = some(id)
     seed = hidden_seed(SECRET, one.id)
     key, sealed = kept_key(one, seed), unseal(seal(one, seed))
     assert (sealed.id, sealed.title, sealed.name, sealed.forbidden) == (one.id, one.title, one.name, one.forbidden)
@@ -40,8 +51,9 @@ def test_it_gives_the_verdicts_of_the_reference(one):
         assert str(sealed.examine(call)) == str(examine(key, call))
 
 
-@pytest.mark.parametrize("one", BOOK.values(), ids=BOOK)
-def test_without_mistakes_it_tells_right_from_wrong_and_names_none(one):
+@pytest.mark.parametrize("id", BOOK)
+def test_without_mistakes_it_tells_right_from_wrong_and_names_none(id):
+    one = some(id)
     sealed = unseal(seal(one, hidden_seed(SECRET, one.id), mistakes=False))  # the key above, to save its making
     assert sealed.examine(in_this_process(one.reference)).result is Result.RIGHT
     for known in one.mistakes:

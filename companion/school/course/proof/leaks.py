@@ -39,41 +39,50 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
     public:  texts that are no leak, such as a student's own answer.
     """
     known = bare("\n".join([*public, *_known_to_all(book)]))
-    guarded = {text.encode(): what for text, what in _texts(book, secret) if text not in known}
-    cases = dict(_hidden_cases(book, secret))
+    guarded = _Pieces({text.encode(): what for text, what in _texts(book, secret) if text not in known})
+    cases = _Pieces(dict(_hidden_cases(book, secret)))
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data, name = path.read_bytes(), path.relative_to(folder).as_posix()
         text = f"{name} {data.decode('utf-8', 'ignore')}"
         text = bare(text + html.unescape(re.sub(r"<[^<>]*>", "", text)))  # a page colours code word by word
-        found += [f"{name}: {what}" for what in _standing_in(text.encode(), guarded)]
-        found += [f"{name}: {what}" for what in _standing_in(data, cases)]
+        found += [f"{name}: {what}" for what in guarded.standing_in(text.encode())]
+        found += [f"{name}: {what}" for what in cases.standing_in(data)]
         if path.suffix != ".py":  # the checks that travel along name the markers
             found += [f"{name}: {marker}" for marker in _MARKERS if marker in text]
     return found
 
 
-def _standing_in(data: bytes, pieces: Mapping[bytes, str]) -> list[str]:
-    """What those of the pieces are that stand in the data. They are thousands, and sealed keys have megabytes: all are
+class _Pieces:
+    """Pieces of bytes to be looked for, and what each is. They are thousands, and sealed keys have megabytes: all are
     looked for at once, by their first eight bytes as a number; the few that are shorter, one by one."""
-    found = [what for piece, what in pieces.items() if len(piece) < WORD and piece in data]
-    begin = defaultdict(list)
-    for piece in pieces:
-        if len(piece) >= WORD:
-            begin[int.from_bytes(piece[:WORD], "little")].append(piece)
-    firsts = np.sort(np.fromiter(begin, "<u8", len(begin)))
-    held = set()
-    for shift in range(min(WORD, len(data) - WORD + 1) if begin else 0):
-        words = np.frombuffer(data, "<u8", (len(data) - shift) // WORD, shift)
-        near = np.minimum(np.searchsorted(firsts, words), len(firsts) - 1)
-        for at in np.flatnonzero(firsts[near] == words).tolist():
-            held |= {piece for piece in begin[int(words[at])] if data.startswith(piece, shift + WORD * at)}
-    return found + [what for piece, what in pieces.items() if piece in held]
+
+    def __init__(self, pieces: Mapping[bytes, str]) -> None:
+        self._pieces = pieces
+        self._begin: defaultdict[int, list[bytes]] = defaultdict(list)
+        for piece in pieces:
+            if len(piece) >= WORD:
+                self._begin[int.from_bytes(piece[:WORD], "little")].append(piece)
+        self._short = [piece for piece in pieces if len(piece) < WORD]
+        self._firsts = np.sort(np.fromiter(self._begin, "<u8", len(self._begin)))
+
+    def standing_in(self, data: bytes) -> list[str]:
+        """What those are that stand in the data."""
+        held = {piece for piece in self._short if piece in data}
+        firsts = self._firsts
+        for shift in range(min(WORD, len(data) - WORD + 1) if len(firsts) else 0):
+            words = np.frombuffer(data, "<u8", (len(data) - shift) // WORD, shift)
+            near = np.minimum(np.searchsorted(firsts, words), len(firsts) - 1)
+            for at in np.flatnonzero(firsts[near] == words).tolist():
+                held |= {piece for piece in self._begin[int(words[at])] if data.startswith(piece, shift + WORD * at)}
+        return [what for piece, what in self._pieces.items() if piece in held] if held else []
 
 
 def bare(text: str) -> str:
     """A text without spaces, line breaks (also written out, as in a string), quotes and backslashes."""
-    return re.sub(r"""\\[nt]|[\s\\'"`]+""", "", text)
+    for gone in ("\\n", "\\t", "\\", "'", '"', "`"):
+        text = text.replace(gone, "")
+    return "".join(text.split())
 
 
 def _texts(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[str, str]]:
