@@ -30,6 +30,7 @@ from companion.transformer import Transformer
 
 TRIAL_UPDATES = 3
 """Updates that every contender makes before it is timed, and whose losses must agree."""
+SETTINGS = TrainingConfig(updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0)
 AGAIN = "all computed again"
 LONGEST = 10.0
 """Seconds that ours may write, where the processor is slow for the size."""
@@ -95,9 +96,7 @@ def training(
     others = dict(built_peers(ours, comparison, names=beside))
     with torch.no_grad():
         expected = ours(inputs).logits if others else inputs
-    settings = TrainingConfig(
-        updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0, optimizer=optimizer
-    )
+    settings = replace(SETTINGS, optimizer=optimizer)
     trainer = Trainer(ours, lambda _: (inputs, targets), settings, precision=setting.precision, compile=setting.compile)
     fused = bool(trainer.optimizer.defaults["fused"])
 
