@@ -95,9 +95,7 @@ def training(
     others = dict(built_peers(ours, comparison, names=beside))
     with torch.no_grad():
         expected = ours(inputs).logits if others else inputs
-    settings = TrainingConfig(
-        updates=10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0, optimizer=optimizer
-    )
+    settings = _steady(optimizer)
     trainer = Trainer(ours, lambda _: (inputs, targets), settings, precision=setting.precision, compile=setting.compile)
     fused = bool(trainer.optimizer.defaults["fused"])
 
@@ -125,6 +123,11 @@ def training(
         if not comparison.admits(name, partial(check, name)):
             runs.pop(name, None)
     return comparison.time(runs, setting)
+
+
+def _steady(optimizer: Literal["adamw", "muon"]) -> TrainingConfig:
+    """Updates at one rate, without an end, and without decay."""
+    return TrainingConfig(10**9, learning_rate=1e-3, last_share=1.0, warmup=0, weight_decay=0.0, optimizer=optimizer)
 
 
 def _plain_step(
