@@ -45,6 +45,12 @@ EXAMPLES = {
         [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], words=["cat", "dog", "owl"], caption="Figure 18.1. Guesses, mended."
     ),
     "seats": lambda: live.seats([(0, 4, 6), (0, 30, 9), (2, 5, 3)], caption="Figure 18.3. Who sits when."),
+    "travels": lambda: live.travels(
+        {"denoising": [[0, 1, 0.02, 0], [0, 0.96, 0, 0], [0, 0.4, 0, 0.6]], "noising": [[0, 0.9, 0, 0]] * 3},
+        words=["The", " frog", " said", " the"],
+        start=(2, 1),
+        caption="Figure 21.2. How far one vector moves the answer.",
+    ),
     "pull": lambda: live.pull(
         [0.5, 0.3, 0.2],
         {"the checker": [0, 1, 0], "a hole": [0, 1, 2]},

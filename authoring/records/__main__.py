@@ -1,5 +1,5 @@
 """Make the records that ship: `python -m authoring.records story`, `law`, `cache`, `recall`, `heads`,
-`answering`, `rounding`, `steps` or `live`.
+`answering`, `rounding`, `steps`, `inside` or `live`.
 
 Minutes to an hour on one core.
 
@@ -19,6 +19,7 @@ import torch
 from authoring.records.answering import answering
 from authoring.records.cache import cache
 from authoring.records.heads import heads
+from authoring.records.inside import inside
 from authoring.records.law import law
 from authoring.records.live import live
 from authoring.records.recall import recall
@@ -47,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             found = live(folder, SHIPPED / "live")
         elif name != "story":
             made = {"law": law, "cache": cache, "recall": recall, "heads": heads, "rounding": rounding, "steps": steps}
+            made["inside"] = inside
             found = made[name](folder)
         else:
             found, model, tokenizer = story(folder)

@@ -144,7 +144,7 @@ def test_every_cell_of_every_notebook_runs_with_the_help_topics_of_python_emptie
 
 def test_no_lesson_reads_a_text_that_differs_between_pythons() -> None:
     sources = sorted(LESSONS.glob("*.md"))
-    assert len(sources) == 21
+    assert len(sources) == 22
     for source in sources:
         found = re.findall(r"python_reference|pydoc|[\"']python[\"']\]", source.read_text("utf-8"))
         assert not found, (source.name, found)

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from authoring.records import answering, cache, heads, law, recall, rounding, steps, story
+from authoring.records import answering, cache, heads, inside, law, recall, rounding, steps, story
 from companion.config.model import FeedForwardConfig, ModelConfig
 from companion.data.stories import keeps, stories
 from companion.school.records import NAMES, answering_model, record, story_model
@@ -15,7 +15,7 @@ TEXT = story.Text()
 
 
 def test_a_name_that_is_no_record_is_refused_with_those_there_are():
-    known = "answering, cache, heads, law, live, recall, rounding, steps, story"
+    known = "answering, cache, heads, inside, law, live, recall, rounding, steps, story"
     with pytest.raises(ValueError, match=f"record 'other': expected one of {known}"):
         record("other")
 
@@ -65,7 +65,7 @@ def test_the_law_record_holds_the_trials_that_its_command_makes():
         assert list(trial["scores"]) == [
             str(at) for at in (*trial["at"], *[trial["updates"]] * (trial["updates"] not in trial["at"]))
         ]
-    assert NAMES == ("answering", "cache", "heads", "law", "live", "recall", "rounding", "steps", "story")
+    assert NAMES == ("answering", "cache", "heads", "inside", "law", "live", "recall", "rounding", "steps", "story")
 
 
 def test_the_cache_record_holds_every_kind_from_every_start_at_both_budgets():
@@ -144,3 +144,21 @@ def test_the_record_of_answers_has_every_reward_from_every_start_and_a_model_tha
             assert len(counted) == answering.TRIES + 1 and sum(counted) == answering.ASKED
     model = answering_model()
     assert sum(p.numel() for p in model.parameters()) < 100_000 and model.embedding.weight.dtype == torch.float32
+
+
+def test_the_record_of_looks_inside_has_every_start_at_every_moment():
+    found = record("inside")
+    asked = [(start, updates) for updates in inside.READERS for start in inside.STARTS]
+    assert [(run["start"], run["updates"]) for run in found["readers"]] == asked
+    for run in found["readers"]:
+        assert [row[0] for row in run["rows"]] == [*range(0, run["updates"] + 1, inside.LOOK)]
+        assert all(0 <= share <= 1 for row in run["rows"] for share in row[1:])
+    asked = [(start, updates) for updates in inside.BUDGETS for start in inside.STARTS]
+    assert [(one["start"], one["updates"]) for one in found["stories"]] == asked
+    assert all(0 < one["both"] <= inside.PAIRS and one["next"] < one["noising"] for one in found["stories"])
+    assert [film["start"] for film in found["films"]] == [*inside.STARTS]
+    for film in found["films"]:
+        assert [row[0] for row in film["rows"]] == [*range(0, inside.BUDGETS[-1] + 1, 2 * inside.EVERY)]
+    asked = [(start, updates) for updates in (0, *inside.BUDGETS) for start in inside.STARTS]
+    assert [(one["start"], one["updates"]) for one in found["streams"]] == asked
+    assert all(0 <= share <= 1 for one in found["streams"] for share in (one["probe"], *one["purity"]))

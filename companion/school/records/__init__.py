@@ -10,6 +10,7 @@ answering/      the model of exercise books that lesson 20 begins with: safetens
 heads.json      what heads for later tokens do to the loss of the next one, for lesson 18
 rounding.json   what small models lose by rounded weights, for lesson 19
 steps.json      AdamW and Muon over rates, rates over widths, and schedules, for lesson 19
+inside.json     heads and streams of small story models, and how heads form, for lesson 21
 live.json       the models of the explorer, and what 8 bits cost them
 live/           these models: `companion.school.explorer.models` says in which form
 """
@@ -28,7 +29,7 @@ from companion.files.models import load_model
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
-NAMES = ("answering", "cache", "heads", "law", "live", "recall", "rounding", "steps", "story")
+NAMES = ("answering", "cache", "heads", "inside", "law", "live", "recall", "rounding", "steps", "story")
 
 
 def record(name: str) -> dict[str, Any]:

@@ -174,6 +174,8 @@ AGAIN = {
     "19.makes_up": lambda n: n[3] - torch.linalg.solve(torch.ones(1, 1), torch.full((1, 1), n[1] * -n[2])).item(),
     "20.adapter": lambda n: n[0] * n[1] / (torch.zeros(int(n[0]), int(n[2])).numel() + n[2] * n[1]),
     "20.pass": lambda n: any_right(*map(int, n)),
+    "21.credit": lambda n: torch.tensor(n[0:2]) * torch.tensor(n[5:7]) @ torch.tensor(n[7:9]) / n[4],
+    "21.share": lambda n: 1 - (n[1] - n[2]) / (n[1] - n[0]),
 }
 
 

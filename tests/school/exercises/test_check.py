@@ -149,7 +149,7 @@ def test_an_exercise_that_is_none_is_told_with_those_there_are():
         check("2.9")
     for id in ("99.1", "softmax", "2.3.1", ""):
         with pytest.raises(
-            ValueError, match=rf"exercise '{id}': expected a lesson \(0 to 20\), a dot and a number, as in"
+            ValueError, match=rf"exercise '{id}': expected a lesson \(0 to 21\), a dot and a number, as in"
         ):
             hint(id)
 

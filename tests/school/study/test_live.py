@@ -392,6 +392,11 @@ def test_every_token_stands_in_one_queue_at_every_moment(shown):
         (lambda: moving.show("hover", {"x": float("nan")}, bar(), alt=ALT), "hover: expected finite numbers and text"),
         (lambda: moving.show("hover", {"x": object()}, bar(), alt=ALT), "hover: expected finite numbers and text"),
         (lambda: moving.show("hover", {"x": "a" * 40_000}, bar(), alt=ALT), "hover: expected at most 40000 bytes"),
+        (lambda: live.travels({}, words=["a", "b"]), "shares: expected 1 to 3 ways; got"),
+        (lambda: live.travels({"a": [[0, 1]], "b": [[0]]}, words=["a", "b"]), "shares: expected tables .layer, token."),
+        (lambda: live.travels({"a": [[0, 1]]}, words=["a", "b", "c"]), "words: expected one for each of 2 to 60"),
+        (lambda: live.travels({"a": [[0, float("inf")]]}, words=["a", "b"]), "shares: expected finite numbers"),
+        (lambda: live.travels({"a": [[0, 1]]}, words=["a", "b"], start=(1, 0)), "start: expected a layer and a token"),
         (lambda: live.pull([0.5, 0.6], {"a": [0, 1]}, words=["x", "y"]), "start: expected chances above 0 that add up"),
         (
             lambda: live.pull([0.5, 0.5], {"a": [0]}, words=["x", "y"]),

@@ -17,6 +17,7 @@ from companion.school.study.live.generation import roofline, sampling, triangle
 from companion.school.study.live.heads import bricks, switchboard
 from companion.school.study.live.newton_schulz import newton_schulz
 from companion.school.study.live.number_lines import number_lines
+from companion.school.study.live.patching import travels
 from companion.school.study.live.restraint import bounded
 from companion.school.study.live.rotary import dials, together
 from companion.school.study.live.serving import mending, seats
@@ -61,6 +62,7 @@ __all__ = [
     "sweep",
     "switchboard",
     "together",
+    "travels",
     "triangle",
     "valley",
     "walk",

@@ -1,0 +1,172 @@
+"""What lesson 21 looks at: story models from three starts at two moments, how their heads form, and readers.
+
+Story models are trained as in lesson 14, in fewer updates; all measures are the lesson's own cells. A model is kept in
+`build/records/inside` as it was every `EVERY` updates, and is not trained again.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from authoring.comparisons.cells import names_of
+from authoring.records.story import BATCH, CONTEXT, DENSE, Text, falling
+from companion.data.batches import TrainingBatches, encode_documents
+from companion.files.models import load_model, save_model
+from companion.school.study.rounds import Reader, practise, right, rounds
+from companion.training.trainer import Trainer, TrainingConfig
+from companion.transformer import Transformer
+
+STARTS, BUDGETS, EVERY = (1, 2, 3), (1200, 1800), 60
+"""Updates after which a story model is looked at: of one run, whose rate falls over its last 540 updates."""
+PAIRS = 20
+"""Pairs of stories that differ by the hero."""
+READERS, LOOK = (260, 520), 20
+"""Updates of readers, and after how many each is looked at."""
+CELLS = (
+    "setup",
+    "watched",
+    "modules",
+    "gap",
+    "patched",
+    "sets-up-heads",
+    "sets-up-pairs",
+    "copying",
+    "probe",
+    "sets-up-streams",
+    "sets-up-largest",
+    "sparse",
+)
+
+
+def trained(text: Text, start: int, folder: Path) -> list[Path]:
+    """The folders of one run's models, every `EVERY` updates from 0: trained, if the last is not there."""
+    updates = BUDGETS[-1]
+    places = [folder / f"{start}-{updates}" / f"{done:04}" for done in range(0, updates + 1, EVERY)]
+    if not places[-1].exists():
+        plan = TrainingConfig(updates=updates, learning_rate=6e-3, warmup=100, last_share=1.0, seed=start)
+        torch.manual_seed(start)
+        model = Transformer(DENSE)
+        ids = encode_documents(text.tokenizer, [story.document for story in text.train])
+        trainer = Trainer(model, TrainingBatches(ids, context=CONTEXT, batch=BATCH, seed=start), plan)
+        trainer.learning_rate = falling(trainer.learning_rate, updates)  # type: ignore[method-assign]
+        for done in range(updates + 1):
+            if done % EVERY == 0:
+                save_model(places[done // EVERY], copy.deepcopy(model).half())
+                print(start, done, flush=True)
+            if done < updates:
+                trainer.update()
+    return places
+
+
+class Measures:
+    """The lesson's measures, of what `trained` has kept; each result is kept in the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.text = folder, Text()
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    @cached_property
+    def lesson(self) -> dict[str, Any]:
+        """What the lesson's cells define."""
+        with torch.enable_grad():
+            names = names_of("21", *CELLS)
+        torch.set_grad_enabled(True)
+        return names
+
+    def _kept(self, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        file = self.folder / f"{name}.json"
+        if not file.exists():
+            found = make()
+            file.write_text(json.dumps(found), encoding="utf-8")
+            print(name, found, flush=True)
+        read: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return read
+
+    def _model(self, start: int, done: int) -> Transformer:
+        places = trained(self.text, start, self.folder)
+        return load_model(places[done // EVERY], dtype=torch.float32).eval()
+
+    def story(self, start: int, updates: int) -> dict[str, Any]:
+        """Which head carries who a story is about, how much by either direction, and the next head."""
+
+        def make() -> dict[str, Any]:
+            pairs = self.lesson["rivals"](self.lesson["unseen"], PAIRS)
+            shares, both = self.lesson["carried"](self._model(start, updates), pairs)
+            best = shares.mean(0).argmax().item()
+            there = shares[:, best // 4, best % 4].tolist()
+            shares[:, best // 4, best % 4] = 0
+            of = {"start": start, "updates": updates, "head": f"{best // 4}.{best % 4}", "both": both}
+            then = shares.mean(0).argmax().item()
+            of |= {"second": f"{then // 4}.{then % 4}", "next": shares.mean(0).max().item()}
+            return of | dict(zip(("denoising", "noising"), there, strict=True))
+
+        return rounded(self._kept(f"story-{start}-{updates}", torch.no_grad()(make)))
+
+    def film(self, start: int) -> dict[str, Any]:
+        """Rows of [updates, the share of pairs whose heroes are both named]."""
+
+        def make() -> dict[str, Any]:
+            pairs, rows = self.lesson["rivals"](self.lesson["unseen"], PAIRS), []
+            for done in range(0, BUDGETS[-1] + 1, 2 * EVERY):
+                model = self._model(start, done)
+                said = [[model(x).logits[0, -1].argmax().item() for x in pair[:2]] == pair[2] for pair in pairs]
+                rows.append([done, round(sum(said) / len(said), 3)])
+            return {"start": start, "rows": rows}
+
+        return self._kept(f"film-{start}", torch.no_grad()(make))
+
+    def stream(self, start: int, updates: int) -> dict[str, Any]:
+        """How often a probe names the hero at the end of the stream, and how pure features before layer 2 are."""
+
+        def make() -> dict[str, Any]:
+            lesson, model = self.lesson, self._model(start, updates)
+            states, tokens = lesson["streams"](model, lesson["unseen"])
+            _, told = lesson["probe"](lesson["at_stop"](states, tokens)[3], lesson["heroes"])
+            u = states[2][tokens > 0]
+            features, explains = lesson["sparse"](u, start=start)
+            purity = lesson["pure"](u, features, tokens)
+            of = {"start": start, "updates": updates, "probe": told, "explains": explains}
+            return of | {"purity": [round(share, 3) for share in purity]}
+
+        return rounded(self._kept(f"stream-{start}-{updates}", torch.no_grad()(make)))
+
+    def reader(self, start: int, updates: int) -> dict[str, Any]:
+        """Rows of [updates, share right, best induction score of layer 0, of layer 1]."""
+
+        def make() -> dict[str, Any]:
+            rows, reader = [], Reader("rotary", start)
+            lines = rounds(torch.Generator().manual_seed(7), 64, (12, 12), 24)[0][:, :24]
+
+            def watch(done: int) -> None:
+                if done % LOOK == 0:
+                    with torch.no_grad():
+                        scores = self.lesson["copying"](reader, lines, reader.layers).amax(1).tolist()
+                    rows.append([done, *(round(one, 3) for one in (right(reader, (6, 12), 32), *scores))])
+
+            with torch.enable_grad():
+                practise(reader, start, steps=updates, periods=(6, 12), length=32, watch=watch)
+            return {"start": start, "updates": updates, "rows": rows}
+
+        return self._kept(f"reader-{start}-{updates}", make)
+
+
+def rounded(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(what, 3) if isinstance(what, float) else what for name, what in found.items()}
+
+
+def inside(folder: Path) -> dict[str, Any]:
+    """The record: readers, story models, their heads on the way, and their streams, untrained ones among them."""
+    of = Measures(folder)
+    return {
+        "readers": [of.reader(start, updates) for updates in READERS for start in STARTS],
+        "stories": [of.story(start, updates) for updates in BUDGETS for start in STARTS],
+        "films": [of.film(start) for start in STARTS],
+        "streams": [of.stream(start, updates) for updates in (0, *BUDGETS) for start in STARTS],
+    }
