@@ -78,8 +78,8 @@ def training(
     beside: Sequence[str] = peers.PEERS,
     optimizer: Literal["adamw", "muon"] = "adamw",
 ) -> Comparison:
-    """One update: forward pass, loss, backward pass, clipping, AdamW. Ours is `Trainer.update`, all of it; the others'
-    is the shortest loop that does the same, with AdamW."""
+    """One update: forward pass, loss, backward pass, clipping, the optimizer. Ours is `Trainer.update`, all of it; the
+    others' is the shortest loop that does the same, always with AdamW."""
     config, device = size.config, setting.device
     flops = account.train_flops(config, config.context, batch=size.batch)
     comparison = Comparison(

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from companion.config.model import ModelConfig
 from companion.data.number_words import BOS, EOS, NumberWords
 from companion.data.tokenizer import BytePairTokenizer
+from companion.ground.atomic import write_atomic
 from companion.ground.fields import require, require_whole
 from companion.school.explorer.files import Shown, model_script, page
 from companion.school.explorer.inside import Rows, inside
@@ -221,7 +222,7 @@ class Explorer:
 
     def save(self, path: str | Path) -> None:
         """Write the page as a file."""
-        Path(path).write_text(self.page, encoding="utf-8")
+        write_atomic(path, self.page)
 
 
 def explore(
