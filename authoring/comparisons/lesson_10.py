@@ -1,0 +1,28 @@
+"""What lesson 10 compares: a reader that is served rightly, and with two mistakes of its cache."""
+
+from __future__ import annotations
+
+import torch
+
+from authoring.comparisons.cells import names_of, row
+
+BUDGETS = (260, 520)
+CELLS = ("setup", "sets-up-reader", "step", "sets-up-nothing", "sets-up-share", "broken")
+
+
+def mistakes() -> dict[tuple[str, int], list[float]]:
+    """Right answers of 100, read symbol by symbol: as it should be, with a position that stands still, and with the
+    wrong corner."""
+    lesson, found = names_of("10", *CELLS), {}
+    ways = {"as it should be": {}, "position stands still": {"place": 0}, "wrong corner": {"look": lesson["corner"]}}
+    for steps in BUDGETS:
+        scores = []
+        for start in range(3):
+            with torch.enable_grad():
+                reader = lesson["Reader"]("rotary", start=start)
+                lesson["reader"] = lesson["practise"](reader, start, steps, periods=(6, 12), length=32)
+            scores.append([float(lesson["share"](**mistake)) for mistake in ways.values()])
+        for setting, values in zip(ways, zip(*scores, strict=True), strict=True):
+            found[setting, steps] = list(values)
+            print(row(setting, f"{steps} updates", "right of 100", list(values)), flush=True)
+    return found
