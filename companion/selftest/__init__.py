@@ -2,5 +2,5 @@
 
 kills        the runs that are killed, and what each kill left
 victim       the process that is killed, what its plan may be, and how a run is told from another
-comparisons  small calculations, for `companion doctor`
+same_everywhere  small calculations, for `companion doctor`
 """
