@@ -11,5 +11,5 @@ recurrent.py       the gated delta rule in chunks and token by token
 layers.py          mixture of experts, attention backends
 printed.py         the table and the JSON
 measured.py        all of it, as `companion bench` runs it
-gpu.py             the same on a GPU, and what else needs one, as `make gpu` runs it: each part (gpu_parts.py) in a process
+gpu.py             the same on a GPU, and what else needs one (`make gpu`): each part (gpu_parts.py) in a process
 """
