@@ -8,7 +8,7 @@ import torch
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionConfig, Transformer
 from companion.config.model import EmbeddingConfig, MoEConfig
 from companion.config.parameters import OBJECTS, check_makeable
-from companion.ground.room import memory
+from companion.ground.memory import memory
 
 HEADS = AttentionConfig(3, 1, d_head=4, d_v=5)
 SMALL = ModelConfig(11, 12, 2, context=9, attention=HEADS, feed_forward=FeedForwardConfig(8))

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 import companion
-from companion.bench import batching, kept, layers, models, recurrent
+from companion.bench import batching, kept_per_token, layers, models, recurrent
 from companion.bench.compare import Comparison, Setting
 from companion.bench.measured import ceiling, quiet
 from companion.bench.sizes import ON_A_GPU, REHEARSED, SIZES, Size
@@ -156,7 +156,7 @@ PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
     "tests": tests,
     "train": train,
     "cache": each(models.cache_gain),
-    "kept": lambda size, setting: iter([kept.decode_kept(size, setting)]),
+    "kept": lambda size, setting: iter([kept_per_token.decode_kept(size, setting)]),
     "batch": lambda size, setting: iter([batching.decode_many(replace(size, new=max(16, size.new // 4)), setting)]),
     "moe": moe,
     "processes": one_process,

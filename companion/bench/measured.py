@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from companion.bench import batching, drafts, kept, layers, models, peers, printed, recurrent, weights
+from companion.bench import batching, drafts, kept_per_token, layers, models, peers, printed, recurrent, weights
 from companion.bench.compare import Comparison, Setting
 from companion.bench.sizes import Size, find_parts
 from companion.costs.chips import Chip, measure_chip, measure_reading, published_peak
@@ -84,7 +84,7 @@ def _measure(part: str, size: Size, setting: Setting) -> list[Comparison]:
                 batching.decode_many(size, setting),
             ]
         case "kept":
-            return [kept.decode_kept(size, setting)]
+            return [kept_per_token.decode_kept(size, setting)]
         case "moe":
             return layers.moe(size, setting)
         case "linear":

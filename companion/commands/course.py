@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
-from companion.commands import exam, marking, slides
+from companion.commands import exam, slides, written_answers
 from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser, add_commands
 from companion.ground.atomic import write_atomic
@@ -41,8 +41,8 @@ def add_actions(parser: Parser) -> None:
     actions = (
         ("release", _release_parser(), "make a problem set: what you keep, what students get"),
         ("export", _export_parser(), "collect marks into one table, with nbgrader's columns"),
-        ("collect", marking.collect_parser(), "collect written answers into a sheet, for a person to mark"),
-        ("mark", marking.mark_parser(), "read that sheet's points into the marks"),
+        ("collect", written_answers.collect_parser(), "collect written answers into a sheet, for a person to mark"),
+        ("mark", written_answers.mark_parser(), "read that sheet's points into the marks"),
         ("alike", _alike_parser(), "which answers of a class are too alike, after renaming"),
         ("verify", _verify_parser(), "prove every check: run what is right, and what is wrong"),
         ("notebooks", _notebooks_parser(), "make the self-study notebooks, or the solved ones"),
@@ -240,7 +240,12 @@ def _notebooks_parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     actions = {"release": _release, "export": _export, "alike": _alike, "verify": _verify, "notebooks": _notebooks}
-    actions |= {"collect": marking.collect, "mark": marking.mark, "slides": slides.run, "exam": exam.run}
+    actions |= {
+        "collect": written_answers.collect,
+        "mark": written_answers.mark,
+        "slides": slides.run,
+        "exam": exam.run,
+    }
     if flags.action == "release" and flags.release.build is not None:
         return _release_project(flags.release)
     return actions[flags.action](flags[flags.action])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import Namespace
 
 from companion.commands.calibrating import calibrated, check_calibrate
-from companion.commands.many import AT_ONCE, add_prompts, read_prompts, write_many
+from companion.commands.many_prompts import AT_ONCE, add_prompts, read_prompts, write_many
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write

@@ -157,7 +157,7 @@ def must_have_room(settings: Settings, device: torch.device, world: int = 1) -> 
     Raises `ValueError`, naming the flag that is furthest from its default, if this machine has less.
     """
     from companion.costs.account import train_bytes
-    from companion.ground.room import check_room
+    from companion.ground.memory import check_room
 
     config = settings.model_config(getattr(settings, "vocab", 257))
     spread = world if settings.shard or settings.expert_parallel else 1

@@ -378,7 +378,7 @@ def _steps(
 def _best(writer: Writer, ids: Sequence[int], tokens: int, search: Search) -> Iterable[int]:
     from companion.costs.account import cache_bytes
     from companion.generation.beam import beam_search
-    from companion.ground.room import check_room
+    from companion.ground.memory import check_room
 
     translates = writer.translates
     room = writer.model.config.context - (1 if translates else len(ids))

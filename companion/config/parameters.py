@@ -9,7 +9,7 @@ import torch
 from companion.config.model import ModelConfig
 from companion.ground.arguments import check_kind
 from companion.ground.fields import require, shown
-from companion.ground.room import check_room
+from companion.ground.memory import check_room
 
 OBJECTS = 30_000
 """Bytes that Python takes for the modules of a layer, at the least, wherever their numbers are."""

@@ -19,8 +19,8 @@ from companion.generation.passes import NotFinite, decode, evaluating, prefill
 from companion.generation.request import check_prompts
 from companion.ground.arguments import check_kind
 from companion.ground.fields import require_number, require_whole, shown
+from companion.ground.memory import check_room
 from companion.ground.precision import wide
-from companion.ground.room import check_room
 from companion.layers.cache import KVCache
 from companion.transformer import Transformer
 

@@ -34,7 +34,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.generation.kernels import FEW, GROUP, FourBits, Product, mark_of, possible, quicker
-from companion.ground.room import memory
+from companion.ground.memory import memory
 from companion.layers.attention import Attention
 from companion.layers.block import Block
 from companion.layers.cache import KVCache

@@ -14,5 +14,5 @@ precision    what sums and exponentials are computed in
 processor    this machine's processor, and the variables that choose its kernels
 heap         memory kept from update to update
 installed    what is installed beside the course
-room         what this machine can hold
+memory       what this machine can hold
 """

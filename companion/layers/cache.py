@@ -26,9 +26,9 @@ from torch import Tensor
 from companion.config.model import ModelConfig, ResolvedAttention
 from companion.ground.arguments import check_kind, described
 from companion.ground.fields import require_whole
+from companion.ground.memory import check_room
 from companion.ground.precision import wide_dtype
 from companion.ground.replaced import replaced
-from companion.ground.room import check_room
 from companion.layers.masks import (
     Mask,
     Predicate,

@@ -25,9 +25,9 @@ from torch import Tensor
 from companion.config.model import ModelConfig
 from companion.ground.arguments import check_kind
 from companion.ground.fields import require_whole
+from companion.ground.memory import check_room
 from companion.ground.precision import wide_dtype
 from companion.ground.replaced import replaced
-from companion.ground.room import check_room
 from companion.layers.cache import KVCache, LayerCache
 from companion.layers.linear import Writes, fold
 from companion.layers.masks import backwards, materialize

@@ -19,7 +19,7 @@ from companion.ground.fields import shown
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE
 from companion.layers.routing import RoutingStats, load_entropy
-from companion.training.ahead import Ahead
+from companion.training.batches_ahead import Ahead
 from companion.training.distributed.parallel import Parallel
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss

@@ -19,9 +19,9 @@ from companion import KVCache, ModelConfig
 from companion.bench import gpu, gpu_parts, graphs, needs, sizes
 from companion.bench.__main__ import main
 from companion.bench.compare import OURS, Comparison, Row
+from companion.bench.interleaved import Spread
 from companion.bench.layers import DENSE
 from companion.bench.models import AGAIN
-from companion.bench.timing import Spread
 from companion.config.model import AttentionConfig, FeedForwardConfig
 from companion.costs import account
 from companion.generation.generate import complete

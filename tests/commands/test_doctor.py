@@ -10,7 +10,6 @@ from packaging.requirements import Requirement
 from companion.commands import doctor
 from companion.commands.main import main
 from companion.ground import installed
-from companion.selftest import comparisons
 
 
 def test_it_fits_on_a_screen_and_all_that_must_hold_holds(capsys, monkeypatch) -> None:
@@ -33,7 +32,7 @@ def test_a_program_reads_the_same(capsys, monkeypatch) -> None:
     assert set(said) == {"course", "python", "versions", "extras", "wrong", "machine", "comparisons", "holds"}
     assert said["machine"]["threads"] == torch.get_num_threads() and "test" in said["extras"]["here"]
     assert sum(one["must_hold"] for one in said["comparisons"]) == len(comparisons.MUST_HOLD)
-    monkeypatch.setattr("companion.selftest.comparisons.attend", lambda q, k, v, causal: 1.001 * v)
+    monkeypatch.setattr("companion.selftest.same_everywhere.attend", lambda q, k, v, causal: 1.001 * v)
     assert main(["doctor", "--json"]) == 1
     wrong = [one for one in json.loads(capsys.readouterr().out)["comparisons"] if one["must_hold"] and not one["same"]]
     assert [one["claim"] for one in wrong] == ["PyTorch's fused attention is the formula"]
@@ -44,7 +43,7 @@ def test_a_program_reads_the_same(capsys, monkeypatch) -> None:
 
 
 def test_a_calculation_that_is_wrong_here_is_named(capsys, monkeypatch) -> None:
-    monkeypatch.setattr("companion.selftest.comparisons.attend", lambda q, k, v, causal: 1.001 * v)
+    monkeypatch.setattr("companion.selftest.same_everywhere.attend", lambda q, k, v, causal: 1.001 * v)
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "FAILS    PyTorch's fused attention is the formula" in said and said.count("FAILS") == 1
@@ -60,18 +59,18 @@ def test_every_comparison_notices_what_it_is_for(monkeypatch) -> None:
         return linear(x, weight) * (1 + 1e-6 * odd)
 
     with comparisons.threads(2):
-        monkeypatch.setattr("companion.selftest.comparisons.F.linear", by_place)
+        monkeypatch.setattr("companion.selftest.same_everywhere.F.linear", by_place)
         address, rows = comparisons.other_address(), comparisons.other_rows()
         assert not address.same and address.found.startswith("400 of 400, ")
         assert not rows.same and not comparisons.other_threads().same
         assert torch.get_num_threads() == 2
         monkeypatch.undo()
-    monkeypatch.setattr("companion.selftest.comparisons.NORMAL", [0.0] * 4)
+    monkeypatch.setattr("companion.selftest.same_everywhere.NORMAL", [0.0] * 4)
     assert not comparisons.drawn_numbers().same
-    monkeypatch.setattr("companion.selftest.comparisons.load_tensors", lambda path: {"weight": torch.zeros(61, 20)})
+    monkeypatch.setattr("companion.selftest.same_everywhere.load_tensors", lambda path: {"weight": torch.zeros(61, 20)})
     assert not comparisons.written_and_read().same
     losses = iter([1.0, 2.0])
-    monkeypatch.setattr("companion.selftest.comparisons.train", lambda: (next(losses), {}))
+    monkeypatch.setattr("companion.selftest.same_everywhere.train", lambda: (next(losses), {}))
     assert not comparisons.trained_twice().same
 
 

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from companion.school.build.bugs import BUGS
+from companion.school.build.bugs_placed import table, trainings
 from companion.school.build.first_difference import first_difference, where
 from companion.school.build.parts import references
-from companion.school.build.placed import table, trainings
 from companion.school.build.sources import stub
 from companion.school.build.stages import STAGES
 

@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from companion.school.checking.examine import Verdict
-from companion.school.course.grading.mark import Graded, Mark, Text
+from companion.school.course.grading.exercise_mark import Graded, Mark, Text
 
 _WORDS = {
     "right": "Right.",

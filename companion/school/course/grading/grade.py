@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from companion.school.checking.exercise import Exercise
 from companion.school.checking.watch import unwatched
 from companion.school.course.grading.answers import LARGEST, Unreadable, contents
-from companion.school.course.grading.mark import UNREADABLE, Graded, KeyRing, Mark, Text, mark
+from companion.school.course.grading.exercise_mark import UNREADABLE, Graded, KeyRing, Mark, Text, mark
 from companion.school.course.grading.sandbox.parent import Limits, Worker
 from companion.school.course.grading.side_by_side import side_by_side
 from companion.school.course.grading.submissions import Handed, plain

@@ -13,11 +13,11 @@ from companion.ground import display
 from companion.ground.atomic import write_atomic
 from companion.school.checking.call import Result
 from companion.school.checking.exercise import STAR, Exercise
+from companion.school.course.grading.exercise_mark import OUTCOMES, TO_MARK, Graded, Mark
 from companion.school.course.grading.feedback import page
 from companion.school.course.grading.grade import TRIED
 from companion.school.course.grading.gradebook import COLUMNS, as_csv, quoted
 from companion.school.course.grading.lateness import Lateness
-from companion.school.course.grading.mark import OUTCOMES, TO_MARK, Graded, Mark
 from companion.school.course.written.sheet import text_id
 
 LONGEST_NAME = 150

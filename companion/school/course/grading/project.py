@@ -27,7 +27,7 @@ from companion.school.checking.call import Result
 from companion.school.checking.examine import Verdict
 from companion.school.checking.exercise import Case
 from companion.school.checking.watch import forbidden_fault, forbidden_uses
-from companion.school.course.grading.mark import KeyRing, try_answer
+from companion.school.course.grading.exercise_mark import KeyRing, try_answer
 from companion.school.course.grading.sandbox.parent import Limits, Program, Worker
 from companion.school.course.grading.side_by_side import side_by_side
 

@@ -18,8 +18,8 @@ from typing import Any
 from companion.school.checking.examine import key_of
 from companion.school.checking.exercise import Exercise
 from companion.school.checking.watch import forbidden_uses
+from companion.school.course.grading.exercise_mark import OUTCOMES, Graded
 from companion.school.course.grading.grade import grade
-from companion.school.course.grading.mark import OUTCOMES, Graded
 from companion.school.course.grading.marks_csv import write
 from companion.school.course.grading.sandbox.parent import Limits
 from companion.school.course.grading.submissions import handed_in

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from companion.ground.atomic import write_atomic
+from companion.school.course.grading.exercise_mark import MARKED, TO_MARK, Text
 from companion.school.course.grading.feedback import with_texts
 from companion.school.course.grading.gradebook import Row, as_csv, quoted, read_table
 from companion.school.course.grading.lateness import Lateness, as_toml, read_rule
-from companion.school.course.grading.mark import MARKED, TO_MARK, Text
 from companion.school.course.grading.marks_csv import page_name, scored, text_columns
 from companion.school.course.written.items import find_written
 from companion.school.course.written.sheet import MARKS, Given, Key, keep, kept, read_sheet

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from companion.school.course.grading import mark
 from companion.school.course.grading.grade import grade
 from companion.school.course.grading.sandbox import parent
 from companion.school.course.grading.submissions import handed_in

@@ -1,4 +1,4 @@
-"""What one submission earns, exercise by exercise.
+"""What one answer of a submission earns: the mark of an exercise.
 
 The tests, what they expect, and the decision are here; the student's code is in a process of its own (`sandbox/`).
 

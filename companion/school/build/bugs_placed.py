@@ -1,6 +1,6 @@
 """Every bug of `bugs` tried: what is said of it, and whether the tensor and the line are right.
 
-python -m companion.school.build.placed
+python -m companion.school.build.bugs_placed
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def trainings(*, told: bool = True) -> list[tuple[str, str, bool]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table; 1 where more than one in ten is not placed."""
-    parser = argparse.ArgumentParser(prog="python -m companion.school.build.placed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m companion.school.build.bugs_placed", description=__doc__)
     parser.parse_args(argv)
     rows = table()
     for number, (stands, name, said, tensor, line) in enumerate(rows, 1):
