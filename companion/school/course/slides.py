@@ -340,6 +340,21 @@ def _mathml(found: re.Match[str]) -> str:
     return f'\n\n{made}\n\n<span class="number">({tag[1]})</span>\n\n' if tag else made
 
 
+def lessons_folder(named: str | None) -> Path:
+    """The folder of the lessons' notebooks: the one that is named, the one of the course around, or of the one that the
+    package stands in. Raises `ValueError` where there is none."""
+    import companion
+
+    places = [Path(named)] if named else [Path("notebooks"), Path(companion.__file__).parents[1] / "notebooks"]
+    found = next((place for place in places if any(place.glob("[0-9][0-9]_*.ipynb"))), None)
+    if found is None:
+        raise ValueError(
+            f"--notebooks{f' {named}' if named else ''}: expected a folder with the lessons' notebooks, which come with "
+            "the course and not with the package; found none"
+        )
+    return found
+
+
 def read_lesson(name: str, folder: Path) -> Path:
     """The notebook of a lesson, by its number. Raises `ValueError` where there is none."""
     found = sorted(folder.glob(f"{int(name):02d}_*.ipynb")) if re.fullmatch(r"\d{1,2}", name) else []
