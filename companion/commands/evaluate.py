@@ -24,10 +24,9 @@ JSON = (
 
 if TYPE_CHECKING:
     import torch
-
-    from companion.data.corpora import Corpus
     from torch import Tensor
 
+    from companion.data.corpora import Corpus
     from companion.generation.weights import Weights
     from companion.training.evaluation import Evaluation
     from companion.training.run_folder import RunFolder
