@@ -21,7 +21,7 @@ def test_normed_heads_are_seen_in_the_logits(tmp_path):
 
 @pytest.mark.parametrize(
     ("plain", "step", "pattern"),
-    [([0], 1, (False, True, True)), ([0], 2, (False, True, False)), ([], 2, (False, True)), ([0, 1, 2], 1, None)],
+    [([0], 1, (False, True, True)), ([2, 0], 1, (False, True)), ([], 2, (False, True)), ([0, 1, 2], 1, None)],
 )
 def test_plain_layers_may_stand_among_those_with_experts(plain, step, pattern, tmp_path):
     (path,) = [path for path in PUBLISHED if path.stem == "qwen3-30b-a3b"]
