@@ -244,6 +244,7 @@ def goes_on(page: Page, first: str, lesson: str) -> list[str]:
         return ["the first page does not lead to where the reader was"]
     link.click()
     page.wait_for_load_state()
+    page.wait_for_function("scrollY > 0")
     off = abs(page.evaluate("scrollY") - was)
     return [] if page.url.startswith(f"{lesson}#") and off < SCREEN else [f"{page.url}: {off} pixels from the reader"]
 
