@@ -22,6 +22,16 @@ JSON = (
     "of a run has; of a text also yardsticks, and with --weights what that form of them makes of it"
 )
 
+EXAMPLES = (
+    "examples:\n"
+    "  companion evaluate\n"
+    "  companion evaluate --run runs/larger --data letter.txt\n"
+    "  companion evaluate --weights int4 --calibrate course\n"
+    "      and what the weights lose in a form that makes writing faster\n"
+    "  companion evaluate --run runs/number-words-de-en --numbers 20000\n"
+    "  companion evaluate --json | jq .bits_per_byte"
+)
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -44,15 +54,7 @@ def parser() -> Parser:
             "A tuned run: the share of held-out problems that it answers right; of a file of conversations, nats a "
             "token of answers that were held out; of preferences, the share of pairs whose better answer gained more."
         ),
-        epilog=(
-            "examples:\n"
-            "  companion evaluate\n"
-            "  companion evaluate --run runs/larger --data letter.txt\n"
-            "  companion evaluate --weights int4 --calibrate course\n"
-            "      and what the weights lose in a form that makes writing faster\n"
-            "  companion evaluate --run runs/number-words-de-en --numbers 20000\n"
-            "  companion evaluate --json | jq .bits_per_byte"
-        ),
+        epilog=EXAMPLES,
     )
     add_run(parser, best=True)
     parser.add_argument(

@@ -62,7 +62,7 @@ def run(flags: Namespace) -> int:
         file = slides.write(lesson, folder, out, flags.reveal)
         print(f"{file}: written")
         if program is not None:
-            slides.print_pdf(file, file.with_suffix(".pdf"), program)
+            slides.print_pdf(file, file.with_suffix(".pdf"), program, slides.how_many(lesson, folder))
             print(f"{file.with_suffix('.pdf')}: written")
     if flags.reveal.startswith(("https://", "http://")):
         print(
