@@ -10,7 +10,7 @@ from companion.commands.parser import Parser
 
 JSON = (
     "print an object for a program instead, with an entry for each exercise by its number: title, lesson, points, "
-    "minutes, checks, hints, solution, and the days on which it was first passed and robust, or null"
+    "minutes, checks, hints, solution, and the days on which it was first passed and robust"
 )
 
 
