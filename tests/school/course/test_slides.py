@@ -101,9 +101,7 @@ def test_a_browser_that_prints_too_early_is_asked_again_with_more_time(tmp_path)
     slides.print_pdf(page, pdf, str(program))
     assert slides.pages(pdf) == 2
     program.write_text(program.read_text().replace("100000", "1000000"))
-    with pytest.raises(
-        ValueError, match=r"printed 1 page of slides\.html, which has 2 slides: did the page"
-    ):
+    with pytest.raises(ValueError, match=r"printed 1 page of slides\.html, which has 2 slides: did the page"):
         slides.print_pdf(page, pdf, str(program))
     assert not pdf.exists()
     with pytest.raises(ValueError, match="printed 2 pages of slides.html, which has 40 slides"):
