@@ -21,7 +21,7 @@ from authoring.site.notebook import block, raw
 INDEX = "reference/index"
 LEFT_OUT = re.compile(r"school/exercises/lesson_\d\d$|(^|/)(_\w*|__main__)$")
 _OWN = "companion"  # the page of the modules that stand in no folder
-_DEEP = {"school": 2}  # how many folders make a page, where it is more than one: the school is more than half of it all
+_DEEP = {"school": 2, "layers": 2, "training": 2}  # how many folders make a page, where it is more than one
 _TERM = re.compile(r"(\S.{0,60}?):?\s{2,}(\S.*)")  # two spaces or more
 _MARKS = re.compile(r"([\\*_\[\]<>$#|~^{}])")
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
+
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
 
+JSON = (
+    "print an object for a program instead, with an entry for each exercise by its number: title, lesson, points, "
+    "minutes, checks, hints, solution, and the days on which it was first passed and robust"
+)
+
 
 def parser() -> Parser:
-    return Parser(
+    parser = Parser(
         description=(
             "Show the exercises of the course, and what you have done of each: passed, tried, hints and solutions "
             "read. It is kept in .companion/progress.json in your home folder, or in the folder COMPANION_HOME."
         ),
     )
+    parser.add_argument("--json", action="store_true", help=JSON)
+    return parser
 
 
 def run(flags: Namespace) -> int:
-    from companion.school.exercises.progress import table
+    from companion.school.exercises.progress import as_data, table
 
-    print(table())
+    print(json.dumps(as_data(), indent=2) if flags.json else table())
     return 0

@@ -30,7 +30,13 @@ def parser() -> Parser:
         ),
     )
     made.add_argument("lessons", type=str, nargs="+", metavar="NN", help="the lessons, as in 05")
-    made.add_argument("--notebooks", type=str, default="notebooks", metavar="FOLDER", help="the lessons' notebooks")
+    made.add_argument(
+        "--notebooks",
+        type=str,
+        default=None,
+        metavar="FOLDER",
+        help="the lessons' notebooks. Default: found where the course is",
+    )
     made.add_argument("--out", type=str, default="slides", metavar="FOLDER", help="where to; made where there is none")
     made.add_argument(
         "--reveal", type=str, default=REVEAL, metavar="PLACE", help="reveal.js 4: an address, or a folder"
@@ -42,7 +48,7 @@ def parser() -> Parser:
 def run(flags: Namespace) -> int:
     from companion.school.course import slides
 
-    folder, out = Path(flags.notebooks), Path(flags.out)
+    folder, out = slides.lessons_folder(flags.notebooks), Path(flags.out)
     for lesson in flags.lessons:
         slides.read_lesson(lesson, folder)
     must_be_writable(out, "--out")
@@ -56,7 +62,7 @@ def run(flags: Namespace) -> int:
         file = slides.write(lesson, folder, out, flags.reveal)
         print(f"{file}: written")
         if program is not None:
-            slides.print_pdf(file, file.with_suffix(".pdf"), program)
+            slides.print_pdf(file, file.with_suffix(".pdf"), program, slides.how_many(lesson, folder))
             print(f"{file.with_suffix('.pdf')}: written")
     if flags.reveal.startswith(("https://", "http://")):
         print(

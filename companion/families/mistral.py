@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from companion.config.model import ModelConfig, MoEConfig, WindowConfig
 from companion.families import llama
-from companion.families.llama import changed, configuration, decoder, layers_of, place_all_but_networks
+from companion.families.llama import changed, configuration, decoder, layers_of, place_all_but_networks, place_network
 from companion.files.published.family import Family, Preset
 from companion.files.published.policy import rows
 from companion.files.published.rope import GLOBAL, LOCAL, layer_types
@@ -56,17 +56,20 @@ def _mixtral(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
 
 
 def placing_experts(names: Mapping[str, str]) -> Callable[[Places, ModelConfig], None]:
-    """What places a model with experts, whose three matrices have these names, by ours."""
+    """What places a model with experts, whose three matrices have these names, by ours; layers without experts, too."""
 
     def place(places: Places, config: ModelConfig) -> None:
-        assert config.moe is not None
-        if not any(".experts.gate_up_proj" in name for name in places.given):
+        if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
             places.must_be_more_than("experts", config.moe.experts)  # before as many names are made
         place_all_but_networks(places, config)
         for layer in range(config.layers):
             old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
+            moe = config.network(layer)[1]
+            if moe is None:
+                place_network(places, config, old, new)
+                continue
             places.move(f"{old}.gate.weight", f"{new}.router.weight")
-            place_experts(places, config.moe.experts, names, f"{old}.experts", new)
+            place_experts(places, moe.experts, names, f"{old}.experts", new)
 
     return place
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from companion.config.model import ModelConfig, MoEConfig
 from companion.families import llama
@@ -12,8 +12,8 @@ from companion.families.llama import changed, configuration, decoder, layers_of
 from companion.families.mistral import placing_experts
 from companion.files.published.family import Family, Preset
 from companion.files.published.policy import alike, rows
-from companion.files.published.rope import GLOBAL, LOCAL, layer_types
-from companion.ground.fields import shown
+from companion.files.published.rope import GLOBAL, LOCAL, layer_types, shortest
+from companion.ground.fields import require_whole, shown
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,13 +45,13 @@ OF_QWEN3_MOE = llama.FIELDS | rows(
     num_key_value_heads              taken = 4               attention.kv_heads
     mlp_bias                         must be false
     moe_intermediate_size            taken = 768             feed_forward.d_ff, of an expert
-    intermediate_size                neutral                 4.51 on; of layers without experts
+    intermediate_size                taken = 6144            moe.plain_d_ff, where a layer has no experts
     num_experts                      taken = null            moe.experts; null: 128
     num_local_experts                taken = null            the same, as 5.0 on writes it
     num_experts_per_tok              taken = 8               moe.top_k
     norm_topk_prob                   taken = false           moe.gating
-    decoder_sparse_step              must be 1               our models have experts in every layer, or in none
-    mlp_only_layers                  must be [] or null      our models have experts in every layer, or in none
+    decoder_sparse_step              taken = 1               moe.pattern: every so many-th layer has experts,
+    mlp_only_layers                  taken = null            but these
     use_sliding_window               must be false
     sliding_window                   neutral                 4.51 on; of a window that is not used
     max_window_layers                neutral                 4.51; the same
@@ -89,15 +89,28 @@ def _qwen3_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     experts = fields.take(said[0]) if said else 128
     if len(said) == 2 and not alike(experts, fields.take(said[1])):
         raise fields.refuse(said[1], fields.take(said[1]), f"{shown(experts)}, as {said[0]}")
-    normalised = fields.flag("norm_topk_prob")
-    return config.with_(
-        attention=replace(config.attention, qk_norm="head"),
-        moe=MoEConfig(
-            experts,
-            fields.take("num_experts_per_tok"),
-            "softmax_topk_renormalised" if normalised else "softmax_topk",
-        ),
+    config = config.with_(attention=replace(config.attention, qk_norm="head"))
+    return with_mixtures(fields, config, experts)
+
+
+def with_mixtures(fields: Fields, config: ModelConfig, experts: int, **further: Any) -> ModelConfig:
+    """`config` with so many experts in the layers that `decoder_sparse_step` and `mlp_only_layers` give them."""
+    step, plain = fields.take("decoder_sparse_step"), fields.take("mlp_only_layers") or []
+    require_whole("decoder_sparse_step", step)
+    if not isinstance(plain, list):
+        raise fields.refuse("mlp_only_layers", plain, "a list of numbers of layers")
+    pattern = [(layer + 1) % step == 0 and layer not in plain for layer in range(layers_of(fields))]
+    if not any(pattern):
+        return changed(config, feed_forward={"d_ff": fields.take("intermediate_size")})
+    moe = MoEConfig(
+        experts,
+        fields.take("num_experts_per_tok"),
+        "softmax_topk_renormalised" if fields.flag("norm_topk_prob") else "softmax_topk",
+        pattern=shortest(pattern),
+        plain_d_ff=None if all(pattern) else fields.take("intermediate_size"),
+        **further,
     )
+    return config.with_(moe=moe)
 
 
 FAMILIES = (

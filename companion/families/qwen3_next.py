@@ -11,6 +11,7 @@ from companion.config.model import LinearConfig, ModelConfig, MoEConfig
 from companion.families import llama
 from companion.families.llama import changed, configuration, decoder, layers_of, place_all_but_networks, place_network
 from companion.families.mistral import place_experts
+from companion.families.qwen import with_mixtures
 from companion.files.published.family import Family, Preset
 from companion.files.published.policy import rows
 from companion.files.published.rope import GLOBAL, LINEAR, layer_types, shortest
@@ -57,7 +58,10 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     pattern = [kind == LINEAR for kind in layer_types(fields, usual, LINEAR)]
     own = {"linear": _linear(fields, pattern) if any(pattern) else None, "gate": "width", "qk_norm": "head"}
     config = changed(configuration(fields), attention=own, norm={"unit_offset": True})
-    return _with_experts(fields, config, _mixtures(fields))
+    shared = fields.take("shared_expert_intermediate_size")
+    shared_d_ff = None if shared == config.feed_forward.d_ff else shared
+    experts = fields.take("num_experts")
+    return with_mixtures(fields, config, experts, shared=1, shared_d_ff=shared_d_ff, shared_gate=True)
 
 
 def _linear(fields: Fields, pattern: Sequence[bool]) -> LinearConfig:
@@ -69,32 +73,6 @@ def _linear(fields: Fields, pattern: Sequence[bool]) -> LinearConfig:
         d_v=fields.take("linear_value_head_dim"),
         convolution=fields.take("linear_conv_kernel_dim"),
     )
-
-
-def _mixtures(fields: Fields) -> list[bool]:
-    """Which layers have experts."""
-    step, plain = fields.take("decoder_sparse_step"), fields.take("mlp_only_layers") or []
-    require_whole("decoder_sparse_step", step)
-    if not isinstance(plain, list):
-        raise fields.refuse("mlp_only_layers", plain, "a list of numbers of layers")
-    return [(layer + 1) % step == 0 and layer not in plain for layer in range(layers_of(fields))]
-
-
-def _with_experts(fields: Fields, config: ModelConfig, pattern: Sequence[bool]) -> ModelConfig:
-    if not any(pattern):
-        return changed(config, feed_forward={"d_ff": fields.take("intermediate_size")})
-    shared = fields.take("shared_expert_intermediate_size")
-    moe = MoEConfig(
-        fields.take("num_experts"),
-        fields.take("num_experts_per_tok"),
-        "softmax_topk_renormalised" if fields.flag("norm_topk_prob") else "softmax_topk",
-        shared=1,
-        shared_d_ff=None if shared == config.feed_forward.d_ff else shared,
-        shared_gate=True,
-        pattern=shortest(pattern),
-        plain_d_ff=None if all(pattern) else fields.take("intermediate_size"),
-    )
-    return config.with_(moe=moe)
 
 
 def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:

@@ -84,7 +84,8 @@ def cross_entropy_sum(
     if logits.numel() > _limits(logits).whole:
         if logits.is_cpu and len(wrong := targets[scored & ((targets < 0) | (targets >= logits.shape[-1]))]):
             raise ValueError(f"targets: Target {int(wrong[0])} is out of bounds.; {_ids_of(logits)}")
-        total = _InChunks.apply(logits.flatten(0, 1), targets.flatten(), smoothing)
+        way_back = logits.flatten()[:0].sum()  # zero, and keeps no logits alive
+        total = _InChunks.apply(logits.flatten(0, 1), targets.flatten(), smoothing, way_back)
         return total, scored.sum()
     z = wide(logits)
     try:
@@ -107,10 +108,13 @@ def _limits(logits: Tensor) -> Limits:
 
 class _InChunks(torch.autograd.Function):
     """`cross_entropy_sum` of (token, vocab) logits, some tokens at a time. The gradient, p - q with q the smoothed
-    target, falls out beside the loss: of the same exponentials, so it is made in the forward pass and kept."""
+    target, falls out beside the loss: of the same exponentials, so it is made in the forward pass and kept.
+
+    way_back: any number made of the logits, by which whoever differentiates the gradient comes to them, and to `_Last`.
+    """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float, way_back: Tensor) -> Tensor:
         rows = max(1, _limits(logits).chunk // logits.shape[1])
         keep = ctx.needs_input_grad[0]
         nats = torch.empty(len(logits), dtype=wide_dtype(logits.dtype), device=logits.device)
@@ -133,15 +137,15 @@ class _InChunks(torch.autograd.Function):
                 # Filled, not multiplied by zero: what nobody asked for may be no number.
                 out.copy_(p.masked_fill_((right == IGNORE)[:, None], 0.0))
         if keep:
-            ctx.save_for_backward(found)
+            ctx.save_for_backward(found, way_back)
         return nats.masked_fill_(targets == IGNORE, 0.0).sum()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (found,) = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        found, way_back = ctx.saved_tensors
         if torch.is_grad_enabled():  # asked for with create_graph=True
-            return _Last.apply((found * grad).detach().requires_grad_()), None, None
-        return found * grad, None, None
+            return _Last.apply(found * grad, way_back), None, None, None
+        return found * grad, None, None, None
 
 
 class _Last(torch.autograd.Function):
@@ -149,7 +153,7 @@ class _Last(torch.autograd.Function):
     gradient that came in is a constant, as that of a loss is: the second derivative would lack a part, silently."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+    def forward(ctx: Any, gradient: Tensor, way_back: Tensor) -> Tensor:
         return gradient.view_as(gradient)
 
     @staticmethod

@@ -414,6 +414,11 @@ def test_evaluation_agrees_with_the_run_and_measures_other_text(at_home: Path, c
     said = capsys.readouterr().out
     assert re.search(rf"this model +{result['bits_per_byte']:.3f}\b", said)
     assert f"Perplexity {result['perplexity']:.1f} per token over {result['tokens']:,} tokens" in said
+    assert main(["evaluate", "--json", "--weights", "fp16"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert all(told[name] == pytest.approx(result[name]) for name in ("bits_per_byte", "perplexity", "tokens", "bytes"))
+    assert told["run"] == "runs/books" and told["task"] == "text" and told["measured_on"].startswith("held out of ")
+    assert set(told["yardsticks"]) and told["weights_bits_per_byte"] == pytest.approx(told["bits_per_byte"], rel=0.01)
     (at_home / "letter.txt").write_text("Dear reader,\n\n" + story("Ada") + "\n" + story("Blaise"), "utf-8")
     try:
         assert main(["evaluate", "--data", "letter.txt"]) == 0

@@ -300,6 +300,9 @@ def test_evaluation_prints_exact_match_by_length_with_its_interval(at_home: Path
     assert f"{result['exact_match']:.2%}" in rows["all"] and f"{result['low']:.2%} to" in rows["all"]
     assert main(["evaluate", "--run", run, "--numbers", "30", "--beams", "2"]) == 0
     assert "30 that the model never learned from" in capsys.readouterr().out
+    assert main(["evaluate", "--run", run, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["task"] == "number-words" and told["by_digits"] == result["by_digits"]
 
 
 @pytest.mark.parametrize(

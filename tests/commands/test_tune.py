@@ -163,6 +163,10 @@ def test_a_tuned_run_is_measured_again(run, sentence, home, capsys):
     assert main(["evaluate", "--run", f"runs/{run}"]) == 0
     out = capsys.readouterr().out
     assert sentence in out and ("held_out_loss" not in said or f"{said['held_out_loss']:.3f} nats" in out)
+    assert main(["evaluate", "--run", f"runs/{run}", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["task"] == "tune" and all(told[name] == pytest.approx(said[name]) for name in set(said) & set(told))
+    assert {"held_out_loss", "preferred", "right_share"} & set(told)
     assert main(["evaluate", "--run", f"runs/{run}", "--data", "books"]) == 2
 
 

@@ -4,9 +4,10 @@ From the folder, and a part of it behind a server. It fails where a page writes 
 of another machine, scrolls sideways at 360, 768 or 1440 pixels, has something that axe finds in the light or the dark
 theme, a link that leads nowhere, a handle that does not move its figure, a question that does not answer or forgets its
 answer, is empty without scripts, waits for a script before it shows anything, paints late, or is larger than it may be;
-where code is not copied or a picture not printed; where the search does not find what it must; and where a tensor of
-the explorer's engine is not PyTorch's. It ends with what the pages weigh. Screenshots are kept, to be looked at. Needs
-Chromium, the extra `dev`, and the site: `make site`.
+where in a lesson code is not copied, an equation or a figure has no link, or a picture is not printed; where the search
+does not find what it must, each term of the glossary among it; where the first page forgets where a reader was; and
+where a tensor of the explorer's engine is not PyTorch's. It ends with what the pages weigh. Screenshots are kept, to be
+looked at. Needs Chromium, the extra `dev`, and the site: `make site`.
 
     make site-check PAGES="02 glossary" FIGURES=FOLDER
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import functools
 import http.server
+import re
 import sys
 import tempfile
 import threading
@@ -51,6 +53,19 @@ PHRASES = {
     "softmax": "02_",
 }
 FEW = 3
+LEAST = 200
+"""Terms that the search must know, at least."""
+# Each term is typed, and the places found are read. Answers how many, and [term, where it is explained] of the lost.
+TERMS = """few => {
+  const field = document.getElementById("search-for"), rows = window.courseSections.filter(row => row[2] === "term");
+  const lost = rows.filter(([page, anchor, , , term]) => {
+    field.value = term;
+    field.dispatchEvent(new Event("input"));
+    const links = [...document.querySelectorAll("#search-found a")].slice(0, few);
+    return !links.some(link => link.getAttribute("href") === page + ".html" + (anchor ? "#" + anchor : ""));
+  });
+  return [rows.length, lost.map(([page, anchor, , , term]) => [term, page + "#" + anchor])];
+}"""
 ABORTED = "net::ERR_ABORTED"  # a picture that was still on its way when the page was left
 WIDE = Path(__file__).with_name("wide.js").read_text(encoding="utf-8").split("\n", 1)[1]
 # The sheets, and the scripts, that the first paint waits for.
@@ -58,6 +73,29 @@ BLOCKING = """['link[rel=stylesheet]', 'script[src]:not([defer], [async], [type=
   kind => [...document.head.querySelectorAll(kind)].map(element => element.getAttribute('href') || element.src))"""
 
 
+SCREEN = 900
+"""Pixels from where a reader was, at most, to where the first page leads."""
+COPIED = 3
+"""Pieces of code of each lesson whose button is pressed."""
+CLIPBOARD = "navigator.clipboard.readText()"
+# Counts what can be linked to, and names what cannot; and the steps to the lesson before and behind.
+LINKED = """() => {
+  const here = [...document.querySelectorAll("article .equation[id]")], wrong = [];
+  const figures = [...document.querySelectorAll("article .ext-figure")];
+  const leads = place => [...place.querySelectorAll("a[href^='#']")].some(link => document.getElementById(
+    decodeURIComponent(link.getAttribute("href").slice(1))));
+  for (const place of here) if (!leads(place)) wrong.push(place.id);
+  figures.forEach((place, at) => { if (!leads(place)) wrong.push("figure " + (at + 1)); });
+  const steps = document.querySelectorAll(".related-pages a").length;
+  return [{ equation: here.length, figure: figures.length, "step to another lesson": steps }, wrong];
+}"""
+# Different pictures of a page, those that are not loaded, and moving figures that have not drawn themselves.
+PICTURES = """() => {
+  const shown = [...document.querySelectorAll("article img")].filter(one => one.offsetWidth);
+  const moving = [...document.querySelectorAll("article .ext-figure[data-live]")];
+  return [new Set(shown.map(one => one.src)).size, shown.filter(one => !one.naturalWidth).length,
+    moving.filter(one => !one.querySelector("svg, canvas, table, pre")).length];
+}"""
 PAINT = """new Promise(done => {
   const paint = () => performance.getEntriesByName('first-contentful-paint')[0]?.startTime;
   const look = left => paint() || !left ? done(paint() ?? 0) : setTimeout(look, 50, left - 1);
@@ -144,6 +182,15 @@ def touch(page: Page, address: str) -> list[str]:
     return faults + ([] if said.startswith(("Yes.", "Not")) else [f"a finger gets no answer: {said!r}"])
 
 
+def terms(page: Page, root: str) -> tuple[int, list[str]]:
+    """Every term of the glossary, typed into the search's page: how many, and those whose explanation is not among the
+    first places found."""
+    page.goto(f"{root}/search.html")
+    asked, lost = page.evaluate(TERMS, FEW)
+    faults = [f"search for the term {term!r}: expected {where} among the first {FEW}" for term, where in lost]
+    return asked, faults + ([] if asked >= LEAST else [f"{asked} terms of the glossary, expected {LEAST} at least"])
+
+
 def search(page: Page, watch: Watch, root: str) -> list[str]:
     """Ten phrases, typed into the search of the first page."""
     faults = []
@@ -163,22 +210,43 @@ def search(page: Page, watch: Watch, root: str) -> list[str]:
     return [*faults, *watch.taken()]
 
 
-def copied(page: Page, address: str) -> list[str]:
-    """Lesson 02: a click copies the code of its cell, and a printed page has every picture."""
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+def kept(page: Page, address: str) -> list[str]:
+    """What a reader takes along from a lesson: a click copies code, each equation and each figure has a link that leads
+    to its place, the lessons beside it are a step away, and a printed page has every picture."""
     page.goto(address)
-    code = page.locator(".highlight:has(> .copy):visible").first
-    code.hover()
-    code.locator(".copy").click()
-    wanted = code.locator("pre").evaluate("pre => pre.textContent")
-    said = page.evaluate("navigator.clipboard.readText()")
-    faults = [] if said == wanted else [f"the copy button gives {said[:80]!r}"]
-    links = page.locator("article .ext-figure .headerlink").count()
-    if links != page.locator("article .ext-figure").count() or not links:
-        faults.append(f"{links} figures can be linked to")
+    faults = []
+    for code in page.locator(".highlight:has(> .copy):visible").all()[:COPIED]:
+        code.hover()
+        code.locator(".copy").click()
+        wanted, said = code.locator("pre").evaluate("pre => pre.textContent"), page.evaluate(CLIPBOARD)
+        faults += [] if said == wanted else [f"the copy button gives {said[:80]!r}"]
+    counts, wrong = page.evaluate(LINKED)
+    faults += [f"has no {what}" for what, count in counts.items() if not count]
+    faults += [f"a link to {what} leads nowhere, or is not there" for what in wrong]
     printed = page.pdf(print_background=True)
-    missing = page.locator("article img").evaluate_all("all => all.filter(one => !one.naturalWidth).length")
-    return faults + ([f"{missing} pictures are not printed"] if missing or len(printed) < 100_000 else [])
+    pictures, missing, empty = page.evaluate(PICTURES)
+    drawn = len(re.findall(rb"/Subtype\s*/Image", printed))
+    if missing or drawn < pictures:
+        faults.append(f"of {pictures} pictures {drawn} are printed, {missing} not loaded")
+    return faults + ([f"{empty} moving figures have drawn nothing"] if empty else [])
+
+
+def goes_on(page: Page, first: str, lesson: str) -> list[str]:
+    """A lesson is read as far as its third heading and left: the first page leads back to that heading."""
+    page.goto(lesson)
+    heading = page.locator("article section[id] > h2").nth(2)
+    heading.evaluate("one => one.scrollIntoView()")
+    page.wait_for_function("localStorage.getItem('ext-page:last')")
+    was = page.evaluate("scrollY")
+    page.goto(first)
+    link = page.locator("#go-on:visible a")
+    if not link.count():
+        return ["the first page does not lead to where the reader was"]
+    link.click()
+    page.wait_for_load_state()
+    page.wait_for_function("scrollY > 0")
+    off = abs(page.evaluate("scrollY") - was)
+    return [] if page.url.startswith(f"{lesson}#") and off < SCREEN else [f"{page.url}: {off} pixels from the reader"]
 
 
 def without_scripts(page: Page, address: str) -> list[str]:
@@ -229,7 +297,11 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
                 handles, answers, wrong = handles + moved, answers + given, wrong + more
             print(f"{name}: {len(wrong)} faults, {time.monotonic() - began:.0f} s", *wrong, sep="\n  ", flush=True)
             faults += [f"{name}: {fault}" for fault in wrong]
-        wrong = search(page, watch, site.as_uri())
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        lessons = [name for name in names if re.match(r"\d\d_", name)]
+        wrong = [f"{name}: {fault}" for name in lessons for fault in kept(page, (site / f"{name}.html").as_uri())]
+        asked, lost = terms(page, site.as_uri())
+        wrong += lost + search(page, watch, site.as_uri())
         if living.PAGE in names:
             wrong += [
                 *living.use(page, (site / f"{living.PAGE}.html").as_uri()),
@@ -242,7 +314,8 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
         if lesson:
             phone = chromium.new_context(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
             wrong += [f"on a phone: {fault}" for fault in touch(phone.new_page(), (site / f"{lesson}.html").as_uri())]
-            wrong += copied(chromium.new_context().new_page(), (site / f"{lesson}.html").as_uri())
+            there = chromium.new_context()
+            wrong += goes_on(there.new_page(), (site / "index.html").as_uri(), (site / f"{lesson}.html").as_uri())
             bare = chromium.new_context(java_script_enabled=False)
             wrong += [
                 f"without scripts: {fault}"
@@ -260,7 +333,8 @@ def check(site: Path, chosen: list[str], shots: Path, browser: str) -> list[str]
     if weights:
         print(summary(weights))
     print(
-        f"{len(names)} pages, {links:,} links, {handles} handles moved, {answers} answers, {2 * len(PHRASES)} searches"
+        f"{len(names)} pages, {links:,} links, {handles} handles moved, {answers} answers, "
+        f"{asked + 2 * len(PHRASES)} searches, {len(lessons)} lessons printed"
     )
     return faults + wrong
 

@@ -212,3 +212,5 @@ def test_a_gradient_is_differentiated_again_or_says_that_it_is_not(monkeypatch: 
     assert penalised(logits).item() > 0
     with pytest.raises(RuntimeError, match="cannot be differentiated again.* at most 29 .*got 30"):
         penalised(logits).backward()
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        torch.autograd.grad(penalised(logits), logits)

@@ -20,6 +20,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from companion.ground.display import count
 from companion.school.questions.question import Question, find_question
 
 NEEDED = ("dist/reveal.css", "dist/theme/white.css", "dist/reveal.js", "plugin/notes/notes.js")
@@ -263,11 +264,13 @@ def browser() -> str | None:
     return next((found for name in BROWSERS if (found := shutil.which(name))), None)
 
 
-def print_pdf(html: Path, pdf: Path, program: str) -> None:
+def print_pdf(html: Path, pdf: Path, program: str, least: int = 2) -> None:
     """Let a browser print a page of slides. Raises `ValueError` where it does not.
 
-    On a machine that has much to do it may print before the slides are laid out, one empty page: it is then given more
-    time.
+    On a machine that has much to do it may print before the slides are laid out, or before reveal.js has come, on fewer
+    pages than there are slides: it is then given more time.
+
+    least:  how many slides there are, each of which takes a page at least.
     """
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
     address = f"{html.resolve().as_uri()}?print-pdf"
@@ -279,11 +282,19 @@ def print_pdf(html: Path, pdf: Path, program: str) -> None:
             raise ValueError(f"--pdf: {program} did not print {html.name} in five minutes") from None
         if done.returncode != 0 or not pdf.is_file():
             raise ValueError(f"--pdf: {program} did not print {html.name}: {done.stderr.strip()[-200:]}")
-        if pages(pdf) > 1:
+        if pages(pdf) >= least:
             return
+    printed = count(pages(pdf), "page")
+    pdf.unlink()
     raise ValueError(
-        f"--pdf: {program} printed one page of {html.name}: did the page find reveal.js? --reveal names it"
+        f"--pdf: {program} printed {printed} of {html.name}, which has {least} slides: did the page find reveal.js? "
+        "--reveal FOLDER puts it into the page"
     )
+
+
+def how_many(lesson: str, folder: Path) -> int:
+    """How many slides a lesson has."""
+    return len(slides_of(nbformat.read(read_lesson(lesson, folder), as_version=4)))
 
 
 def pages(pdf: Path) -> int:
@@ -338,6 +349,21 @@ def _mathml(found: re.Match[str]) -> str:
     made = convert(_TAG.sub("", formula).strip(), display="block" if found["display"] else "inline")
     made = " ".join(str(made).split())
     return f'\n\n{made}\n\n<span class="number">({tag[1]})</span>\n\n' if tag else made
+
+
+def lessons_folder(named: str | None) -> Path:
+    """The folder of the lessons' notebooks: the one that is named, the one of the course around, or of the one that the
+    package stands in. Raises `ValueError` where there is none."""
+    import companion
+
+    places = [Path(named)] if named else [Path("notebooks"), Path(companion.__file__).parents[1] / "notebooks"]
+    found = next((place for place in places if any(place.glob("[0-9][0-9]_*.ipynb"))), None)
+    if found is None:
+        raise ValueError(
+            f"--notebooks{f' {named}' if named else ''}: expected a folder with the lessons' notebooks, which come "
+            "with the course and not with the package; found none"
+        )
+    return found
 
 
 def read_lesson(name: str, folder: Path) -> Path:

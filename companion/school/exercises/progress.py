@@ -60,6 +60,21 @@ def note_solution(id: str) -> None:
     _write(known | {id: replace(known.get(id, Record()), solution=True)})
 
 
+def as_data() -> dict[str, dict[str, object]]:
+    """Each exercise by its number: what it is, and what was done of it. Raises `ValueError` as `read_progress`."""
+    known = read_progress()
+    return {
+        id: {
+            "title": exercise.title,
+            "lesson": exercise.lesson,
+            "points": exercise.points,
+            "minutes": exercise.minutes,
+            **asdict(known.get(id, Record())),
+        }
+        for id, exercise in exercises().items()
+    }
+
+
 def table() -> str:
     """All exercises by lesson, with what was done of each; and the points that are reached."""
     known = read_progress()

@@ -63,7 +63,7 @@ def test_with_the_package_at_hand_a_page_fetches_nothing(lesson, package):
     assert "\\x3C!-- \\x3Cscript>\\x3C/script>" in page and "MathJax" not in page
 
 
-@pytest.mark.parametrize("place", sorted(NOTEBOOKS.glob("[01]*.ipynb")), ids=lambda place: place.name[:2])
+@pytest.mark.parametrize("place", sorted(NOTEBOOKS.glob("[0-9]*.ipynb")), ids=lambda place: place.name[:2])
 def test_every_lesson_can_be_shown(place):
     made = slides.slides_of(nbformat.read(place, as_version=4))
     shown = "\n".join(cell.source for slide in made for cell in slide.cells if cell.cell_type == "markdown")
@@ -81,6 +81,16 @@ def test_the_command_says_where_reveal_comes_from_and_refuses_what_is_none(tmp_p
     assert main(["course", "slides", "77", *where]) == 2
 
 
+def test_the_lessons_are_found_from_any_folder_or_it_is_said_that_there_are_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert slides.lessons_folder(None) == NOTEBOOKS.resolve()
+    assert main(["course", "slides", "05", "--notebooks", str(tmp_path)]) == 2
+    assert "--notebooks " in capsys.readouterr().err and not list(tmp_path.iterdir())
+    monkeypatch.setattr("companion.__file__", str(tmp_path / "site-packages" / "companion" / "__init__.py"))
+    assert main(["course", "slides", "05"]) == 2
+    assert "which come with the course and not with the package" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_browser_that_prints_too_early_is_asked_again_with_more_time(tmp_path):
     program, page, pdf = tmp_path / "browser", tmp_path / "slides.html", tmp_path / "slides.pdf"
     program.write_text(
@@ -91,5 +101,9 @@ def test_a_browser_that_prints_too_early_is_asked_again_with_more_time(tmp_path)
     slides.print_pdf(page, pdf, str(program))
     assert slides.pages(pdf) == 2
     program.write_text(program.read_text().replace("100000", "1000000"))
-    with pytest.raises(ValueError, match=r"printed one page of slides\.html: did the page find reveal\.js\?"):
+    with pytest.raises(ValueError, match=r"printed 1 page of slides\.html, which has 2 slides: did the page"):
         slides.print_pdf(page, pdf, str(program))
+    assert not pdf.exists()
+    with pytest.raises(ValueError, match="printed 2 pages of slides.html, which has 40 slides"):
+        program.write_text(program.read_text().replace("1000000", "0"))
+        slides.print_pdf(page, pdf, str(program), least=40)

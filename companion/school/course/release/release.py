@@ -15,6 +15,8 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
+from tqdm.auto import tqdm
+
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
 from companion.school.checking.exercise import BEGIN, END, Exercise
@@ -57,7 +59,7 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
         locked("about", markdown(about)),
         locked("imports", code(IMPORTS)),
     ]
-    for exercise in pset.exercises:
+    for exercise in tqdm(pset.exercises, unit="exercise", disable=None, leave=False):  # hidden cases take seconds
         place = exercise.id.replace(".", "_")
         cells += [
             locked(f"statement_{place}", markdown(heading(exercise, _worth(exercise)))),

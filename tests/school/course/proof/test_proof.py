@@ -1,6 +1,7 @@
 """`companion course verify` counts what was tried, says what is wrong, and answers 0 only if nothing is."""
 
 import json
+from datetime import date
 
 import pytest
 
@@ -9,6 +10,7 @@ from companion.school.course.proof import proof
 from companion.school.course.proof.proof import Proof, as_json, as_text, prove
 from companion.school.course.proof.verify import SEEDS, Trial
 from companion.school.exercises.catalogue import exercises
+from companion.school.exercises.progress import note_check, note_hint
 
 GOOD = tuple(Trial("2.3", kind, "one", seed, None) for kind in proof.MUST for seed in SEEDS)
 BAD = (*GOOD, Trial("2.3", "mistake", "a mask", 3, "should be caught, but passes"))
@@ -65,6 +67,13 @@ def test_progress_is_shown(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
     assert main(["progress"]) == 0
     assert "2.3   A softmax that can hide" in capsys.readouterr().out
+    note_check("2.3", passed=True)
+    note_hint("3.1")
+    assert main(["progress", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == set(exercises()) and told["2.3"]["title"] == "A softmax that can hide"
+    assert told["2.3"]["checks"] == told["3.1"]["hints"] == 1 and told["3.1"]["passed"] is None
+    assert told["2.3"]["passed"] == date.today().isoformat() and told["2.3"]["robust"] is None
     (tmp_path / "progress.json").write_text("{")
     assert main(["progress"]) == 2
     assert "expected the progress that the course wrote" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 from companion.commands.grade import parser as grade_parser
 from companion.commands.main import command_parser
 from companion.school.checking.call import Result
+from companion.school.course.exam.paper import exam_questions
 
 FOLDER = Path(__file__).parents[4] / "notebooks" / "exercises"
 PAGE = (FOLDER / "INSTRUCTORS.md").read_text(encoding="utf-8")
@@ -35,6 +36,10 @@ def test_a_command_that_is_none_would_be_found():
 def test_links_lead_somewhere():
     links = re.findall(r"\]\(([^)#\s]+)", PAGE)
     assert links and all((FOLDER / link).exists() for link in links)
+
+
+def test_it_says_how_many_examination_questions_there_are():
+    assert f"is for paper: {len(exam_questions())} questions, four for each lesson" in PAGE
 
 
 def test_all_outcomes_are_explained():
