@@ -17,7 +17,7 @@ from companion.school.explorer.models import NAMES, live_file
 from companion.school.study.frame import STYLE
 
 LIVE = files("companion.school.study.live")
-PARTS = ("words.js", "engine.js", "page.js")
+PARTS = ("words.js", "engine.js", "served.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -94,3 +94,8 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
         f"<style>{around}{style()}</style></head><body><main><h1>{html.escape(title)}</h1>{body(models)}</main>"
         f'{held}<script>"use strict";{script()}</script></body></html>\n'
     )
+
+
+def served(page: str, address: str) -> str:
+    """The same page, which asks Python at an address for the passes that it shows; "./" is that of the page."""
+    return page.replace('id="explorer"', f'id="explorer" data-served="{html.escape(address)}"', 1)
