@@ -91,6 +91,7 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
+        '<link rel="icon" href="data:,">'
         f"<style>{around}{style()}</style></head><body><main><h1>{html.escape(title)}</h1>{body(models)}</main>"
         f'{held}<script>"use strict";{script()}</script></body></html>\n'
     )

@@ -109,9 +109,8 @@ def test_states_put_in_one_at_a_time_are_those_of_a_pass_for_each(layer):
         alone = patched(model, ids, (), states[column : column + 1], layer=layer, first=1 + column)
         torch.testing.assert_close(together[column], alone[0], atol=1e-5, rtol=1e-4)
     own = torch.stack(inside(model, ids)["decoder.blocks.0"])[1:4]
-    torch.testing.assert_close(
-        patched(model, ids, (), own, layer=1, first=1)[1], torch.stack(inside(model, ids)["logits"]), atol=1e-5, rtol=1e-4
-    )  # fmt: skip
+    back, logits = patched(model, ids, (), own, layer=1, first=1), torch.stack(inside(model, ids)["logits"])
+    torch.testing.assert_close(back[1], logits, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
