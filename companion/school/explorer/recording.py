@@ -187,7 +187,8 @@ def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str]
     said: dict[str, Any] = {"recorded": _facts(model, given, rows, kept, words)}
     if pieces:
         config, vocab = getattr(model, "config", None), rows["logits"][0].shape[-1]
-        there = {"stack": stack_of(model)} | ({"context": config.context} if hasattr(config, "context") else {})
+        context = getattr(config, "context", None)
+        there = {"stack": stack_of(model)} | ({} if context is None else {"context": context})
         said |= {"config": there, "pieces": _pieces(given.piece, vocab), "stop": getattr(words, "separator", None)}
     tensors = {name: torch.cat([row.flatten().float() for row in found]) for name, found in kept.items()}
     return save(tensors, {name: json.dumps(what, ensure_ascii=False) for name, what in said.items()})

@@ -78,7 +78,7 @@ class Asked:
         return read_ids(self.model, self.words, self._known("tokens", tokens), self._known("source", source))
 
     def _known(self, name: str, ids: Sequence[int]) -> Sequence[int]:
-        rows = self.model.get_submodule("embedding").weight.shape[0]  # type: ignore[union-attr, index]
+        rows = self.model.get_submodule("embedding").weight.shape[0]  # type: ignore[index]
         wrong = next((id for id in ids if type(id) is not int or not 0 <= id < rows), None)
         require(wrong is None, name, wrong, f"ids from 0 to {rows - 1}")
         return ids
