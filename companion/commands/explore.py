@@ -1,14 +1,20 @@
-"""`companion explore`: one page, opened from a folder, on which a model can be looked into."""
+"""`companion explore`: one page on which a model can be looked into, from a folder or with Python behind it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
+from companion.ground.quantities import CountFromZero
+
+if TYPE_CHECKING:
+    from companion.school.explorer.serving import Asked
 
 TEXT = "Once upon a time"
 
@@ -24,16 +30,19 @@ class _Words:
 def parser() -> Parser:
     parser = Parser(
         description=(
-            "Write a page that shows the inside of a model, for any browser and without a network: tokens, attention, "
-            "the stream, experts, the cache, and the next token. Without a folder, of the course's three models.\n\n"
-            "A small plain model runs on the page itself: type, switch heads off, swap tokens. Of every other one "
-            "Python computes the numbers of one text, --text, and the page shows them."
+            "A page that shows the inside of a model, in any browser and without a network: tokens, attention, "
+            "the stream, experts, the cache, and the next token. Type, switch heads off, swap tokens. Without a "
+            "folder, of the course's three models.\n\n"
+            "A small plain model runs on the page itself, which is written to a file. Every other one Python "
+            "computes: the command serves the page, to this machine alone, until Ctrl-C. With --out it writes a file "
+            "here, too, which shows one text, --text."
         ),
         epilog=(
             "examples:\n"
             "  companion explore            the course's models, in explorer.html\n"
             "  companion explore runs/one --out one.html\n"
             '  companion explore SmolLM2-135M/ --text "The cat sat on"\n'
+            "  companion explore SmolLM2-135M/ --out cat.html     one text, in a file\n"
             "  companion explore runs/number-words --text einundzwanzig"
         ),
     )
@@ -46,32 +55,59 @@ def parser() -> Parser:
         help="a run, or a published model's folder",
     )
     parser.add_argument("--text", type=str | None, default=None, help=f'what is read first. Default: "{TEXT}"')
-    parser.add_argument("--out", type=str, default="explorer.html", metavar="FILE", help="where the page is written")
+    parser.add_argument(
+        "--out", type=str | None, default=None, metavar="FILE", help="where the page is written. Default: explorer.html"
+    )
+    parser.add_argument(
+        "--port", type=CountFromZero, default=0, help="of the page that Python serves. Default: any that is free"
+    )
     return parser
 
 
 def run(flags: Namespace) -> int:
-    from companion.ground.atomic import write_atomic
     from companion.school.explorer.files import SHIPPED, page, shipped_scripts
+    from companion.school.explorer.recording import computed_there, model_page
 
     if flags.folder is None:
         if flags.text is not None:
             raise ValueError("--text: expected a FOLDER with it; on the page of the course's models, type")
-        made = page(SHIPPED, shipped_scripts(), "Inside a model")
-    else:
-        made = _page_of(Path(flags.folder), flags.text)
-    write_atomic(Path(flags.out), made)
-    print(f"{flags.out}: {len(made.encode()) / 1e6:.1f} MB; open it in a browser")
+        return _write(flags.out, page(SHIPPED, shipped_scripts(), "Inside a model"))
+    folder = Path(flags.folder)
+    asked, text = _asked(folder, flags.text)
+    made = model_page(asked.model, asked.words, text, start=asked.start, stop=asked.stop, title=folder.resolve().name)
+    if flags.out is not None or computed_there(asked.model, asked.words) is not None:
+        return _write(flags.out, made)
+    return _serve(made, asked, flags.port)
+
+
+def _write(out: str | None, made: str) -> int:
+    from companion.ground.atomic import write_atomic
+
+    out = out or "explorer.html"
+    write_atomic(Path(out), made)
+    print(f"{out}: {len(made.encode()) / 1e6:.1f} MB; open it in a browser")
     return 0
 
 
-def _page_of(folder: Path, text: str | None) -> str:
-    """The page of a run, or of a published model."""
+def _serve(made: str, asked: Asked, port: int) -> int:
+    """Answer a page until Ctrl-C."""
+    from companion.school.explorer.files import served
+    from companion.school.explorer.serving import Server
+
+    with Server(served(made, "./"), asked, port) as server:
+        print(f"Open {server.address} in a browser of this machine. Ctrl-C ends it.", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0
+
+
+def _asked(folder: Path, text: str | None) -> tuple[Asked, str]:
+    """A run, or a published model, and what is read of it first."""
     import torch
 
     from companion.commands.runs import run_folder
     from companion.commands.writer import from_checkpoint, from_run
-    from companion.school.explorer.recording import model_page
+    from companion.school.explorer.serving import Asked
     from companion.training.settings import NumberWordsSettings, TextSettings
     from companion.training.tasks.number_words import NumberWordsTask
 
@@ -85,13 +121,12 @@ def _page_of(folder: Path, text: str | None) -> str:
             raise ValueError(str(error).replace("--checkpoint", "FOLDER")) from None
     elif (run := run_folder(str(folder))).task == NumberWordsSettings.task:
         numbers = NumberWordsTask.of_record(run.record()).words
-        return model_page(run.model().to(cpu), numbers, text or numbers.source.name(21_304), title=folder.name)
+        return Asked(run.model().to(cpu).eval(), numbers), text or numbers.source.name(21_304)
     elif run.task == TextSettings.task:
-        return model_page(run.model().to(cpu, single), run.tokenizer(), text or TEXT, title=folder.name)
+        return Asked(run.model().to(cpu, single).eval(), run.tokenizer()), text or TEXT
     else:
         writer = from_run(run, cpu, dtype=single)
     assert writer.spell is not None
     stop = min(writer.says.special.stop, default=None)
-    words = _Words(writer.encode, writer.spell)
     start = writer.says.special.start if writer.translates else None
-    return model_page(writer.model, words, text or TEXT, start=start, stop=stop, title=folder.name)
+    return Asked(writer.model.eval(), _Words(writer.encode, writer.spell), start, stop), text or TEXT

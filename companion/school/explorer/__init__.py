@@ -6,7 +6,9 @@ words.js     their tokens
 page.js      what is chosen and shown; page.css how it looks
 files        what a page is made of
 inside       the same numbers by Python, of any decoder
-recording    a page of a model of your own, and `explore`, which shows it in a notebook
+recording    a page of a model of your own, or a pass of it
+serving      a server on this machine, which makes a pass at every request of a page; served.js asks
+notebook     `explore`, which shows a page in a notebook
 """
 
-from companion.school.explorer.recording import explore as explore
+from companion.school.explorer.notebook import explore as explore

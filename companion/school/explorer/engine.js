@@ -209,15 +209,3 @@ const makeEngine = ({ config, weights }) => {
     },
   };
 };
-
-// A pass that Python computed, with the face of an engine. It is of one text, and nothing in it can be changed.
-const makeRecord = ({ recorded, weights }) => {
-  const seen = {}, kept = {}, { tokens, lens } = recorded;
-  for (const [name, sizes] of Object.entries(recorded.sizes)) {
-    let at = 0;
-    seen[name] = sizes.map((size) => weights[name].data.subarray(at, (at += size)));
-  }
-  for (const name of recorded.kept) kept[name] = { keys: seen[`${name}.turned_key`], values: seen[`${name}.values`] };
-  const pass = { seen, kept, tokens, off: new Set() };
-  return { ...recorded.counts, fixed: true, begin: () => pass, read() {}, lens: (_, name, at, count) => lens[name][at].slice(0, count) };
-};

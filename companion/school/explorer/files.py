@@ -17,7 +17,7 @@ from companion.school.explorer.models import NAMES, live_file
 from companion.school.study.frame import STYLE
 
 LIVE = files("companion.school.study.live")
-PARTS = ("words.js", "engine.js", "page.js")
+PARTS = ("words.js", "engine.js", "served.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,12 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html.escape(title)}</title>'
+        '<link rel="icon" href="data:,">'
         f"<style>{around}{style()}</style></head><body><main><h1>{html.escape(title)}</h1>{body(models)}</main>"
         f'{held}<script>"use strict";{script()}</script></body></html>\n'
     )
+
+
+def served(page: str, address: str) -> str:
+    """The same page, which asks Python at an address for the passes that it shows; "./" is that of the page."""
+    return page.replace('id="explorer"', f'id="explorer" data-served="{html.escape(address)}"', 1)

@@ -9,48 +9,164 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from companion.ground.fields import require
 from companion.layers.attention import attention_weights
 from companion.layers.routing import RoutingStats
+from companion.layers.stack import Memory
+from companion.transformer import Transformer
 
 Rows = dict[str, list[Tensor]]
 """Of each name the rows of a pass, one for each token."""
 ATTEND = "attend"
+WATCHED = (".attention", ".cross")
+_ONE = threading.RLock()
+"""A pass is watched in the files of its layers, which all models share."""
 
 
 @torch.no_grad()
-def inside(model: nn.Module, tokens: Sequence[int], source: Sequence[int] = ()) -> Rows:
-    """The numbers of one pass over `tokens`, which of an encoder-decoder look at `source`.
+def inside(model: nn.Module, tokens: Sequence[int], source: Sequence[int] = (), off: Collection[str] = ()) -> Rows:
+    """The numbers of one pass over `tokens`, which of an encoder-decoder look at `source`, with all in `off` switched
+    off, as `switched_off` says.
 
     Raises `ValueError` for a model whose blocks are not called `decoder.blocks.0` and so on.
     """
     found: Rows = {}
-    within: list[str] = []
+    with switched_off(model, off, found), ExitStack() as hooks:
+        for name, module in _layers(model).items():
+            hooks.callback(module.register_forward_hook(_keeps(name, found), with_kwargs=True).remove)
+        logits = logits_of(model, torch.tensor([tokens]), memory_of(model, source))
+    found["logits"] = list(logits[0])
+    return found
+
+
+def memory_of(model: Any, source: Sequence[int]) -> Any:
+    """What an encoder-decoder makes of a source, once for all that it writes; `None` of a decoder."""
+    if not len(source):
+        return None
+    ids = torch.tensor([source])
+    if isinstance(model, Transformer):
+        return model.encode(ids)
+    return ids, model.encode(ids, torch.ones_like(ids, dtype=torch.bool))  # the build track's Translator, stage 8
+
+
+def logits_of(model: Any, tokens: Int[Tensor, "batch token"], memory: Any = None) -> Float[Tensor, "batch token vocab"]:
+    """The logits of a model of the package, or of the build track. `memory`: what `memory_of` gave for the source."""
+    if memory is None:
+        out = model(tokens)
+    elif isinstance(model, Transformer):
+        out = model(tokens, source=memory)
+    else:
+        ids, states = memory
+        out = model(ids, torch.ones_like(ids, dtype=torch.bool), tokens, states)
+    return out if isinstance(out, Tensor) else out.logits
+
+
+@contextmanager
+def switched_off(model: nn.Module, off: Collection[str], found: Rows | None = None) -> Iterator[None]:
+    """While this lasts, what `off` names adds nothing: "decoder.blocks.0.attention.2" is a head, the last number its
+    own, and "decoder.blocks.0.feed_forward.5" an expert, which the router then cannot choose. What attention makes of
+    queries, keys and values is put into `found`. One thread at a time.
+
+    Raises `ValueError` for a name that the model has not, or a layer whose experts all are off, and as `inside` does.
+    """
+    layers, within = _layers(model), list[str]()
+    numbers = _by_layer(layers, off)
+    with _ONE, ExitStack() as hooks:
+        for name, module in layers.items():
+            hooks.callback(module.register_forward_pre_hook(_enters(name, within)).remove)
+            hooks.callback(module.register_forward_hook(_leaves(within)).remove)
+            if name.endswith("feed_forward") and numbers.get(name):
+                _close(module, numbers[name], hooks)
+        hooks.enter_context(_attention_watched(layers, within, numbers, {} if found is None else found))
+        yield
+
+
+@torch.no_grad()
+def patched(
+    model: nn.Module,
+    tokens: Sequence[int],
+    source: Sequence[int],
+    states: Float[Tensor, "column d_model"],
+    *,
+    layer: int,
+    first: int,
+    off: Collection[str] = (),
+) -> Float[Tensor, "column token vocab"]:
+    """The logits of as many passes as there are states: in each one state stands in the place of the stream's.
+
+    layer:  after which block; 0 is what goes into the first.
+    first:  the place of the first state; each of the others is put one place further.
+    """
+    block = model.get_submodule(f"decoder.blocks.{max(layer - 1, 0)}")
+    columns = torch.arange(len(states))
+
+    def put(*passed: Any) -> Any:
+        given = passed[-1]  # what goes into the block, or what comes out of it
+        x, *others = given if isinstance(given, tuple) else (given,)
+        x = x.index_put((columns, first + columns), states.to(x.dtype))
+        return (x, *others) if isinstance(given, tuple) else x
+
+    memory = memory_of(model, source)
+    with switched_off(model, off):
+        hook = block.register_forward_hook(put) if layer else block.register_forward_pre_hook(put)
+        try:
+            return logits_of(model, torch.tensor([tokens]).expand(len(states), -1), _for_each(memory, len(states)))
+        finally:
+            hook.remove()
+
+
+def _for_each(memory: Any, rows: int) -> Any:
+    """The memory of one source for so many rows."""
+    if isinstance(memory, Memory):
+        return memory.select(torch.zeros(rows, dtype=torch.long))
+    return memory if memory is None else tuple(x.expand(rows, *x.shape[1:]) for x in memory)
+
+
+def _layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The modules that something is known of, by their names. Raises `ValueError` where the first block has another."""
     named = {name: module for name, module in model.named_modules() if name and not isinstance(module, nn.ModuleList)}
     if "decoder.blocks.0" not in named:
         raise ValueError("model: expected one whose first block is called decoder.blocks.0")
-    hooks = []
-    for name, module in named.items():
-        hooks += [
-            module.register_forward_pre_hook(_enters(name, within)),
-            module.register_forward_hook(_keeps(name, found, within), with_kwargs=True),
-        ]
-    layers = [module for name, module in named.items() if name.endswith((".attention", ".cross"))]
-    try:
-        with _attention_watched(layers, within, found):
-            given = {"source": torch.tensor([source])} if source else {}
-            out = model(torch.tensor([tokens]), **given)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    found["logits"] = list((out if isinstance(out, Tensor) else out.logits)[0])
-    return found
+    return named
+
+
+def _by_layer(layers: Mapping[str, nn.Module], off: Collection[str]) -> dict[str, list[int]]:
+    """The numbers of what is off, by the name of their layer."""
+    numbers: dict[str, list[int]] = {}
+    for name in off:
+        layer, _, number = name.rpartition(".")
+        fits = layer in layers and number.isdecimal() and layer.endswith((*WATCHED, ".feed_forward"))
+        require(fits, "off", name, "names of heads and experts, as decoder.blocks.0.attention.2")
+        numbers.setdefault(layer, []).append(int(number))
+    return numbers
+
+
+def _close(layer: nn.Module, experts: list[int], hooks: ExitStack) -> None:
+    """Let a mixture's router rule these experts out: minus infinity as their logit, and in the bias of a choice."""
+    router = getattr(layer, "router", None)
+    if not isinstance(router, nn.Module):
+        raise ValueError(f"off={experts}: expected the numbers of experts, got a layer that has none")
+
+    def ruled_out(_: Any, __: Any, logits: Tensor) -> Tensor:
+        count = logits.shape[-1]
+        require(max(experts) < count, "off", max(experts), f"experts from 0 to {count - 1}")
+        require(len(set(experts)) < count, "off", f"all {count} experts", "one that is left on")
+        return logits.index_fill(-1, torch.tensor(experts, device=logits.device), -math.inf)
+
+    hooks.callback(router.register_forward_hook(ruled_out).remove)
+    bias = getattr(layer, "bias", None)
+    if isinstance(bias, Tensor):
+        layer.bias = bias.index_fill(-1, torch.tensor(experts), -math.inf)
+        hooks.callback(setattr, layer, "bias", bias)
 
 
 def _enters(name: str, within: list[str]) -> Any:
@@ -60,12 +176,18 @@ def _enters(name: str, within: list[str]) -> Any:
     return enter
 
 
-def _keeps(name: str, found: Rows, within: list[str]) -> Any:
+def _leaves(within: list[str]) -> Any:
+    def leave(*_: Any) -> None:
+        within.pop()
+
+    return leave
+
+
+def _keeps(name: str, found: Rows) -> Any:
     """A hook that keeps what the module of that name gave, and what of its inputs has a name of its own."""
     block = name.rpartition(".")[0]
 
     def keep(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        within.pop()
         first = out[0] if isinstance(out, tuple) else out
         if not isinstance(first, Tensor) or first.ndim < 2 or isinstance(module, nn.Dropout):
             return
@@ -97,22 +219,31 @@ def _of_experts(name: str, module: nn.Module, out: Any) -> Rows:
 
 
 @contextmanager
-def _attention_watched(layers: Sequence[nn.Module], within: Sequence[str], found: Rows) -> Iterator[None]:
-    """While this lasts, calls of `attend` in the files of these layers say what they were given."""
+def _attention_watched(
+    layers: Mapping[str, nn.Module], within: Sequence[str], off: Mapping[str, Sequence[int]], found: Rows
+) -> Iterator[None]:
+    """While this lasts, calls of `attend` in the files of these layers say what they were given, and heads that are
+    off read nothing. What another thread computes meanwhile, as a notebook's cell that trains, stays as it is."""
     places: dict[int, dict[str, Any]] = {}
-    for layer in layers:
+    for name, layer in layers.items():
         names = inspect.unwrap(type(layer).forward).__globals__
-        if ATTEND in names:
+        if name.endswith(WATCHED) and ATTEND in names:
             places[id(names)] = names
-    before = {place: names[ATTEND] for place, names in places.items()}
+    before, mine = {place: names[ATTEND] for place, names in places.items()}, threading.get_ident()
 
     def watched(attend: Any) -> Any:
         def call(q: Tensor, k: Tensor, v: Tensor, *args: Any, **kwargs: Any) -> Any:
+            name = next((name for name in reversed(within) if name.endswith(WATCHED)), None)
+            heads = attend(q, k, v, *args, **kwargs)
+            if threading.get_ident() != mine or name is None:
+                return heads
             said = {**kwargs, **({"mask": args[0]} if args else {})}
-            name = next((name for name in reversed(within) if name.endswith((".attention", ".cross"))), None)
-            if name is not None:
-                found.update(_of_attention(name, q, k, v, said))
-            return attend(q, k, v, *args, **kwargs)
+            found.update(_of_attention(name, q, k, v, said))
+            if (closed := off.get(name)) is None:
+                return heads
+            count = heads.shape[1]
+            require(max(closed) < count, "off", f"{name}.{max(closed)}", f"heads from 0 to {count - 1}")
+            return heads.index_fill(1, torch.tensor(closed), 0)
 
         return call
 

@@ -57,8 +57,9 @@ const explore = (box) => {
     }
     const bytes = Uint8Array.from(atob(window.explorerModels[name]), (letter) => letter.charCodeAt(0));
     delete window.explorerModels[name];
-    const model = readModel(bytes), engine = model.recorded ? makeRecord(model) : makeEngine(model);
-    return (made[name] = { engine, words: makeWords(model), config: model.config });
+    const model = readModel(bytes), { served } = box.dataset, record = model.recorded && makeRecord(model);
+    const engine = record ? (served ? makeServed(model, served) : record) : makeEngine(model);
+    return (made[name] = { engine, record, words: makeWords(model), config: model.config });
   };
 
   const translates = () => now.pass.tokens.encoder.length > 0;
@@ -78,45 +79,92 @@ const explore = (box) => {
   };
   // The tokens of the text: of the source, if the model translates, and of what is written.
   const tokensOf = (model) => {
-    if (model.engine.fixed) return {};
     const source = model.config.stack === "encoder_decoder" ? model.words.encode(state.text) : null;
     const tokens = source ? translation(model, source) : [...model.words.start, ...model.words.encode(state.text)];
     const most = model.config.context, count = Math.max(tokens.length, source?.length ?? 0);
     if (count > most) throw new Error(`${count} tokens; the model has read at most ${most} at once`);
     return { source, tokens };
   };
-  const swapped = (model, { source, tokens }) => {
-    if (!state.swap || model.engine.fixed) return null;
+  const readText = (model) => {
+    if (model.engine.asks) return model.engine.readText(state.text, new Set(state.off));
+    const { source, tokens } = tokensOf(model);
+    return read(model, source, state.off, tokens);
+  };
+  const readTokens = (model, source, off, tokens) => (model.engine.asks ? model.engine.readTokens(source, tokens, new Set(off)) : read(model, source, off, tokens));
+  const swapped = (model, source, tokens) => {
+    if (!state.swap) return null;
     const given = { encoder: source && [...source], decoder: [...tokens] }, { stack, at, token } = state.swap;
     if (!given[stack] || at >= given[stack].length || !model.words.piece(token)) return (state.swap = null);
     given[stack][at] = token;
-    return read(model, given.encoder, state.off, given.decoder);
+    return readTokens(model, given.encoder, state.off, given.decoder);
   };
-  // Reads the text anew, in full.
-  const compute = async () => {
+  const passes = async (model) => {
+    if (model.engine.fixed) return { pass: model.engine.pass(), plain: model.engine.pass(), swapped: null };
+    const pass = await readText(model), { encoder, decoder } = pass.tokens, source = encoder.length ? encoder : null;
+    const plain = state.off.size ? await readTokens(model, source, new Set(), decoder) : pass;
+    return { pass, plain, swapped: await swapped(model, source, decoder) };
+  };
+  const showing = async (model) => {
+    now = { ...model, ...(await passes(model)), carried: null };
+    fault.textContent = "";
+    show();
+  };
+  // Until Python answers, and where it cannot be reached, the page shows the text that came with it.
+  const showRecord = (model) => {
+    Object.assign(state, { text: state.model.text, off: new Set(), swap: null });
+    input.value = state.text;
+    return showing(Object.assign(model, { engine: model.record }));
+  };
+  const readAnew = async () => {
+    const model = await open(state.model);
     try {
-      const model = await open(state.model), { source, tokens } = tokensOf(model);
-      const pass = read(model, source, state.off, tokens);
-      const plain = state.off.size && !model.engine.fixed ? read(model, source, new Set(), tokens) : pass;
-      now = { ...model, pass, plain, swapped: swapped(model, { source, tokens }), carried: null };
-      fault.textContent = "";
-      show();
+      if (model.engine.asks && !now) await showing({ ...model, engine: model.record });
+      await showing(model);
     } catch (error) {
-      fault.textContent = `${error.message}.`;
+      if (!error.unreached || now?.engine.asks) throw error;
+      await showRecord(model);
     }
   };
-  // Draws the next token, and reads it alone: what was read before is kept.
-  const write = () => {
-    if (!now || translates() || now.pass.tokens.decoder.length >= now.config.context) return;
-    const p = drawnFrom(now.pass.seen.logits.at(-1), state.temperature, state.topP);
+  // What takes its time goes on one after the other; of what comes meanwhile the last is done.
+  let busy = false, next = null;
+  const inTurn = async (act) => {
+    if (busy) return void (next = act);
+    busy = true;
+    for (let doing = act; doing; [doing, next] = [next, null]) await doing().catch((error) => { fault.textContent = `${error.message.replace(/\.$/, "")}.`; });
+    busy = false;
+  };
+  // Reads the text anew, in full.
+  const compute = () => inTurn(readAnew);
+  const draw = ({ logits }) => {
+    const p = drawnFrom(logits.at(-1), state.temperature, state.topP);
     let left = Math.random();
-    const token = [...p.keys()].find((id) => (left -= p[id]) < 0) ?? best(p, 1)[0];
-    if (token === now.words.stop) { say("The story has ended: the next token is the sign between two stories."); return; }
-    for (const pass of new Set([now.pass, now.plain, now.swapped])) if (pass) now.engine.read(pass, [token]);
-    Object.assign(state, { at: -1, text: now.words.decode(now.pass.tokens.decoder) });
-    now.carried = null;
+    return [...p.keys()].find((id) => (left -= p[id]) < 0) ?? best(p, 1)[0];
+  };
+  // The same text and one token more: an engine of the page reads that alone, as what was read before is kept.
+  const longer = async (pass, token) => {
+    const { encoder, decoder } = pass.tokens;
+    if (now.engine.asks) return readTokens(now, encoder, pass.off, [...decoder, token]);
+    now.engine.read(pass, [token]);
+    return pass;
+  };
+  // Draws the next token. Gives whether there was one.
+  const write = async () => {
+    if (!now || translates() || now.pass.tokens.decoder.length >= now.config.context) return false;
+    const token = draw(now.pass.seen);
+    if (token === now.words.stop) {
+      say("The story has ended: the next token is the sign between two stories.");
+      return false;
+    }
+    const { pass, plain, swapped } = now, grown = new Map();
+    for (const one of new Set([pass, plain, swapped])) if (one) grown.set(one, await longer(one, token));
+    Object.assign(now, { pass: grown.get(pass), plain: grown.get(plain), swapped: grown.get(swapped) ?? null, carried: null });
+    Object.assign(state, { at: -1, text: now.pass.text ?? now.words.decode(now.pass.tokens.decoder) });
     input.value = state.text;
     show();
+    return true;
+  };
+  const writeMany = async (count) => {
+    for (let i = 0; i < count && !next && (await write()); i++) await new Promise((drawn) => setTimeout(drawn, 60));
   };
 
   const say = (text) => { sentence.textContent = text; };
@@ -405,6 +453,10 @@ const explore = (box) => {
     const carried = now.carried.rows, shown = html(parent, "div");
     const draw = () => shades(replaced(shown), `One state of the swapped text put into the text: how much of the change comes along, in %. The change: the logit of “${label(a)}” less that of “${label(b)}”, from ${kit.fixed(margin(was))} to ${kit.fixed(margin(is))}`, ["state", ...columns.map(label)], states("decoder").map(([title], i) => [title, carried[i]]));
     draw();
+    if (engine.asks) {
+      carryRows({ carried, shown, draw }, async (layer) => (await engine.carried(pass, swapped, layer, from, end, [a, b])).map(([x, y]) => (x - y - margin(was)) / whole));
+      return;
+    }
     carry({ carried, shown, draw }, (layer, column) => (margin(engine.patched(pass, layer, from + column, swapped.seen[states("decoder")[layer][1]][from + column], end)) - margin(was)) / whole);
   };
   // Computes what is not there yet, a few cells between two pictures.
@@ -422,6 +474,17 @@ const explore = (box) => {
       if (left.length) requestAnimationFrame(step);
     };
     requestAnimationFrame(step);
+  };
+
+  // The same where Python computes, a row at a request.
+  const carryRows = async ({ carried, shown, draw }, row) => {
+    for (let layer = 0; layer < carried.length; layer++) {
+      if (!carried[layer].includes(null)) continue;
+      const values = await row(layer).catch((error) => { fault.textContent = `${error.message}.`; });
+      if (!values || !shown.isConnected) return;
+      carried[layer].splice(0, values.length, ...values);
+      draw();
+    }
   };
 
   const showCache = () => {
@@ -446,7 +509,7 @@ const explore = (box) => {
     keepingFocus(() => [showTokens, showNext, showHeads, showGate, showStream, showExperts, showSwap, showCache].forEach((draw) => draw()));
     buttons.hidden = Boolean(now.engine.fixed) || translates();
     box.classList.toggle("ex-fixed", Boolean(now.engine.fixed));
-    const [likeliest] = best(now.pass.seen.logits[place()], 1), off = state.off.size, fixed = now.engine.fixed ? " Python computed these numbers, for this text alone." : "";
+    const [likeliest] = best(now.pass.seen.logits[place()], 1), off = state.off.size, fixed = now.engine.fixed ? " Python computed these numbers, for this text alone." : now.engine.asks ? " Python computes." : "";
     say(`${now.pass.tokens.decoder.length} tokens. After “${tokenAt("decoder", place())}” the likeliest is “${label(likeliest)}”${off ? `, with ${off} switched off` : ""}.${fixed}`);
     input.readOnly = Boolean(now.engine.fixed);
     keepLink();
@@ -471,14 +534,14 @@ const explore = (box) => {
   input.addEventListener("input", () => {
     Object.assign(state, { text: input.value, at: -1, key: -1, swap: null });
     clearTimeout(waiting);
-    waiting = setTimeout(compute, input.value.length > 200 ? 250 : 0);
+    waiting = setTimeout(compute, input.value.length > 200 || now?.engine.asks ? 250 : 0);
   });
   const fault = html(box, "p", { class: "ex-fault", role: "alert" });
   kit.nextRow();
   const buttons = box.lastElementChild;
   buttons.classList.add("ex-write");
-  kit.button("Write a token", write);
-  kit.button("Write twenty", () => { for (let i = 0; i < 20; i++) setTimeout(write, 60 * i); });
+  kit.button("Write a token", () => inTurn(write));
+  kit.button("Write twenty", () => inTurn(() => writeMany(20)));
   const tokensBox = html(box, "div");
   box.addEventListener("keydown", arrows);
   const sentence = html(box, "p", { class: "ext-say", role: "status" });

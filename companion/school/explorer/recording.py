@@ -1,31 +1,32 @@
 """A model of your own on the explorer's page: its weights, where the page computes it, else numbers from Python.
 
 The page's engine knows the plain decoder and encoder-decoder (`models.not_computed`), if their weights are not too
-many for a page, and the course's two kinds of tokens. Of every other model Python computes one pass, for one text; the
-same page shows it, and lets alone what would need another pass.
+many for a page, and the course's two kinds of tokens. Of every other model Python computes a pass, for one text; the
+same page shows it, and asks for others where Python is there to answer (`serving`), else lets alone what needs them.
 """
 
 from __future__ import annotations
 
-import html
+import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
 from companion.data.number_words import BOS, EOS, NumberWords
 from companion.data.tokenizer import BytePairTokenizer
-from companion.ground.atomic import write_atomic
 from companion.ground.fields import require, require_whole
 from companion.school.explorer.files import Shown, model_script, page
-from companion.school.explorer.inside import Rows, inside
-from companion.school.explorer.models import LARGEST, names_of, not_computed, pairs_of, save_live, save_with_header
+from companion.school.explorer.inside import Rows, inside, logits_of, memory_of, switched_off
+from companion.school.explorer.models import LARGEST, names_of, not_computed, pairs_of, save_live
 from companion.transformer import Transformer
 
 LENS = 3
@@ -78,21 +79,27 @@ def model_page(
     Raises `ValueError` for a model that is an encoder, a text without tokens or longer than the model's context, and
     for a pass of more numbers than a page can hold.
     """
-    config = getattr(model, "config", None)
-    stack = getattr(config, "stack", "decoder")
+    stack = stack_of(model)
     require(stack != "encoder", "model", stack, "a decoder or an encoder-decoder")
     shown = Shown("yours", title, text, "Source" if stack == "encoder_decoder" else "Text")
-    said = _computed_there(model, words)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "model.safetensors"
-        if said is not None:
-            save_live(file, model, said, rounded=False)  # type: ignore[arg-type]
-        else:
-            save_recorded(file, model, reading(model, words, text, start=start, stop=stop))
-        return page([shown], {"yours": model_script("yours", file.read_bytes())}, title)
+    said = computed_there(model, words)
+    if said is None:
+        file = record(model, reading(model, words, text, start=start, stop=stop), words=words, pieces=True)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.safetensors"
+            save_live(path, model, said, rounded=False)  # type: ignore[arg-type]
+            file = path.read_bytes()
+    return page([shown], {"yours": model_script("yours", file)}, title)
 
 
-def _computed_there(model: nn.Module, words: Any) -> dict[str, Any] | None:
+def stack_of(model: nn.Module) -> str:
+    """What a model is: as its configuration says, or of the build track, whether it has an encoder."""
+    own = "encoder_decoder" if isinstance(getattr(model, "encoder", None), nn.Module) else "decoder"
+    return str(getattr(getattr(model, "config", None), "stack", own))
+
+
+def computed_there(model: nn.Module, words: Any) -> dict[str, Any] | None:
     """What the page needs beside the weights to compute by itself; `None` where it cannot."""
     if not isinstance(model, Transformer) or not_computed(model.config) is not None:
         return None
@@ -105,24 +112,37 @@ def _computed_there(model: nn.Module, words: Any) -> dict[str, Any] | None:
     return None
 
 
-def reading(model: nn.Module, words: Any, text: str, *, start: int | None = None, stop: int | None = None) -> Reading:
-    """The ids that a model reads of a text; an encoder-decoder writes its own, the most probable each time."""
-    piece: Callable[[int], str]
+def reading(
+    model: nn.Module,
+    words: Any,
+    text: str,
+    *,
+    start: int | None = None,
+    stop: int | None = None,
+    off: Collection[str] = (),
+) -> Reading:
+    """The ids that a model reads of a text; an encoder-decoder writes its own, the most probable each time, with what
+    is in `off` switched off."""
     if isinstance(words, NumberWords):
-        ids = words.encode(words.source.number(text))[0]
-        start, stop, piece = BOS, EOS, words.vocabulary.__getitem__
+        ids, start, stop = words.encode(words.source.number(text))[0], BOS, EOS
     else:
-        ids, piece = list(words.encode(text)), partial(_spelled, words)
+        ids = list(words.encode(text))
         start = getattr(words, "separator", None) if start is None else start
     require(len(ids) > 0, "text", text, "text that there are tokens for")
-    config = getattr(model, "config", None)
-    if getattr(config, "stack", "decoder") == "encoder_decoder":
+    if stack_of(model) == "encoder_decoder":
         require_whole("start", start, 0)
-        return Reading(_written(model, ids, int(start or 0), stop), ids, piece)
-    tokens = ids if start is None else [start, *ids]
-    most = getattr(config, "context", len(tokens))
-    require(len(tokens) <= most, "text", text, f"at most {most:,} tokens, the model's context")
-    return Reading(tokens, (), piece)
+        read_ids(model, words, ids)
+        return read_ids(model, words, _written(model, ids, int(start or 0), stop, off), ids)
+    return read_ids(model, words, ids if start is None else [start, *ids])
+
+
+def read_ids(model: nn.Module, words: Any, tokens: Sequence[int], source: Sequence[int] = ()) -> Reading:
+    """The same of ids. Raises `ValueError` for none, or more than the model's context."""
+    most = getattr(getattr(model, "config", None), "context", len(tokens))
+    require(0 < len(tokens) <= most, "text", f"{len(tokens)} tokens", f"at most {most:,} tokens, the model's context")
+    if isinstance(words, NumberWords):
+        return Reading(tokens, source, words.vocabulary.__getitem__)
+    return Reading(tokens, source, partial(_spelled, words))
 
 
 def _spelled(words: Any, id: int) -> str:
@@ -131,38 +151,65 @@ def _spelled(words: Any, id: int) -> str:
 
 
 @torch.no_grad()
-def _written(model: Any, source: Sequence[int], start: int, stop: int | None) -> list[int]:
-    memory, tokens = model.encode(torch.tensor([source])), [start]
-    while len(tokens) < min(WRITTEN, model.config.context):
-        following = int(model(torch.tensor([tokens]), source=memory).logits[0, -1].argmax())
-        if following == stop:
-            break
-        tokens.append(following)
+def _written(model: nn.Module, source: Sequence[int], start: int, stop: int | None, off: Collection[str]) -> list[int]:
+    most = min(WRITTEN, getattr(getattr(model, "config", None), "context", WRITTEN))
+    with _evaluated(model), switched_off(model, off):
+        memory, tokens = memory_of(model, source), [start]
+        while len(tokens) < most:
+            following = int(logits_of(model, torch.tensor([tokens]), memory)[0, -1].argmax())
+            if following == stop:
+                break
+            tokens.append(following)
     return tokens
 
 
-def save_recorded(path: Path, model: nn.Module, given: Reading) -> None:
-    """One pass of a model, in a file of the kind that the page reads. Raises `ValueError` where it is too large."""
+@contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    """While this lasts, the model is in evaluation."""
     was = model.training
     model.eval()
     try:
-        rows = inside(model, given.tokens, given.source)
+        yield
     finally:
         model.train(was)
+
+
+def record(model: nn.Module, given: Reading, *, words: Any, off: Collection[str] = (), pieces: bool = False) -> bytes:
+    """One pass of a model, as a file of the kind that the page reads; with `pieces` also the text of every id.
+
+    Raises `ValueError` where it is too large, and as `inside.switched_off` does.
+    """
+    with _evaluated(model):
+        rows = inside(model, given.tokens, given.source, off)
     kept = {name: found for name, found in rows.items() if name.endswith(KEPT) or _is_block(name)}
     count = sum(row.numel() for found in kept.values() for row in found)
     require(count <= MOST, "text", len(given.tokens), f"fewer tokens: their {count:,} numbers are above {MOST:,}")
+    said: dict[str, Any] = {"recorded": _facts(model, given, rows, kept, words)}
+    if pieces:
+        config, vocab = getattr(model, "config", None), rows["logits"][0].shape[-1]
+        context = getattr(config, "context", None)
+        there = {"stack": stack_of(model)} | ({} if context is None else {"context": context})
+        said |= {"config": there, "pieces": _pieces(given.piece, vocab), "stop": getattr(words, "separator", None)}
+    tensors = {name: torch.cat([row.flatten().float() for row in found]) for name, found in kept.items()}
+    return save(tensors, {name: json.dumps(what, ensure_ascii=False) for name, what in said.items()})
+
+
+def _facts(model: nn.Module, given: Reading, rows: Rows, kept: Rows, words: Any) -> dict[str, Any]:
+    """What a page has to know of a pass besides its numbers."""
     # A layer of latents has no such modules, and keeps something else.
     watched = [name.removesuffix(".values") for name in kept if name.endswith(".values")]
-    attends = [name for name in watched if f"{name}.key" in rows]
     config = getattr(model, "config", None)
     blocks = [name for name in rows if _is_block(name) and name.startswith("decoder")]
     mixture = config.moe if isinstance(config, ModelConfig) else None
-    experts = max((int(row.max()) + 1 for name in rows if name.endswith(".experts") for row in rows[name]), default=0)
-    recorded = {
+    routers = [getattr(module, "router", None) for module in model.modules()]
+    experts = max((router.out_features for router in routers if isinstance(router, nn.Linear)), default=0)
+    decoded = given.source or isinstance(words, NumberWords)  # then the text is that of the source
+    first = 1 if given.tokens[0] == getattr(words, "separator", None) else 0
+    return {
         "sizes": {name: [row.numel() for row in found] for name, found in kept.items()},
-        "kept": attends,
+        "kept": [name for name in watched if f"{name}.key" in rows],
         "tokens": {"encoder": list(given.source), "decoder": list(given.tokens)},
+        "text": None if decoded else words.decode(list(given.tokens[first:])),
         "counts": {
             "layers": len(blocks),
             "heads": getattr(getattr(config, "attention", config), "heads", 1),
@@ -170,10 +217,6 @@ def save_recorded(path: Path, model: nn.Module, given: Reading) -> None:
         },
         "lens": lens(model, {name: rows[name] for name in ["decoder.embedding", *blocks]}),
     }
-    tensors = {name: torch.cat([row.flatten().float() for row in found]) for name, found in kept.items()}
-    vocab = rows["logits"][0].shape[-1]
-    said = {"config": {"stack": getattr(config, "stack", "decoder")}, "pieces": _pieces(given.piece, vocab)}
-    save_with_header(path, tensors, {**said, "recorded": recorded})
 
 
 def _is_block(name: str) -> bool:
@@ -208,34 +251,3 @@ def lens(model: Any, states: Rows) -> dict[str, list[list[list[float]]]]:
             for ids, ps in zip(chances.indices, chances.values, strict=True)
         ]
     return found
-
-
-class Explorer:
-    """The page in a notebook: what a cell shows whose last line this is."""
-
-    def __init__(self, page: str, height: int) -> None:
-        self.page, self.height = page, height
-
-    def _repr_html_(self) -> str:
-        frame = 'style="border:0;width:100%" title="The explorer"'
-        return f'<iframe {frame} height="{self.height}" srcdoc="{html.escape(self.page)}"></iframe>'
-
-    def save(self, path: str | Path) -> None:
-        """Write the page as a file."""
-        write_atomic(path, self.page)
-
-
-def explore(
-    model: nn.Module,
-    words: Tokens | NumberWords,
-    text: str,
-    *,
-    start: int | None = None,
-    stop: int | None = None,
-    height: int = 900,
-) -> Explorer:
-    """Look inside a model in a notebook: `explore(model, tokenizer, "Once upon a time")`.
-
-    height: of the frame, in pixels; `model_page` says what the rest is, and what is refused.
-    """
-    return Explorer(model_page(model, words, text, start=start, stop=stop), height)

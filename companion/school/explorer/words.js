@@ -46,7 +46,14 @@ const numberParts = ({ vocabulary, parts, bos, eos }) => {
   return { encode, decode, piece: (id) => vocabulary[id], token: (text) => ids.get(text.trim()), start: [bos], stop: eos };
 };
 
-// Of a pass that Python computed: the tokens are there, and each has a text.
-const piecesAlone = (pieces) => ({ decode: (tokens) => tokens.map((id) => pieces[id]).join(""), piece: (id) => pieces[id] });
+// Where Python turns text into tokens, each has its text here.
+const piecesAlone = (pieces, stop) => {
+  const decode = (tokens) => tokens.map((id) => pieces[id]).join("");
+  const token = (text, like) => {
+    const ways = pieces[like]?.startsWith(" ") ? [` ${text.trimStart()}`, text] : [text, ` ${text}`];
+    return ways.map((way) => pieces.indexOf(way)).find((id) => id >= 0);
+  };
+  return { decode, piece: (id) => pieces[id], token, stop };
+};
 
-const makeWords = ({ pairs, names, pieces }) => (pairs ? bytePairs(pairs) : names ? numberParts(names) : piecesAlone(pieces));
+const makeWords = ({ pairs, names, pieces, stop }) => (pairs ? bytePairs(pairs) : names ? numberParts(names) : piecesAlone(pieces, stop));
