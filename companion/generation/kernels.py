@@ -59,7 +59,7 @@ class Product(nn.Module):
             form = "bf16"
         self.form, self.out = form, weight.shape[0]
         if packed is None:
-            packed = weight.device.type == "cpu" and _packs(form)
+            packed = weight.device.type == "cpu" and packs(form)
         self.packed = packed
         make = PACKED[form] if packed else PLAIN[form]
         if form == "int4" and rounded is not None:
@@ -379,7 +379,7 @@ def possible(form: str, device: str) -> bool:
 
 
 @lru_cache
-def _packs(form: str) -> bool:
+def packs(form: str) -> bool:
     """Whether the other kernel computes rightly on this CPU, and for fp32 whether it is the quicker one."""
     if form not in PACKED or not _right(form, "cpu", True):
         return False
@@ -398,7 +398,7 @@ def quicker(form: str) -> bool:
     """Whether one row is multiplied more quickly by weights in this form than by `nn.Linear` with weights of the form's
     own dtype, on this CPU."""
     dtype = HALF.get(form, torch.float32)
-    return possible(form, "cpu") and _is_quicker(PACKED[form] if _packs(form) else PLAIN[form], _as_it_is(dtype))
+    return possible(form, "cpu") and _is_quicker(PACKED[form] if packs(form) else PLAIN[form], _as_it_is(dtype))
 
 
 def _as_it_is(dtype: torch.dtype) -> Callable[[Tensor], Made]:

@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from companion.generation.kernels import FEW, GROUP, FourBits, Product, mark_of, possible, quicker
+from companion.generation.kernels import FEW, GROUP, FourBits, Product, mark_of, packs, possible, quicker
 from companion.ground.memory import memory
 from companion.layers.attention import Attention
 from companion.layers.block import Block
@@ -151,12 +151,14 @@ def fast_form(model: Transformer, steps: int, tokens: int = 1, *, compile: bool 
     computes the same up to rounding, where it pays; `None` where they stay as they are.
 
     It pays on a processor whose kernel for one row is the quicker one (measured once), from `PAYS_FROM_WEIGHTS` and
-    `PAYS_FROM_STEPS` on, for a few tokens at a time, not compiled, and where the copy takes no more than a quarter of
-    the machine's memory.
+    `PAYS_FROM_STEPS` on, for a few tokens at a time, and where the copy takes no more than a quarter of the machine's
+    memory. Compiled it has been measured for fp32 by PyTorch's kernel alone, into which a compiler can look.
     """
     weight = model.embedding.weight
     form, there = OWN.get(weight.dtype), memory()
-    if compile or form is None or weight.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+    if form is None or weight.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return None
+    if compile and (form != "fp32" or packs(form)):
         return None
     if model.decoder is None or steps < PAYS_FROM_STEPS or tokens > FEW:
         return None

@@ -447,7 +447,11 @@ def test_the_fast_form_is_that_of_the_weights_own_dtype_where_it_pays(monkeypatc
     assert form_bytes(model) == 4 * sum(p.numel() for p in model.parameters() if p.ndim == 2) > 4 * 2**20
     assert fast_form(model, 16) == "fp32" and fast_form(copy.deepcopy(model).bfloat16(), 16) == "bf16"
     assert fast_form(copy.deepcopy(model).half(), 99, 6) == "fp16"
-    assert fast_form(model, 15) is fast_form(model, 16, 7) is fast_form(model, 16, compile=True) is None
+    assert fast_form(model, 15) is fast_form(model, 16, 7) is None
+    for packed, compiled in ((True, None), (False, "fp32")):  # a compiler cannot look into NumPy's product
+        monkeypatch.setattr(forms, "packs", lambda form, packed=packed: packed)
+        assert fast_form(model, 16, compile=True) == compiled
+    assert fast_form(copy.deepcopy(model).bfloat16(), 16, compile=True) is None
     assert fast_form(model_of(), 16) is None and fast_form(copy.deepcopy(model).double(), 16) is None
     with torch.autocast("cpu"):
         assert fast_form(model, 16) is None
@@ -475,7 +479,7 @@ def test_quicker_is_what_takes_less_time_than_the_layer_itself(monkeypatch):
     kernels.quicker.cache_clear()
     slow = torch.randn(1024, 1024)
     for function, found in ((lambda x: x, True), (lambda x: slow @ slow, False)):
-        monkeypatch.setattr(kernels, "_packs", lambda form: True)
+        monkeypatch.setattr(kernels, "packs", lambda form: True)
         monkeypatch.setitem(
             kernels.PACKED, "fp16", lambda weight, function=function: kernels.Made(lambda x: function(x), (), 0)
         )

@@ -205,13 +205,13 @@ def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unc
 def test_a_product_that_comes_out_wrong_is_none_that_this_processor_has(monkeypatch):
     possible.cache_clear()
     monkeypatch.setitem(kernels.PACKED, "int8", lambda weight: Made(lambda x: torch.zeros(len(x), len(weight)), (), 0))
-    kernels._packs.cache_clear()
+    kernels.packs.cache_clear()
     assert not Product(torch.randn(32, 64), "int8").packed and possible("int8", "cpu")
     possible.cache_clear()
     monkeypatch.setitem(kernels.PLAIN, "int8", lambda weight: Made(lambda x: torch.zeros(len(x), len(weight)), (), 0))
     assert not possible("int8", "cpu") and possible("fp32", "cpu")
     possible.cache_clear()
-    kernels._packs.cache_clear()
+    kernels.packs.cache_clear()
 
 
 @pytest.mark.parametrize("form", [form for form in kernels.PACKED if kernels._right(form, "cpu", True)])
@@ -254,9 +254,9 @@ def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pyt
     ):
         monkeypatch.setitem(kernels.PACKED, "fp32", lambda weight, made=made: Made(made, (), 0))
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", str(torch.get_num_threads() + threads))
-        kernels._packs.cache_clear()
-        assert kernels._packs("fp32") == taken
-    kernels._packs.cache_clear()
+        kernels.packs.cache_clear()
+        assert kernels.packs("fp32") == taken
+    kernels.packs.cache_clear()
 
 
 def test_small_matrices_lie_in_one_block_and_do_not_touch(monkeypatch):
