@@ -6,5 +6,7 @@ import os
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 
 import ipykernel.kernelapp  # noqa: F401
+import ipywidgets  # noqa: F401
+import jaxtyping  # noqa: F401
 import matplotlib.pyplot  # noqa: F401
-import torch  # noqa: F401
+import torch._dynamo  # noqa: F401  (which the first optimizer loads: longer than PyTorch itself)
