@@ -6,7 +6,7 @@ import os
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
 os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # the debugger's warning, of files of Python's own, is for nobody
 
-import ipykernel.debugger  # noqa: F401  (which every kernel has, and loads for longer than all else it does to start)
+import ipykernel.debugger  # (which every kernel has, and loads for longer than all else it does to start)
 import ipykernel.kernelapp  # noqa: F401
 import ipywidgets  # noqa: F401
 import jaxtyping  # noqa: F401
