@@ -251,7 +251,8 @@ class Environment:
         )
 
     def _install(self, what: str, arguments: Sequence[str]) -> None:
-        pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install"]
+        # Not compiled, which takes most of a minute: few of the 15,000 files are ever read, and those compile then.
+        pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install", "--no-compile"]
         if self.install([*pip, *arguments]) != 0:
             raise Refused(f"Could not install {what}: pip says above why", 1)
 

@@ -76,9 +76,10 @@ def _become(command: list[str], cwd: str | None, env: dict[str, str], search_pat
     """Become the kernel that this command would have started, but for the modules that are loaded."""
     os.setsid()  # so that interrupts and the end reach what a notebook starts, too
     os.chdir(cwd or ".")
-    drawn_with = os.environ["MPLBACKEND"]  # which `authoring.loaded` chose: the one that a kernel takes
+    # The first `authoring.loaded` chose: the one that a kernel takes. The second a kernel's debugger sets as it loads.
+    set_here = {name: os.environ[name] for name in ("MPLBACKEND", "PYDEVD_USE_FRAME_EVAL") if name in os.environ}
     os.environ.clear()
-    os.environ.update({**env, "MPLBACKEND": drawn_with})
+    os.environ.update({**env, **set_here})
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)

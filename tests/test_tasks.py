@@ -54,7 +54,7 @@ def environment(tmp_path):
 
 def installed(environment):
     """What pip was asked for since last time."""
-    asked = [command[4:] for command in environment.call if command[:2] == ("-m", "pip")]
+    asked = [command[5:] for command in environment.call if command[:2] == ("-m", "pip")]
     environment.call.clear()
     return asked
 

@@ -12,11 +12,8 @@ def turn_or_not() -> dict[tuple[str, int], list[float]]:
     found = {}
     for updates in (600, 1200):
         for setting, turn in (("with the turn", lesson["turn"]), ("without", lambda pairs: pairs)):
-            right, lost = [], []
-            for seed in range(12):
-                count, loss = lesson["right_of_four"](lesson["begin"](seed), turn, updates)
-                right.append(count)
-                lost.append(loss)
+            starts = [lesson["begin"](seed) for seed in range(12)]
+            right, lost = lesson["right_of_four"](starts, turn, updates)
             print(row(setting, f"{updates} updates", "right, of 4 new texts", right), flush=True)
             print(row(setting, f"{updates} updates", "loss, at least 0.3229", lost), flush=True)
             found[setting, updates] = right
