@@ -1,8 +1,8 @@
 """The story model of lesson 14: its training, what it writes on the way, and how often that keeps who did what.
 
-Three minutes from two starts, and ten from one. A run is kept in `build/records` after every fifty updates, and goes
-on from there when it was stopped. What ships is one JSON of all runs, `companion/school/records/story.json`, and the
-weights of the first.
+Three minutes from three starts and ten from one, and its twin with experts for as many updates as three minutes, from
+three starts. A run is kept in `build/records` after every fifty updates, and goes on from there when it was stopped.
+What ships is one JSON of all runs, `companion/school/records/story.json`, and the weights of the first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ EXPERTS = DENSE.with_(feed_forward=FeedForwardConfig(128, "swiglu"), moe=MoEConf
 SHORT, LONG = 1800, 6000
 """Updates: about three and ten minutes of one core."""
 LOOKS = {SHORT: (0, 120, 360, 720, 1080, SHORT), LONG: (0, 150, 300, 600, 1200, 1800, 3600, LONG)}
-RUNS = (("dense", DENSE, 0, LONG), *(("dense", DENSE, start, SHORT) for start in (0, 1)))
+RUNS = (
+    ("dense", DENSE, 0, LONG),
+    *(("dense", DENSE, start, SHORT) for start in range(3)),
+    *(("experts", EXPERTS, start, SHORT) for start in range(3)),
+)
 """What it is called, what it is, its start, and its updates."""
 SCORED = 100
 """Held-out stories that are scored, and beginnings that are continued, at each look."""

@@ -152,9 +152,8 @@ def _small_png(fig: Figure, colors: int) -> bytes:
     Nothing about the software is written beside the pixels, so the bytes depend on what is drawn.
     """
     drawn, stored = io.BytesIO(), io.BytesIO()
-    fig.savefig(drawn, format="rgba", dpi=SHARPNESS * DPI)  # bare pixels, which are not packed to be unpacked
-    width, height = (int(inches * (SHARPNESS * DPI)) for inches in fig.get_size_inches())
-    picture = Image.frombytes("RGBA", (width, height), drawn.getvalue()).convert("RGB")
+    fig.savefig(drawn, format="png", dpi=SHARPNESS * DPI)
+    picture = Image.open(drawn).convert("RGB")
     picture.quantize(colors, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
         stored, format="png", optimize=True
     )
