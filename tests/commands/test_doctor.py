@@ -21,8 +21,8 @@ def test_it_fits_on_a_screen_and_all_that_must_hold_holds(capsys, monkeypatch) -
     said = "\n".join(lines)
     assert torch.__version__ in said and torch.backends.cpu.get_cpu_capability() in said
     first = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
-    assert first.count("holds") == len(comparisons.MUST_HOLD) == 6
-    assert first.count("same") + first.count("differs") == len(comparisons.may_differ()) >= 4
+    assert first.count("holds") == len(same_everywhere.MUST_HOLD) == 6
+    assert first.count("same") + first.count("differs") == len(same_everywhere.may_differ()) >= 4
 
 
 def test_a_program_reads_the_same(capsys, monkeypatch) -> None:
@@ -31,7 +31,7 @@ def test_a_program_reads_the_same(capsys, monkeypatch) -> None:
     assert said["holds"] and said["versions"]["torch"] == torch.__version__ and said["wrong"] == []
     assert set(said) == {"course", "python", "versions", "extras", "wrong", "machine", "comparisons", "holds"}
     assert said["machine"]["threads"] == torch.get_num_threads() and "test" in said["extras"]["here"]
-    assert sum(one["must_hold"] for one in said["comparisons"]) == len(comparisons.MUST_HOLD)
+    assert sum(one["must_hold"] for one in said["comparisons"]) == len(same_everywhere.MUST_HOLD)
     monkeypatch.setattr("companion.selftest.same_everywhere.attend", lambda q, k, v, causal: 1.001 * v)
     assert main(["doctor", "--json"]) == 1
     wrong = [one for one in json.loads(capsys.readouterr().out)["comparisons"] if one["must_hold"] and not one["same"]]
@@ -58,25 +58,25 @@ def test_every_comparison_notices_what_it_is_for(monkeypatch) -> None:
         odd = (weight.data_ptr() % 64 != 0) or len(x) == 1 or torch.get_num_threads() == 1
         return linear(x, weight) * (1 + 1e-6 * odd)
 
-    with comparisons.threads(2):
+    with same_everywhere.threads(2):
         monkeypatch.setattr("companion.selftest.same_everywhere.F.linear", by_place)
-        address, rows = comparisons.other_address(), comparisons.other_rows()
+        address, rows = same_everywhere.other_address(), same_everywhere.other_rows()
         assert not address.same and address.found.startswith("400 of 400, ")
-        assert not rows.same and not comparisons.other_threads().same
+        assert not rows.same and not same_everywhere.other_threads().same
         assert torch.get_num_threads() == 2
         monkeypatch.undo()
     monkeypatch.setattr("companion.selftest.same_everywhere.NORMAL", [0.0] * 4)
-    assert not comparisons.drawn_numbers().same
+    assert not same_everywhere.drawn_numbers().same
     monkeypatch.setattr("companion.selftest.same_everywhere.load_tensors", lambda path: {"weight": torch.zeros(61, 20)})
-    assert not comparisons.written_and_read().same
+    assert not same_everywhere.written_and_read().same
     losses = iter([1.0, 2.0])
     monkeypatch.setattr("companion.selftest.same_everywhere.train", lambda: (next(losses), {}))
-    assert not comparisons.trained_twice().same
+    assert not same_everywhere.trained_twice().same
 
 
 def test_it_leaves_the_random_numbers_of_the_process_alone() -> None:
     before = torch.get_rng_state()
-    for compare in (*comparisons.MUST_HOLD, *comparisons.may_differ()):
+    for compare in (*same_everywhere.MUST_HOLD, *same_everywhere.may_differ()):
         compare()
     assert torch.equal(before, torch.get_rng_state())
 
