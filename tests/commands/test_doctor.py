@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from companion.commands import doctor
 from companion.commands.main import main
 from companion.ground import installed
+from companion.selftest import same_everywhere
 
 
 def test_it_fits_on_a_screen_and_all_that_must_hold_holds(capsys, monkeypatch) -> None:
