@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from companion.school.course.grading import exercise_mark
 from companion.school.course.grading.grade import grade
 from companion.school.course.grading.sandbox import parent
 from companion.school.course.grading.submissions import handed_in
@@ -30,7 +31,7 @@ def test_a_claim_to_be_right_is_refused_where_it_is_read_too(tmp_path, monkeypat
 
 
 def test_the_class_notices_a_grader_without_its_list_of_names(tmp_path, monkeypatch):
-    monkeypatch.setattr(mark, "Program", lambda source, name, forbidden: parent.Program(source, name, ()))
+    monkeypatch.setattr(exercise_mark, "Program", lambda source, name, forbidden: parent.Program(source, name, ()))
     target = replace(find_exercise(hostile.TARGET), forbidden=())
     faults = faults_of(["spells the banned operator"], tmp_path, target)
     assert "should end as refused" in faults["spells the banned operator"]
