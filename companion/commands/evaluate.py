@@ -17,6 +17,16 @@ from companion.ground.quantities import Count
 from companion.training import report
 from companion.training.settings import NumberWordsSettings, TuneSettings, recorded
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from companion.data.corpora import Corpus
+    from companion.generation.weights import Weights
+    from companion.training.evaluation import Evaluation
+    from companion.training.run_folder import RunFolder
+    from companion.transformer import Transformer
+
 JSON = (
     "print one object for a program instead: run, task, measured_on, and the figures under the names that result.json "
     "of a run has; of a text also yardsticks, and with --weights what that form of them makes of it"
@@ -31,16 +41,6 @@ EXAMPLES = (
     "  companion evaluate --run runs/number-words-de-en --numbers 20000\n"
     "  companion evaluate --json | jq .bits_per_byte"
 )
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-    from companion.data.corpora import Corpus
-    from companion.generation.weights import Weights
-    from companion.training.evaluation import Evaluation
-    from companion.training.run_folder import RunFolder
-    from companion.transformer import Transformer
 
 
 def parser() -> Parser:

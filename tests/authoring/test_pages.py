@@ -294,7 +294,7 @@ def test_files_import_from_their_own_floor_and_those_below(imports):
 
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
 def test_picture_is_small_and_stands_on_white(path):
-    assert path.stat().st_size < 450_000  # the map of the house grows with its files
+    assert path.stat().st_size < 400_000
     if path.suffix == ".svg":
         root = ElementTree.parse(path).getroot()
         background = root.find(".//{*}g[@id='patch_1']/{*}path")

@@ -13,9 +13,9 @@ STATE = """figure => JSON.stringify([
   figure.querySelector('.ext-box svg')?.outerHTML, figure.querySelector('[role=status]')?.textContent,
   [...figure.querySelectorAll('button')].map(button => button.ariaPressed)
 ])"""
-SEEN = """(element) => { // a page scrolls by whole pixels, and places are parts of them
+SEEN = """(element) => {
   const box = element.getBoundingClientRect();
-  return box.top > -1 && box.bottom < innerHeight + 1 && box.width > 0;
+  return box.top >= 0 && box.bottom <= innerHeight && box.width > 0;
 }"""
 
 
