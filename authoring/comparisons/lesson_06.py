@@ -44,3 +44,8 @@ def slow_and_warm() -> Losses:
 def surgery() -> Losses:
     """Pre-norm with its identity path cut, post-norm with it opened."""
     return _measure([("pre-norm", "cut", 3e-3, 1), ("post-norm", "open", 3e-3, 1)], (50, 150))
+
+
+def small_writes() -> Losses:
+    """Post-norm with every write divided by the root of their number."""
+    return _measure([("post-norm, small writes", "as it is", 3e-3, 1)], (50, 100, 150))

@@ -52,3 +52,19 @@ def plain() -> Found:
         "dense, equal total": (None, 512, 0.0),
     }
     return _race("relu", runners)
+
+
+def frozen() -> Found:
+    """A router that is random and never learns: the common part of what it reads, and how evenly it sends, over steps."""
+    lesson, found = names_of("11", *CELLS[:-1]), Found()
+    for start in range(3):
+        model = lesson["build"](lesson["top"](1), start=start, router=0.02)
+        for block in model.decoder.blocks:
+            block.feed_forward.router.weight.requires_grad_(False)
+        run = lesson["learn"](model, start=start, steps=360)
+        for step in (0, 20, 110, 350):
+            found[f"start {start}", step] = lesson["as_even_as"](run.load[step : step + 10].mean(0)).tolist()
+            common = [float(share) for share in run.common[max(at for at in run.common if at <= step)]]
+            print(row(f"start {start}, frozen", f"{step} updates", "as even as", found[f"start {start}", step]), flush=True)
+            print(row(f"start {start}, frozen", f"{step} updates", "common part", common), flush=True)
+    return found
