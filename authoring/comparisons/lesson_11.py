@@ -55,7 +55,7 @@ def plain() -> Found:
 
 
 def frozen() -> Found:
-    """A random router that never learns: how evenly it sends, and the common part of what it reads, over the updates."""
+    """A random router that never learns: how evenly it sends, and the common part of what it reads, over updates."""
     lesson, found = names_of("11", *CELLS[:-1]), Found()
     for start in range(3):
         model = lesson["build"](lesson["top"](1), start=start, router=0.02)
