@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
-from companion.data.chat import Message
+from companion.data.chat_template import Message
 from companion.ground.fields import parse_json, plain, shown, why
 from companion.ground.reading import read_file
 

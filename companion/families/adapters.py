@@ -25,15 +25,15 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
-from companion.families.exported import simplest_kind
+from companion.families.export import simplest_kind
 from companion.families.registry import families
 from companion.files.models import assemble, bare_model, load_tensors, read_config, save_tensors
-from companion.files.published.places import WayBack
+from companion.files.published.tensor_names import WayBack
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import require, shown
 from companion.layers.attention import Attention
-from companion.layers.delta import LinearAttention
 from companion.layers.feedforward import FeedForward
+from companion.layers.gated_delta_net import LinearAttention
 from companion.layers.latent import LatentAttention
 from companion.layers.low_rank import LowRank, low_rank_layers
 from companion.transformer import Transformer
