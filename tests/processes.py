@@ -167,7 +167,7 @@ def keep(folder: Path, parallel: Parallel, made: list[dict[str, Any]], kept: dic
     if parallel.main:
         save_tensors(folder / "end.safetensors", kept)
         (folder / "updates.json").write_text(json.dumps(made))
-    parallel.barrier()
+    parallel.agree(False)  # until all are here
 
 
 def agree(folder: Path, world: int) -> None:

@@ -135,22 +135,6 @@ def forward_flops(
     )
 
 
-def generation_flops(
-    config: ModelConfig, prompt: int, new: int, *, cached: bool = True, batch: int = 1, source: int = 0
-) -> int:
-    """FLOPs of writing `new` tokens after a prompt, the head running for the last token only.
-
-    cached:  with a KV cache: the prompt once, then one token a step. Without: everything again at every step.
-    """
-    require_whole("prompt", prompt, 1)
-    require_whole("new", new, 1)
-    total = forward_flops(config, prompt, batch=batch, source=source, logits="last").total
-    for length in range(prompt + 1, prompt + new):
-        tokens, kept = (1, length - 1) if cached else (length, 0)
-        total += forward_flops(config, tokens, cached=kept, batch=batch, source=source, logits="last").total
-    return total
-
-
 def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int = 0) -> int:
     """FLOPs of one forward and backward pass: 3 forward passes, because each matrix product has two in its gradient.
     Heads for later tokens take part in these alone: 2 d_model (d_model + vocab) a token and head in a forward pass."""

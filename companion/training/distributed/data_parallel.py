@@ -80,9 +80,6 @@ class Processes(Parallel):
     def agree(self, flag: bool) -> bool:
         return bool(self.total([torch.tensor(float(flag))])[0])
 
-    def barrier(self) -> None:
-        self.agree(False)
-
     def broadcast(self, value: Any) -> Any:
         return self._tell(value, 0)
 
