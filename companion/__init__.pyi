@@ -24,8 +24,8 @@ from .layers.attention import Attention as Attention, attend as attend, attentio
 from .layers.latent import LatentAttention as LatentAttention
 from .layers.kernels.tiled import tiled_attention as tiled_attention
 from .layers.kernels.window import sliding_window_attention as sliding_window_attention
-from .layers.linear import linear_attention as linear_attention, recurrence as recurrence
-from .layers.delta import LinearAttention as LinearAttention
+from .layers.linear_attention import linear_attention as linear_attention, recurrence as recurrence
+from .layers.gated_delta_net import LinearAttention as LinearAttention
 from .layers.cache import CrossCache as CrossCache, KVCache as KVCache
 from .layers.norms import LayerNorm as LayerNorm, RMSNorm as RMSNorm, rms_norm as rms_norm
 from .layers.feedforward import FeedForward as FeedForward
@@ -42,7 +42,7 @@ from .generation.serving import Handle as Handle, Server as Server
 from .generation.beam import Beam as Beam, beam_search as beam_search
 from .files.models import load_model as load_model, save_model as save_model
 from .families.pretrained import load_pretrained as load_pretrained
-from .families.exported import export_model as export_model
+from .families.export import export_model as export_model
 from .layers.low_rank import LowRank as LowRank
 from .families.adapters import (
     adapt as adapt,

@@ -27,10 +27,10 @@ from companion.layers.attention import Attention, capped
 from companion.layers.bert import MaskedTransform, Pooler
 from companion.layers.block import Block
 from companion.layers.cache import CrossCache, KVCache
-from companion.layers.delta import LinearAttention
+from companion.layers.gated_delta_net import LinearAttention
 from companion.layers.latent import LatentAttention
-from companion.layers.later import LaterHeads
 from companion.layers.masks import GivenMask
+from companion.layers.medusa_heads import LaterHeads
 from companion.layers.moe import MoE
 from companion.layers.norms import norm
 from companion.layers.positions import Learned, sinusoidal

@@ -33,9 +33,9 @@ from companion.config.model import (
 )
 from companion.data.batches import TrainingBatches
 from companion.files.models import load_tensors, save_tensors
+from companion.training.distributed.data_parallel import Processes
 from companion.training.distributed.launch import start_processes
-from companion.training.distributed.parallel import Elsewhere, Lost, Parallel
-from companion.training.distributed.processes import Processes
+from companion.training.distributed.one_process import Elsewhere, Lost, Parallel
 from companion.training.evaluation import Evaluation
 from companion.training.loop import fit
 from companion.training.losses import Loss, Scored, cross_entropy_sum, translation_loss
@@ -167,7 +167,7 @@ def keep(folder: Path, parallel: Parallel, made: list[dict[str, Any]], kept: dic
     if parallel.main:
         save_tensors(folder / "end.safetensors", kept)
         (folder / "updates.json").write_text(json.dumps(made))
-    parallel.barrier()
+    parallel.agree(False)  # until all are here
 
 
 def agree(folder: Path, world: int) -> None:

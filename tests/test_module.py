@@ -1,6 +1,6 @@
 """What PyTorch offers a module, times our kinds of model: what the README's table says of each is tried here.
 
-DDP and FSDP are tried in tests/training/test_distributed.py, AOTInductor in tests/generation/test_programs.py.
+DDP and FSDP are tried in tests/training/test_distributed.py, AOTInductor in tests/generation/test_compiled_steps.py.
 """
 
 import copy

@@ -30,7 +30,7 @@ from companion.bench.measured import ceiling, quiet
 from companion.bench.sizes import ON_A_GPU, REHEARSED, SIZES, Size
 from companion.costs.chips import Chip
 from companion.training.distributed.launch import start_processes
-from companion.training.distributed.parallel import Parallel
+from companion.training.distributed.one_process import Parallel
 from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer
 
@@ -128,7 +128,7 @@ def one_process(size: Size, setting: Setting) -> Iterator[Found]:
             raise RuntimeError("the sum over one process is not what that process has")
         yield f"{dist.get_world_size()} process started, {dist.get_backend()}"
         losses["data parallel"] = _losses(size, setting, parallel)
-        from companion.training.distributed.processes import Processes
+        from companion.training.distributed.data_parallel import Processes
 
         assert parallel.device is not None
         losses["sharded"] = _losses(size, setting, Processes(parallel.device, shard=True))

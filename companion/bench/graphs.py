@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from companion.generation.passes import BUCKET, decode, evaluating, prefill
+from companion.generation.prefill_decode import BUCKET, decode, evaluating, prefill
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
 

@@ -15,10 +15,10 @@ from companion.bench.models import drawn
 from companion.bench.sizes import Size
 from companion.config.model import AttentionConfig, LatentConfig, LinearConfig, ModelConfig
 from companion.costs.account import cache_bytes, decode_bytes, forward_flops
-from companion.generation.passes import decode, evaluating
+from companion.generation.prefill_decode import decode, evaluating
 from companion.ground.display import readable_bytes
 from companion.layers.cache import KVCache
-from companion.layers.states import BACK
+from companion.layers.recurrent_cache import BACK
 
 HEADS = 16
 WAYS = (OURS, "ours, GQA", "ours, MQA", "ours, MLA", "ours, GDN")

@@ -20,8 +20,8 @@ from companion.bench.sizes import Size
 from companion.config.model import ModelConfig
 from companion.costs import account
 from companion.generation.generate import complete
-from companion.generation.passes import BUCKET, evaluating
-from companion.generation.passes import decode as decode_step
+from companion.generation.prefill_decode import BUCKET, evaluating
+from companion.generation.prefill_decode import decode as decode_step
 from companion.generation.sampling import Sampling
 from companion.layers.cache import KVCache
 from companion.training.precision import autocast

@@ -17,7 +17,7 @@ from companion.config.model import LinearConfig, ModelConfig
 from companion.costs.account import cache_bytes, forward_flops
 from companion.ground.display import readable_bytes
 from companion.layers.kernels import fla
-from companion.layers.linear import recurrence
+from companion.layers.linear_attention import recurrence
 
 BY_TOKEN = "ours, token by token"
 LIBRARY = "flash-linear-attention"

@@ -108,9 +108,9 @@ def find_sizes(names: Sequence[str]) -> list[Size]:
     return [SIZES[name] for name in _known("--sizes", names, SIZES)]
 
 
-def find_parts(names: Sequence[str], parts: Sequence[str] = PARTS) -> list[str]:
-    """The parts of these names, in the order of `parts`. Raises `ValueError` for none or an unknown one."""
-    return sorted(_known("--only", names, parts), key=[*parts].index)
+def find_parts(names: Sequence[str]) -> list[str]:
+    """The parts of these names, in the order of `PARTS`. Raises `ValueError` for none or an unknown one."""
+    return sorted(_known("--only", names, PARTS), key=PARTS.index)
 
 
 def _known(flag: str, names: Sequence[str], there: Sequence[str] | dict[str, Size]) -> list[str]:

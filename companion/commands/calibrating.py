@@ -40,7 +40,7 @@ def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], lis
     import torch
 
     from companion.data.corpora import read_corpus
-    from companion.files.levels import load_levels, save_levels
+    from companion.files.int4 import load_levels, save_levels
     from companion.generation.calibration import calibrate, windows_of
 
     if not flags.calibrate:

@@ -22,7 +22,7 @@ from companion.training.settings import TuneSettings
 
 if TYPE_CHECKING:
     from companion.commands.writer import Writer
-    from companion.data.chat import Message
+    from companion.data.chat_template import Message
 
 TOKENS = 512
 """Tokens of an answer at most, where nobody says."""
@@ -125,7 +125,7 @@ class Talk:
     @property
     def messages(self) -> list[Message]:
         """The conversation as it is."""
-        from companion.data.chat import Message
+        from companion.data.chat_template import Message
 
         first = [] if self.system is None else [Message(role="system", content=self.system)]
         roles: Any = ("user", "assistant")

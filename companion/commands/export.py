@@ -65,9 +65,9 @@ def run(flags: Namespace) -> int:
         raise ValueError(f"FOLDER {flags.folder}: expected a new folder, or an empty one, found something there")
     from companion.commands.generate import dtype_called
     from companion.families.adapters import merged_model
-    from companion.families.exported import export_model
+    from companion.families.export import export_model
     from companion.files.models import CONFIG
-    from companion.files.published.writing import GENERATION
+    from companion.files.published.generation_config import GENERATION
     from companion.ground.atomic import write_atomic
 
     texts: dict[str, str] = {}
@@ -114,9 +114,9 @@ def _of_checkpoint(source: Path, kind: str | None) -> tuple[Transformer, str | N
 def _write_tokenizer(folder: Path, tokenizer: BytePairTokenizer, model: Transformer) -> None:
     """The tokenizer of a run, and how a run writes."""
     from companion.commands.writer import WARM
-    from companion.data.chat import TEMPLATE
-    from companion.data.dialect import files_of_run
-    from companion.files.published.writing import GENERATION
+    from companion.data.chat_template import TEMPLATE
+    from companion.data.chat_tokens import files_of_run
+    from companion.files.published.generation_config import GENERATION
     from companion.ground.atomic import write_atomic
 
     files = files_of_run(tokenizer, model.config.context)

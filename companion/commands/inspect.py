@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from companion.config.model import ModelConfig
     from companion.families.inspected import Inspection
     from companion.files.published.contents import Became
-    from companion.files.published.writing import Writing
+    from companion.files.published.generation_config import Writing
 
 
 JSON = (
@@ -263,7 +263,7 @@ def writes(says: Writing, config: ModelConfig | None) -> str:
 
 def files(folder: Path, found: Inspection) -> Iterable[str]:
     """What is there and what is not; of tensors that are missing a refusal says which."""
-    from companion.data.chat import compiled, load_chat_template
+    from companion.data.chat_template import compiled, load_chat_template
     from companion.data.published_tokenizers import load_tokenizer
     from companion.ground.display import count
 

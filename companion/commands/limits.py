@@ -68,12 +68,12 @@ class _Plain(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def read_settings(name: str, flag: str = "--config") -> dict[str, Any]:
+def read_settings(name: str) -> dict[str, Any]:
     """The settings in a file of YAML or JSON, by name.
 
     Raises `ValueError` for what is not there, not a file, too large, not text, not YAML, or no table of settings.
     """
-    asked, path = f"{flag} {shown(name)}", Path(name)
+    asked, path = f"--config {shown(name)}", Path(name)
     try:
         if not path.exists():
             raise ValueError(f"{asked}: expected a file, found none there")

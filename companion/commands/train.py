@@ -19,7 +19,7 @@ from companion.commands.resuming import check_same_data, check_same_model, check
 from companion.ground.heap import keep_memory
 from companion.ground.quantities import flag_type
 from companion.training import report
-from companion.training.plan import Learning
+from companion.training.hyperparameters import Learning
 from companion.training.schedule import cut_warmup
 from companion.training.settings import (
     GROUPS,
@@ -37,7 +37,7 @@ from companion.training.settings import (
 if TYPE_CHECKING:
     import torch
 
-    from companion.training.distributed.parallel import Parallel
+    from companion.training.distributed.one_process import Parallel
     from companion.training.run_folder import RunFolder
     from companion.training.tasks.task import Measured, Task
     from companion.training.trainer import Trainer
@@ -170,7 +170,7 @@ def run(flags: Namespace, arguments: list[str]) -> int:
     Raises `ValueError` for bad input, with nothing written.
     """
     from companion.training.distributed.launch import only_main_speaks
-    from companion.training.distributed.parallel import Elsewhere
+    from companion.training.distributed.one_process import Elsewhere
 
     try:
         with only_main_speaks():
@@ -197,7 +197,7 @@ def train_run(settings: RunSettings, arguments: list[str]) -> int:
     """
     from companion.ground.device import find_device
     from companion.training.distributed.launch import check_launch, command, processes_launched, start_processes
-    from companion.training.distributed.parallel import Lost
+    from companion.training.distributed.one_process import Lost
     from companion.training.run_folder import RunFolder
     from companion.training.tensorboard import require_tensorboard
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from companion.data.chat import ChatTemplate
-    from companion.files.published.writing import Writing
+    from companion.data.chat_template import ChatTemplate
+    from companion.files.published.generation_config import Writing
     from companion.generation.beam import Search
     from companion.generation.constraints import Until
     from companion.generation.draft import Draft
@@ -158,7 +158,7 @@ def from_run(
 
     Raises `ValueError` as `RunFolder.model` does.
     """
-    from companion.files.published.writing import SpecialTokens, Writing
+    from companion.files.published.generation_config import SpecialTokens, Writing
     from companion.generation.sampling import Sampling
     from companion.training.settings import TuneSettings
 
@@ -179,10 +179,10 @@ def from_run(
 
 def _of_tuned(folder: RunFolder, device: torch.device, *, ids: bool, best: bool, dtype: torch.dtype | None) -> Writer:
     """`from_run` of a tuned run: its adapters, if it has some, are merged."""
-    from companion.data.dialect import dialect_in
+    from companion.data.chat_tokens import dialect_in
     from companion.data.published_tokenizers import TextStream
     from companion.families.adapters import merged_model
-    from companion.files.published.writing import SpecialTokens, Writing
+    from companion.files.published.generation_config import SpecialTokens, Writing
     from companion.generation.sampling import Sampling
 
     dialect = dialect_in(folder.texts())
@@ -218,10 +218,10 @@ def from_checkpoint(
     Raises `ValueError` for a folder that is missing, damaged or without a tokenizer, settings of generation that
     nothing here follows, and a model that writes no text.
     """
-    from companion.data.chat import load_chat_template
+    from companion.data.chat_template import load_chat_template
     from companion.data.published_tokenizers import JsonTokenizer, TextStream, load_tokenizer
     from companion.families.pretrained import family_of, load_pretrained, pretrained_folder
-    from companion.files.published.writing import GENERATION, read_writing
+    from companion.files.published.generation_config import GENERATION, read_writing
 
     if not download and not Path(name).is_dir():
         raise ValueError(
@@ -264,7 +264,7 @@ def answering(writer: Writer, turns: Sequence[str], system: str | None = None) -
 
     Raises `ValueError` for an even number of turns, a folder without a chat template, and one that refuses them.
     """
-    from companion.data.chat import conversation
+    from companion.data.chat_template import conversation
 
     if writer.chat is None:
         raise ValueError("--chat: expected a model whose folder has a chat template, found none; leave it away")

@@ -184,7 +184,7 @@ class LatentConfig:
 @dataclass(frozen=True)
 class LinearConfig:
     """Linear layers: in place of keys and values, a head keeps one matrix of d_head rows and d_v columns, which each
-    token fades, writes and reads (lesson 17). `companion.layers.delta.LinearAttention` says how.
+    token fades, writes and reads (lesson 17). `companion.layers.gated_delta_net.LinearAttention` says how.
 
     pattern:      which layers are linear, from the first on; it begins anew where it is used up. The others have the
                   attention that stands beside this. Three times True, then False: every fourth is in full (Qwen3-Next).
@@ -607,7 +607,7 @@ class ModelConfig:
     stack:         `"decoder"` (causal), `"encoder"` (sees both ways) or `"encoder_decoder"`.
     dropout:       probability, applied in training to embeddings, attention weights and each sub-layer's output.
     residual:      what each sub-layer adds to the stream is multiplied by it (Granite).
-    later_heads:   further heads of a decoder, for that many tokens after the next one: `companion.layers.later`.
+    later_heads:   further heads of a decoder, for that many tokens after the next one: `companion.layers.medusa_heads`.
 
     Raises `ValueError` naming the field, what it was and what it must be.
     """

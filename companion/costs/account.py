@@ -32,9 +32,9 @@ from companion.config.parameters import (
 from companion.ground.fields import require_whole
 from companion.ground.precision import wide_dtype
 from companion.layers.latent import absorbs
-from companion.layers.linear import CHUNK, CHUNK_BY_CHANNEL
-from companion.layers.rolling import columns
-from companion.layers.states import BACK, Log, state_numbers
+from companion.layers.linear_attention import CHUNK, CHUNK_BY_CHANNEL
+from companion.layers.recurrent_cache import BACK, Log, state_numbers
+from companion.layers.rolling_cache import columns
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ def forward_flops(
     says: expanded, each key in sight costs its expansion and each pair 2 h (d_head + d_rope + d_v); absorbed, each new
     token costs that much and each pair 2 h (2 rank + d_rope).
 
-    Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear`: each chunk of n tokens
-    costs a head 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, where rows fade each in its own way without the d_k, as those are
-    no products of matrices; to read the matrix and to write it are 6 n d_k d_v. Beside `cached` tokens, of which a log
-    shows up to 2 `states.BACK`, the matrix is read alone; to fold the log into it, now and then, takes 2 d_k d_v a
-    token, which is left out.
+    Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`: each chunk of
+    n tokens costs a head 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, where rows fade each in its own way without the d_k, as
+    those are no products of matrices; to read the matrix and to write it are 6 n d_k d_v. Beside `cached` tokens, of
+    which a log shows up to 2 `states.BACK`, the matrix is read alone; to fold the log into it, now and then, takes 2
+    d_k d_v a token, which is left out.
 
     For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys with the `cached` ones, a layer
     costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).
@@ -133,22 +133,6 @@ def forward_flops(
         router=batch * asked * 2 * config.d_model * experts,
         head=batch * heads * 2 * config.d_model * (config.vocab + masked),
     )
-
-
-def generation_flops(
-    config: ModelConfig, prompt: int, new: int, *, cached: bool = True, batch: int = 1, source: int = 0
-) -> int:
-    """FLOPs of writing `new` tokens after a prompt, the head running for the last token only.
-
-    cached:  with a KV cache: the prompt once, then one token a step. Without: everything again at every step.
-    """
-    require_whole("prompt", prompt, 1)
-    require_whole("new", new, 1)
-    total = forward_flops(config, prompt, batch=batch, source=source, logits="last").total
-    for length in range(prompt + 1, prompt + new):
-        tokens, kept = (1, length - 1) if cached else (length, 0)
-        total += forward_flops(config, tokens, cached=kept, batch=batch, source=source, logits="last").total
-    return total
 
 
 def train_flops(config: ModelConfig, tokens: int, *, batch: int = 1, source: int = 0) -> int:

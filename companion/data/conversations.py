@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
-from companion.data.chat import Message
+from companion.data.chat_template import Message
 from companion.ground.fields import parse_json, plain, shown, why
 from companion.ground.reading import read_file
 
@@ -37,29 +37,29 @@ class Preference(NamedTuple):
     where: str
 
 
-def read_conversations(paths: Sequence[str | Path], flag: str = "--data") -> list[Conversation]:
+def read_conversations(paths: Sequence[str | Path]) -> list[Conversation]:
     """The conversations in files, in their order.
 
     Raises `ValueError`, naming file and line, for a file that cannot be read or has none, and for a line that is no
     conversation or has no turn of the assistant.
     """
-    return _read(paths, flag, _conversation)
+    return _read(paths, _conversation)
 
 
-def read_preferences(paths: Sequence[str | Path], flag: str = "--data") -> list[Preference]:
+def read_preferences(paths: Sequence[str | Path]) -> list[Preference]:
     """The preferences in files, in their order. Raises `ValueError` as `read_conversations` does."""
-    return _read(paths, flag, _preference)
+    return _read(paths, _preference)
 
 
-def _read(paths: Sequence[str | Path], flag: str, make: Callable[[Mapping[str, Any], str], Entry]) -> list[Entry]:
-    found = [make(said, where) for path in paths for said, where in _objects(Path(path), flag)]
+def _read(paths: Sequence[str | Path], make: Callable[[Mapping[str, Any], str], Entry]) -> list[Entry]:
+    found = [make(said, where) for path in paths for said, where in _objects(Path(path))]
     if not found:
-        raise ValueError(f"{flag}: expected at least one conversation, got none")
+        raise ValueError("--data: expected at least one conversation, got none")
     return found
 
 
-def _objects(path: Path, flag: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    name = f"{flag} {plain(str(path))}"
+def _objects(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
+    name = f"--data {plain(str(path))}"
     try:
         lines = read_file(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     except OSError as error:

@@ -16,7 +16,7 @@ import torch
 
 from companion import complete, load_pretrained
 from companion.data.published_tokenizers import load_tokenizer
-from companion.files.published.writing import read_writing
+from companion.files.published.generation_config import read_writing
 
 
 def main(folder: str, prompt: str = "The sea is") -> None:

@@ -25,15 +25,15 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
-from companion.families.exported import simplest_kind
+from companion.families.export import simplest_kind
 from companion.families.registry import families
 from companion.files.models import assemble, bare_model, load_tensors, read_config, save_tensors
-from companion.files.published.places import WayBack
+from companion.files.published.tensor_names import WayBack
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import require, shown
 from companion.layers.attention import Attention
-from companion.layers.delta import LinearAttention
 from companion.layers.feedforward import FeedForward
+from companion.layers.gated_delta_net import LinearAttention
 from companion.layers.latent import LatentAttention
 from companion.layers.low_rank import LowRank, low_rank_layers
 from companion.transformer import Transformer
@@ -199,15 +199,15 @@ def put_adapters(model: Transformer, tensors: Mapping[str, Tensor], kind: str | 
             layer.up[part.rows] = up[part.places].to(layer.up)
 
 
-def adapter_config(model: Transformer, kind: str | None = None, base: str = "") -> dict[str, Any]:
-    """What peft's adapter_config.json says of the adapters of a model. base: the folder of the model below them."""
+def adapter_config(model: Transformer, kind: str | None = None) -> dict[str, Any]:
+    """What peft's adapter_config.json says of the adapters of a model."""
     names = [name.removeprefix(BEFORE) for name in adapter_tensors(model, kind)]
     layers = list(_layers(model).values())
     modules = sorted({name.removesuffix(f".lora_{one}.weight") for name in names for one in "AB" if f"_{one}." in name})
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": "",
         "r": layers[0].rank,
         "lora_alpha": layers[0].alpha,
         "target_modules": modules,
@@ -220,10 +220,10 @@ def adapter_config(model: Transformer, kind: str | None = None, base: str = "") 
     }
 
 
-def save_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None, base: str = "") -> None:
+def save_adapters(folder: str | Path, model: Transformer, *, kind: str | None = None) -> None:
     """Write the adapters of a model as peft does, and nothing else of it. Raises `ValueError` as `adapter_tensors`."""
     folder = Path(folder)
-    told = json.dumps(adapter_config(model, kind, base), indent=2) + "\n"
+    told = json.dumps(adapter_config(model, kind), indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     save_tensors(folder / ADAPTER_WEIGHTS, adapter_tensors(model, kind), {"format": "pt"})
     write_atomic(folder / ADAPTER, told)

@@ -26,15 +26,15 @@ from companion.families.llama import (
     place_network,
 )
 from companion.families.mistral import place_experts
+from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import rows
 from companion.files.published.rope import sharpened, shortest
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.contents import Fields
-    from companion.files.published.places import Places
+    from companion.files.published.tensor_names import Places
 
 OF_V2 = llama.FIELDS | rows(
     """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from companion.config.model import ModelConfig
 from companion.families import llama
 from companion.families.llama import changed, configuration, decoder
+from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import rows
 
 if TYPE_CHECKING:
     from torch import Tensor

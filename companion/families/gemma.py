@@ -17,8 +17,8 @@ from companion.config.model import (
 )
 from companion.families import llama
 from companion.families.llama import configuration, layers_of, said
+from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import rows
 from companion.files.published.rope import GLOBAL, LOCAL, layer_types
 
 if TYPE_CHECKING:

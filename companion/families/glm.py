@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from companion.config.model import ModelConfig, MoEConfig
 from companion.families import deepseek, llama
 from companion.families.llama import changed, configuration, decoder
+from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.contents import Fields
-    from companion.files.published.places import Places
+    from companion.files.published.tensor_names import Places
 
 FIELDS = llama.FIELDS | rows(
     """

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from companion.config.model import ModelConfig, PositionConfig
 from companion.families import llama
 from companion.families.llama import changed, configuration, decoder, layers_of
+from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import rows
 from companion.ground.fields import is_number
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.contents import Fields
-    from companion.files.published.places import Places
+    from companion.files.published.tensor_names import Places
 
 FIELDS = llama.FIELDS | rows(
     """

@@ -16,7 +16,7 @@ from companion.families.registry import families
 from companion.files.models import CONFIG, plain_dtype, read_config
 from companion.files.published.contents import Became, Fields, load_published, weight_files
 from companion.files.published.family import Family
-from companion.files.published.writing import Writing, became_writing, left_out, read_writing, said_of_writing
+from companion.files.published.generation_config import Writing, became_writing, left_out, read_writing, said_of_writing
 from companion.ground.fields import shown
 
 

@@ -21,15 +21,15 @@ from companion.config.model import (
     PositionConfig,
     RotaryScaling,
 )
+from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import rows
 from companion.files.published.rope import positions, window
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.contents import Fields
-    from companion.files.published.places import Places
+    from companion.files.published.tensor_names import Places
 
 FIELDS = rows(
     """

@@ -21,8 +21,8 @@ from companion.families.llama import (
     place_network,
 )
 from companion.families.smollm import turning_layers
+from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import rows
 from companion.files.published.rope import shortest
 from companion.ground.fields import shown
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.contents import Fields
-    from companion.files.published.places import Places
+    from companion.files.published.tensor_names import Places
 
 FIELDS = llama.FIELDS | rows(
     """

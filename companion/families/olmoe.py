@@ -9,8 +9,8 @@ from companion.config.model import ModelConfig, MoEConfig
 from companion.families import llama
 from companion.families.llama import changed, configuration, decoder
 from companion.families.mistral import placing_experts
+from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import rows
 
 if TYPE_CHECKING:
     from torch import Tensor

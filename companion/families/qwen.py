@@ -10,8 +10,8 @@ from companion.config.model import ModelConfig, MoEConfig
 from companion.families import llama
 from companion.families.llama import changed, configuration, decoder, layers_of
 from companion.families.mistral import placing_experts
+from companion.files.published.config_fields import alike, rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import alike, rows
 from companion.files.published.rope import GLOBAL, LOCAL, layer_types, shortest
 from companion.ground.fields import require_whole, shown
 

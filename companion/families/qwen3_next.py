@@ -12,8 +12,8 @@ from companion.families import llama
 from companion.families.llama import changed, configuration, decoder, layers_of, place_all_but_networks, place_network
 from companion.families.mistral import place_experts
 from companion.families.qwen import with_mixtures
+from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import rows
 from companion.files.published.rope import GLOBAL, LINEAR, layer_types, shortest
 from companion.ground.fields import require_whole
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.contents import Fields
-    from companion.files.published.places import Places
+    from companion.files.published.tensor_names import Places
 
 FIELDS = llama.FIELDS | rows(
     """

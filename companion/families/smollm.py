@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from companion.config.model import ModelConfig, PositionConfig
 from companion.families import llama
 from companion.families.llama import changed, configuration, decoder, layers_of
+from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
-from companion.files.published.policy import rows
 from companion.files.published.rope import GLOBAL, LOCAL, layer_types
 
 if TYPE_CHECKING:

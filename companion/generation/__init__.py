@@ -1,17 +1,17 @@
 """Text from a model, token by token.
 
-sampling     the distribution that a token is drawn from
-constraints  which tokens may come when, whatever their probability
-next_token   a token is drawn
-passes       the model reads the prompts, then a token per row and step
-weights      the form in which steps read them, put into the one model
-calibration  the levels of int4, chosen by a text
-kernels      one product in each of these forms; programs: a step compiled once, for the next process
-request      what is asked of a model, checked
-generate     a token for each row and step
-draft        who proposes tokens ahead of the model
-speculative  the model judges what is proposed, several tokens in a pass
-blocks       who has which block of a paged cache
-serving      many texts at once, which come and go
-beam         beam search
+sampling        the distribution that a token is drawn from
+constraints     which tokens may come when, whatever their probability
+next_token      a token is drawn
+prefill_decode  the model reads the prompts, then a token per row and step
+weights         the form in which steps read them, put into the one model
+calibration     the levels of int4, chosen by a text
+kernels         one product in each of these forms; compiled_steps: made once, for the next process
+request         what is asked of a model, checked
+generate        a token for each row and step
+draft           who proposes tokens ahead of the model
+speculative     the model judges what is proposed, several tokens in a pass
+block_manager   who has which block of a paged cache
+serving         many texts at once, which come and go
+beam            beam search
 """

@@ -15,7 +15,7 @@ import torch
 
 from companion.costs.account import cache_bytes
 from companion.generation.constraints import Rules, Until
-from companion.generation.passes import NotFinite, decode, evaluating, prefill
+from companion.generation.prefill_decode import NotFinite, decode, evaluating, prefill
 from companion.generation.request import check_prompts
 from companion.ground.arguments import check_kind
 from companion.ground.fields import require_number, require_whole, shown

@@ -3,7 +3,7 @@
 n-gram   what followed the last few tokens when they stood in the text before (Saxena 2023, "prompt lookup
          decoding"; Yang et al. 2023, "Inference with reference"). Nothing to load, no second model.
 a model  a smaller one of the same vocabulary, which writes the proposal (Leviathan et al. 2023; Chen et al. 2023).
-own      the model's own heads for later tokens, `companion.layers.later` (Cai et al. 2024, "Medusa").
+own      the model's own heads for later tokens, `companion.layers.medusa_heads` (Cai et al. 2024, "Medusa").
 yours    any function of the text so far and a number of tokens.
 """
 
@@ -16,8 +16,8 @@ from typing import Literal
 from companion.config.model import require_whole
 from companion.ground import display
 from companion.ground.arguments import described
-from companion.layers import states
-from companion.layers.rolling import BACK
+from companion.layers import recurrent_cache
+from companion.layers.rolling_cache import BACK
 from companion.transformer import Transformer
 
 Propose = Callable[[Sequence[int], int], Sequence[int]]
@@ -104,9 +104,10 @@ class Draft:
     def check(self, model: Transformer, reach: int) -> None:
         """Raises `ValueError` unless it can propose for `model` in texts of up to `reach` tokens."""
         models = [model, self.proposer] if isinstance(self.proposer, Transformer) else [model]
-        if any(one.config.memory is not None for one in models) and self.ahead > states.BACK:
+        back = recurrent_cache.BACK
+        if any(one.config.memory is not None for one in models) and self.ahead > back:
             raise ValueError(
-                f"ahead={self.ahead}: expected at most {states.BACK}, as many as a cache with linear layers takes back"
+                f"ahead={self.ahead}: expected at most {back}, as many as a cache with linear layers takes back"
             )
         if self.proposer == "own" and model.later is None:
             raise ValueError("draft='own': expected a model with later_heads, got one that has none")

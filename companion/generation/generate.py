@@ -19,7 +19,7 @@ from torch import Tensor
 from companion.generation.constraints import Rules, Until
 from companion.generation.draft import Draft, Proposer
 from companion.generation.next_token import NOTHING, draw_tokens, raise_nothing
-from companion.generation.passes import BUCKET, compiled_decode, decode, evaluating, prefill
+from companion.generation.prefill_decode import BUCKET, compiled_decode, decode, evaluating, prefill
 from companion.generation.request import Request, Stream, Text, check_model, check_prompts, check_rows, checked
 from companion.generation.sampling import Sampling
 from companion.generation.serving import serve
@@ -68,7 +68,7 @@ def generate(
                      different shapes occur and one or two compilations serve a text of any length; with experts that
                      are not computed `"grouped"`, one for each new routing, up to PyTorch's limit. They take from
                      seconds to a minute: it pays for long continuations, or many, unless
-                     `companion.generation.programs` keeps them.
+                     `companion.generation.compiled_steps` keeps them.
     weights:         the form in which steps read the weights, `companion.generation.weights`: fp32, fp16, bf16, int8,
                      int4, or auto, the fastest here. `"fast"`: the form of their own dtype, which computes the same up
                      to rounding, where it pays: from a million weights and 16 steps on, for up to six tokens a step, on

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
-from companion.generation.passes import NotFinite
+from companion.generation.prefill_decode import NotFinite
 from companion.generation.sampling import Sampling
 
 NOTHING = -1

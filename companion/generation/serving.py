@@ -14,9 +14,9 @@ waits for the longest, as in a batch that begins and ends together: a text joins
 Each step has a budget of tokens. Texts that are being written get one each; what is left goes to prompts in the order
 in which they came, a long one in chunks of several steps, so that nobody's next token waits for all of it (Agrawal et
 al. 2024, "Sarathi-Serve", section 4). Keys and values lie in blocks, which a text takes as it grows; those of equal
-beginnings are there once (`companion.generation.blocks`). Linear layers keep a state for each text in place of blocks,
-and one text can begin with another's only as it was at the end of a block: where the blocks of a text's beginning are
-found and no state is, its reading stops there once, and the state is kept for those that come after.
+beginnings are there once (`companion.generation.block_manager`). Linear layers keep a state for each text in place of
+blocks, and one text can begin with another's only as it was at the end of a block: where the blocks of a text's
+beginning are found and no state is, its reading stops there once, and the state is kept for those that come after.
 
 Where the pool is full, the text that came last gives its blocks back, waits, and is read again later, what it has
 written included: preemption by recomputation. The oldest always goes on, so all end. A text that alone has more tokens
@@ -35,16 +35,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from companion.generation.blocks import BEGINNING, Blocks, Places
+from companion.generation.block_manager import BEGINNING, Blocks, Places
 from companion.generation.constraints import Rules, Until
 from companion.generation.next_token import NOTHING, draw_tokens
-from companion.generation.passes import NotFinite, evaluating
+from companion.generation.prefill_decode import NotFinite, evaluating
 from companion.generation.request import Request, Stream, Text, check_model, check_prompts, checked, streams_of
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, check_weights, writer_of
 from companion.ground.arguments import described
 from companion.ground.fields import require_whole
-from companion.layers.paged import PagedCache
+from companion.layers.paged_cache import PagedCache
 from companion.transformer import Transformer
 
 State = Literal["waiting", "running", "done", "cancelled", "failed"]
@@ -189,10 +189,10 @@ class Server:
     read:       tokens that were read.
     preempted:  how often a text had to give its blocks back and wait.
 
-    Memory: the pool is made once (`companion.layers.paged`); texts take of it what they hold, rounded up to blocks.
-    With linear layers it has two states a row, one for a text and one that is kept for others. Where positions are
-    scaled by the length of a text, its prompt is read in one step, no beginning is shared, and it gets at once all the
-    blocks that it may need. One thread at a time may use a server.
+    Memory: the pool is made once (`companion.layers.paged_cache`); texts take of it what they hold, rounded up to
+    blocks. With linear layers it has two states a row, one for a text and one that is kept for others. Where positions
+    are scaled by the length of a text, its prompt is read in one step, no beginning is shared, and it gets at once all
+    the blocks that it may need. One thread at a time may use a server.
 
     Raises `ValueError` for a model that is no decoder, a size below 1, fewer tokens than a block or a budget that has
     not one for each row, and where memory has no room.

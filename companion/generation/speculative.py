@@ -26,7 +26,7 @@ from torch import Tensor
 from companion.generation.constraints import Rules, check_ids
 from companion.generation.draft import Draft, Propose
 from companion.generation.next_token import NOTHING, exactly, most_probable, pick, raise_nothing
-from companion.generation.passes import NotFinite, evaluating, prefill, prefill_stream
+from companion.generation.prefill_decode import NotFinite, evaluating, prefill, prefill_stream
 from companion.generation.request import Request, Text
 from companion.generation.weights import writer_of
 from companion.layers.cache import KVCache

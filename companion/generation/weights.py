@@ -38,8 +38,8 @@ from companion.ground.memory import memory
 from companion.layers.attention import Attention
 from companion.layers.block import Block
 from companion.layers.cache import KVCache
-from companion.layers.delta import LinearAttention
 from companion.layers.feedforward import FeedForward
+from companion.layers.gated_delta_net import LinearAttention
 from companion.layers.latent import LatentAttention
 from companion.layers.moe import MoE
 from companion.transformer import Transformer

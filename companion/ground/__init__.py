@@ -7,7 +7,7 @@ quantities   numbers with limits
 display      figures, counts and tables as text
 atomic       files that are written whole or not at all
 reading      a file, and nothing else in its place
-kept         what is kept of a reader
+user_files   what is kept of a reader
 lock         one process at a time
 device       which device and precision
 precision    what sums and exponentials are computed in

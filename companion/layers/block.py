@@ -13,15 +13,15 @@ from companion.ground.annotations import checked
 from companion.ground.arguments import mask_of
 from companion.layers.attention import Attention
 from companion.layers.cache import CrossCache, LayerCache
-from companion.layers.delta import LinearAttention
 from companion.layers.feedforward import FeedForward
+from companion.layers.gated_delta_net import LinearAttention
 from companion.layers.latent import LatentAttention
 from companion.layers.masks import GivenMask, SourceMask, Visible
 from companion.layers.moe import MoE
 from companion.layers.norms import norm
 from companion.layers.positions import Rotation
+from companion.layers.recurrent_cache import StateCache
 from companion.layers.routing import RoutingStats
-from companion.layers.states import StateCache
 
 
 def _settle(given: dict[str, Any]) -> None:

@@ -10,8 +10,8 @@ The tensors are allocated once and written in place; only `lengths` tells what i
 share them: an older handle stays valid for what it describes, and going on from it overwrites what came later
 (`rewind` says so explicitly); `clone` it first to keep both futures.
 
-Local layers, whose tokens see a window of the last ones, keep no more than these: `companion.layers.rolling`. Linear
-layers keep a matrix in place of keys and values: `companion.layers.states`.
+Local layers, whose tokens see a window of the last ones, keep no more than these: `companion.layers.rolling_cache`.
+Linear layers keep a matrix in place of keys and values: `companion.layers.recurrent_cache`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from companion.layers.masks import (
     visible,
     visible_and,
 )
-from companion.layers.rolling import Local, shown
-from companion.layers.states import Log, StateCache, States, state_numbers
+from companion.layers.recurrent_cache import Log, StateCache, States, state_numbers
+from companion.layers.rolling_cache import Local, shown
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.masks import Mask, Visible, documents, materialize, settled, visible, visible_and
 from companion.layers.norms import norm
 from companion.layers.positions import Rotary
+from companion.layers.recurrent_cache import StateCache
 from companion.layers.routing import RoutingStats
-from companion.layers.states import StateCache
 
 
 class Memory(NamedTuple):

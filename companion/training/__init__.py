@@ -1,19 +1,19 @@
 """Training: a run from its settings to its checkpoints, on one process or several.
 
-plan          how to train, as numbers with their limits
-settings      everything that a run can be told
-tasks/        what is learned
-run           a run from its settings: the task, how long, what `run.json` says
-trainer       one update after another
-losses        what is made small; preferences: between two answers, and among several
-tuner         the trainer of a tuned run
-evaluation    the loss over a whole text
-optimizer     AdamW, and Muon beside it
-schedule      the learning rate; width: one that stays right for a wider model
-precision     of products; seeds: one for each purpose
-loop          the run from where it stands to its end
-run_folder    the run on disk; checkpoints: those of it; digests: what seals its files
-recompute     activations made anew, for less memory; ahead: batches made ahead of time
-report, plot, tensorboard    what there is to see
-distributed/  several processes
+hyperparameters            how to train, as numbers with their limits
+settings                   everything that a run can be told
+tasks/                     what is learned
+run                        a run from its settings: the task, how long, what `run.json` says
+trainer                    one update after another
+losses                     what is made small; preferences: between two answers, and among several
+fine_tuning                the trainer of a tuned run
+evaluation                 the loss over a whole text
+optimizer                  AdamW, and Muon beside it
+schedule                   the learning rate; mup: one that stays right for a wider model
+precision                  of products; seeds: one for each purpose
+loop                       the run from where it stands to its end
+run_folder                 the run on disk; checkpoints: those of it; digests: what seals its files
+recompute                  activations made anew, for less memory; prefetch: batches made ahead of time
+report, plot, tensorboard  what there is to see
+distributed/               several processes
 """

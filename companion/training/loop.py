@@ -15,7 +15,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from companion.costs.account import train_flops
-from companion.generation.passes import NotFinite
+from companion.generation.prefill_decode import NotFinite
 from companion.ground.fields import require_whole
 from companion.training.run_folder import RunFolder
 from companion.training.tasks.task import Measured

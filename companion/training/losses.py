@@ -18,7 +18,7 @@ from companion.ground.arguments import described
 from companion.ground.precision import wide, wide_dtype
 from companion.layers.balance import switch_loss, z_loss
 from companion.layers.routing import RoutingStats
-from companion.training.plan import LATER
+from companion.training.hyperparameters import LATER
 
 
 class Limits(NamedTuple):

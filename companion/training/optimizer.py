@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from companion.layers.delta import ShortConvolution
+from companion.layers.gated_delta_net import ShortConvolution
 from companion.layers.positions import Learned
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

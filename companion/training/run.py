@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from companion.ground.device import versions
-from companion.training.distributed.parallel import Parallel
+from companion.training.distributed.one_process import Parallel
 from companion.training.loop import seconds_per_update
 from companion.training.run_folder import RunFolder
 from companion.training.settings import NumberWordsSettings, RunSettings, TextSettings, TuneSettings

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from companion.data.dialect import TEXT_FILES, dialect_files, files_of_run
+from companion.data.chat_tokens import TEXT_FILES, dialect_files, files_of_run
 from companion.data.tokenizer import BytePairTokenizer
 from companion.families.adapters import ADAPTER, load_adapters, merged_model
 from companion.families.pretrained import family_of, load_pretrained

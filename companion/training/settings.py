@@ -40,7 +40,7 @@ from companion.ground.quantities import (
     check,
 )
 from companion.ground.reading import read_file
-from companion.training.plan import LATER, TRAINING, Learning, TrainingConfig, at_most, largest_rate, setting
+from companion.training.hyperparameters import LATER, TRAINING, Learning, TrainingConfig, at_most, largest_rate, setting
 from companion.training.schedule import Schedule
 
 _OF_EXPERTS = ("experts_per_token", "gating", "shared_experts", "capacity", "router_noise", "balanced")
@@ -236,7 +236,7 @@ class Settings(RunSettings, ABC):
         stated = self._stated(vocab)
         if self.width_base is None:
             return stated
-        from companion.training.width import wide_config  # which loads torch
+        from companion.training.mup import wide_config  # which loads torch
 
         try:
             return wide_config(stated, self.width_base)

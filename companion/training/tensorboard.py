@@ -26,7 +26,7 @@ def require_tensorboard() -> None:
 class Board:
     """What a run logs, as TensorBoard's scalars: `train/...` for updates, `held_out/...` for evaluations."""
 
-    def __init__(self, writer: Any = None) -> None:
+    def __init__(self, writer: Any) -> None:
         self._writer = writer
 
     @classmethod
@@ -38,7 +38,7 @@ class Board:
         what came later. Raises `ValueError` unless TensorBoard is installed.
         """
         if folder is None:
-            yield cls()
+            yield cls(None)
             return
         require_tensorboard()
         from torch.utils.tensorboard import SummaryWriter

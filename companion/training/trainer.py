@@ -19,17 +19,17 @@ from companion.ground.fields import shown
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE
 from companion.layers.routing import RoutingStats, load_entropy
-from companion.training.batches_ahead import Ahead
-from companion.training.distributed.parallel import Parallel
+from companion.training.distributed.one_process import Parallel
 from companion.training.evaluation import Evaluation, evaluate
+from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss
+from companion.training.mup import rate_shares
 from companion.training.optimizer import MuonWithAdamW, adamw, load_optimizer_state, optimizer_state
-from companion.training.plan import TrainingConfig
 from companion.training.precision import PRECISIONS, autocast, tf32
+from companion.training.prefetch import Ahead
 from companion.training.recompute import recompute as run_blocks_again
 from companion.training.schedule import learning_rate
 from companion.training.seeds import derived_seed
-from companion.training.width import rate_shares
 from companion.transformer import Transformer
 
 LARGE = 2**20

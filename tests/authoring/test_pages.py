@@ -230,7 +230,7 @@ def test_every_file_stands_on_a_floor_and_one_that_is_not_named_is_refused():
     for file in ("newcomer", "attic/newcomer", "file/atomic"):
         with pytest.raises(LessonError, match=f"{file}.py stands on no floor of the house"):
             map.floor(file)
-    assert map.floor("ground/atomic") < map.floor("files/models") < map.floor("training/distributed/processes")
+    assert map.floor("ground/atomic") < map.floor("files/models") < map.floor("training/distributed/data_parallel")
     assert map.floor("selftest/kills") < map.floor("commands/selftest")
 
 

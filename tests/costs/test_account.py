@@ -27,7 +27,6 @@ from companion.costs.account import (
     decode_bytes,
     forward_bytes,
     forward_flops,
-    generation_flops,
     intensity,
     parameters,
     serve_bytes,
@@ -227,8 +226,10 @@ def test_the_cost_of_a_generation_with_and_without_a_cache(config):
         for _ in range(new - 1):
             cache = model(prompt[:, -1:], cache=cache).cache
 
-    assert counted_flops(recomputed) == generation_flops(config, 5, new, cached=False, batch=2)
-    assert counted_flops(with_cache) == generation_flops(config, 5, new, batch=2)
+    last = {"batch": 2, "logits": "last"}
+    assert counted_flops(recomputed) == sum(forward_flops(config, n, **last).total for n in range(5, 5 + new))
+    steps = [forward_flops(config, 1, cached=n, **last) for n in range(5, 4 + new)]
+    assert counted_flops(with_cache) == sum(step.total for step in [forward_flops(config, 5, **last), *steps])
 
 
 def test_writing_1024_tokens_costs_530_times_more_without_a_cache():
@@ -239,9 +240,9 @@ def test_writing_1024_tokens_costs_530_times_more_without_a_cache():
         feed_forward=FeedForwardConfig(d_ff=3072, activation="relu"),
     )
     head = 1024 * 2 * 768 * PLAIN.vocab
-    cached = generation_flops(layer, 1, 1024) - head
-    recomputed = generation_flops(layer, 1, 1024, cached=False) - head
     n, d = 1024, 768
+    cached = sum(forward_flops(layer, 1, cached=i, logits="last").total for i in range(n)) - head
+    recomputed = sum(forward_flops(layer, i + 1, logits="last").total for i in range(n)) - head
     assert cached == 24 * d**2 * n + 4 * d * n * (n + 1) // 2
     assert recomputed == 24 * d**2 * n * (n + 1) // 2 + 4 * d * n * (n + 1) * (2 * n + 1) // 6
     assert round(recomputed / cached) == 530
@@ -419,7 +420,6 @@ def test_a_share_of_the_peak_needs_the_peak_of_this_very_chip():
         (lambda: forward_flops(PLAIN.with_(stack="encoder"), 1, cached=2), "cached=2: expected 0 for stack='encoder'"),
         (lambda: cache_bytes(PLAIN.with_(stack="encoder"), 1), "stack='encoder': expected a decoder"),
         (lambda: cache_bytes(PLAIN, 1, source=2), "source=2: expected 0"),
-        (lambda: generation_flops(PLAIN, 0, 1), "prompt=0: expected a whole number >= 1"),
         (lambda: decode_bytes(PLAIN.with_(stack="encoder"), 1), "stack='encoder': expected 'decoder'"),
     ],
 )

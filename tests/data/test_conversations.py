@@ -5,10 +5,10 @@ import json
 import pytest
 from small_tokenizers import LINES, byte_level
 
-from companion.data.checkable import checkable
+from companion.data.chat_tokens import PLAIN, Dialect, dialect_files, dialect_in, files_of_run
 from companion.data.conversations import read_conversations, read_preferences
-from companion.data.dialect import PLAIN, Dialect, dialect_files, dialect_in, files_of_run
 from companion.data.tokenizer import BytePairTokenizer
+from companion.data.verifiable import checkable
 
 USER, ANSWER = {"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Seven."}
 TALK = {"messages": [{"role": "system", "content": "Be brief."}, USER, ANSWER, USER, ANSWER]}

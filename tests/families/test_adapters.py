@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from families.test_exported import CONFIG, OURS
+from families.test_export import CONFIG, OURS
 from models import drawn
 
 from companion.families.adapters import (

@@ -8,7 +8,7 @@ import pytest
 import transformers
 
 from companion.families.registry import families
-from companion.files.published.policy import WRITING, alike
+from companion.files.published.config_fields import WRITING, alike
 
 PUBLISHED = sorted((Path(__file__).parents[1] / "published").glob("*.json"))
 

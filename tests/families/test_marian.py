@@ -9,7 +9,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from companion import KVCache
 from companion.families.pretrained import load_pretrained
-from companion.files.published.writing import special_tokens
+from companion.files.published.generation_config import special_tokens
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import peft
 import pytest
 import torch
 from families.compared import class_of, ids, release, transformers
-from families.test_exported import OF_EACH
+from families.test_export import OF_EACH
 
 from companion.families.adapters import ADAPTER, ADAPTER_WEIGHTS, adapt, load_adapters, merged_model, save_adapters
-from companion.families.exported import export_model
+from companion.families.export import export_model
 from companion.families.pretrained import load_pretrained
 from companion.files.models import load_tensors
 from companion.layers.low_rank import low_rank_layers

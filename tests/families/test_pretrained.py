@@ -14,7 +14,7 @@ from companion.config.model import AttentionConfig, FeedForwardConfig
 from companion.families.pretrained import load_pretrained
 from companion.families.registry import UNBUILT, families
 from companion.files.models import save_model
-from companion.files.published.writing import SpecialTokens, read_writing, special_tokens
+from companion.files.published.generation_config import SpecialTokens, read_writing, special_tokens
 
 
 def test_shards_are_put_together(tmp_path):

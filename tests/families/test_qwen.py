@@ -7,7 +7,7 @@ import torch
 import transformers
 from families.compared import PUBLISHED, release, seen_in_the_logits
 
-from companion.families.exported import export_model
+from companion.families.export import export_model
 from companion.families.pretrained import load_pretrained
 
 

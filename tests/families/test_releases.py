@@ -30,7 +30,7 @@ from companion import KVCache
 from companion.costs.account import parameters
 from companion.families.registry import families, presets
 from companion.files.published.contents import Fields
-from companion.layers import rolling as caches
+from companion.layers import rolling_cache as caches
 
 DECODERS = [path for path in PUBLISHED if "CausalLM" in path.read_text() or "GPT2" in path.read_text()]
 

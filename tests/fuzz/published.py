@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from companion.data.published_tokenizers import load_tokenizer
 from companion.families.inspected import inspect
 from companion.families.pretrained import load_pretrained
-from companion.files.published.writing import read_writing
+from companion.files.published.generation_config import read_writing
 from fuzz.commands import called, refusal_of, texts
 from fuzz.files import MARKS, ROSTER, tables
 from fuzz.odd import changed, damaged, text

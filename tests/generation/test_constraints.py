@@ -27,7 +27,7 @@ from companion.families.pretrained import load_pretrained
 from companion.generation.beam import beam_search
 from companion.generation.constraints import Rules
 from companion.generation.generate import complete, generate_long
-from companion.generation.passes import NotFinite
+from companion.generation.prefill_decode import NotFinite
 from companion.generation.sampling import Sampling
 
 VOCAB, STOP = 17, (3, 5)

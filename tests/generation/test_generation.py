@@ -28,7 +28,7 @@ from companion import (
     PositionConfig,
     WindowConfig,
 )
-from companion.generation import passes
+from companion.generation import prefill_decode
 from companion.generation.generate import Rules, complete, generate, generate_long
 from companion.generation.sampling import Sampling
 
@@ -364,9 +364,9 @@ def test_the_compiled_step_reads_whole_buckets_and_writes_the_same_text(monkeypa
 
     def recorded(model, tokens, cache, memory):
         seen.append((cache.filled, cache.uniform, cache.slots))
-        return passes.decode(model, tokens, cache, memory)
+        return prefill_decode.decode(model, tokens, cache, memory)
 
-    monkeypatch.setattr(passes, "_compiled", lambda: recorded)
+    monkeypatch.setattr(prefill_decode, "_compiled", lambda: recorded)
     assert complete(model, PROMPTS, max_new_tokens=143, compile=True) == expected
     assert len(seen) == 142
     # What a compiler specialises on changes twice in 142 steps; in the end the context is the limit.
@@ -653,7 +653,7 @@ def test_the_compiled_step_reads_the_source_too(monkeypatch):
     model = drawn(BOTH)
     options = dict(source=SOURCES, start=1, max_new_tokens=39)
     expected = complete(model, **options)
-    monkeypatch.setattr(passes, "_compiled", lambda: passes.decode)
+    monkeypatch.setattr(prefill_decode, "_compiled", lambda: prefill_decode.decode)
     assert complete(model, compile=True, **options) == expected
 
 

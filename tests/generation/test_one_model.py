@@ -20,7 +20,7 @@ from companion.generation import weights as forms
 from companion.generation.draft import Draft
 from companion.generation.generate import complete, generate, generate_long
 from companion.generation.kernels import Product, possible
-from companion.generation.passes import decode, prefill
+from companion.generation.prefill_decode import decode, prefill
 from companion.generation.sampling import Sampling
 from companion.generation.serving import Server
 from companion.generation.weights import FORMS, fast_form, form_bytes, prepared

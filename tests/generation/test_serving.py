@@ -27,7 +27,7 @@ from companion import (
     WindowConfig,
 )
 from companion.generation.generate import Rules, complete
-from companion.generation.passes import NotFinite
+from companion.generation.prefill_decode import NotFinite
 from companion.generation.sampling import Sampling
 
 CONFIG = ModelConfig(7, 8, 2, 24, AttentionConfig(2, 1, d_head=4), FeedForwardConfig(10))

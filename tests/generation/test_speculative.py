@@ -23,7 +23,7 @@ from companion.generation import speculative
 from companion.generation.draft import Lookup
 from companion.generation.generate import Rules, complete, generate, generate_long
 from companion.generation.next_token import pick
-from companion.generation.passes import NotFinite
+from companion.generation.prefill_decode import NotFinite
 from companion.generation.sampling import Sampling
 from companion.generation.speculative import verdict
 from companion.generation.weights import prepared

@@ -5,7 +5,7 @@ import torch
 
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig, MoEConfig, PositionConfig
 from companion.ground.device import find_precision
-from companion.training.distributed.processes import _WholeDraws
+from companion.training.distributed.data_parallel import _WholeDraws
 from companion.training.losses import next_token_loss
 from companion.training.precision import autocast, tf32
 from companion.training.recompute import recompute

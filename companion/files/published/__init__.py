@@ -1,9 +1,9 @@
 """What published checkpoints of all families have in common.
 
-family   what a family is, and a preset
-policy   what becomes of every field: tables, and the rows that all families share
-contents the fields and the tensors of a folder
-places   tensors on their way to our names
-rope     how LLaMA's kin write rotary positions and windows
-writing  what a folder says of writing
+family             what a family is, and a preset
+config_fields      what becomes of every field: tables, and the rows that all families share
+contents           the fields and the tensors of a folder
+tensor_names       tensors on their way to our names
+rope               how LLaMA's kin write rotary positions and windows
+generation_config  what a folder says of writing
 """

@@ -24,7 +24,7 @@ from companion.files.models import (
     read_config,
     tensor_headers,
 )
-from companion.files.published.policy import Policy, alike
+from companion.files.published.config_fields import Policy, alike
 from companion.ground.fields import is_number, shown
 
 ACTIVATIONS = {

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from companion.config.model import ModelConfig
-from companion.files.published.policy import Policy, of_a_family
+from companion.files.published.config_fields import Policy, of_a_family
 
 if TYPE_CHECKING:  # configurations and presets are there without torch
     import torch
     from torch import Tensor
 
     from companion.files.published.contents import Fields
-    from companion.files.published.places import Places
+    from companion.files.published.tensor_names import Places
     from companion.transformer import Transformer
 
 
@@ -78,7 +78,7 @@ class Family:
         """
         from companion.files.models import assemble, check_dtype_of
         from companion.files.published.contents import Fields, load_published
-        from companion.files.published.places import Places
+        from companion.files.published.tensor_names import Places
 
         folder = Path(folder)
         fields = Fields(folder, self.kind, self.table)

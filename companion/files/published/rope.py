@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from companion.config.model import PositionConfig, RotaryScaling, WindowConfig
-from companion.files.published.policy import alike
+from companion.files.published.config_fields import alike
 from companion.ground.fields import is_number, shown
 
 if TYPE_CHECKING:
     from companion.config.model import ModelConfig
+    from companion.files.published.config_fields import Policy
     from companion.files.published.contents import Fields
-    from companion.files.published.policy import Policy
 
 GLOBAL, LOCAL, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 """Kinds of layers, as `layer_types` names them."""

@@ -1,7 +1,7 @@
 """The gated delta rule by the kernels of flash-linear-attention (Yang and Zhang 2024), where it and a GPU are.
 
 They compute in half precision and keep nothing of what each token wrote, so they serve training, and calls without a
-cache; everything else, and all that they do not know, is `companion.layers.linear`.
+cache; everything else, and all that they do not know, is `companion.layers.linear_attention`.
 """
 
 from __future__ import annotations

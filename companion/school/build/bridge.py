@@ -32,15 +32,13 @@ class Bridge:
 
     exercise:    its number.
     stage:       in whose file.
-    definition:  what it makes there.
-    part:        of the stage's check, which must be right before anything is written.
+    definition:  what it makes there; the part of the stage's check of this name must be right first.
     bodies:      of a function its body, or of a class those of its methods, by name.
     """
 
     exercise: str
     stage: Stage
     definition: str
-    part: str
     bodies: dict[str, str]
 
     @property
@@ -50,10 +48,10 @@ class Bridge:
         return f'It is also {where}. take_over("{self.exercise}") lays it in there.'
 
 
-def _bridge(exercise: str, stage: int, definition: str, body: str | dict[str, str], part: str = "") -> Bridge:
+def _bridge(exercise: str, stage: int, definition: str, body: str | dict[str, str]) -> Bridge:
     bodies = {definition: body} if isinstance(body, str) else body
     laid_out = {name: textwrap.dedent(text).strip("\n") for name, text in bodies.items()}
-    return Bridge(exercise, STAGES[stage], definition, part or definition, laid_out)
+    return Bridge(exercise, STAGES[stage], definition, laid_out)
 
 
 BRIDGES = {
@@ -125,7 +123,7 @@ def take_over(bridge: Bridge, answer: str, folder: Path) -> str:
     if not _is_untouched(bridge, text):
         raise ValueError(f"{told}: you have begun it already, and it was left as it is")
     new = _joined(bridge, text, textwrap.dedent(answer).strip())
-    part = next(part for part in parts(bridge.stage.number) if part.name == bridge.part)
+    part = next(part for part in parts(bridge.stage.number) if part.name == bridge.definition)
     tried = part.answer({**sources, **references(bridge.stage), bridge.stage.module: new})
     verdict = examine(key_of(part.exercise()), in_this_process(tried, part.watched))
     if verdict.result is not Result.RIGHT:

@@ -1,6 +1,6 @@
 """Bugs that people write, put into the reference one at a time: is each placed where it stands?
 
-`placed` tries them all. They serve the other way round, too: where a learner's tensor is the one that a bug gives, the
+They serve the other way round, too: where a learner's tensor is the one that a bug gives, the
 answer says what would mend it.
 """
 

@@ -142,14 +142,13 @@ class Recorder(TorchFunctionMode):
     """A context in which a `Log` is written.
 
     files:    of each recorded file's path, how it is called: lines are told of these alone.
-    beside:   further files whose functions are noticed, and no lines are told of.
     seconds:  after so many of the processor's it ends with `TooLongError`.
     """
 
-    def __init__(self, files: Mapping[str, str], beside: Sequence[str] = (), seconds: float = SECONDS) -> None:
+    def __init__(self, files: Mapping[str, str], seconds: float = SECONDS) -> None:
         super().__init__()
         self.log = Log()
-        self._files, self._beside = dict(files), frozenset(beside)
+        self._files = dict(files)
         self._until = time.process_time() + seconds
         self._now, self._busy = 0, False
         self._makers: dict[int, int] = {}
@@ -251,10 +250,7 @@ class Recorder(TorchFunctionMode):
         if event not in ("call", "return") or self._busy:
             return
         code = frame.f_code
-        own = code.co_filename in self._files
-        if not own and code.co_filename not in self._beside:
-            return
-        if code.co_qualname == "<module>":
+        if code.co_filename not in self._files or code.co_qualname == "<module>":
             return
         if time.process_time() > self._until:
             raise TooLongError
@@ -348,11 +344,10 @@ def recorded(
     play: Callable[[Any, Recorder], None],
     world: Any,
     files: Mapping[str, str],
-    beside: Sequence[str] = (),
     seconds: float = SECONDS,
 ) -> Log:
     """The log of a run of `play`, whatever becomes of it. All in float64, with gradients and a fixed seed."""
-    recorder = Recorder(files, beside, seconds)
+    recorder = Recorder(files, seconds)
     kind = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)

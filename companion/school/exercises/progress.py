@@ -7,7 +7,7 @@ from datetime import date
 
 from companion.ground.display import count
 from companion.ground.display import table as aligned
-from companion.ground.kept import read_kept, write_kept
+from companion.ground.user_files import read_kept, write_kept
 from companion.school.checking.exercise import DIFFICULTIES, STAR
 from companion.school.exercises.catalogue import exercises
 

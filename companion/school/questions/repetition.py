@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from companion.ground.kept import read_kept, write_kept
+from companion.ground.user_files import read_kept, write_kept
 from companion.school.questions.question import Question
 
 FILE = "questions.json"

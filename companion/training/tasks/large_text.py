@@ -10,11 +10,11 @@ from functools import cached_property, partial
 from torch import Tensor
 
 from companion.data.batches import TrainingBatches, require_a_window
-from companion.data.large import SAMPLE, Parts, StreamedBatches, is_large, sample
 from companion.data.packing import PackedBatches
+from companion.data.streaming import SAMPLE, Parts, StreamedBatches, is_large, sample
 from companion.data.tokenizer import BytePairTokenizer
 from companion.ground.display import readable_bytes
-from companion.ground.kept import forget, kept_file
+from companion.ground.user_files import forget, kept_file
 from companion.training.run_folder import RunFolder
 from companion.training.seeds import derived_seed
 from companion.training.settings import TextSettings

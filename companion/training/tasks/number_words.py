@@ -46,7 +46,6 @@ def translate(
     numbers: Sequence[int],
     *,
     beams: int = 1,
-    length_penalty: float = 1.0,
     precision: str = "fp32",
     progress: bool = False,
     draft: Draft | None = None,
@@ -54,7 +53,7 @@ def translate(
     """What `model` makes of the names of `numbers`, in the target language.
 
     beams:  1 takes the most probable token at each step (greedy decoding); more search for the most probable name, with
-            a length penalty as in `beam_search`.
+            a length penalty of 1 as in `beam_search`.
     progress: show a bar where standard error is a terminal.
     draft:  who proposes tokens that the model judges several at a time: the same names, in fewer passes. It counts.
 
@@ -93,7 +92,7 @@ def translate(
                     max_new_tokens=steps,
                     stop={EOS},
                     rules=never,
-                    length_penalty=length_penalty,
+                    length_penalty=1.0,
                 )
                 rows = [best.tokens for best, *_ in found]
         texts += map(words.decode, rows)

@@ -13,13 +13,13 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from companion.config.model import ModelConfig
-from companion.training.distributed.parallel import Parallel
+from companion.training.distributed.one_process import Parallel
+from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import Batch, Loss
-from companion.training.plan import TrainingConfig
+from companion.training.mup import begin_wide
 from companion.training.seeds import derived_seed
 from companion.training.settings import RunSettings, Settings
 from companion.training.trainer import Trainer
-from companion.training.width import begin_wide
 from companion.transformer import Transformer
 
 

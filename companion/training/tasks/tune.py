@@ -25,19 +25,20 @@ from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
 from companion.data.batches import IGNORE
-from companion.data.checkable import Problem, checkable
+from companion.data.chat_tokens import Dialect, Row, dialect_in
 from companion.data.conversations import Conversation, Preference, read_conversations, read_preferences
-from companion.data.dialect import Dialect, Row, dialect_in
+from companion.data.verifiable import Problem, checkable
 from companion.families.adapters import adapt, published_layers
 from companion.files.models import assemble
 from companion.generation.generate import complete
-from companion.generation.passes import evaluating
+from companion.generation.prefill_decode import evaluating
 from companion.generation.sampling import Sampling
 from companion.ground.display import count
 from companion.layers.low_rank import low_rank_layers, without_adapters
-from companion.training.distributed.parallel import Parallel
+from companion.training.distributed.one_process import Parallel
+from companion.training.fine_tuning import Tuner
+from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import Batch, Loss, Scored, cross_entropy_sum
-from companion.training.plan import TrainingConfig
 from companion.training.plot import plot_tuning
 from companion.training.precision import autocast
 from companion.training.preferences import group_advantages, policy_loss, preference_loss, target_log_probs
@@ -47,7 +48,6 @@ from companion.training.settings import TuneSettings
 from companion.training.tasks.exact_match import wilson
 from companion.training.tasks.task import Task
 from companion.training.trainer import Trainer
-from companion.training.tuner import Tuner
 from companion.transformer import Transformer
 
 DRAWN = 4000

@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from companion.school.build.bugs import BUGS
-from companion.school.build.bugs_placed import table, trainings
+from companion.school.build.bugs import BUGS, is_named
 from companion.school.build.first_difference import first_difference, where
 from companion.school.build.parts import references
 from companion.school.build.sources import stub
 from companion.school.build.stages import STAGES
+from companion.school.build.streams.training import trained
 
 FUSED = """
 import torch
@@ -74,8 +74,13 @@ def named(name):
 
 @pytest.fixture(scope="module")
 def placed():
-    """The row of each bug, by its name."""
-    return {row[1]: row for row in table(told=False)}
+    """Of each bug, by its name, whether the tensor that is named is right, and whether the line is."""
+    found = {bug: first_difference(bug.stage, bug.sources) for bug in BUGS}
+    return {
+        bug.name: (parts.node is not None and is_named(bug, parts.node.key), bug.is_placed(parts.origin))
+        for bug, parts in found.items()
+        if parts is not None
+    }
 
 
 @pytest.mark.parametrize("stage", [*range(2, 10), 12])
@@ -99,7 +104,7 @@ def test_the_reference_parts_nowhere(stage):
     ],
 )
 def test_a_bug_of_each_stage_is_placed_at_its_tensor_and_line(name, placed):
-    *_, tensor, line = placed[name]
+    tensor, line = placed[name]
     assert tensor and line
 
 
@@ -179,10 +184,12 @@ def test_files_that_cannot_be_read_are_told(tmp_path):
 
 
 def test_every_bug_is_placed(placed):
-    missed = [name for name, (*_, tensor, line) in placed.items() if not (tensor and line)]
+    missed = [name for name, (tensor, line) in placed.items() if not (tensor and line)]
     assert len(placed) == len(BUGS) >= 40 and len(missed) <= len(BUGS) // 10, missed
 
 
 def test_bugs_show_in_whole_trainings():
-    rows = trainings(told=False)
-    assert len(rows) >= 5 and all(right for *_, right in rows), rows
+    shown = [bug for bug in BUGS if bug.training]
+    found = {bug.name: first_difference(bug.stage, bug.sources, only=(trained,)) for bug in shown}
+    assert len(shown) >= 5
+    assert all(found[bug.name].node.key.startswith(bug.training) for bug in shown), found

@@ -8,7 +8,7 @@ import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
 
-from companion.ground.kept import kept_file
+from companion.ground.user_files import kept_file
 from companion.school.checking.watch import forbidden_uses
 from companion.school.exercises import NotYet, check, hint, progress, solution
 from companion.school.exercises.progress import FILE, read_progress

@@ -66,13 +66,13 @@ def number(id: str, points: int = 3) -> Callable[[Callable[[random.Random], Aske
     return add
 
 
-def reason(id: str, text: str, key: str, points: int = 4) -> None:
+def reason(id: str, text: str, key: str) -> None:
     """Add a question for a reason."""
-    ASKED[id] = Question(id, "reason", points, lambda draw: Asked(text, key))
+    ASKED[id] = Question(id, "reason", 4, lambda draw: Asked(text, key))
 
 
-def broken(id: str, text: str, code: str, mended: str, proof: str, key: str, points: int = 4) -> None:
+def broken(id: str, text: str, code: str, mended: str, proof: str, key: str) -> None:
     """Add a piece of code with one fault: what is wrong with it, how it shows, and how it is mended."""
     code, mended, proof = code.strip(), mended.strip(), proof.strip()
     ask = f"{text} One line is wrong. Say which, what one would see, and write it as it should be."
-    ASKED[id] = Question(id, "code", points, lambda draw: Asked(ask, key, None, code, mended, proof))
+    ASKED[id] = Question(id, "code", 4, lambda draw: Asked(ask, key, None, code, mended, proof))

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, NormConfig, Transformer
-from companion.generation import programs
-from companion.generation.passes import prefill
+from companion.generation import compiled_steps
+from companion.generation.prefill_decode import prefill
 from companion.generation.weights import prepared
 
 CONFIG = ModelConfig(37, 64, 2, 300, AttentionConfig(4, kv_heads=2), FeedForwardConfig(96))
@@ -22,14 +22,14 @@ import torch
 
 from companion import *
 from companion.config.model import MoEConfig, WindowConfig
-from companion.generation import passes, programs
+from companion.generation import prefill_decode, compiled_steps
 from companion.generation.generate import complete
 
 made = {}
-programs._make = lambda file, *step: made.update({file: programs._traced(*step).module()})
-programs._read = lambda file: file in made and (lambda given: [made[file](given)]) or None
-passes._compiled = lambda: sys.exit("a step went another way")
-programs.keep_programs()
+compiled_steps._make = lambda file, *step: made.update({file: compiled_steps._traced(*step).module()})
+compiled_steps._read = lambda file: file in made and (lambda given: [made[file](given)]) or None
+prefill_decode._compiled = lambda: sys.exit("a step went another way")
+compiled_steps.keep_programs()
 config = ModelConfig(37, 64, 1, 150, AttentionConfig(4, kv_heads=2), FeedForwardConfig(96))
 prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 1, 2]]
 
@@ -74,7 +74,7 @@ import torch
 
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig, Transformer
 from companion.generation.generate import complete
-from companion.generation.programs import keep_programs
+from companion.generation.compiled_steps import keep_programs
 
 torch.manual_seed(0)
 model = Transformer(ModelConfig(17, 16, 1, 300, AttentionConfig(2), FeedForwardConfig(24)))
@@ -102,24 +102,24 @@ def test_the_second_process_neither_traces_nor_compiles(tmp_path, monkeypatch):
     (file,) = tmp_path.rglob("step.pt2")
     assert [entry.name for entry in file.parents[1].iterdir()] == [file.parent.name], "nothing half written is left"
     whole = file.read_bytes()
-    assert programs._read(file) is not None
+    assert compiled_steps._read(file) is not None
     middle = whole.index(b"\x7fELF" if b"\x7fELF" in whole else b"main") + 200
     for damaged in (whole[:-1000], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], b""):
         file.write_bytes(damaged)
-        assert programs._read(file) is None
+        assert compiled_steps._read(file) is None
     file.unlink()
-    assert programs._read(file) is None
+    assert compiled_steps._read(file) is None
 
 
 def names(folder: Path, model: Transformer, prompts: list[list[int]], slots: int) -> str:
     """The name of the program of a model's first step."""
-    kept = programs.Programs(folder, model)
+    kept = compiled_steps.Programs(folder, model)
     with torch.inference_mode():
         _, cache, _ = prefill(model, prompts, None, slots, 64)
         cache = cache.rounded(model.config.context)
-        given = programs.program_inputs(kept.weights, torch.zeros(len(prompts), dtype=torch.long), cache, None)
-        free = programs._free(len(kept.weights), given, cache, None)
-        return programs._name(model, list(kept.weights), given, free, programs.situation(cache, None))
+        given = compiled_steps.program_inputs(kept.weights, torch.zeros(len(prompts), dtype=torch.long), cache, None)
+        free = compiled_steps._free(len(kept.weights), given, cache, None)
+        return compiled_steps._name(model, list(kept.weights), given, free, compiled_steps.situation(cache, None))
 
 
 def test_a_program_is_named_after_all_that_it_is_made_for(tmp_path, monkeypatch):
@@ -136,12 +136,12 @@ def test_a_program_is_named_after_all_that_it_is_made_for(tmp_path, monkeypatch)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
     others.append(names(tmp_path, model, [[1, 2]], 192))
     monkeypatch.undo()
-    monkeypatch.setattr(programs, "_here", lambda: ("another PyTorch",))
+    monkeypatch.setattr(compiled_steps, "_here", lambda: ("another PyTorch",))
     others.append(names(tmp_path, model, [[1, 2]], 192))
     assert len({first, *others}) == 1 + len(others)
 
 
-def step(kept: programs.Programs) -> torch.Tensor | None:
+def step(kept: compiled_steps.Programs) -> torch.Tensor | None:
     with torch.inference_mode():
         _, cache, _ = prefill(kept.model, [[1, 2, 3]], None, 192, 64)
         return kept.logits(torch.tensor([4]), cache.rounded(kept.model.config.context), None)
@@ -150,11 +150,13 @@ def step(kept: programs.Programs) -> torch.Tensor | None:
 def test_what_a_name_cannot_tell_is_compiled_in_the_usual_way(tmp_path, monkeypatch):
     """A hook, another's layer, a step that PyTorch cannot trace, and a program that refuses what it is given."""
     found = []
-    monkeypatch.setattr(programs, "_read", lambda file: found.append(file) or (lambda given: [torch.zeros(1, 37)]))
+    monkeypatch.setattr(
+        compiled_steps, "_read", lambda file: found.append(file) or (lambda given: [torch.zeros(1, 37)])
+    )
     model = Transformer(CONFIG).eval()
-    assert step(programs.Programs(tmp_path, model)) is not None and len(found) == 1
+    assert step(compiled_steps.Programs(tmp_path, model)) is not None and len(found) == 1
     hook = model.decoder.register_forward_hook(lambda *seen: None)
-    assert step(programs.Programs(tmp_path, model)) is None
+    assert step(compiled_steps.Programs(tmp_path, model)) is None
     hook.remove()
 
     class Mine(nn.Linear):
@@ -162,40 +164,40 @@ def test_what_a_name_cannot_tell_is_compiled_in_the_usual_way(tmp_path, monkeypa
 
     Mine.__module__ = "elsewhere"
     model.decoder.blocks[1].attention.output = Mine(64, 64, bias=False)
-    assert step(programs.Programs(tmp_path, model)) is None
+    assert step(compiled_steps.Programs(tmp_path, model)) is None
     assert len(found) == 1
     model = Transformer(CONFIG).eval()
 
     def refuses(given):
         raise RuntimeError("another size")
 
-    monkeypatch.setattr(programs, "_read", lambda file: found.append(file) or refuses)
-    kept = programs.Programs(tmp_path, model)
+    monkeypatch.setattr(compiled_steps, "_read", lambda file: found.append(file) or refuses)
+    kept = compiled_steps.Programs(tmp_path, model)
     assert step(kept) is None and step(kept) is None
     assert len(found) == 2, "it is asked once"
-    monkeypatch.setattr(programs, "_read", lambda file: None)
-    monkeypatch.setattr(programs, "_make", lambda *step: 1 / 0)
-    assert step(programs.Programs(tmp_path, model)) is None
+    monkeypatch.setattr(compiled_steps, "_read", lambda file: None)
+    monkeypatch.setattr(compiled_steps, "_make", lambda *step: 1 / 0)
+    assert step(compiled_steps.Programs(tmp_path, model)) is None
 
 
 def test_programs_are_kept_in_a_folder_of_their_own(monkeypatch, tmp_path):
     model = Transformer(CONFIG)
-    monkeypatch.setattr(programs, "_kept", None)
-    assert programs.programs_of(model) is None
+    monkeypatch.setattr(compiled_steps, "_kept", None)
+    assert compiled_steps.programs_of(model) is None
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # put back afterwards, whatever it becomes
-    assert programs.keep_programs() == tmp_path / "home" / "compiled"
+    assert compiled_steps.keep_programs() == tmp_path / "home" / "compiled"
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     assert Path(cache_dir()) == tmp_path / "home" / "compiled" and Path(cache_dir()).is_dir()
-    kept = programs.programs_of(model)
+    kept = compiled_steps.programs_of(model)
     assert kept is not None and kept.folder == tmp_path / "home" / "compiled" / "steps"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "mine"))  # who has named a place keeps it
-    assert programs.keep_programs() == Path(cache_dir()) == tmp_path / "mine"
+    assert compiled_steps.keep_programs() == Path(cache_dir()) == tmp_path / "mine"
     if os.name == "posix":
         (tmp_path / "mine" / "steps").chmod(0o777)  # where others can write, nothing is run
-        assert programs.keep_programs() == tmp_path / "mine" and programs.programs_of(model) is None
+        assert compiled_steps.keep_programs() == tmp_path / "mine" and compiled_steps.programs_of(model) is None
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path / "file"))
-    assert programs.keep_programs() is None and "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+    assert compiled_steps.keep_programs() is None and "TORCHINDUCTOR_CACHE_DIR" not in os.environ

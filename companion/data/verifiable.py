@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from companion.data.chat import Message
+from companion.data.chat_template import Message
 from companion.ground.fields import shown
 
 

@@ -1,6 +1,6 @@
 """What a published folder says of writing: its special tokens, and its settings of generation (lessons 10 and 13).
 
-What becomes of each field stands in the table `WRITING` of `companion.files.published.policy`.
+What becomes of each field stands in the table `WRITING` of `companion.files.published.config_fields`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from companion.files.models import CONFIG, read_config
+from companion.files.published.config_fields import WRITING
 from companion.files.published.contents import Became, became_by
-from companion.files.published.policy import WRITING
 from companion.generation.beam import Search
 from companion.generation.constraints import Rules
 from companion.generation.sampling import Sampling, released

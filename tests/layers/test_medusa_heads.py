@@ -20,12 +20,12 @@ from companion import (
 )
 from companion.costs.account import counted_flops, forward_flops, parameters, train_flops
 from companion.data.batches import IGNORE
-from companion.families.exported import export_model
+from companion.families.export import export_model
 from companion.generation.generate import Rules, complete, generate
 from companion.generation.sampling import Sampling
 from companion.generation.speculative import _OwnHeads
+from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import next_token_loss, packed_next_token_loss
-from companion.training.plan import TrainingConfig
 from companion.training.trainer import Trainer
 
 CONFIG = ModelConfig(7, 8, 2, 24, AttentionConfig(2, 1, d_head=4), FeedForwardConfig(10), later_heads=2)

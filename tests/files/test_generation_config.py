@@ -9,8 +9,8 @@ import transformers
 from generation.test_sampling import some
 from transformers import GenerationConfig, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from companion.files.published.policy import WRITING, alike
-from companion.files.published.writing import (
+from companion.files.published.config_fields import WRITING, alike
+from companion.files.published.generation_config import (
     UNSAID,
     SpecialTokens,
     Writing,

@@ -28,8 +28,8 @@ import torch
 from companion.config.model import ModelConfig
 from companion.ground.fields import require, require_whole
 from companion.layers.moe import MoE
+from companion.training.hyperparameters import TrainingConfig
 from companion.training.optimizer import hidden_matrices
-from companion.training.plan import TrainingConfig
 from companion.transformer import Transformer
 
 

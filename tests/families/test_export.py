@@ -21,7 +21,7 @@ from companion import (
     RotaryScaling,
     WindowConfig,
 )
-from companion.families.exported import export_model
+from companion.families.export import export_model
 from companion.families.pretrained import load_pretrained
 from companion.families.registry import families
 

@@ -2,7 +2,8 @@
 
 A row of a `KVCache` has room for the longest text that may come. Here all texts share one pool of blocks, and a table
 says of each text which blocks hold it, in their order (Kwon et al. 2023, "PagedAttention", section 4). Two texts that
-begin alike may name the same blocks. Who may have which block is no matter of tensors: `companion.generation.blocks`.
+begin alike may name the same blocks. Who may have which block is no matter of tensors:
+`companion.generation.block_manager`.
 
     pool = PagedCache.pool(model.config, blocks=100, size=16)
     out = model(tokens, cache=pool.rows([[7, 2], [7, 5, 3]], held=[20, 33], new=[1, 1]))
@@ -10,7 +11,7 @@ begin alike may name the same blocks. Who may have which block is no matter of t
 What a token sees are the same numbers in the same order as in a `KVCache`, so attention computes the same.
 
 A linear layer has no blocks: a pool has places beside them, each with the matrices of one text as they are after its
-last token. Nothing is taken back here, so they need no log as in `companion.layers.states`.
+last token. Nothing is taken back here, so they need no log as in `companion.layers.recurrent_cache`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,16 @@ from companion.ground.memory import check_room
 from companion.ground.precision import wide_dtype
 from companion.ground.replaced import replaced
 from companion.layers.cache import KVCache, LayerCache
-from companion.layers.linear import Writes, fold
+from companion.layers.linear_attention import Writes, fold
 from companion.layers.masks import backwards, materialize
-from companion.layers.states import StateCache, States, last_real, refuse_gradients, state_numbers, written_where
+from companion.layers.recurrent_cache import (
+    StateCache,
+    States,
+    last_real,
+    refuse_gradients,
+    state_numbers,
+    written_where,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

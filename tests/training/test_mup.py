@@ -12,9 +12,9 @@ from companion.config.model import (
     MoEConfig,
     PositionConfig,
 )
+from companion.training.mup import rate_shares, wide_config, wide_model
 from companion.training.settings import NumberWordsSettings, TextSettings
 from companion.training.trainer import Trainer, TrainingConfig
-from companion.training.width import rate_shares, wide_config, wide_model
 from companion.transformer import Transformer
 
 

@@ -73,9 +73,6 @@ class Parallel:
         """True in every process if `flag` is true in any."""
         return flag
 
-    def barrier(self) -> None:
-        """Wait until all are here."""
-
     def broadcast(self, value: Any) -> Any:
         """The main process's `value`, which JSON can write; what the others pass does not matter."""
         return value

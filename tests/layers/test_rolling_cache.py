@@ -17,10 +17,10 @@ from companion import (
     WindowConfig,
 )
 from companion.layers import masks
-from companion.layers import rolling as caches
+from companion.layers import rolling_cache as caches
 from companion.layers.kernels import chunked
 from companion.layers.masks import window
-from companion.layers.rolling import columns
+from companion.layers.rolling_cache import columns
 
 CONFIG = ModelConfig(
     vocab=31,

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from companion.families.adapters import adapter_tensors, put_adapters
 from companion.layers.low_rank import low_rank_layers
+from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import Batch
 from companion.training.optimizer import load_optimizer_state
-from companion.training.plan import TrainingConfig
 from companion.training.trainer import Trainer, Update
 from companion.transformer import Transformer
 

@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from companion.ground.kept import forget, kept_file
+from companion.ground.user_files import forget, kept_file
 from companion.layers.cache import CrossCache, KVCache
 from companion.transformer import Memory, Transformer
 
@@ -48,9 +48,9 @@ _kept: Path | None = None
 
 
 def keep_programs() -> Path | None:
-    """Let compiled programs be kept in the folder `compiled` of `companion.ground.kept`, where the next process finds
-    them: what it then waits for is neither the tracing of the step nor the compiler. PyTorch's own place is a temporary
-    folder, which does not outlive the machine's next start, and keeps no more than what the compiler made.
+    """Let compiled programs be kept in the folder `compiled` of `companion.ground.user_files`, where the next process
+    finds them: what it then waits for is neither the tracing of the step nor the compiler. PyTorch's own place is a
+    temporary folder, which does not outlive the machine's next start, and keeps no more than what the compiler made.
 
     Where `TORCHINDUCTOR_CACHE_DIR` names another place, that is taken. Returns the folder, or `None` where it cannot be
     written to: then nothing changes.

@@ -5,7 +5,7 @@ import json
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from companion.data.chat import ChatTemplate, conversation, load_chat_template
+from companion.data.chat_template import ChatTemplate, conversation, load_chat_template
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n'}}"

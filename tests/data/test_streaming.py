@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from companion.data import corpora, large
+from companion.data import corpora, streaming
 from companion.data.batches import IGNORE, TrainingBatches
 from companion.data.corpora import Document, fingerprint
-from companion.data.large import Parts, StreamedBatches, is_large, read_large, sample
 from companion.data.packing import PackedBatches
+from companion.data.streaming import Parts, StreamedBatches, is_large, read_large, sample
 from companion.data.tokenizer import BytePairTokenizer
 from companion.training.settings import TextSettings
 from companion.training.tasks import large_text
@@ -27,7 +27,7 @@ SHARED = "This paragraph stands in every part of the text, word for word, and is
 def folder(tmp_path, monkeypatch):
     """Some 40 kB of text, which are a lot here."""
     for name, size in (("LARGE", 30_000), ("PIECE", 900), ("PART", 6_000), ("SAMPLE", 9_000)):
-        monkeypatch.setattr(large, name, size)
+        monkeypatch.setattr(streaming, name, size)
     monkeypatch.setenv("COMPANION_HOME", str(tmp_path / "home"))
     random = np.random.default_rng(5)
     words = ["ape ", "bear ", "cäsium ", "東京 ", "elk.", "fig\n\n", "\U0001f40d ", "gnu, "]

@@ -5,7 +5,7 @@ import torch
 from models import drawn
 
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
-from companion.files.levels import load_levels, save_levels
+from companion.files.int4 import load_levels, save_levels
 from companion.files.models import load_tensors, save_tensors
 from companion.generation.calibration import calibrate
 from companion.generation.weights import four_bit_layers, prepared, rounded_of, step_bytes

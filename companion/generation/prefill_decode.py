@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from companion.generation.programs import programs_of
+from companion.generation.compiled_steps import programs_of
 from companion.ground.replaced import replaced
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
@@ -120,8 +120,8 @@ BUCKET = 64
 
 def compiled_decode(model: Transformer) -> Callable[..., tuple[Float[Tensor, "batch vocab"], KVCache]]:
     """`decode`, compiled, for steps of this model: shapes and Python numbers change only where the cache enters its
-    next bucket. By programs that are kept, where `companion.generation.programs` keeps any and one can be made; else
-    they are compiled for this process."""
+    next bucket. By programs that are kept, where `companion.generation.compiled_steps` keeps any and one can be made;
+    else they are compiled for this process."""
     programs = programs_of(model)
 
     def step(

@@ -23,9 +23,9 @@ from companion import (
     recurrence,
 )
 from companion.costs.account import cache_bytes, counted_flops, forward_flops
-from companion.layers.delta import ShortConvolution
+from companion.layers.gated_delta_net import ShortConvolution
 from companion.layers.kernels import fla
-from companion.layers.states import BACK, WHOLE
+from companion.layers.recurrent_cache import BACK, WHOLE
 
 LINEAR = LinearConfig((True, False), heads=4, key_heads=2, d_head=3, d_v=5)
 CONFIG = ModelConfig(

@@ -1,7 +1,7 @@
 """A linear layer: what it keeps of all tokens before is one matrix a head (lesson 17).
 
-`companion.layers.linear` is the recurrence; here is what stands around it in Mamba-2, gated delta networks and Kimi
-Linear: short convolutions, keys and queries of length one, what fades and how strongly is written, and a gate.
+`companion.layers.linear_attention` is the recurrence; here is what stands around it in Mamba-2, gated delta networks
+and Kimi Linear: short convolutions, keys and queries of length one, what fades and how strongly is written, and a gate.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from companion.ground.annotations import checked
 from companion.ground.fields import require
 from companion.ground.precision import wide
 from companion.layers.kernels.fla import by_library
-from companion.layers.linear import Writes, recurrence
+from companion.layers.linear_attention import Writes, recurrence
 from companion.layers.norms import RMSNorm
-from companion.layers.states import StateCache, written_where
+from companion.layers.recurrent_cache import StateCache, written_where
 
 UNIT_EPS = 1e-6
 """Added to the square of a key's or a query's length before it is divided by."""
@@ -80,7 +80,7 @@ class LinearAttention(nn.Module):
         q, k, v   = silu(convolution(W x)), q and k then divided by their length, and q by sqrt(d_head)
         strength  = sigmoid(W_b x), twice that where `negative`
         log decay = -exp(rate) softplus(W_a x + bias), one number a head or a row; or fixed
-        o         = the recurrence of `companion.layers.linear`
+        o         = the recurrence of `companion.layers.linear_attention`
         y         = W_o (RMSNorm(o) f(W_g x)), f the function of the gate
 
     query, key, value:  (key_heads d_head), the same, and (heads d_v); a key head serves heads / key_heads matrices.

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from companion.data.chat import SETTINGS, TEMPLATE, ChatTemplate, Message, load_chat_template
+from companion.data.chat_template import SETTINGS, TEMPLATE, ChatTemplate, Message, load_chat_template
 from companion.data.published_tokenizers import JsonTokenizer, load_tokenizer
 from companion.data.tokenizer import SEPARATOR, BytePairTokenizer
 from companion.files.models import CONFIG, read_config
-from companion.files.published.writing import GENERATION, IDS
+from companion.files.published.generation_config import GENERATION, IDS
 from companion.ground.fields import shown
 
 PLAIN = """\

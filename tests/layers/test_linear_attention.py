@@ -9,7 +9,7 @@ from heads import assert_same, heads
 
 from companion import attend
 from companion.costs.account import counted_flops
-from companion.layers.linear import linear_attention, linear_attention_step, positive_features
+from companion.layers.linear_attention import linear_attention, linear_attention_step, positive_features
 
 
 def quadratic(q, k, v, *, is_causal, real=None):

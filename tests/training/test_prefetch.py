@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from companion.training.batches_ahead import Ahead
+from companion.training.prefetch import Ahead
 
 
 def test_batches_made_ahead_are_the_same_in_any_order_and_by_another_thread():

@@ -2,9 +2,9 @@
 
 A matrix cannot be cut back as keys and values can. So a layer keeps it as it was some tokens ago, and beside it a log
 of what each token since has written: from both comes the matrix after any of these, by equation (5) of
-`companion.layers.linear`. A log that is full is folded into a new matrix, but for its last `BACK` tokens; older handles
-keep the old one. So a cache of linear layers is as large after a million tokens as after a hundred, and can take back
-`BACK` tokens and what the last call brought, if that were at most `WHOLE`.
+`companion.layers.linear_attention`. A log that is full is folded into a new matrix, but for its last `BACK` tokens;
+older handles keep the old one. So a cache of linear layers is as large after a million tokens as after a hundred, and
+can take back `BACK` tokens and what the last call brought, if that were at most `WHOLE`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from companion.config.model import LinearConfig, ModelConfig
 from companion.ground.precision import wide_dtype
 from companion.ground.replaced import replaced
-from companion.layers.linear import CHUNK, Writes, fold
+from companion.layers.linear_attention import CHUNK, Writes, fold
 
 BACK = 16
 """Tokens of a log that are not folded, so that as many can be taken back."""
