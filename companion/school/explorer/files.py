@@ -36,7 +36,7 @@ class Shown:
     label: str = "Text"
 
 
-_MOLE = "One windy day Mila the mole went to the pond. Mila had"
+_MOLE = 'One windy day Mila the mole went to the pond. She lost her kite. "My kite is gone," said'
 SHIPPED = (
     Shown("story", "Stories", _MOLE),
     Shown("experts", "Stories, with experts", _MOLE),
@@ -85,7 +85,7 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
     """One HTML file that needs nothing beside it. `scripts`: of each model, by its name."""
     held = "".join(f"<script>{text}</script>" for text in scripts.values())
     around = (
-        "body{margin:0 auto;padding:1em;max-width:760px;background:#fff;color:#1a1a1a;font-family:system-ui,sans-serif}"
+        "body{margin:0 auto;padding:1em;max-width:1200px;background:#fff;color:#1a1a1a;font-family:system-ui,sans-serif}"
         "@media(prefers-color-scheme:dark){body{background:#131416;color:#ddd}}"
     )
     return (
