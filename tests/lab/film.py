@@ -20,7 +20,9 @@ from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 from companion.commands.main import main as companion
 
-SAID = re.compile(r"“·(\w+)” has (\d+) % after “·said”\. Without head (\d\.\d), .* it has (\d+) %")
+OTHER = 'Emil was a frog who lived near the mill. He had a red kite. Emil was very sad. "My kite is gone," said the'
+SWAPPED = """() => document.querySelector(".ex-swap td") && !document.querySelector(".ex-swap").innerText.includes("…")"""
+SAID = re.compile(r"“·(\w+)” has (\d+)\s% after “·said”\. Without head (\d\.\d), .* it has (\d+)\s%")
 
 
 def visit(page: Page, picture: Callable[[str], None]) -> None:
@@ -29,42 +31,57 @@ def visit(page: Page, picture: Callable[[str], None]) -> None:
     def button(name: str) -> Locator:
         return page.get_by_role("button", name=name)
 
+    def choose(place: int) -> None:
+        page.locator(".ex-tokens button").nth(place).click()
+
+    def see(part: str) -> None:
+        page.locator(part).evaluate("part => part.scrollIntoView()")
+
     page.wait_for_selector(".ex-heads canvas")
-    picture("opened")
-    page.locator("textarea").click()
-    picture("the text, where one may type")
-    page.locator(".ex-tokens button").nth(5).click()
-    picture("the first “Mila” chosen: after it the model expects “the”")
-    page.locator(".ex-tokens button").last.click()
+    opened = page.locator("textarea").input_value()
+    picture("opened: the likeliest word is a name")
+    choose(5)
+    picture("the name's own place chosen: all that stands below is about it now")
+    choose(-1)
     button("Head 0.1").hover()
-    picture("“said” again, and a head pointed at")
+    picture("back at the end, a head pointed at: the tokens show where it looks")
+    see("#ex-stream")
+    picture("the stream: the name is there after the last layer, and not before")
+    choose(5)
+    page.get_by_label("another token").fill("Tom")
+    button("Swap").last.click()
+    page.wait_for_function(SWAPPED)
+    see("#ex-swap")
+    picture("Tom in the place of Mila: the difference stays at its place, and comes to the end in the last layer")
+    button("Take it back").click()
+    choose(-1)
+    see("#ex-attention")
     button("Switch each off in turn").click()
     says = page.locator(".ex-each [role=status]")
     expect(says).to_have_text(SAID)
-    picture("each head switched off in turn: " + says.inner_text())
     name, before, head, after = SAID.search(says.inner_text()).groups()
+    picture("each head switched off in turn: " + says.inner_text())
     button(f"Head {head}").click()
-    picture(f"head {head} kept: it looks at “{name}”")
-    page.locator(".ex-card th button").first.click()
+    first = page.locator(".ex-card th button").first
+    expect(first).to_contain_text(name)
+    first.click()
     page.locator(".ex-card p").last.scroll_into_view_if_needed()
-    picture("the score written out")
-    page.locator(".ex-card th button").first.click()
-    page.locator(".ex-tokens button").nth(5).click()
-    page.get_by_label("another token").fill("Tom")
-    button("Swap").last.click()
-    page.wait_for_function("document.querySelectorAll('.ex-swap td').length && !document.querySelector('.ex-swap').innerText.includes('…')")
-    page.locator("#ex-swap").evaluate("part => part.scrollIntoView()")
-    picture("Tom in the place of Mila, and where the difference travels")
-    button("Take it back").click()
-    page.locator(".ex-tokens button").last.click()
-    page.evaluate("scrollTo(0, 0)")
-    button("Switch each off in turn").click()
-    picture("Mila again, all heads on")
+    picture(f"head {head} kept, and the score of “{name}” written out")
+    first.click()
+    page.locator("textarea").fill(OTHER)
+    expect(says).to_contain_text(f"Without head {head}")
+    see("#ex-attention")
+    picture(f"another story, and the same head: {says.inner_text()}")
+    page.locator("textarea").fill(opened)
+    expect(says).to_have_text(SAID)
+    see("#ex-attention")
+    picture(f"found: head {head} looks at “{name}”, and it has {before} % with it, {after} % without")
     button("Switch this head off").click()
     page.wait_for_selector(".ex-off")
-    button("Switch each off in turn").click()
-    expect(page.locator("#ex-next tbody tr").first.locator("td").nth(1)).not_to_have_text(f"{before} %")
-    picture(f"head {head} off: “{name}” has {after} % in place of {before} %")
+    expect(page.locator("#ex-next")).to_contain_text("with all on")
+    page.mouse.move(0, 0)
+    see("#ex-attention")
+    picture(f"switched off, “{name}” has {after} % in place of {before} %")
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ const BARS = { chance: 1, weight: 1 }; // columns that have a bar beside the num
 const LIKELIEST = 8, LENS = 3, OTHERS = 5, LONGEST = 40; // shown of the next token, by the lens, to swap in; written of a translation
 const AT_ONCE = 10; // milliseconds that are computed before the page may draw
 
-const percent = (p) => (p >= 0.0995 || p === 0 ? `${(100 * p).toFixed(0)} %` : p < 0.0005 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`);
+const percent = (p) => (p >= 0.0995 || p === 0 ? `${(100 * p).toFixed(0)}\u00a0%` : p < 0.0005 ? "<\u00a00.1\u00a0%" : `${(100 * p).toFixed(1)}\u00a0%`);
 const length = (row) => Math.sqrt(row.reduce((total, x) => total + x * x, 0));
 const silu = (x) => x / (1 + Math.exp(-x));
 
@@ -354,13 +354,14 @@ const explore = (box) => {
     showEach();
     showCards(chosen);
   };
-  // What the next token's chance is when each head is off alone: under its picture, and in a sentence.
+  // The chance that the likeliest token keeps when one more head is off: under its picture, and in a sentence. What is the
+  // likeliest, is said by the pass with all on.
   const showEach = () => {
     eachBox.hidden = Boolean(now.engine.fixed);
     each.setAttribute("aria-pressed", state.each);
     replaced(eachSays);
     if (!state.each || now.engine.fixed) return;
-    const at = place(), was = softmax(now.pass.seen.logits[at]), [token] = best(was, 1), names = attentions();
+    const at = place(), was = softmax(now.pass.seen.logits[at]), [token] = best(now.plain.seen.logits[at], 1), names = attentions();
     if (now.without?.at !== at) now.without = { at, rows: names.map(() => Array(now.engine.heads).fill(null)) };
     const { rows } = now.without, shown = html(eachSays, "p", { role: "status" });
     const draw = () => {
@@ -373,7 +374,9 @@ const explore = (box) => {
       const [first, second] = names.flatMap((name, i) => rows[i].map((p, head) => ({ name, head, p }))).sort((a, b) => a.p - b.p), { stack, keys } = headOf(`${first.name}:${first.head}`);
       const weights = weightsOf(first, stack === "encoder" ? 0 : at), [most] = best(weights, 1);
       const looks = stack === "encoder" ? "" : `, which from there looks most at “${tokenAt(keys, most)}” (${most}; ${percent(weights[most])}),`;
-      shown.textContent = first.p < was[token] ? `“${label(token)}” has ${percent(was[token])} after “${tokenAt("decoder", at)}”. Without head ${nameOf(first)}${looks} it has ${percent(first.p)}. Of the others, ${nameOf(second)} is missed most: ${percent(second.p)} without it.` : `No head is missed: without any of them “${label(token)}” has ${percent(was[token])} at least.`;
+      const missed = ({ p }) => p < was[token] - 0.005, others = missed(second) ? `Of the others, ${nameOf(second)} is missed most: ${percent(second.p)} without it.` : "No other is missed.";
+      const has = `“${label(token)}” has ${percent(was[token])} after “${tokenAt("decoder", at)}”${state.off.size ? ` with ${state.off.size} off` : ""}.`;
+      shown.textContent = missed(first) ? `${has} Without head ${nameOf(first)}${looks} it has ${percent(first.p)}. ${others}` : `${has} No head is missed alone.`;
     };
     draw();
     const filled = { carried: rows, shown, draw };
@@ -405,6 +408,11 @@ const explore = (box) => {
   // One head, of the chosen token: to whom it looks, and why.
   const showCard = (card, one, beside, second) => {
     const { name, head, stack, keys } = one, at = place(stack), weights = weightsOf(one, at), scores = weightsOf(one, at, "scores"), id = `${name}:${head}`;
+    const line = html(card, "div", { class: "ext-row" }), button = (key, text, act, on) => html(line, "button", { type: "button", "data-key": `${key} ${second}`, ...(on === undefined ? {} : { "aria-pressed": on }) }, text).addEventListener("click", act);
+    const off = isOff(`${name}.${head}`);
+    if (!now.engine.fixed) button("off", off ? "This head is off: switch it on" : "Switch this head off", () => switchOff(`${name}.${head}`), off);
+    if (second) button("beside", "Let it go", () => { state.beside = ""; show(); });
+    else if (!beside) button("beside", "Keep it beside another", () => { state.beside = id; show(); });
     const rows = table(card, `Head ${nameOf(one)}: from “${tokenAt(stack, at)}” to`, ["token", "weight", "score"]);
     for (const key of best(weights, LIKELIEST).filter((key) => weights[key])) { // a window leaves some out
       const row = html(rows, "tr"), title = `${tokenAt(keys, key)} (${key})`;
@@ -415,11 +423,6 @@ const explore = (box) => {
       html(row, "td", {}, kit.fixed(scores[key]));
     }
     if (state.key >= 0 && state.key < weights.length) pencil(card, one, at, state.key);
-    const line = html(card, "div", { class: "ext-row" }), button = (key, text, act, on) => html(line, "button", { type: "button", "data-key": `${key} ${second}`, ...(on === undefined ? {} : { "aria-pressed": on }) }, text).addEventListener("click", act);
-    const off = isOff(`${name}.${head}`);
-    if (!now.engine.fixed) button("off", off ? "This head is off: switch it on" : "Switch this head off", () => switchOff(`${name}.${head}`), off);
-    if (second) button("beside", "Let it go", () => { state.beside = ""; show(); });
-    else if (!beside) button("beside", "Keep it beside another", () => { state.beside = id; show(); });
     fold(card, `head ${second}`, "All its weights, in %", (part) => shades(part, `Head ${nameOf(one)}: a row for each token that looks`, ["", ...now.pass.tokens[keys].map(label)],
       now.pass.tokens[stack].map((token, i) => [label(token), [...weightsOf(one, i)]])));
   };
@@ -564,6 +567,10 @@ const explore = (box) => {
     });
   };
 
+  // With Tab one comes to a table that scrolls, and not to one that is all there.
+  const reached = () => {
+    for (const frame of box.querySelectorAll(".ex-scrolls")) frame.tabIndex = frame.scrollWidth > frame.clientWidth || frame.scrollHeight > frame.clientHeight ? 0 : -1;
+  };
   const show = () => {
     keepingFocus(() => [showTokens, showNext, showHeads, showGate, showStream, showExperts, showSwap, showCache].forEach((draw) => draw()));
     buttons.hidden = Boolean(now.engine.fixed) || translates();
@@ -571,6 +578,7 @@ const explore = (box) => {
     const chances = softmax(now.pass.seen.logits[place()]), [likeliest] = best(chances, 1), off = state.off.size, fixed = now.engine.fixed ? " Python computed these numbers, for this text alone." : now.engine.asks ? " Python computes." : "";
     say(`${now.pass.tokens.decoder.length} tokens. After “${tokenAt("decoder", place())}” the likeliest is “${label(likeliest)}”, ${percent(chances[likeliest])}${off ? `, with ${off} switched off` : ""}.${fixed}`);
     input.readOnly = Boolean(now.engine.fixed);
+    reached();
     keepLink();
     document.getElementById(`ex-${shows}`)?.scrollIntoView();
     shows = null;
@@ -630,6 +638,7 @@ const explore = (box) => {
   const cacheBox = section("cache", "The cache", "What is kept of each token for those that follow: a column each, and for each layer a line of keys and one of values. The greener, the longer the vector.");
   compute();
   const again = () => now && show();
+  addEventListener("resize", reached);
   new MutationObserver(again).observe(document.body, { attributeFilter: ["data-theme", "data-jp-theme-light"] });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
 };
