@@ -77,7 +77,8 @@ def run(flags: Namespace) -> int:
         return _write(flags, page(SHIPPED, shipped_scripts(), "Inside a model"))
     folder = Path(flags.folder)
     asked, text = _asked(folder, flags.text)
-    made, runs = model_page(asked.model, asked.words, text, start=asked.start, stop=asked.stop, title=folder.resolve().name)
+    title = folder.resolve().name
+    made, runs = model_page(asked.model, asked.words, text, start=asked.start, stop=asked.stop, title=title)
     if runs or flags.out is not None:
         return _write(flags, made)
     return _serve(made, asked, flags.port or 0)

@@ -21,7 +21,7 @@ from playwright.sync_api import Locator, Page, expect, sync_playwright
 from companion.commands.main import main as companion
 
 OTHER = 'Emil was a frog who lived near the mill. He had a red kite. Emil was very sad. "My kite is gone," said the'
-SWAPPED = """() => document.querySelector(".ex-swap td") && !document.querySelector(".ex-swap").innerText.includes("…")"""
+SWAPPED = "(part => part.querySelector('td') && !part.innerText.includes('…'))(document.querySelector('.ex-swap'))"
 SAID = re.compile(r"“·(\w+)” has (\d+)\s% after “·said”\. Without head (\d\.\d), .* it has (\d+)\s%")
 
 

@@ -58,8 +58,8 @@ class Asked:
         pair: list[int],
         **ids: Any,
     ) -> Iterator[Any]:
-        """Each state of `other` at the places `first` to `end`, put alone into the pass over `tokens` and `source`: layer
-        by layer, the embedding first, and of each place the logits of the two tokens `pair` at `end`."""
+        """Each state of `other` at the places `first` to `end`, put alone into the pass over `tokens` and `source`:
+        layer by layer, the embedding first, and of each place the logits of the two tokens `pair` at `end`."""
         for name, value in (("first", first), ("end", end)):
             require_whole(name, value, 0)
         given, beside = self._ids(**ids), self._ids(**other)

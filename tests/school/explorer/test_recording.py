@@ -186,3 +186,5 @@ def test_the_command_writes_the_courses_models_and_refuses_what_is_no_folder(tmp
     assert "none: expected the folder of a run, or of a published model, found none" in capsys.readouterr().err
     assert main(["explore", "--text", "any"]) == 2
     assert "--text: expected a FOLDER with it" in capsys.readouterr().err
+    assert main(["explore", "--port", "8000", "--out", str(out)]) == 2
+    assert "--port 8000: expected with a page that Python serves" in capsys.readouterr().err
