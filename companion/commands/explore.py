@@ -59,31 +59,37 @@ def parser() -> Parser:
         "--out", type=str | None, default=None, metavar="FILE", help="where the page is written. Default: explorer.html"
     )
     parser.add_argument(
-        "--port", type=CountFromZero, default=0, help="of the page that Python serves. Default: any that is free"
+        "--port",
+        type=CountFromZero | None,
+        default=None,
+        help="of the page that Python serves. Default: any that is free",
     )
     return parser
 
 
 def run(flags: Namespace) -> int:
     from companion.school.explorer.files import SHIPPED, page, shipped_scripts
-    from companion.school.explorer.recording import computed_there, model_page
+    from companion.school.explorer.recording import model_page
 
     if flags.folder is None:
         if flags.text is not None:
             raise ValueError("--text: expected a FOLDER with it; on the page of the course's models, type")
-        return _write(flags.out, page(SHIPPED, shipped_scripts(), "Inside a model"))
+        return _write(flags, page(SHIPPED, shipped_scripts(), "Inside a model"))
     folder = Path(flags.folder)
     asked, text = _asked(folder, flags.text)
-    made = model_page(asked.model, asked.words, text, start=asked.start, stop=asked.stop, title=folder.resolve().name)
-    if flags.out is not None or computed_there(asked.model, asked.words) is not None:
-        return _write(flags.out, made)
-    return _serve(made, asked, flags.port)
+    title = folder.resolve().name
+    made, runs = model_page(asked.model, asked.words, text, start=asked.start, stop=asked.stop, title=title)
+    if runs or flags.out is not None:
+        return _write(flags, made)
+    return _serve(made, asked, flags.port or 0)
 
 
-def _write(out: str | None, made: str) -> int:
+def _write(flags: Namespace, made: str) -> int:
     from companion.ground.atomic import write_atomic
 
-    out = out or "explorer.html"
+    if flags.port is not None:
+        raise ValueError(f"--port {flags.port}: expected with a page that Python serves; this one is written to a file")
+    out = flags.out or "explorer.html"
     write_atomic(Path(out), made)
     print(f"{out}: {len(made.encode()) / 1e6:.1f} MB; open it in a browser")
     return 0

@@ -15,7 +15,7 @@ STATE = """figure => JSON.stringify([
 ])"""
 SEEN = """(element) => {
   const box = element.getBoundingClientRect();
-  return box.top >= 0 && box.bottom <= innerHeight && box.width > 0;
+  return box.top > -1 && box.bottom < innerHeight + 1 && box.width > 0; // a browser scrolls by whole pixels
 }"""
 
 

@@ -191,16 +191,23 @@ const makeEngine = ({ config, weights }) => {
     },
     // Goes on from a state that is put in the place of the stream's at a token after a layer (0: the embedding), with
     // all that the pass has made before it. Gives the logits after the token `end`.
-    patched(pass, layer, at, state, end) {
+    patched(pass, layer, at, state, end, off = pass.off) {
       const name = layer ? `decoder.blocks.${layer - 1}` : "decoder.embedding", stream = pass.seen[name].slice(at, end + 1), kept = {};
       for (const [part, { keys, values }] of Object.entries(pass.kept)) {
         const seen = part.includes("cross") ? keys.length : at;
         kept[part] = { keys: keys.slice(0, seen), values: values.slice(0, seen) };
       }
       stream[0] = state;
-      const side = { kept, off: pass.off, note: (_, row) => row };
+      const side = { kept, off, note: (_, row) => row };
       for (; layer < layers; layer++) block(stream, `decoder.blocks.${layer}`, side, { causal: true, source: pass.memory });
       return head(norm(stream.at(-1), "decoder.norm"));
+    },
+    // The logits after the token `end` with one more head off: from its layer on, all is computed anew.
+    without(pass, name, head, end) {
+      const [stack, , layer] = name.split("."), off = new Set([...pass.off, `${name}.${head}`]), { encoder, decoder } = pass.tokens;
+      if (stack === "encoder") return this.read(this.begin({ source: encoder, off }), decoder.slice(0, end + 1));
+      const before = Number(layer) ? `decoder.blocks.${layer - 1}` : "decoder.embedding";
+      return this.patched(pass, Number(layer), 0, pass.seen[before][0], end, off);
     },
     // The `count` likeliest tokens with their chances that the last norm and the table make of a state (the logit lens).
     lens(pass, name, at, count) {

@@ -15,6 +15,7 @@ from importlib.resources import files
 
 from companion.school.explorer.models import NAMES, live_file
 from companion.school.study.frame import STYLE
+from companion.school.study.palette import DARK_PAGE, LIGHT_PAGE
 
 LIVE = files("companion.school.study.live")
 PARTS = ("words.js", "engine.js", "served.js", "page.js")
@@ -36,7 +37,7 @@ class Shown:
     label: str = "Text"
 
 
-_MOLE = "One windy day Mila the mole went to the pond. Mila had"
+_MOLE = 'One windy day Mila the mole went to the pond. She lost her kite. "My kite is gone," said'
 SHIPPED = (
     Shown("story", "Stories", _MOLE),
     Shown("experts", "Stories, with experts", _MOLE),
@@ -85,8 +86,9 @@ def page(models: Sequence[Shown], scripts: Mapping[str, str], title: str) -> str
     """One HTML file that needs nothing beside it. `scripts`: of each model, by its name."""
     held = "".join(f"<script>{text}</script>" for text in scripts.values())
     around = (
-        "body{margin:0 auto;padding:1em;max-width:760px;background:#fff;color:#1a1a1a;font-family:system-ui,sans-serif}"
-        "@media(prefers-color-scheme:dark){body{background:#131416;color:#ddd}}"
+        "body{margin:0 auto;padding:1em;max-width:1200px;font-family:system-ui,sans-serif;"
+        f"background:{LIGHT_PAGE['page']};color:{LIGHT_PAGE['ink']}}}@media(prefers-color-scheme:dark)"
+        f"{{body{{background:{DARK_PAGE['page']};color:{DARK_PAGE['ink']}}}}}"
     )
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'

@@ -14,7 +14,7 @@ from torch import nn
 from companion.data.number_words import NumberWords
 from companion.ground.atomic import write_atomic
 from companion.school.explorer.files import served
-from companion.school.explorer.recording import Tokens, computed_there, model_page
+from companion.school.explorer.recording import Tokens, model_page
 from companion.school.explorer.serving import Asked, Server
 
 NEWEST = 4
@@ -61,8 +61,8 @@ def explore(
     height: of the frame, in pixels; `model_page` says what the rest is, and what is refused.
     """
     mine = copy.deepcopy(model).to("cpu", torch.float32).eval()
-    page = model_page(mine, words, text, start=start, stop=stop)
-    if computed_there(mine, words) is not None:
+    page, runs = model_page(mine, words, text, start=start, stop=stop)
+    if runs:
         return Explorer(page, height)
     server = Server(served(page, "./"), Asked(mine, words, start, stop))
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -4,7 +4,7 @@ const BARS = { chance: 1, weight: 1 }; // columns that have a bar beside the num
 const LIKELIEST = 8, LENS = 3, OTHERS = 5, LONGEST = 40; // shown of the next token, by the lens, to swap in; written of a translation
 const AT_ONCE = 10; // milliseconds that are computed before the page may draw
 
-const percent = (p) => (p >= 0.0995 || p === 0 ? `${(100 * p).toFixed(0)} %` : p < 0.0005 ? "< 0.1 %" : `${(100 * p).toFixed(1)} %`);
+const percent = (p) => (p >= 0.0995 || p === 0 ? `${(100 * p).toFixed(0)}\u00a0%` : p < 0.0005 ? "<\u00a00.1\u00a0%" : `${(100 * p).toFixed(1)}\u00a0%`);
 const length = (row) => Math.sqrt(row.reduce((total, x) => total + x * x, 0));
 const silu = (x) => x / (1 + Math.exp(-x));
 
@@ -28,7 +28,7 @@ const explore = (box) => {
     model: first, text: given.get("text") ?? first.text, at: number("at", -1), from: number("from", 0), stack: "decoder",
     head: given.get("head") ?? "", beside: given.get("beside") ?? "", key: number("key", -1),
     off: new Set((given.get("off") ?? "").split(" ").filter(Boolean)), swap: swapOf(given.get("swap")),
-    temperature: number("temperature", 1), topP: number("top-p", 1),
+    temperature: number("temperature", 1), topP: number("top-p", 1), each: given.has("each"),
   };
   let now = null; // the engine, the words, the pass, and beside it that with nothing switched off, and that with a token swapped
   let shows = given.get("show"); // the part that the link leads to
@@ -39,8 +39,8 @@ const explore = (box) => {
   }
   const keepLink = () => {
     if (location.protocol === "about:") return; // in a notebook, a page has no address
-    const { model, text, at, from, head, beside, key, off, swap, temperature, topP } = state;
-    const all = { model: model.name, text, at, from, head, beside, key, off: [...off].join(" "), swap: swap ? `${swap.stack} ${swap.at} ${swap.token}` : "", temperature, "top-p": topP };
+    const { model, text, at, from, head, beside, key, off, swap, temperature, topP, each } = state;
+    const all = { model: model.name, text, at, from, head, beside, key, off: [...off].join(" "), swap: swap ? `${swap.stack} ${swap.at} ${swap.token}` : "", temperature, "top-p": topP, each: each ? 1 : "" };
     const plain = { at: -1, from: 0, key: -1, temperature: 1, "top-p": 1 };
     const said = Object.entries(all).filter(([name, value]) => value !== "" && value !== plain[name]);
     history.replaceState(null, "", `#${new URLSearchParams(said)}`);
@@ -105,7 +105,7 @@ const explore = (box) => {
     return { pass, plain, swapped: await swapped(model, source, decoder) };
   };
   const showing = async (model) => {
-    now = { ...model, ...(await passes(model)), carried: null };
+    now = { ...model, ...(await passes(model)), carried: null, without: null };
     fault.textContent = "";
     show();
   };
@@ -157,7 +157,7 @@ const explore = (box) => {
     }
     const { pass, plain, swapped } = now, grown = new Map();
     for (const one of new Set([pass, plain, swapped])) if (one) grown.set(one, await longer(one, token));
-    Object.assign(now, { pass: grown.get(pass), plain: grown.get(plain), swapped: grown.get(swapped) ?? null, carried: null });
+    Object.assign(now, { pass: grown.get(pass), plain: grown.get(plain), swapped: grown.get(swapped) ?? null, carried: null, without: null });
     Object.assign(state, { at: -1, text: now.pass.text ?? now.words.decode(now.pass.tokens.decoder) });
     input.value = state.text;
     show();
@@ -170,7 +170,7 @@ const explore = (box) => {
   const say = (text) => { sentence.textContent = text; };
   const replaced = (parent) => { parent.replaceChildren(); return parent; };
   const section = (name, title, text, change) => {
-    const part = html(box, "section", { class: "ex-part", id: `ex-${name}` });
+    const part = html(parts, "section", { class: "ex-part", id: `ex-${name}` });
     html(part, "h2", { class: "ex-title" }, title);
     const about = html(part, "p", { class: "ex-about" }, text);
     if (change) html(about, "span", { class: "ex-change" }, ` ${change}`);
@@ -248,29 +248,52 @@ const explore = (box) => {
     draw();
     if (key) box.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
   };
+  // Of a row of buttons one is reached with Tab, and the others from there, with the arrow keys; so are rows of heads.
   const arrows = (event) => {
-    const step = { ArrowLeft: "previousElementSibling", ArrowRight: "nextElementSibling" }[event.key], next = step && document.activeElement[step];
-    if (next?.dataset.key && box.contains(next)) { next.focus(); next.click(); event.preventDefault(); }
+    const from = document.activeElement, line = from.parentElement, own = [...line.children].indexOf(from);
+    const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (!step || !line.matches(".ex-tokens, .ex-heads")) return;
+    const rows = [...line.parentElement.children], next = rows[rows.indexOf(line) + step[0]]?.children[own + step[1]];
+    if (!next?.dataset.key) return;
+    next.focus();
+    next.click();
+    event.preventDefault();
   };
-  // The tokens as buttons, shaded by what the pinned head gives them.
+  // The tokens as buttons.
   const showTokens = () => {
-    const chosen = headOf(state.head), weights = chosen ? weightsOf(chosen, place(chosen.stack)) : [];
+    const chosen = headOf(state.head);
     replaced(tokensBox);
     for (const kind of translates() ? ["encoder", "decoder"] : ["decoder"]) {
       const line = html(tokensBox, "div", { class: "ex-tokens", role: "group", "aria-label": kind === "encoder" ? "tokens of the source" : "tokens" });
       now.pass.tokens[kind].forEach((id, i) => {
-        const share = kind === chosen?.keys ? weights[i] ?? 0 : 0, other = state.swap?.stack === kind && state.swap.at === i;
-        const chip = html(line, "button", { type: "button", "data-key": `${kind} ${i}`, class: other ? "ex-other" : "", "aria-pressed": kind === (chosen?.stack ?? "decoder") && i === place(kind), style: `--share:${Math.round(share * 50)}%` }, label(id));
-        chip.title = `token ${id}${share ? `, weight ${percent(share)}` : ""}${other ? `, swapped for ${label(state.swap.token)}` : ""}`;
+        const other = state.swap?.stack === kind && state.swap.at === i;
+        const chip = html(line, "button", { type: "button", "data-key": `${kind} ${i}`, class: other ? "ex-other" : "", tabindex: i === place(kind) ? 0 : -1, "aria-pressed": kind === (chosen?.stack ?? "decoder") && i === place(kind) }, label(id));
+        chip.dataset.title = `place ${i}, token ${id}${other ? `, swapped for ${label(state.swap.token)}` : ""}`;
         chip.addEventListener("click", () => choose(kind, i));
       });
     }
+    shadeTokens(chosen);
+  };
+  // Each token as dark as the weight that a head gives it.
+  const shadeTokens = (head) => {
+    const weights = head ? weightsOf(head, place(head.stack)) : [];
+    for (const chip of tokensBox.querySelectorAll("button")) {
+      const [kind, i] = chip.dataset.key.split(" "), share = kind === head?.keys ? weights[i] ?? 0 : 0;
+      chip.style.setProperty("--share", `${Math.round(share * 50)}%`);
+      chip.title = `${chip.dataset.title}${share ? `, weight ${percent(share)}` : ""}`;
+    }
+    shaded.textContent = head ? `The darker a token, the more head ${nameOf(head)} looks at it from “${tokenAt(head.stack, place(head.stack))}”.` : "";
   };
 
   const attentions = () => Object.keys(now.pass.seen).filter((name) => name.endsWith(".weights") && !name.includes("feed_forward")).map((name) => name.slice(0, -8));
   const titleOf = (name) => {
-    const [stack, , layer, kind] = name.split("."), where = `layer ${Number(layer) + 1}`;
+    const [stack, , layer, kind] = name.split("."), where = `layer ${layer}`;
     return kind === "cross" ? `${where}, at the source` : stack === "encoder" ? `${where} of the encoder` : where;
+  };
+  // A head as lessons call it: 2.1 is head 1 of layer 2.
+  const nameOf = ({ name, head }) => {
+    const [stack, , layer, kind] = name.split(".");
+    return `${layer}.${head}${kind === "cross" ? " at the source" : stack === "encoder" ? " of the encoder" : ""}`;
   };
   // A head by its name, "decoder.blocks.0.attention:2": where it stands, and whose tokens look at whose. The first, if
   // there is none of that name, or none at all.
@@ -302,7 +325,7 @@ const explore = (box) => {
   };
 
   // The stream of a token, a state below the other, with what the last norm and the table would say of it.
-  const states = (stack) => [["embedding", `${stack}.embedding`], ...Array.from({ length: now.engine.layers }, (_, i) => [`after layer ${i + 1}`, `${stack}.blocks.${i}`])];
+  const states = (stack) => [["embedding", `${stack}.embedding`], ...Array.from({ length: now.engine.layers }, (_, i) => [`after layer ${i}`, `${stack}.blocks.${i}`])];
   const showStream = () => {
     const at = place(), caption = `The stream at “${tokenAt("decoder", at)}”`;
     const rows = table(replaced(streamBox), caption, ["state", "its numbers", "length", "what it would say already"]);
@@ -328,7 +351,37 @@ const explore = (box) => {
       html(line, "span", {}, titleOf(name));
       for (let head = 0; head < now.engine.heads; head++) showMap(line, headOf(`${name}:${head}`), chosen);
     }
+    showEach();
     showCards(chosen);
+  };
+  // The chance that the likeliest token keeps when one more head is off: under its picture, and in a sentence. What is the
+  // likeliest, is said by the pass with all on.
+  const showEach = () => {
+    eachBox.hidden = Boolean(now.engine.fixed);
+    each.setAttribute("aria-pressed", state.each);
+    replaced(eachSays);
+    if (!state.each || now.engine.fixed) return;
+    const at = place(), was = softmax(now.pass.seen.logits[at]), [token] = best(now.plain.seen.logits[at], 1), names = attentions();
+    if (now.without?.at !== at) now.without = { at, rows: names.map(() => Array(now.engine.heads).fill(null)) };
+    const { rows } = now.without, shown = html(eachSays, "p", { role: "status" });
+    const draw = () => {
+      names.forEach((name, i) => rows[i].forEach((p, head) => {
+        const says = headsBox.querySelector(`[data-key="${name}:${head}"] .ex-without`);
+        says.textContent = p === null ? "…" : percent(p);
+        says.style.background = p === null ? "" : kit.tint(p - was[token]);
+      }));
+      if (rows.flat().includes(null)) return;
+      const [first, second] = names.flatMap((name, i) => rows[i].map((p, head) => ({ name, head, p }))).sort((a, b) => a.p - b.p), { stack, keys } = headOf(`${first.name}:${first.head}`);
+      const weights = weightsOf(first, stack === "encoder" ? 0 : at), [most] = best(weights, 1);
+      const looks = stack === "encoder" ? "" : `, which from there looks most at “${tokenAt(keys, most)}” (${most}; ${percent(weights[most])}),`;
+      const missed = ({ p }) => p < was[token] - 0.005, others = missed(second) ? `Of the others, ${nameOf(second)} is missed most: ${percent(second.p)} without it.` : "No other is missed.";
+      const has = `“${label(token)}” has ${percent(was[token])} after “${tokenAt("decoder", at)}”${state.off.size ? ` with ${state.off.size} off` : ""}.`;
+      shown.textContent = missed(first) ? `${has} Without head ${nameOf(first)}${looks} it has ${percent(first.p)}. ${others}` : `${has} No head is missed alone.`;
+    };
+    draw();
+    const filled = { carried: rows, shown, draw };
+    if (now.engine.asks) carryRows(filled, now.engine.without(now.pass, at, token));
+    else carry(filled, (row, head) => softmax(now.engine.without(now.pass, names[row], head, at))[token]);
   };
   const mapOf = (canvas, head) => {
     const rows = now.pass.seen[`${head.name}.weights`].map((_, i) => [...weightsOf(head, i)]);
@@ -336,11 +389,15 @@ const explore = (box) => {
   };
   const showMap = (line, one, chosen) => {
     const { name, head } = one, key = `${name}:${head}`, off = isOff(`${name}.${head}`), on = chosen.name === name && chosen.head === head;
-    const button = html(line, "button", { type: "button", "aria-pressed": on, "data-key": key, class: off ? "ex-off" : "", "aria-label": `Head ${head + 1} of ${titleOf(name)}${off ? ", switched off" : ""}` });
+    const button = html(line, "button", { type: "button", "aria-pressed": on, "data-key": key, class: off ? "ex-off" : "", tabindex: on ? 0 : -1, "aria-label": `Head ${nameOf(one)}${off ? ", switched off" : ""}` });
     mapOf(html(button, "canvas", { "aria-hidden": true }), one);
+    const under = html(button, "span", { class: "ex-under" });
+    html(under, "span", {}, off ? "off" : `${name.split(".")[2]}.${head}`);
+    if (state.each) html(under, "span", { class: "ex-without" });
+    const look = (head) => { showCards(head); shadeTokens(head); };
     button.addEventListener("click", () => { state.head = key; show(); });
-    button.addEventListener("mouseenter", () => showCards(one));
-    button.addEventListener("mouseleave", () => showCards(headOf(state.head)));
+    button.addEventListener("mouseenter", () => look(one));
+    button.addEventListener("mouseleave", () => look(headOf(state.head)));
   };
   const showCards = (chosen) => {
     const beside = headOf(state.beside, false);
@@ -351,7 +408,12 @@ const explore = (box) => {
   // One head, of the chosen token: to whom it looks, and why.
   const showCard = (card, one, beside, second) => {
     const { name, head, stack, keys } = one, at = place(stack), weights = weightsOf(one, at), scores = weightsOf(one, at, "scores"), id = `${name}:${head}`;
-    const rows = table(card, `Head ${head + 1} of ${titleOf(name)}: from “${tokenAt(stack, at)}” to`, ["token", "weight", "score"]);
+    const line = html(card, "div", { class: "ext-row" }), button = (key, text, act, on) => html(line, "button", { type: "button", "data-key": `${key} ${second}`, ...(on === undefined ? {} : { "aria-pressed": on }) }, text).addEventListener("click", act);
+    const off = isOff(`${name}.${head}`);
+    if (!now.engine.fixed) button("off", off ? "This head is off: switch it on" : "Switch this head off", () => switchOff(`${name}.${head}`), off);
+    if (second) button("beside", "Let it go", () => { state.beside = ""; show(); });
+    else if (!beside) button("beside", "Keep it beside another", () => { state.beside = id; show(); });
+    const rows = table(card, `Head ${nameOf(one)}: from “${tokenAt(stack, at)}” to`, ["token", "weight", "score"]);
     for (const key of best(weights, LIKELIEST).filter((key) => weights[key])) { // a window leaves some out
       const row = html(rows, "tr"), title = `${tokenAt(keys, key)} (${key})`;
       const button = html(html(row, "th", { scope: "row" }), "button", { type: "button", "data-key": `key ${second} ${key}`, "aria-pressed": key === state.key, "aria-label": `${title}: write its sum out` }, title);
@@ -361,12 +423,7 @@ const explore = (box) => {
       html(row, "td", {}, kit.fixed(scores[key]));
     }
     if (state.key >= 0 && state.key < weights.length) pencil(card, one, at, state.key);
-    const line = html(card, "div", { class: "ext-row" }), button = (key, text, act, on) => html(line, "button", { type: "button", "data-key": `${key} ${second}`, ...(on === undefined ? {} : { "aria-pressed": on }) }, text).addEventListener("click", act);
-    const off = isOff(`${name}.${head}`);
-    if (!now.engine.fixed) button("off", off ? "This head is off: switch it on" : "Switch this head off", () => switchOff(`${name}.${head}`), off);
-    if (second) button("beside", "Let it go", () => { state.beside = ""; show(); });
-    else if (!beside) button("beside", "Keep it beside another", () => { state.beside = id; show(); });
-    fold(card, `head ${second}`, "All its weights, in %", (part) => shades(part, `Head ${head + 1} of ${titleOf(name)}: a row for each token that looks`, ["", ...now.pass.tokens[keys].map(label)],
+    fold(card, `head ${second}`, "All its weights, in %", (part) => shades(part, `Head ${nameOf(one)}: a row for each token that looks`, ["", ...now.pass.tokens[keys].map(label)],
       now.pass.tokens[stack].map((token, i) => [label(token), [...weightsOf(one, i)]])));
   };
   // The sum behind one score, as it is made with a pencil.
@@ -377,7 +434,7 @@ const explore = (box) => {
     const turned = `${name}.turned_query` in now.pass.seen ? ", both turned by their places" : "";
     const body = table(card, `q of “${tokenAt(stack, at)}” times k of “${tokenAt(keys, key)}”${turned}`, ["i", "q", "k", "q k"]);
     let total = 0;
-    for (let i = 0; i < wide; i++) { total += q[i] * k[i]; rowOf(body, i + 1, [kit.fixed(q[i], 3), kit.fixed(k[i], 3), kit.fixed(q[i] * k[i], 3)]); }
+    for (let i = 0; i < wide; i++) { total += q[i] * k[i]; rowOf(body, i, [kit.fixed(q[i], 3), kit.fixed(k[i], 3), kit.fixed(q[i] * k[i], 3)]); }
     rowOf(body, "sum", ["", "", kit.fixed(total, 3)]);
     const score = weightsOf(one, at, "scores")[key], says = now.engine.fixed ? "the score" : `divided by √${wide} = ${kit.fixed(Math.sqrt(wide), 3)}`;
     html(card, "p", {}, `The sum is ${kit.fixed(total, 3)}; ${says}: ${kit.fixed(score, 3)}. Of all its scores together the softmax gives this one ${percent(weightsOf(one, at)[key])}.`);
@@ -391,25 +448,25 @@ const explore = (box) => {
     for (const layer of there) {
       const [hidden, gate, inner] = ["hidden", "gate", "inner"].map((part) => now.pass.seen[`${nameOf(layer)}.${part}`]?.[at]), row = html(rows, "tr");
       const [most] = best(hidden.map(Math.abs), 1), doors = gate ?? hidden;
-      html(row, "th", { scope: "row" }, layer + 1);
+      html(row, "th", { scope: "row" }, layer);
       strip(html(row, "td"), hidden);
       html(row, "td", {}, `${doors.reduce((count, x) => count + (x > 0), 0)} of ${doors.length}`);
       html(row, "td", {}, `no. ${most}: ${gate && inner ? `${kit.fixed(silu(gate[most]))} × ${kit.fixed(inner[most])} = ` : ""}${kit.fixed(hidden[most])}`);
     }
-    fold(gateBox, "gate", "All hidden numbers", (part) => vectors(part, caption, there.map((layer) => [`layer ${layer + 1}`, now.pass.seen[`${nameOf(layer)}.hidden`][at]])));
+    fold(gateBox, "gate", "All hidden numbers", (part) => vectors(part, caption, there.map((layer) => [`layer ${layer}`, now.pass.seen[`${nameOf(layer)}.hidden`][at]])));
   };
 
   const showExperts = () => {
     const nameOf = (layer) => `decoder.blocks.${layer}.feed_forward`, there = Array.from({ length: now.engine.layers }, (_, i) => i).filter((i) => now.pass.seen[`${nameOf(i)}.experts`]);
     expertsBox.parentElement.hidden = !there.length;
     if (!there.length) return;
-    const at = place(), rows = table(replaced(expertsBox), `Which experts answer “${tokenAt("decoder", at)}”, and their shares in %`, ["layer", ...Array.from({ length: now.engine.experts }, (_, i) => i + 1)]);
+    const at = place(), rows = table(replaced(expertsBox), `Which experts answer “${tokenAt("decoder", at)}”, and their shares in %`, ["layer", ...Array.from({ length: now.engine.experts }, (_, i) => i)]);
     for (const layer of there) {
       const name = nameOf(layer), row = html(rows, "tr"), chosen = [...now.pass.seen[`${name}.experts`][at]];
-      html(row, "th", { scope: "row" }, layer + 1);
+      html(row, "th", { scope: "row" }, layer);
       for (let expert = 0; expert < now.engine.experts; expert++) {
         const share = now.pass.seen[`${name}.weights`][at][chosen.indexOf(expert)] ?? 0, off = isOff(`${name}.${expert}`), says = off ? "off" : share ? (100 * share).toFixed(0) : "–";
-        const button = html(html(row, "td"), "button", { type: "button", "data-key": `${name}.${expert}`, "aria-pressed": off, class: off ? "ex-off" : "", style: `--share:${Math.round(share * 50)}%`, "aria-label": `Expert ${expert + 1} of layer ${layer + 1}, ${off ? "switched off" : share ? percent(share) : "not chosen"}` }, says);
+        const button = html(html(row, "td"), "button", { type: "button", "data-key": `${name}.${expert}`, "aria-pressed": off, class: off ? "ex-off" : "", style: `--share:${Math.round(share * 50)}%`, "aria-label": `Expert ${expert} of layer ${layer}, ${off ? "switched off" : share ? percent(share) : "not chosen"}` }, says);
         button.disabled = Boolean(now.engine.fixed);
         button.addEventListener("click", () => switchOff(`${name}.${expert}`));
       }
@@ -454,7 +511,8 @@ const explore = (box) => {
     const draw = () => shades(replaced(shown), `One state of the swapped text put into the text: how much of the change comes along, in %. The change: the logit of “${label(a)}” less that of “${label(b)}”, from ${kit.fixed(margin(was))} to ${kit.fixed(margin(is))}`, ["state", ...columns.map(label)], states("decoder").map(([title], i) => [title, carried[i]]));
     draw();
     if (engine.asks) {
-      carryRows({ carried, shown, draw }, async (layer) => (await engine.carried(pass, swapped, layer, from, end, [a, b])).map(([x, y]) => (x - y - margin(was)) / whole));
+      const share = ([x, y]) => (x - y - margin(was)) / whole;
+      carryRows({ carried, shown, draw }, engine.carried(pass, swapped, from, end, [a, b]), share);
       return;
     }
     carry({ carried, shown, draw }, (layer, column) => (margin(engine.patched(pass, layer, from + column, swapped.seen[states("decoder")[layer][1]][from + column], end)) - margin(was)) / whole);
@@ -476,14 +534,18 @@ const explore = (box) => {
     requestAnimationFrame(step);
   };
 
-  // The same where Python computes, a row at a request.
-  const carryRows = async ({ carried, shown, draw }, row) => {
-    for (let layer = 0; layer < carried.length; layer++) {
-      if (!carried[layer].includes(null)) continue;
-      const values = await row(layer).catch((error) => { fault.textContent = `${error.message}.`; });
-      if (!values || !shown.isConnected) return;
-      carried[layer].splice(0, values.length, ...values);
-      draw();
+  // The same where Python computes: its rows come one after the other, until the picture is another one.
+  const carryRows = async ({ carried, shown, draw }, rows, of = (x) => x) => {
+    if (!carried.flat().includes(null)) return;
+    let row = 0;
+    try {
+      for await (const values of rows) {
+        if (!shown.isConnected) return;
+        carried[row++] = values.map(of);
+        draw();
+      }
+    } catch (error) {
+      fault.textContent = `${error.message.replace(/\.$/, "")}.`;
     }
   };
 
@@ -505,13 +567,18 @@ const explore = (box) => {
     });
   };
 
+  // With Tab one comes to a table that scrolls, and not to one that is all there.
+  const reached = () => {
+    for (const frame of box.querySelectorAll(".ex-scrolls")) frame.tabIndex = frame.scrollWidth > frame.clientWidth || frame.scrollHeight > frame.clientHeight ? 0 : -1;
+  };
   const show = () => {
     keepingFocus(() => [showTokens, showNext, showHeads, showGate, showStream, showExperts, showSwap, showCache].forEach((draw) => draw()));
     buttons.hidden = Boolean(now.engine.fixed) || translates();
     box.classList.toggle("ex-fixed", Boolean(now.engine.fixed));
-    const [likeliest] = best(now.pass.seen.logits[place()], 1), off = state.off.size, fixed = now.engine.fixed ? " Python computed these numbers, for this text alone." : now.engine.asks ? " Python computes." : "";
-    say(`${now.pass.tokens.decoder.length} tokens. After “${tokenAt("decoder", place())}” the likeliest is “${label(likeliest)}”${off ? `, with ${off} switched off` : ""}.${fixed}`);
+    const chances = softmax(now.pass.seen.logits[place()]), [likeliest] = best(chances, 1), off = state.off.size, fixed = now.engine.fixed ? " Python computed these numbers, for this text alone." : now.engine.asks ? " Python computes." : "";
+    say(`${now.pass.tokens.decoder.length} tokens. After “${tokenAt("decoder", place())}” the likeliest is “${label(likeliest)}”, ${percent(chances[likeliest])}${off ? `, with ${off} switched off` : ""}.${fixed}`);
     input.readOnly = Boolean(now.engine.fixed);
+    reached();
     keepLink();
     document.getElementById(`ex-${shows}`)?.scrollIntoView();
     shows = null;
@@ -542,10 +609,13 @@ const explore = (box) => {
   buttons.classList.add("ex-write");
   kit.button("Write a token", () => inTurn(write));
   kit.button("Write twenty", () => inTurn(() => writeMany(20)));
-  const tokensBox = html(box, "div");
+  const tokensBox = html(box, "div", { class: "ex-line" });
   box.addEventListener("keydown", arrows);
   const sentence = html(box, "p", { class: "ext-say", role: "status" });
-  const nextBox = section("next", "The next token", "The logits of the chosen token, through a softmax. What top-p cuts off is not drawn.");
+  const legend = html(box, "p", { class: "ex-about" }, "Click a token, or go there with the arrow keys: all that stands below is about it. A dot is a blank, ⏎ begins a text; layers, heads and places are counted from 0. ");
+  const shaded = html(legend, "span");
+  const parts = html(box, "div", { class: "ex-parts" });
+  const nextBox = section("next", "The next token", "A softmax of the chosen token's logits. Of what top-p cuts off no token is written.");
   kit.nextRow();
   const handles = box.lastElementChild;
   nextBox.before(handles);
@@ -553,15 +623,22 @@ const explore = (box) => {
   for (const [title, key, values, digits] of [["Temperature", "temperature", temperatures, 1], ["top-p", "topP", shares, 2]]) {
     kit.handle(title, values, values.includes(state[key]) ? state[key] : (state[key] = 1), (x) => x.toFixed(digits), (x) => { state[key] = x; if (now) { showNext(); keepLink(); } });
   }
-  const headsBox = section("attention", "Attention", "A picture for each head: a row for each token that looks, a column for each that is looked at. Point at one to read it, click to keep it. A click on a token in its table writes the sum out, as with a pencil.");
+  const headsBox = section("attention", "Attention", "A picture for each head: a row for each token that looks, a column for each that is looked at. Head 2.1 is head 1 of layer 2. Point at one to read it, click to keep it. A click on a token in its table writes the sum out, as with a pencil.");
+  const eachBox = html(headsBox.parentElement, "div", { class: "ext-row ex-change" });
+  headsBox.before(eachBox);
+  const each = html(eachBox, "button", { type: "button", "data-key": "each" }, "Switch each off in turn");
+  html(eachBox, "span", {}, "Which of them does the next token need?");
+  each.addEventListener("click", () => { state.each = !state.each; show(); });
+  const eachSays = html(headsBox.parentElement, "div", { class: "ex-each" });
   const cardsBox = html(headsBox.parentElement, "div");
-  const gateBox = section("gate", "The gates", "Each network makes the chosen token's state wider, and lets of each number as much through as its gate is open. Of those that are open, the largest counts most.");
-  const streamBox = section("stream", "The stream, layer by layer", "What each block has made of the chosen token, and the words that the last norm and the table would make of that state already (the logit lens).");
+  const gateBox = section("gate", "The gates", "Each layer's network makes many numbers of the chosen token's state, and multiplies each by how far its gate is open. “Open” counts the gates above zero.");
+  const streamBox = section("stream", "The stream, layer by layer", "The chosen token's state after each layer, and what the model would say next if it ended there (the logit lens).");
   const expertsBox = section("experts", "Experts", "The share of each expert in the answer.", "A click switches one off; the router then takes the next best.");
-  const swapBox = section("swap", "Swap a token", "Choose a token above, and put another in its place. The first table says how far each state of the stream moves. For the second, each state is put into the text alone, as it is in the swapped one: where the numbers are large, the model keeps at that moment what decides. Choose a later token to see what decides there.");
-  const cacheBox = section("cache", "The cache", "Keys and values, two lines for each layer, a column for each token; the greener, the longer the vector.");
+  const swapBox = section("swap", "Swap a token", "Click a token above, a name for one, and put another in its place here. The first table says how far each state moves. For the second, one state at a time is taken from the swapped text and put into yours (patching): where a number is large, the model holds at that moment what decides. Click a later token to see what decides there.");
+  const cacheBox = section("cache", "The cache", "What is kept of each token for those that follow: a column each, and for each layer a line of keys and one of values. The greener, the longer the vector.");
   compute();
   const again = () => now && show();
+  addEventListener("resize", reached);
   new MutationObserver(again).observe(document.body, { attributeFilter: ["data-theme", "data-jp-theme-light"] });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
 };

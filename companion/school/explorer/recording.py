@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors.torch import save
@@ -59,6 +59,13 @@ class Reading:
     piece: Callable[[int], str]
 
 
+class ModelPage(NamedTuple):
+    """A page, and whether the model runs on it; where not, it holds one pass."""
+
+    html: str
+    runs: bool
+
+
 def model_page(
     model: nn.Module,
     words: Tokens | NumberWords,
@@ -67,7 +74,7 @@ def model_page(
     start: int | None = None,
     stop: int | None = None,
     title: str = "Your model",
-) -> str:
+) -> ModelPage:
     """One HTML page on which this model can be looked into.
 
     model:  a decoder or an encoder-decoder of the package; or a decoder of your own, with the names of the build track.
@@ -90,7 +97,7 @@ def model_page(
             path = Path(folder) / "model.safetensors"
             save_live(path, model, said, rounded=False)  # type: ignore[arg-type]
             file = path.read_bytes()
-    return page([shown], {"yours": model_script("yours", file)}, title)
+    return ModelPage(page([shown], {"yours": model_script("yours", file)}, title), said is not None)
 
 
 def stack_of(model: nn.Module) -> str:

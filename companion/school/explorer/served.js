@@ -26,6 +26,20 @@ const makeServed = ({ recorded }, address) => {
     if (!answer.ok) throw new Error(await answer.text());
     return answer;
   };
+  // Lines of JSON, each as soon as Python has computed it. Who no longer wants them lets the rest go.
+  const lines = async function* (what, given) {
+    const reader = (await ask(what, given)).body.pipeThrough(new TextDecoderStream()).getReader();
+    try {
+      for (let left = "", got; !(got = await reader.read()).done;) {
+        const found = (left + got.value).split("\n");
+        left = found.pop();
+        for (const line of found) yield JSON.parse(line);
+      }
+    } finally {
+      reader.cancel();
+    }
+  };
+  const idsOf = ({ tokens: { decoder, encoder } }) => ({ tokens: decoder, source: encoder });
   const read = async (given, off) => {
     const answer = await ask("read", { ...given, off: [...off] });
     return { ...passOfRecord(readModel(new Uint8Array(await answer.arrayBuffer()))), off };
@@ -34,9 +48,10 @@ const makeServed = ({ recorded }, address) => {
     ...recorded.counts, asks: true, lens: recordLens,
     readText: (text, off) => read({ text }, off),
     readTokens: (source, tokens, off) => read({ source: source ?? [], tokens }, off),
-    // As `patched` of an engine, of the states of `other` at all places from `first` to `end`: of each the logits of
-    // the tokens `pair`.
-    carried: async (pass, other, layer, first, end, pair) =>
-      (await ask("carried", { tokens: pass.tokens.decoder, source: pass.tokens.encoder, other: { tokens: other.tokens.decoder, source: other.tokens.encoder }, off: [...pass.off], layer, first, end, pair })).json(),
+    // As `patched` of an engine, layer after layer, of the states of `other` at all places from `first` to `end`: of each
+    // the logits of the tokens `pair`.
+    carried: (pass, other, first, end, pair) => lines("carried", { ...idsOf(pass), other: idsOf(other), off: [...pass.off], first, end, pair }),
+    // As `without`, of every head, attention after attention: the chance of a token after the place `end`.
+    without: (pass, end, token) => lines("without", { ...idsOf(pass), off: [...pass.off], end, token }),
   };
 };

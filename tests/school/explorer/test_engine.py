@@ -130,6 +130,35 @@ def test_a_state_put_in_the_place_of_another_gives_the_logits_that_pytorch_gives
         assert (found - expected).abs().max() < 1e-4 * max(1, expected.abs().max())
 
 
+WITHOUT = """
+const [engine, words] = openModel(given.model), source = given.source ? words.encode(given.source) : null;
+const pass = engine.begin({ source, off: new Set(given.off) }), found = {};
+engine.read(pass, given.tokens);
+for (const [name, head, end] of given.heads) {
+  const whole = engine.begin({ source, off: new Set([...given.off, `${name}.${head}`]) });
+  engine.read(whole, given.tokens.slice(0, end + 1));
+  const [short, long, before] = [engine.without(pass, name, head, end), whole.seen.logits[end], pass.seen.logits[end]];
+  found[`${name}.${head}`] = [[...short], [...long], [...before]];
+}
+write("found.json", JSON.stringify(found));
+"""
+
+
+@pytest.mark.parametrize("name", ["story", "translator"])
+def test_a_head_that_is_off_beside_others_gives_what_a_pass_without_it_gives(name, tmp_path):
+    heads = [["decoder.blocks.0.attention", 3, 4], ["decoder.blocks.1.attention", 1, 5]]
+    given = {"tokens": [2, 40, 9, 17, 8, 30], "off": ["decoder.blocks.1.attention.0"], "heads": heads}
+    if name == "translator":
+        more = [["encoder.blocks.1.attention", 2, 4], ["decoder.blocks.0.cross", 1, 5]]
+        given |= {"source": "einundzwanzig", "tokens": [1, 9, 5, 7, 8, 6], "heads": heads + more}
+    run(ENGINE + PASS + WITHOUT, {"model": base64_of(live_file(name)), **given}, tmp_path)
+    found = json.loads((tmp_path / "found.json").read_text("utf-8"))
+    assert len(found) == len(given["heads"])
+    for short, whole, before in map(np.array, found.values()):
+        assert np.abs(short - whole).max() < 1e-4 * max(1, np.abs(whole).max())
+        assert np.abs(whole - before).max() > 1e-3
+
+
 def rows_of(said, numbers):
     """By name the rows of a pass."""
     found, at = {}, 0

@@ -118,5 +118,5 @@ def test_what_lessons_link_to_is_there():
                 layer, number = head.split(":")
                 assert 0 <= int(number) < model.get_submodule(layer).sizes.heads
             assert f'section("{said["show"]}"' in script
-            assert said.keys() <= {"model", "at", "head", "beside", "key", "temperature", "top-p", "show"}
-    assert list(found) == ["02", "03", "05", "07", "08", "10", "11", "14"]
+            assert said.keys() <= {"model", "at", "head", "beside", "key", "temperature", "top-p", "each", "show"}
+    assert list(found) == ["02", "03", "05", "07", "08", "10", "11", "14", "21"]

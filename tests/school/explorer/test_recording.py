@@ -104,7 +104,7 @@ def test_the_page_holds_the_pass_of_a_model_that_it_does_not_compute(kind):
 
 def test_a_plain_decoder_travels_with_its_weights_as_they_are():
     model = Transformer(ModelConfig(**BASE, attention=AttentionConfig(4, 2), feed_forward=NETWORK))
-    said, tensors = held(model_page(model, TOKENIZER, TEXT))
+    said, tensors = held(model_page(model, TOKENIZER, TEXT).html)
     assert "recorded" not in said and said["pairs"]["separator"] == TOKENIZER.separator
     assert tensors.keys() == model.state_dict().keys()
     assert all(torch.equal(tensors[name], weight) for name, weight in model.state_dict().items())
@@ -115,7 +115,7 @@ def test_an_encoder_decoder_writes_and_both_of_its_sides_are_recorded():
     config = ModelConfig(
         words.vocab, 24, 2, words.longest, AttentionConfig(4), FeedForwardConfig(36, "gelu"), stack="encoder_decoder"
     )
-    said, tensors = held(model_page(Transformer(config).eval(), words, "einundzwanzig"))
+    said, tensors = held(model_page(Transformer(config).eval(), words, "einundzwanzig").html)
     tokens = said["recorded"]["tokens"]
     assert tokens["encoder"] == words.encode(21)[0] and 1 <= len(tokens["decoder"]) <= 40
     for name in ("encoder.blocks.1.attention", "decoder.blocks.1.cross"):
@@ -130,7 +130,7 @@ def test_a_transformer_of_your_own_is_shown(stage, change):
     model = code["model"].Transformer(code["model"].Config(**sizes))
     if change is not None:
         model = getattr(code, change)(model, 8, 2)
-    said, tensors = held(model_page(model, TOKENIZER, TEXT))
+    said, tensors = held(model_page(model, TOKENIZER, TEXT).html)
     counts, tokens = said["recorded"]["counts"], torch.tensor([said["recorded"]["tokens"]["decoder"]])
     assert (counts["layers"], counts["heads"]) == (2, 4)
     torch.testing.assert_close(torch.stack(rows(said, tensors, "logits")), model(tokens)[0], atol=1e-5, rtol=1e-4)
@@ -186,3 +186,5 @@ def test_the_command_writes_the_courses_models_and_refuses_what_is_no_folder(tmp
     assert "none: expected the folder of a run, or of a published model, found none" in capsys.readouterr().err
     assert main(["explore", "--text", "any"]) == 2
     assert "--text: expected a FOLDER with it" in capsys.readouterr().err
+    assert main(["explore", "--port", "8000", "--out", str(out)]) == 2
+    assert "--port 8000: expected with a page that Python serves" in capsys.readouterr().err

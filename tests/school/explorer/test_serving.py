@@ -93,9 +93,10 @@ def test_a_translator_of_your_own_writes_is_switched_and_patched():
     assert not torch.equal(plain, other)
     swapped = {"tokens": [given["tokens"][0], 7, *given["tokens"][2:]], "source": source}
     end = len(swapped["tokens"]) - 1
-    answer = json.loads(asked.carried(**given, other=swapped, off=[], layer=2, first=1, end=end, pair=[4, 9]))
+    layers = list(asked.carried(**given, other=swapped, off=[], first=1, end=end, pair=[4, 9]))
     _, wanted = rows(asked.read(**swapped), "logits")
-    assert len(answer) == end
+    answer = layers[2]
+    assert len(layers) == 3 and {len(row) for row in layers} == {end}
     torch.testing.assert_close(torch.tensor(answer[-1]), wanted[end, [4, 9]], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(torch.tensor(answer[0]), plain[end, [4, 9]], atol=1e-5, rtol=1e-4)
 
@@ -141,6 +142,20 @@ def test_what_another_thread_computes_meanwhile_stays_as_it_is():
 
     inside(Other(), [3, 7, 5, 9], off=["decoder.blocks.1.attention.0", "decoder.blocks.1.attention.1"])
     assert torch.equal(found[0], expected)
+
+
+@pytest.mark.parametrize("off", [[], ["decoder.blocks.2.attention.3"]])
+def test_without_gives_the_chance_of_a_token_with_each_head_off_in_turn(server, off):
+    ids = [TOKENIZER.separator, *TOKENIZER.encode(TEXT)]
+    given = {"tokens": ids, "off": off, "end": 3, "token": 270}
+    status, said = ask(f"{server.address}without", given)
+    found, asked = [json.loads(line) for line in said.splitlines()], server.answers["read"].__self__
+    assert status == 200 and [len(row) for row in found] == [4, 4, 4]
+    for layer, head in [(0, 2), (2, 1), (2, 3)]:
+        name = f"decoder.blocks.{layer}.attention.{head}"
+        _, logits = rows(asked.read(tokens=ids, off={*off, name}), "logits")
+        assert found[layer][head] == pytest.approx(logits[3].softmax(-1)[270].item(), rel=1e-4)
+    assert ask(f"{server.address}without", {**given, "end": len(ids)})[0] == 400
 
 
 @pytest.fixture
