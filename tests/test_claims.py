@@ -105,6 +105,8 @@ def test_every_claim_is_a_sentence_that_a_reader_can_judge():
         said = sentence(key)
         assert len(said.split()) >= 5, f"{key}: {said!r} is no sentence"
         assert not re.search(r"\bas S\d-\d\d", said), f"{key}: {said!r} refers to another row"
+        subjectless = r"(it|its|their|they|right|rounded|exact|exactly|always|equal|by|of|where|\*projections\*|\d+)\b"
+        assert not re.match(subjectless, said), f"{key}: {said!r} says of nothing what is true of it"
         assert row["verdict"] in VERDICTS
     page = render(lessons())
     assert [key for key in ledger() if page.count(f"| {key} |") != 1] == []
