@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from companion.commands.parser import Parser
 from companion.generation.sampling import Sampling
-from companion.ground.fields import plain, shown, why
+from companion.ground.fields import parse_json, plain, shown, why
 from companion.ground.quantities import Count, CountFromZero, require_limits
+from companion.ground.reading import lines_of, read_text
 
 if TYPE_CHECKING:
     from companion.commands.writer import Writer
@@ -57,11 +57,11 @@ def read_prompts(name: str) -> list[Asked]:
     is known here, or something that cannot be.
     """
     try:
-        lines = Path(name).read_text("utf-8").splitlines()
+        lines = lines_of(read_text(name))
     except OSError as error:
         raise ValueError(f"--prompts {plain(name)}: cannot be read ({error.strerror})") from None
-    except ValueError:  # no text, or no name
-        raise ValueError(f"--prompts {plain(name)}: expected text, got a file that is not") from None
+    except ValueError as error:  # no text, or no name
+        raise ValueError(f"--prompts {plain(name)}: expected text, got a file that is not ({why(error)})") from None
     objects, where = name.endswith(".jsonl"), f"--prompts {plain(name)}: line"
     numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]
     found = [_of_json(line, f"{where} {i}") if objects else Asked(line, {}) for i, line in numbered]
@@ -72,8 +72,8 @@ def read_prompts(name: str) -> list[Asked]:
 
 def _of_json(line: str, where: str) -> Asked:
     try:
-        said = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        said = parse_json(line)
+    except ValueError as error:
         raise ValueError(f"{where}: expected a JSON object, got text that is not ({why(error)})") from None
     if not isinstance(said, dict) or not isinstance(prompt := said.pop("prompt", None), str) or not prompt:
         raise ValueError(f'{where}: expected an object with a "prompt" of at least one character')

@@ -2,7 +2,7 @@
 
 What there is to do stands in the metadata of the start page itself, `start.ipynb`, where `make notebooks` writes it: a
 teacher's release has its own. A start page that runs without its file, as a hosted notebook does, takes the course's
-from `path.json`, which the package brings. What is done is read from the reader's progress each time the table is shown.
+from `path.json`, which the package brings. What is done is read from the reader's progress each time it is shown.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def done() -> Done:
 
 
 def show() -> None:
-    """Show the path, of the start page in this folder or else of the whole course, with what the reader has done by now.
+    """Show the path, of the start page in this folder or else of the whole course, with what the reader has done.
 
     Raises `ValueError` if the file of that name in this folder is no start page.
     """
