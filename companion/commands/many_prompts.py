@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,11 @@ def write_many(
             told["text"] = _text(writer, handle)
         except ValueError as error:  # `NotFinite` is one
             told["error"] = str(error)
-        print(json.dumps(told, ensure_ascii=False), flush=True)
+        line = json.dumps(told, ensure_ascii=False)  # leaves commands to a terminal above \x7e as they are
+        print(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line), flush=True)
+
+
+_COMMANDS = re.compile(r"[\x7f-\x9f]")
 
 
 def _request(

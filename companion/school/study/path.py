@@ -39,7 +39,7 @@ _STYLE = (
     f"{_HERE} :is(td,th){{text-align:left;vertical-align:top;padding:.4em .7em}}"
     f"{_HERE} :is(td,th):not(:first-child){{white-space:nowrap;width:1%}}"
     ".ext-path i{display:inline-block;width:5em;height:.6em;border-radius:3px;background:var(--back);"
-    "box-shadow:0 0 0 1px var(--edge);margin-right:.6em;overflow:hidden}"
+    "box-shadow:0 0 0 1px var(--edge);margin:0 .6em 0 1px;overflow:hidden}"
     ".ext-path i b{display:block;height:100%;background:var(--bar)}"
 )
 
