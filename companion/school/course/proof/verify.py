@@ -94,7 +94,7 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
         yield Trial(exercise.id, "stub", "stub", seed, fault)
         for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
-            verdict = examine(key, _known_answer(key, known.answer, gives)).strict  # told under either mark
+            verdict = examine(key, known_answer(key, known.answer, gives)).strict  # told under either mark
             if verdict.is_right:
                 fault = "should be caught, but passes"
             elif verdict.mistake != known.message:
@@ -105,7 +105,7 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
             yield Trial(exercise.id, "mistake", known.message, seed, fault)
 
 
-def _known_answer(key: AnswerKey, answer: Answer, gives: Callable[[int], Outcome]) -> Call:
+def known_answer(key: AnswerKey, answer: Answer, gives: Callable[[int], Outcome]) -> Call:
     """A known mistake as an answer. What it gives at first the key knows; it is not called again for that."""
     index = {id(case): at for at, case in enumerate(key.cases)}
     call = in_this_process(answer)
