@@ -9,8 +9,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from course import lessons
 
-from authoring.lesson import LessonError, assertion_lines, claimed, lessons, with_deeper
+from authoring.lesson import LessonError, assertion_lines, claimed, with_deeper
 from authoring.pages import differ
 from authoring.pages.claims import VERDICTS, decided, decisions, render, sentence
 

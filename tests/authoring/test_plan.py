@@ -5,8 +5,9 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from course import built_lessons
 
-from authoring.lesson import LessonError, built_lessons
+from authoring.lesson import LessonError
 from authoring.pages import plan
 from companion.commands.main import command_parser
 from companion.school.course.release.problem_set import ProblemSet
