@@ -10,7 +10,7 @@ from companion.commands.limits import read_settings
 from companion.commands.many_prompts import read_prompts
 from companion.commands.runs import read_config
 from companion.config.model import AttentionConfig, FeedForwardConfig
-from companion.data.chat import load_chat_template
+from companion.data.chat_template import load_chat_template
 from companion.data.conversations import read_conversations
 from companion.data.corpora import read_corpus
 from companion.data.tokenizer import BytePairTokenizer
