@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from companion.bench import peers
 from companion.bench.compare import OURS, Comparison, Setting, differs
-from companion.bench.graphs import RecordedDecode, RecordedWriter
+from companion.bench.cuda_graphs import RecordedDecode, RecordedWriter
 from companion.bench.sizes import Size
 from companion.config.model import ModelConfig
 from companion.costs import account

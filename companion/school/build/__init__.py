@@ -9,10 +9,10 @@ checks      the parts of each stage
 check       a stage examined, in a process of its own (`trial`): what is right, what is not, and in which file it lies
 first_difference  where a learner's numbers leave the right ones: the first tensor, and the line that made it
 trace       a run recorded: operations, calls, modules
-stream      two records beside each other
+compared_runs  two records beside each other: which tensors agree
 origin      from a tensor that differs back to its line
-streams     the runs of each stage, and the tensors in them
-bugs        bugs that people write; `placed` tries whether each is placed where it stands
+scenes      the runs of each stage, and the tensors in them
+bugs        bugs that people write; each must be placed where it stands
 verify      whether a check passes what is right, names the mistakes, and notices mutants
 own         the learner's files for a notebook, where they are right
 bridge      answers to exercises taken over into the files of the stages

@@ -1,7 +1,7 @@
 """The first difference: the tensor at which a learner's code leaves the reference's, and the line that made it.
 
 Both run the same scenes (`streams/`) with the same weights, and are recorded (`record`); the records are compared
-tensor by tensor (`stream`), and from the first that differs the way is followed back to a line (`origin`).
+tensor by tensor (`compared_runs`), and from the first that differs the way is followed back to a line (`origin`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from companion.school.build.bugs import BUGS
+from companion.school.build.compared_runs import Node, State, Streams, gap, same
 from companion.school.build.origin import Origin, origin
 from companion.school.build.parts import Patch, parts, patched, references
+from companion.school.build.scenes import scenes
+from companion.school.build.scenes.scene import Scene
 from companion.school.build.stages import STAGES
-from companion.school.build.stream import Node, State, Streams, gap, same
-from companion.school.build.streams import scenes
-from companion.school.build.streams.scene import Scene
 from companion.school.build.trace import SECONDS, Log, TooLongError, Value, recorded
 from companion.school.build.world import World
 

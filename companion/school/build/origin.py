@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from companion.school.build.stream import HIDDEN, State, Streams, operation, same_numbers, same_scores
+from companion.school.build.compared_runs import HIDDEN, State, Streams, operation, same_numbers, same_scores
 from companion.school.build.trace import Call, Operation, Place, Stack, Value
 
 

@@ -34,9 +34,10 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
     shown = [text for one in book for text in (one.statement, one.stub, one.title)]
     folder_of_checks = files("companion.school.checking")
     checks = [file.read_text("utf-8") for file in folder_of_checks.iterdir() if file.name.endswith(".py")]
-    known = {bare(line) for text in (*public, *shown, *checks) for line in text.splitlines()}
+    open_to_all = "\n".join([*public, *shown, *checks])
+    known = {bare(line) for line in open_to_all.splitlines()}
     code = {line: what for line, what in _code(book) if line not in known}
-    tokens = dict(_tokens(book, secret))
+    tokens = {token: what for token, what in _tokens(book, secret) if token not in open_to_all.encode()}
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data, name = path.read_bytes(), path.relative_to(folder).as_posix()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from companion.school.build.stream import Node
-from companion.school.build.streams.parts import BATCH, D_HEAD, D_MODEL, HEADS, draw, function, gave, given, made_of
-from companion.school.build.streams.scene import scene
+from companion.school.build.compared_runs import Node
+from companion.school.build.scenes.parts import BATCH, D_HEAD, D_MODEL, HEADS, draw, function, gave, given, made_of
+from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Recorder
 from companion.school.build.world import World
 

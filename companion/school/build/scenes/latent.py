@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from companion.school.build.stream import Node
-from companion.school.build.streams.layers import goes_in
-from companion.school.build.streams.model import LAYERS, config, some_ids
-from companion.school.build.streams.parts import (
+from companion.school.build.compared_runs import Node
+from companion.school.build.scenes.layers import goes_in
+from companion.school.build.scenes.model import LAYERS, config, some_ids
+from companion.school.build.scenes.parts import (
     BATCH,
     D_HEAD,
     D_MODEL,
@@ -26,7 +26,7 @@ from companion.school.build.streams.parts import (
     mark,
     same_weights,
 )
-from companion.school.build.streams.scene import Scene, scene
+from companion.school.build.scenes.scene import Scene, scene
 from companion.school.build.trace import Recorder
 from companion.school.build.world import World
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from companion.school.build.stream import Node
-from companion.school.build.streams.model import LAYERS, config
-from companion.school.build.streams.parts import (
+from companion.school.build.compared_runs import Node
+from companion.school.build.scenes.model import LAYERS, config
+from companion.school.build.scenes.parts import (
     BATCH,
     TOKENS,
     block_nodes,
@@ -21,7 +21,7 @@ from companion.school.build.streams.parts import (
     module,
     same_weights,
 )
-from companion.school.build.streams.scene import scene
+from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Recorder
 from companion.school.build.world import World
 

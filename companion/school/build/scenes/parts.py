@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from companion.school.build.stream import Find, Node, operation, same_numbers
+from companion.school.build.compared_runs import Find, Node, operation, same_numbers
 from companion.school.build.trace import Call, Log, Operation, Recorder, Value
 
 Where = Callable[[Log], Call | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from companion.school.build.stream import Node
+from companion.school.build.compared_runs import Node
 from companion.school.build.trace import Recorder
 from companion.school.build.world import World
 

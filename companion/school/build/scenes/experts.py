@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from companion.school.build.stream import Node
-from companion.school.build.streams.layers import goes_in
-from companion.school.build.streams.model import LAYERS, config, some_ids
-from companion.school.build.streams.parts import (
+from companion.school.build.compared_runs import Node
+from companion.school.build.scenes.layers import goes_in
+from companion.school.build.scenes.model import LAYERS, config, some_ids
+from companion.school.build.scenes.parts import (
     BATCH,
     D_FF,
     D_MODEL,
@@ -19,7 +19,7 @@ from companion.school.build.streams.parts import (
     part,
     same_weights,
 )
-from companion.school.build.streams.scene import scene
+from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Recorder
 from companion.school.build.world import World
 

@@ -1,6 +1,6 @@
 """The runs by which each stage's code is compared with the reference, and the tensors in them."""
 
-from companion.school.build.streams import (
+from companion.school.build.scenes import (
     attention,
     experts,
     generation,
@@ -11,7 +11,7 @@ from companion.school.build.streams import (
     training,
     translation,
 )
-from companion.school.build.streams.scene import Scene
+from companion.school.build.scenes.scene import Scene
 
 _SCENES = {
     2: attention.SCENES,

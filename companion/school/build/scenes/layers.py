@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from companion.school.build.stream import Find, Node
-from companion.school.build.streams.parts import (
+from companion.school.build.compared_runs import Find, Node
+from companion.school.build.scenes.parts import (
     BATCH,
     D_FF,
     D_MODEL,
@@ -23,7 +23,7 @@ from companion.school.build.streams.parts import (
     network_nodes,
     same_weights,
 )
-from companion.school.build.streams.scene import scene
+from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Log, Recorder, Value
 from companion.school.build.world import World
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from companion.school.build.stream import Node
-from companion.school.build.streams.parts import (
+from companion.school.build.compared_runs import Node
+from companion.school.build.scenes.parts import (
     BATCH,
     D_FF,
     D_MODEL,
@@ -19,7 +19,7 @@ from companion.school.build.streams.parts import (
     mark,
     same_weights,
 )
-from companion.school.build.streams.scene import Scene, scene
+from companion.school.build.scenes.scene import Scene, scene
 from companion.school.build.trace import Recorder
 from companion.school.build.world import PlainCache, World
 

@@ -8,10 +8,10 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from companion.school.build.stream import Node
-from companion.school.build.streams.model import decoder
-from companion.school.build.streams.parts import VOCAB, decoder_nodes, draw, ids, mark
-from companion.school.build.streams.scene import scene
+from companion.school.build.compared_runs import Node
+from companion.school.build.scenes.model import decoder
+from companion.school.build.scenes.parts import VOCAB, decoder_nodes, draw, ids, mark
+from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Recorder
 from companion.school.build.world import World
 

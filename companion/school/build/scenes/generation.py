@@ -7,9 +7,9 @@ from itertools import islice
 
 import torch
 
-from companion.school.build.stream import Find, Node
-from companion.school.build.streams.model import decoder, passes
-from companion.school.build.streams.parts import (
+from companion.school.build.compared_runs import Find, Node
+from companion.school.build.scenes.model import decoder, passes
+from companion.school.build.scenes.parts import (
     BATCH,
     D_HEAD,
     KV_HEADS,
@@ -17,7 +17,7 @@ from companion.school.build.streams.parts import (
     draw,
     mark,
 )
-from companion.school.build.streams.scene import Scene, scene
+from companion.school.build.scenes.scene import Scene, scene
 from companion.school.build.trace import Log, Recorder, Value
 from companion.school.build.world import World
 
