@@ -82,6 +82,13 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+def require_share(name: str, value: object) -> float:
+    """`value` as a number. Raises `ValueError` unless `value`, the argument called `name`, is a probability."""
+    if not is_number(value) or not 0 <= value <= 1:
+        raise ValueError(f"{name}={shown(value)}: expected a probability in [0, 1]")
+    return float(value)
+
+
 def require_types(config: Any) -> None:
     """Raises `ValueError` naming the first field of a dataclass whose value is not of its annotated type.
 
