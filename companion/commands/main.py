@@ -90,8 +90,9 @@ def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tupl
             "  python -m companion.examples.one_layer"
         ),
     )
+    nameless = Parser()  # one for all commands that are not asked for: to make one takes as long as a small module
     parsers = {
-        name: Parser() if name not in commands else file.parser(task) if file is train else file.parser()
+        name: nameless if name not in commands else file.parser(task) if file is train else file.parser()
         for name, (file, _) in COMMANDS.items()
     }
     add_commands(parser, "command", "commands", [(name, parsers[name], help) for name, (_, help) in COMMANDS.items()])
