@@ -163,8 +163,8 @@ def static_page(lab: Lab, name: str, theme: str) -> Path:
     from nbconvert import HTMLExporter
 
     elsewhere = {f"{what}_url": "" for what in ("mathjax", "require_js", "jquery", "mermaid_js")}
-    text, _ = HTMLExporter(template_name="lab", theme=theme, **elsewhere).from_filename(str(readers_copy.mine / f"{name}.ipynb"))
-    file = readers_copy.root.parent / "static" / theme / f"{Path(name).name}.html"
+    text, _ = HTMLExporter(template_name="lab", theme=theme, **elsewhere).from_filename(str(lab.mine / f"{name}.ipynb"))
+    file = lab.root.parent / "static" / theme / f"{Path(name).name}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file

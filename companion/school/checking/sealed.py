@@ -52,7 +52,7 @@ _kept: dict[tuple[str, int], tuple[Exercise, AnswerKey]] = {}
 
 
 def kept_key(exercise: Exercise, seed: int) -> AnswerKey:
-    """What `key_of` gives; the same again for the same exercise and seed, as where several releases seal it."""
+    """What `key_of` gives; the same again for the same exercise and seed, which a release seals and looks for."""
     kept = _kept.get((exercise.id, seed))
     if kept is None or kept[0] is not exercise:  # another exercise may go by the same number
         kept = _kept[exercise.id, seed] = exercise, key_of(exercise, seed)

@@ -292,7 +292,7 @@ def _raced(worker: Worker, handed: Handed, case: Case) -> Raced:
 
 
 def _why(error: tuple[str, str] | None) -> str:
-    """What was raised: of the measure's own refusals (`score`) the sentence alone."""
+    """What was raised: of the measure's own refusals (`race_score`) the sentence alone."""
     kind, text = error or ("", "")
     return plain(text if kind == "ValueError" else f"{kind}: {text}" if kind else "")[:200]
 
@@ -300,7 +300,7 @@ def _why(error: tuple[str, str] | None) -> str:
 def _race_program(sources: Mapping[str, str]) -> str:
     """A student's race and its measure as the text of a function `answer`, which needs PyTorch and nothing else."""
     future = "from __future__ import annotations\n"
-    measure = inspect.getsource(score).replace(future, "")
+    measure = inspect.getsource(race_score).replace(future, "")
     return (
         f"{inspect.getsource(world)}\n\n{measure}\n\nimport time\n\n"
         f"CODE = World({dict(sources)!r}, {race.STAGE.module!r})\n\n\n"

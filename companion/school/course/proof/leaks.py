@@ -10,19 +10,26 @@ from __future__ import annotations
 import ast
 import html
 import inspect
+import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from companion.school.checking.exercise import Exercise
-from companion.school.course.seeds import hidden_seeds, is_constant
+from companion.school.checking.sealed import kept_key
+from companion.school.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant
 
 LONG = 24
 """Characters, spaces left out, in a line of code that says something."""
+WORD = 8
+"""Bytes by whose value a longer piece is looked for."""
 _MARKERS = ("BEGINHIDDENTESTS", "BEGINSOLUTION")
 
 
@@ -31,35 +38,56 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
 
     public:  texts that are no leak, such as a student's own answer.
     """
-    shown = [text for one in book for text in (one.statement, one.stub, one.title)]
-    folder_of_checks = files("companion.school.checking")
-    checks = [file.read_text("utf-8") for file in folder_of_checks.iterdir() if file.name.endswith(".py")]
-    open_to_all = "\n".join([*public, *shown, *checks])
-    known = {bare(line) for line in open_to_all.splitlines()}
-    code = {line: what for line, what in _code(book) if line not in known}
-    tokens = {token: what for token, what in _tokens(book, secret) if token not in open_to_all.encode()}
+    known = bare("\n".join([*public, *_known_to_all(book)]))
+    guarded = _Pieces({text.encode(): what for text, what in _texts(book, secret) if text not in known})
+    cases = _Pieces(dict(_hidden_cases(book, secret)))
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data, name = path.read_bytes(), path.relative_to(folder).as_posix()
-        text = f"{name}\n{data.decode('utf-8', 'ignore')}"
-        text += "\n" + html.unescape(re.sub(r"<[^<>]*>", "", text))  # a page colours code word by word
-        lines = {bare(line) for line in re.split(r"\n|\\n|`", text)}
-        held = [*(code[line] for line in code.keys() & lines), *(tokens[token] for token in tokens if token in data)]
+        text = f"{name} {data.decode('utf-8', 'ignore')}"
+        text = bare(text + html.unescape(re.sub(r"<[^<>]*>", "", text)))  # a page colours code word by word
+        found += [f"{name}: {what}" for what in guarded.standing_in(text.encode())]
+        found += [f"{name}: {what}" for what in cases.standing_in(data)]
         if path.suffix != ".py":  # the checks that travel along name the markers
-            held += [marker for marker in _MARKERS if any(marker in line for line in lines)]
-        found += [f"{name}: {what}" for what in held]
-        if secret in name.encode():
-            found.append(f"{name}: the instructor's secret")
+            found += [f"{name}: {marker}" for marker in _MARKERS if marker in text]
     return found
 
 
-def bare(line: str) -> str:
-    """A line without spaces, quotes and backslashes, and without the comma behind it that JSON puts there."""
-    return re.sub(r"[\\'\"\s]", "", line).rstrip(",")
+class _Pieces:
+    """Pieces of bytes to be looked for, and what each is. They are thousands, and sealed keys have megabytes: all are
+    looked for at once, by their first eight bytes as a number; the few that are shorter, one by one."""
+
+    def __init__(self, pieces: Mapping[bytes, str]) -> None:
+        self._pieces = pieces
+        self._begin: defaultdict[int, list[bytes]] = defaultdict(list)
+        for piece in pieces:
+            if len(piece) >= WORD:
+                self._begin[int.from_bytes(piece[:WORD], "little")].append(piece)
+        self._short = [piece for piece in pieces if len(piece) < WORD]
+        self._firsts = np.sort(np.fromiter(self._begin, "<u8", len(self._begin)))
+
+    def standing_in(self, data: bytes) -> list[str]:
+        """What those are that stand in the data."""
+        held = {piece for piece in self._short if piece in data}
+        firsts = self._firsts
+        for shift in range(min(WORD, len(data) - WORD + 1) if len(firsts) else 0):
+            words = np.frombuffer(data, "<u8", (len(data) - shift) // WORD, shift)
+            near = np.minimum(np.searchsorted(firsts, words), len(firsts) - 1)
+            for at in np.flatnonzero(firsts[near] == words).tolist():
+                held |= {piece for piece in self._begin[int(words[at])] if data.startswith(piece, shift + WORD * at)}
+        return [what for piece, what in self._pieces.items() if piece in held] if held else []
 
 
-def _code(book: Sequence[Exercise]) -> Iterator[tuple[str, str]]:
-    """Every line of the functions in the exercises' lessons, bare, and what it is."""
+def bare(text: str) -> str:
+    """A text without spaces, line breaks (also written out, as in a string), quotes and backslashes."""
+    for gone in ("\\n", "\\t", "\\", "'", '"', "`"):
+        text = text.replace(gone, "")
+    return "".join(text.split())
+
+
+def _texts(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[str, str]]:
+    """Every guarded text, bare, and what it is."""
+    yield bare(secret.decode("utf-8", "ignore")), "the instructor's secret"
     for module in sorted({exercise.reference.__module__ for exercise in book}):
         source = inspect.getsource(sys.modules[module])
         for node in ast.parse(source).body:
@@ -68,27 +96,51 @@ def _code(book: Sequence[Exercise]) -> Iterator[tuple[str, str]]:
                 for line in source.splitlines()[body[0].lineno - 1 : node.end_lineno]:
                     if len(bare(line)) >= LONG:
                         yield bare(line), f"code of {module.rpartition('.')[2]}.py, line {node.lineno}"
-
-
-def _tokens(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[bytes, str]]:
-    """What is found as it stands: the secret, the hidden seeds, a drawn tensor of each, and results whose digits no
-    input would have: a half or two thirds stands in many."""
-    yield secret, "the instructor's secret"
     for exercise in book:
+        yield from ((str(seed), f"a hidden seed of {exercise.id}") for seed in hidden_seeds(secret, exercise.id))
+        if is_constant(exercise):
+            for number in _numbers(exercise.reference()):
+                if not math.isclose(60 * number, round(60 * number)):  # a half or two thirds stands in many an input
+                    yield from ((f"{number:{form}}", f"the result of {exercise.id}") for form in (".4f", ".6g"))
+
+
+def _hidden_cases(book: Sequence[Exercise], secret: bytes) -> Iterator[tuple[bytes, str]]:
+    """The bytes of the hidden cases' tensors and results, but for those that public cases have too."""
+    for exercise in book:
+        shown = {*_tensors(_cases(exercise, PUBLIC_SEED))}
         for seed in hidden_seeds(secret, exercise.id):
-            yield str(seed).encode(), f"a hidden seed of {exercise.id}"
-            yield from ((data, f"a hidden case of {exercise.id}") for data in _drawn(exercise, seed))
-        result = exercise.reference() if is_constant(exercise) else None
-        for number in result.flatten().tolist() if isinstance(result, torch.Tensor) else [result]:
-            if isinstance(number, float) and abs(60 * number - round(60 * number)) > 1e-6:
-                yield from ((f"{number:{form}}".encode(), f"the result of {exercise.id}") for form in (".4f", ".6g"))
+            yield from ((data, f"a hidden case of {exercise.id}") for data in _tensors(_cases(exercise, seed)) - shown)
 
 
-def _drawn(exercise: Exercise, seed: int) -> Iterator[bytes]:
-    """The bytes of the first argument of a seed's cases that no other computation would hit upon, if there is one."""
-    for case in exercise.inputs(seed):
-        for value in case.arguments:
-            drawn = isinstance(value, torch.Tensor) and value.is_floating_point() and value.isfinite().all()
-            if drawn and len(value.unique()) >= 3 and not (value == value.round()).any():
-                yield value.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-                return
+def _cases(exercise: Exercise, seed: int) -> list[Any]:
+    key = kept_key(exercise, seed)
+    return [*(case.arguments for case in key.cases), *(key.expected(at).value for at in range(len(key.cases)))]
+
+
+def _tensors(value: Any) -> set[bytes]:
+    """The bytes of those that no other computation would hit upon: several different numbers, none of them whole."""
+    if isinstance(value, torch.Tensor):
+        numbers = value.detach().flatten().tolist() if value.is_floating_point() else []
+        drawn = len({*numbers}) >= 3 and not any(number.is_integer() or number != number for number in numbers)
+        dense = value.detach().clone(memory_format=torch.contiguous_format).flatten()
+        return {dense.view(torch.uint8).numpy().tobytes()} if drawn else set()
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return set().union(*map(_tensors, parts))
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    value = value.tolist() if isinstance(value, torch.Tensor) else value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else None
+    if parts is not None:
+        yield from (number for part in parts for number in _numbers(part))
+    elif isinstance(value, float):
+        yield value
+
+
+def _known_to_all(book: Sequence[Exercise]) -> Iterator[str]:
+    """What is in every student's hands: statements, first lines, and the modules that check."""
+    for exercise in book:
+        yield from (exercise.statement, exercise.stub, exercise.title)
+    for file in files("companion.school.checking").iterdir():
+        if file.name.endswith(".py"):
+            yield file.read_text(encoding="utf-8")
