@@ -69,4 +69,6 @@ def main(path: str, folder: str = "own-model", updates: str = "200") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 1 else __doc__)
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

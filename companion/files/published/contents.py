@@ -142,7 +142,10 @@ class Fields:
             if policy.kind == "taken" and ours and (policy.name in self.given or not policy.required):
                 value = shown(self.given.get(policy.name, policy.default))
                 name = rf"(?<![\w.]){re.escape(f'{ours}={value}')}(?![\w.])"
-                message = re.sub(name, lambda _, said=f"{policy.name}={value}": said, message)
+                written = f"{policy.name}={value}".replace(
+                    "\\", r"\\"
+                )  # a template of `re`, whose escapes it would read
+                message = re.sub(name, written, message)
         return message
 
     def _became(self, name: str, value: Any) -> Became:
