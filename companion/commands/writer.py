@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from companion.data.chat_template import ChatTemplate
     from companion.files.published.generation_config import Writing
     from companion.generation.beam import Search
-    from companion.generation.logit_rules import Until
     from companion.generation.draft import Draft
+    from companion.generation.logit_rules import Until
     from companion.generation.sampling import Sampling
     from companion.generation.weights import Weights
     from companion.training.run_folder import RunFolder

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from companion.generation.logit_rules import Rules, Until
 from companion.generation.draft import Draft, Proposer
+from companion.generation.logit_rules import Rules, Until
 from companion.generation.next_token import NOTHING, draw_tokens, raise_nothing
 from companion.generation.prefill_decode import BUCKET, compiled_decode, decode, evaluating, prefill
 from companion.generation.request import Request, Stream, Text, check_model, check_prompts, check_rows, checked

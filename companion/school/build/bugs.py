@@ -12,8 +12,8 @@ from functools import cached_property
 
 from companion.school.build.origin import Origin
 from companion.school.build.parts import patched, references
-from companion.school.build.stubs import reference
 from companion.school.build.stages import STAGES
+from companion.school.build.stubs import reference
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,10 @@ def test_what_cannot_be_understood_is_told(course, mine):
 
 def test_the_command_says_what_is_wrong_and_exits_with_2(tmp_path):
     run = subprocess.run(
-        [sys.executable, "-m", "companion.school.study.readers_copy", "--prepare"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-m", "companion.school.study.readers_copy", "--prepare"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert run.returncode == 2 and "expected the folder of the course's notebooks" in run.stderr
     assert not (tmp_path / "my").exists()

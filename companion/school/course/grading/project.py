@@ -21,8 +21,8 @@ from companion.ground.atomic import write_atomic
 from companion.ground.fields import plain
 from companion.school.build import race, race_score, world
 from companion.school.build.parts import Part, parts, references
-from companion.school.build.stubs import is_untouched
 from companion.school.build.stages import STAGES, Stage
+from companion.school.build.stubs import is_untouched
 from companion.school.checking.call import Result
 from companion.school.checking.examine import Verdict
 from companion.school.checking.exercise import Case

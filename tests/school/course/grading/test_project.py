@@ -7,8 +7,8 @@ import pytest
 from companion.commands.main import main
 from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
-from companion.school.build.stubs import is_untouched, reference
 from companion.school.build.stages import STAGES
+from companion.school.build.stubs import is_untouched, reference
 from companion.school.build.workspace import VARIABLE, find_folder
 from companion.school.course.grading import project
 from companion.school.course.grading.project import LARGEST, board, hand_ins, run_races, write_board
