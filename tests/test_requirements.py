@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ def imports(node, local):
             yield from imports(child, local)
 
 
+@cache
 def of(file, local):
     return set(imports(ast.parse(file.read_text(encoding="utf-8")), local)) - {""}
 

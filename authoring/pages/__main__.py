@@ -54,6 +54,7 @@ PAGES = (
     Page(explorer.FILE, explorer.render),
     Page(plan.FILE, plan.render),
     Page(start.FILE, start.render),
+    Page(start.PATH, start.course),
 )
 
 

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, pairwise, permutations
 from pathlib import Path, PurePosixPath
 
@@ -175,7 +176,12 @@ def floor(file: str) -> int:
 
 def imports(file: str, package: Path = PACKAGE) -> set[str]:
     """The modules of the package that a file imports."""
-    return modules_named(ast.parse((package / f"{file}.py").read_text(encoding="utf-8")), package)
+    return {*_imported((package / f"{file}.py").read_text(encoding="utf-8"), package)}
+
+
+@cache
+def _imported(code: str, package: Path) -> frozenset[str]:
+    return frozenset(modules_named(ast.parse(code), package))
 
 
 def users(lessons: Sequence[Lesson]) -> dict[str, list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from companion.school.course.release.cells import IN_ANOTHER_KERNEL, KERNEL
 from companion.school.study import path
 
 FILE = path.FILE
+PATH = "../companion/school/study/path.json"
 TEXT = Path(__file__).with_suffix(".md")
 CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion.school.study import path\n\npath.show()"
 MARK = "<!-- the path -->"  # in start.md: where the cell stands that shows the path
@@ -44,6 +46,11 @@ def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
 def cell_of(lesson: Lesson, part: Part) -> str:
     """The id of the cell in which a sitting begins: JupyterLab follows a link to it from an output too."""
     return str(lesson.cells[lesson.heading(part.title).index].id)
+
+
+def course(lessons: Sequence[Lesson]) -> str:
+    """The path for the package: what a start page shows that runs without its file."""
+    return json.dumps(lessons_on_the_path(lessons), ensure_ascii=False, indent=1) + "\n"
 
 
 def render(lessons: Sequence[Lesson]) -> str:

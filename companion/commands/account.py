@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from companion.config.model import ModelConfig
     from companion.costs.chips import Chip
 
-PUBLISHED = f"Published systems: {', '.join(systems())}."
+
+def published() -> str:
+    """The published systems in a sentence. Asked for by the two commands that say it: to name them takes the files of
+    all families."""
+    return f"Published systems: {', '.join(systems())}."
 
 
 JSON = (
@@ -30,7 +34,7 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Count a model: parameters by part, FLOPs a token, bytes of its cache and of itself, and how fast the "
-            f"memory of a chip lets it write at most.\n\n{PUBLISHED}"
+            f"memory of a chip lets it write at most.\n\n{published()}"
         ),
         epilog=(
             "examples:\n"

@@ -17,6 +17,7 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.generation.sampling import Sampling
+from companion.ground.fields import printable
 from companion.ground.quantities import Count, CountFromZero
 from companion.training.settings import TuneSettings
 
@@ -215,7 +216,6 @@ def _said(talk: Talk, line: str) -> bool:
         return True
     if line.startswith("/"):
         return _commanded(talk, *line[1:].split(None, 1))
-    from companion.commands.writer import printable
 
     try:
         with _stopped_alone() as stopped:

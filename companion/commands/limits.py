@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from companion.ground.fields import plain, shown, why
+from companion.ground.reading import read_text
 
 if TYPE_CHECKING:
     import torch
@@ -81,11 +82,11 @@ def read_settings(name: str) -> dict[str, Any]:
             raise ValueError(f"{asked}: expected a file, found something else there")
         if (size := path.stat().st_size) > LARGEST:
             raise ValueError(f"{asked}: expected at most {LARGEST:,} bytes of settings, got {size:,}")
-        text = path.read_text("utf-8")
+        text = read_text(path)
     except OSError as error:
         raise ValueError(f"{asked}: cannot be read ({error.strerror})") from None
-    except UnicodeError:
-        raise ValueError(f"{asked}: expected a file in YAML or JSON, got one that is not text") from None
+    except UnicodeError as error:
+        raise ValueError(f"{asked}: expected a file in YAML or JSON, got one that is not text ({why(error)})") from None
     try:
         given = yaml.load(text, _Plain)
     except RecursionError:

@@ -6,6 +6,7 @@ Bad input gives one sentence and exit code 2, and nothing is written. A command 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -89,8 +90,9 @@ def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tupl
             "  python -m companion.examples.one_layer"
         ),
     )
+    nameless = Parser()  # one for all commands that are not asked for: to make one takes as long as a small module
     parsers = {
-        name: Parser() if name not in commands else file.parser(task) if file is train else file.parser()
+        name: nameless if name not in commands else file.parser(task) if file is train else file.parser()
         for name, (file, _) in COMMANDS.items()
     }
     add_commands(parser, "command", "commands", [(name, parsers[name], help) for name, (_, help) in COMMANDS.items()])
@@ -182,6 +184,8 @@ def _answer(error: Exception, typed: Mapping[str, Any]) -> tuple[str | None, int
             return str(error), 2
         case ModuleNotFoundError():
             return how_to_get(error.name or "", doctor.EXTRAS), 2
+        case OSError(errno=errno.ENOSPC, filename=None):  # whatever writes a file names it
+            return f"standard output: {error.strerror}", 1
         case OSError():
             return (refusal(error, typed), 2) if error.errno in REFUSED else (str(error), 1)
         case OverflowError() | RecursionError() | MemoryError():

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from companion.commands.parser import Parser
 from companion.generation.sampling import Sampling
-from companion.ground.fields import plain, shown, why
+from companion.ground.fields import parse_json, plain, shown, why
 from companion.ground.quantities import Count, CountFromZero, require_limits
+from companion.ground.reading import lines_of, read_text
 
 if TYPE_CHECKING:
     from companion.commands.writer import Writer
@@ -57,11 +58,11 @@ def read_prompts(name: str) -> list[Asked]:
     is known here, or something that cannot be.
     """
     try:
-        lines = Path(name).read_text("utf-8").splitlines()
+        lines = lines_of(read_text(name))
     except OSError as error:
         raise ValueError(f"--prompts {plain(name)}: cannot be read ({error.strerror})") from None
-    except ValueError:  # no text, or no name
-        raise ValueError(f"--prompts {plain(name)}: expected text, got a file that is not") from None
+    except ValueError as error:  # no text, or no name
+        raise ValueError(f"--prompts {plain(name)}: expected text, got a file that is not ({why(error)})") from None
     objects, where = name.endswith(".jsonl"), f"--prompts {plain(name)}: line"
     numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip()]
     found = [_of_json(line, f"{where} {i}") if objects else Asked(line, {}) for i, line in numbered]
@@ -72,8 +73,8 @@ def read_prompts(name: str) -> list[Asked]:
 
 def _of_json(line: str, where: str) -> Asked:
     try:
-        said = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        said = parse_json(line)
+    except ValueError as error:
         raise ValueError(f"{where}: expected a JSON object, got text that is not ({why(error)})") from None
     if not isinstance(said, dict) or not isinstance(prompt := said.pop("prompt", None), str) or not prompt:
         raise ValueError(f'{where}: expected an object with a "prompt" of at least one character')
@@ -127,7 +128,11 @@ def write_many(
             told["text"] = _text(writer, handle)
         except ValueError as error:  # `NotFinite` is one
             told["error"] = str(error)
-        print(json.dumps(told, ensure_ascii=False), flush=True)
+        line = json.dumps(told, ensure_ascii=False)  # leaves commands to a terminal above \x7e as they are
+        print(_COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", line), flush=True)
+
+
+_COMMANDS = re.compile(r"[\x7f-\x9f]")
 
 
 def _request(

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from companion.ground.fields import plain
+from companion.ground.fields import plain, why
+from companion.ground.reading import read_text
 from companion.training.settings import NumberWordsSettings, RunSettings, TuneSettings
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ def read_config(name: str) -> ModelConfig:
     try:
         if path.exists() and not path.is_file():
             raise ValueError("expected a file, found something else there")
-        return ModelConfig.from_json(path.read_text("utf-8"))
+        return ModelConfig.from_json(read_text(path))
     except OSError as error:
         raise ValueError(f"--config {plain(name)}: cannot be read ({error.strerror})") from None
-    except UnicodeError:
-        raise ValueError(f"--config {path}: expected a JSON file, got one that is not text") from None
+    except UnicodeError as error:
+        raise ValueError(f"--config {path}: expected a JSON file, got one that is not text ({why(error)})") from None
     except ValueError as error:
         raise ValueError(f"--config {path}: {error}") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from companion.commands.account import PUBLISHED
+from companion.commands.account import published
 from companion.commands.parser import Parser
 from companion.commands.runs import read_config
 from companion.families.registry import preset, systems
@@ -40,7 +40,7 @@ def parser() -> Parser:
             "The share of the peak is yours to put in, not a prediction: large dense models reach 0.3 to 0.5 where "
             "somebody has tuned them, small ones and mixtures of experts less. Traffic between devices, dropout's "
             "masks and short-lived buffers are left out; --usable leaves room for them. notebooks/sizing.md explains "
-            f"each figure, and where they mislead.\n\n{PUBLISHED}"
+            f"each figure, and where they mislead.\n\n{published()}"
         ),
         epilog=(
             "examples:\n"

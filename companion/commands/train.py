@@ -16,6 +16,7 @@ from jsonargparse import ActionConfigFile, Namespace
 from companion.commands.limits import REFUSED, must_be_writable, must_have_room, read_settings
 from companion.commands.parser import Parser
 from companion.commands.resuming import check_same_data, check_same_model, check_same_settings, with_its_data
+from companion.ground.fields import printable
 from companion.ground.heap import keep_memory
 from companion.ground.quantities import flag_type
 from companion.training import report
@@ -347,7 +348,7 @@ def _fit(task: Task, trainer: Trainer, folder: RunFolder, evaluations: int, peak
 
     def show(update: int, measured: Measured, model: Transformer) -> None:
         width = len(f"{trainer.config.updates:,}")
-        tqdm.write(f"  update {update:>{width},}  {measured}   {task.excerpt(model)}")
+        tqdm.write(f"  update {update:>{width},}  {measured}   {printable(task.excerpt(model))}")
         sys.stdout.flush()
 
     settings = task.settings

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from companion.ground.fields import printable
+
 if TYPE_CHECKING:
     import torch
 
@@ -293,11 +295,6 @@ def shortened(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")
 
 
-def printable(text: str) -> str:
-    """A text without what would command a terminal: control characters, but for tabs and line ends, as \\x1b."""
-    return "".join(c if c.isprintable() or c in "\t\n\r" or not c.isascii() else f"\\x{ord(c):02x}" for c in text)
-
-
 def write(
     writer: Writer,
     prompts: Sequence[str],
@@ -326,7 +323,7 @@ def write(
     rows = [writer.read(prompt, context if translates or search is None else context - 1) for prompt in prompts]
     before: list[Sequence[int]] = [() if translates else ids for ids in rows]
     parts = [writer.parts(ids) for ids in before]
-    texts = ["" if translates or writer.answers else printable(prompt) for prompt in prompts]
+    texts = ["" if translates or writer.answers else prompt for prompt in prompts]
     most = writer.most(rows, tokens)
     if search is None:
         if weights == "fast":
@@ -334,10 +331,10 @@ def write(
         options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
         steps = _steps(writer, rows, most, sampling, options)
         if len(rows) == 1:
-            print(texts[0], end="", flush=True)
+            print(printable(texts[0]), end="", flush=True)
             for (token,) in steps:
-                print("" if token is None else parts[0].push(token), end="", flush=True)
-            print(parts[0].finish())
+                print("" if token is None else printable(parts[0].push(token)), end="", flush=True)
+            print(printable(parts[0].finish()))
             return
         for step in tqdm(steps, total=most, unit="token", disable=None, leave=False):
             for row, token in enumerate(step):
@@ -348,7 +345,7 @@ def write(
             texts[row] += "".join(map(parts[row].push, _best(writer, ids, most, search)))
     for row, text in enumerate(texts):
         mark = f"{'' if row == 0 else chr(10)}[{row + 1}] " if len(rows) > 1 else ""
-        print(f"{mark}{text}{parts[row].finish()}")
+        print(f"{mark}{printable(text + parts[row].finish())}")
 
 
 def _say_form(model: Transformer, most: int, tokens: int, *, compile: bool) -> None:

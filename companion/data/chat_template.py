@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict
 
-from companion.ground.fields import shown
-from companion.ground.reading import read_json
+from companion.ground.fields import shown, why
+from companion.ground.reading import read_json, read_text
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -93,9 +93,9 @@ def load_chat_template(folder: str | Path) -> ChatTemplate | None:
     known = {name: text for name, text in special.items() if text is not None}
     if (folder / TEMPLATE).is_file():
         try:
-            return ChatTemplate((folder / TEMPLATE).read_text("utf-8"), folder / TEMPLATE, known)
-        except UnicodeDecodeError:
-            raise ValueError(f"{folder / TEMPLATE}: expected text in UTF-8") from None
+            return ChatTemplate(read_text(folder / TEMPLATE), folder / TEMPLATE, known)
+        except UnicodeError as error:
+            raise ValueError(f"{folder / TEMPLATE}: expected text in UTF-8 ({why(error)})") from None
     given = settings.get("chat_template")
     if isinstance(given, Sequence) and not isinstance(given, str):
         named = {one["name"]: one["template"] for one in given if isinstance(one, Mapping) and {*one} >= _NAMED}

@@ -14,7 +14,8 @@ from companion.data.published_tokenizers import JsonTokenizer, load_tokenizer
 from companion.data.tokenizer import SEPARATOR, BytePairTokenizer
 from companion.files.models import CONFIG, read_config
 from companion.files.published.generation_config import GENERATION, IDS
-from companion.ground.fields import shown
+from companion.ground.fields import shown, why
+from companion.ground.reading import read_text
 
 PLAIN = """\
 {{- bos_token -}}
@@ -134,9 +135,9 @@ def dialect_files(folder: str | Path) -> dict[str, str]:
     for name in TEXT_FILES:
         if (folder / name).is_file():
             try:
-                files[name] = (folder / name).read_text("utf-8")
-            except UnicodeDecodeError:
-                raise ValueError(f"{folder / name}: expected text in UTF-8") from None
+                files[name] = read_text(folder / name)
+            except UnicodeError as error:
+                raise ValueError(f"{folder / name}: expected text in UTF-8 ({why(error)})") from None
     if "tokenizer.json" not in files and "merges.txt" not in files:
         raise ValueError(f"{folder}: expected tokenizer.json, or vocab.json with merges.txt, found none of them")
     if not (stop := _stop_ids(folder)):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from companion.data.chat_template import Message
 from companion.ground.fields import parse_json, plain, shown, why
-from companion.ground.reading import read_file
+from companion.ground.reading import lines_of, read_text
 
 ROLES: tuple[str, ...] = get_args(get_type_hints(Message)["role"])
 Entry = TypeVar("Entry")
@@ -61,11 +61,11 @@ def _read(paths: Sequence[str | Path], make: Callable[[Mapping[str, Any], str], 
 def _objects(path: Path) -> Iterator[tuple[Mapping[str, Any], str]]:
     name = f"--data {plain(str(path))}"
     try:
-        lines = read_file(path).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        lines = lines_of(read_text(path))
     except OSError as error:
         raise ValueError(f"{name}: cannot be read ({error.strerror})") from None
-    except ValueError:  # no text, or no name
-        raise ValueError(f"{name}: expected text in UTF-8, got a file that is not") from None
+    except ValueError as error:  # no text, or no name
+        raise ValueError(f"{name}: expected text in UTF-8, got a file that is not ({why(error)})") from None
     if not any(line.strip() for line in lines):
         raise ValueError(f"{name}: expected a conversation a line, found none; the file is empty")
     for number, line in enumerate(lines, 1):

@@ -21,7 +21,7 @@ from importlib import resources
 from pathlib import Path
 
 from companion.ground.fields import why
-from companion.ground.reading import read_file
+from companion.ground.reading import read_file, text_of
 
 PARAGRAPH_BREAK = re.compile(r"(\n[ \t]*(?:\r?\n[ \t]*)*\r?\n)")
 SECTION = re.compile(r"^(?=\S.*\n([*=~^-])\1{2,}$)", re.MULTILINE)
@@ -386,9 +386,7 @@ def _read_text(file: Path) -> str:
         if file.exists() and not file.is_file():
             raise UnicodeError("it is no file") from None
         raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
-    if (nul := data.find(b"\0")) >= 0:
-        raise UnicodeError(f"a NUL byte at byte {nul}")
-    return data.decode("utf-8-sig")
+    return text_of(data)
 
 
 def _plural(count: int, noun: str) -> str:

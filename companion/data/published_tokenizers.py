@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from companion.data.tokenizer import library_faults
 from companion.ground.fields import shown, why
-from companion.ground.reading import read_json
+from companion.ground.reading import read_json, read_text
 
 
 @runtime_checkable
@@ -190,7 +190,7 @@ def _checked(ids: Iterable[int], vocab: int) -> list[int]:
 
 def _from_json(path: Path) -> Tokenizer:
     with library_faults(f"{path}: expected a tokenizer of the tokenizers library; it is damaged"):
-        return Tokenizer.from_str(path.read_text("utf-8"))
+        return Tokenizer.from_str(read_text(path))
 
 
 def _from_merges(folder: Path) -> Tokenizer:

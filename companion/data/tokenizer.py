@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import why
+from companion.ground.reading import read_text
 
 SEPARATOR = "<|document|>"
 """Stands before every document. The text "<|document|>" in a document is ordinary text, never this token."""
@@ -85,11 +86,12 @@ class BytePairTokenizer:
         """Read what `to_json` gave and a file kept. Raises `ValueError` for a missing, cut or foreign file."""
         path = Path(path)
         try:
-            return cls.from_json(path.read_text("utf-8"))
+            return cls.from_json(read_text(path))
         except OSError as error:
             raise ValueError(f"{path}: the tokenizer cannot be read ({error.strerror})") from None
-        except UnicodeError:
-            raise ValueError(f"{path}: expected the JSON of a tokenizer, got a file that is not text") from None
+        except UnicodeError as error:
+            said = f"{path}: expected the JSON of a tokenizer, got a file that is not text ({why(error)})"
+            raise ValueError(said) from None
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

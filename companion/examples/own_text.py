@@ -69,4 +69,4 @@ def main(path: str, folder: str = "own-model", updates: str = "200") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 1 else __doc__)

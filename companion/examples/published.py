@@ -35,4 +35,4 @@ def main(folder: str, prompt: str = "The sea is") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 1 else __doc__)

@@ -72,6 +72,10 @@ def family_of(folder: Path) -> Family | None:
     config, known = read_config(folder), families()
     kind = config.get("model_type")
     if "model_type" not in config:
+        if "architectures" in config:  # which no configuration of ours has, and every published one
+            raise ValueError(
+                f"{folder / CONFIG}: the field model_type is missing, which says what kind of model this is"
+            )
         return None
     if not isinstance(kind, str) or kind not in known:
         text = config.get("text_config")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from companion.config.model import AttentionConfig, NormConfig, PositionConfig
 from companion.ground.annotations import checked
 from companion.ground.arguments import check_broadcasts, heads_fit, settle_mask
-from companion.ground.fields import require, require_whole
+from companion.ground.fields import require, require_share, require_whole
 from companion.ground.precision import wide
 from companion.layers.cache import CrossCache, LayerCache
 from companion.layers.kernels.chunked import in_chunks
@@ -40,7 +40,7 @@ def capped(scores: Float[Tensor, "*axes"], cap: float) -> Float[Tensor, "*axes"]
 def _fits(given: dict[str, Any]) -> None:
     """What the annotations of attention do not say."""
     heads_fit(given)
-    require(0 <= given.get("dropout", 0.0) <= 1, "dropout", given.get("dropout"), "a probability in [0, 1]")
+    require_share("dropout", given.get("dropout", 0.0))
     if given.get("window") is not None:
         require_whole("window", given["window"])
     for name in ("score_width", "score_cap"):
@@ -177,7 +177,7 @@ class Attention(nn.Module):
         self.d_model, self.sizes = d_model, config.resolved(d_model)
         sizes = self.sizes
         self.causal = causal
-        self.dropout = dropout
+        self.dropout = require_share("dropout", dropout)
         self.rotary = Rotary.of(positions, sizes.d_head)
         self.query = nn.Linear(d_model, sizes.heads * sizes.d_head, bias=config.bias)
         self.key = nn.Linear(d_model, sizes.kv_heads * sizes.d_head, bias=config.bias)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from companion.config.model import AttentionConfig, NormConfig, PositionConfig, ResolvedAttention
 from companion.ground.annotations import checked
-from companion.ground.fields import require
+from companion.ground.fields import require, require_share
 from companion.ground.precision import wide_dtype
 from companion.layers.attention import Backend, attend, settle
 from companion.layers.cache import LayerCache
@@ -71,7 +71,7 @@ class LatentAttention(nn.Module):
         require(latent is not None, "latent", latent, "a LatentConfig")
         assert latent is not None
         sizes = self.sizes = config.resolved(d_model)
-        self.d_model, self.causal, self.dropout = d_model, causal, dropout
+        self.d_model, self.causal, self.dropout = d_model, causal, require_share("dropout", dropout)
         self.rank, self.d_query = latent.rank, sizes.d_head + latent.d_rope
         self.rotary = Rotary.of(positions, latent.d_rope)
         if latent.eps is not None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from companion.ground.fields import require, require_whole
+from companion.ground.fields import is_number, require, require_whole
 
 
 class LowRank(nn.Linear):
@@ -31,7 +31,7 @@ class LowRank(nn.Linear):
 
     def __init__(self, layer: nn.Linear, rank: int, alpha: float, *, down: nn.Parameter | None = None) -> None:
         require_whole("rank", rank)
-        require(alpha > 0, "alpha", alpha, "a number > 0")
+        require(is_number(alpha) and alpha > 0, "alpha", alpha, "a number > 0")
         nn.Module.__init__(self)  # a linear layer of its own would draw numbers that nobody reads
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.weight, self.bias = layer.weight, layer.bias

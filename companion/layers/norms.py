@@ -8,10 +8,15 @@ from torch import Tensor, nn
 
 from companion.config.model import NormConfig
 from companion.ground.annotations import checked
+from companion.ground.fields import is_number, require
 from companion.ground.precision import wide
 
 
-@checked()
+def _require_eps(eps: float) -> None:
+    require(is_number(eps) and eps >= 0, "eps", eps, "a number >= 0")
+
+
+@checked(fits=lambda given: _require_eps(given["eps"]))
 def rms_norm(
     x: Float[Tensor, "... d_model"], gain: Float[Tensor, "d_model"], eps: float
 ) -> Float[Tensor, "... d_model"]:
@@ -33,6 +38,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, d_model: int, eps: float = 1e-6, *, unit_offset: bool = False) -> None:
         super().__init__()
+        _require_eps(eps)
         self.eps = eps
         self.unit_offset = unit_offset
         self.weight = nn.Parameter(torch.zeros(d_model) if unit_offset else torch.ones(d_model))
@@ -55,6 +61,7 @@ class UnitNorm(nn.Module):
 
     def __init__(self, eps: float = 1e-6) -> None:
         super().__init__()
+        _require_eps(eps)
         self.eps = eps
 
     @checked()
@@ -71,6 +78,7 @@ class LayerNorm(nn.Module):
 
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
         super().__init__()
+        _require_eps(eps)
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model))

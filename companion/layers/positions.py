@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from companion.config.model import PositionConfig, RotaryScaling
 from companion.ground.annotations import checked
+from companion.ground.fields import require
 from companion.ground.precision import wide_dtype
 
 
@@ -39,7 +40,11 @@ def _angles(
     return places[..., None] * frequencies(width, base, places)
 
 
-@checked()
+def _fits(given: dict[str, Any]) -> None:
+    require(given.get("base", 1.0) > 0, "base", given.get("base"), "a number > 0")
+
+
+@checked(fits=_fits)
 def sinusoidal(
     positions: Int[Tensor, "*batch token"],
     d_model: int,
@@ -79,7 +84,7 @@ class Learned(nn.Module):
         return nn.functional.embedding(positions, self.weight)
 
 
-@checked()
+@checked(fits=_fits)
 def rotary_angles(
     positions: Int[Tensor, "*batch token"], d_head: int, base: float = 10000.0, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "*batch token pair"]:

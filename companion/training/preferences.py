@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from companion.data.batches import IGNORE
-from companion.ground.fields import require
+from companion.ground.fields import is_number, require
 from companion.ground.precision import wide
 
 Lengths = Literal["answer", "constant"]
@@ -51,7 +51,7 @@ def preference_loss(
 
     Raises `ValueError` unless beta > 0.
     """
-    require(beta > 0, "beta", beta, "a number > 0")
+    require(is_number(beta) and beta > 0, "beta", beta, "a number > 0")
     chosen, rejected = (beta * (log_probs - reference)).unbind(-1)
     return Preferred(-F.logsigmoid(chosen - rejected), chosen, rejected)
 
@@ -117,8 +117,10 @@ def policy_loss(
     lengths:    `"answer"` divides by |o_i|, which makes long wrong answers cheap; `"constant"` by `longest` (Liu et al.
                 2025, Dr. GRPO).
 
-    Raises `ValueError` for `lengths="constant"` without `longest`.
+    Raises `ValueError` for `lengths="constant"` without `longest`, and for a clip or beta that is no number >= 0.
     """
+    for name, value in (("clip", clip), ("beta", beta)):
+        require(is_number(value) and value >= 0, name, value, "a number >= 0")
     if lengths == "constant":
         require(longest is not None and longest > 0, "longest", longest, "the tokens of the longest answer")
     ratio = (log_probs - old).exp()

@@ -39,7 +39,7 @@ from companion.ground.quantities import (
     Probability,
     check,
 )
-from companion.ground.reading import read_file
+from companion.ground.reading import read_text
 from companion.training.hyperparameters import LATER, TRAINING, Learning, TrainingConfig, at_most, largest_rate, setting
 from companion.training.schedule import Schedule
 
@@ -247,7 +247,7 @@ class Settings(RunSettings, ABC):
         """The model that the other flags or the file say."""
         if self.model is not None:
             try:
-                config = ModelConfig.from_json(read_file(self.model).decode())
+                config = ModelConfig.from_json(read_text(self.model))
             except (OSError, UnicodeError) as error:
                 reason = error.strerror if isinstance(error, OSError) else why(error)
                 raise ValueError(f"--model {plain(self.model)}: cannot be read ({reason})") from None

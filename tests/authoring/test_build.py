@@ -9,10 +9,11 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from course import lessons
 
 from authoring import build, exercises
 from authoring.imports import PACKAGE
-from authoring.lesson import lessons, with_deeper
+from authoring.lesson import with_deeper
 from authoring.uses import Package, Uses
 from companion.school.study import live
 

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from course import built_lessons
 
 from authoring import comparisons
 from authoring.comparisons import __main__, cells
-from authoring.lesson import built_lessons, with_deeper
+from authoring.lesson import with_deeper
 
 LISTED = comparisons.comparisons()
 NOTEBOOKS = {lesson.name: lesson for lesson in with_deeper(built_lessons())}

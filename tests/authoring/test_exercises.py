@@ -4,9 +4,10 @@ import re
 
 import nbformat
 import pytest
+from course import lessons
 
 from authoring import exercises
-from authoring.lesson import ROOT, lessons
+from authoring.lesson import ROOT
 
 LESSONS = lessons()
 

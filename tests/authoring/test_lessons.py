@@ -3,9 +3,10 @@
 import tomllib
 
 import pytest
+from course import lessons
 
 from authoring import build, contract
-from authoring.lesson import ROOT, lessons, with_deeper
+from authoring.lesson import ROOT, with_deeper
 
 COURSE = lessons()
 LESSONS = with_deeper(COURSE)

@@ -9,9 +9,10 @@ from urllib.parse import unquote
 
 import nbformat
 import pytest
+from course import built_lessons
 from PIL import Image
 
-from authoring.lesson import ROOT, Lesson, LessonError, built_lessons
+from authoring.lesson import ROOT, Lesson, LessonError
 from authoring.notation import atoms, meanings, plain, second_meanings
 from authoring.pages import __main__ as command
 from authoring.pages import differ, drawing, front, glossary, map, notation, readme, tour

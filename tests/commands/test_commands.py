@@ -15,8 +15,10 @@ import pytest
 import torch
 from older import forget_digests
 
+from companion.commands import many_prompts, writer
 from companion.commands.main import main
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.data.tokenizer import BytePairTokenizer
 from companion.files.models import load_model
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 from companion.training.settings import TextSettings
@@ -349,6 +351,22 @@ def test_a_prompt_is_continued_the_same_way_for_the_same_seed(at_home: Path, cap
 def test_a_prompt_cannot_command_the_terminal(at_home: Path, capsys) -> None:
     assert main(["generate", "--prompt", "The\x1b[31m wälk\tof\x07", "--tokens", "1"]) == 0
     assert capsys.readouterr().out.startswith("The\\x1b[31m wälk\tof\\x07")
+
+
+def test_what_a_model_writes_cannot_command_the_terminal(at_home: Path, capsys, monkeypatch) -> None:
+    """Bytes are tokens: a model may write an escape, alone, in a list of texts, and in JSON. So may \\x9b be."""
+    tokenizer = BytePairTokenizer.load("runs/books/tokenizer.json")
+    ids = tokenizer.encode("ä\x1b[2J\x9b1m\rnew")
+    monkeypatch.setattr(writer, "_steps", lambda writer, rows, *rest: iter([[i] * len(rows) for i in ids]))
+    assert main(["generate", "--prompt", "The", "--tokens", "20"]) == 0
+    assert capsys.readouterr().out == "Theä\\x1b[2J\\x9b1m\\x0dnew\n"
+    assert main(["generate", "--prompt", "The", "--prompt", "A", "--tokens", "20"]) == 0
+    assert capsys.readouterr().out.count("ä\\x1b[2J\\x9b1m\\x0dnew\n") == 2
+    monkeypatch.setattr(many_prompts, "_text", lambda *given: tokenizer.decode(ids))
+    Path("prompts.txt").write_text("The\n")
+    assert main(["generate", "--prompts", "prompts.txt", "--tokens", "2"]) == 0
+    out = capsys.readouterr().out
+    assert out.strip().isprintable() and json.loads(out)["text"] == "ä\x1b[2J\x9b1m\rnew"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], []])

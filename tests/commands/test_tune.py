@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from companion.commands.main import main
-from companion.commands.writer import printable
 from companion.families.adapters import load_adapters, merged_model
 from companion.files.models import load_tensors
+from companion.ground.fields import printable
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 
 TRAIN = [

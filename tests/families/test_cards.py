@@ -42,7 +42,9 @@ def test_a_card_of_an_unknown_kind_is_refused():
 def test_sizes_that_make_no_model_are_refused():
     found = read_card(published("olmo-3-7b") | {"num_attention_heads": 31, "num_key_value_heads": 31})
     assert found.config is None
-    assert found.refused == ["config.json: heads=31: expected a divisor of d_model=4096, or an explicit d_head"]
+    assert found.refused == [
+        "config.json: num_attention_heads=31: expected a divisor of hidden_size=4096, or an explicit d_head"
+    ]
 
 
 def test_the_command_looks_into_a_card(tmp_path, capsys):

@@ -60,6 +60,19 @@ def off(found, expected):
     return float((found - expected).square().mean().sqrt() / expected.std())
 
 
+def products(monkeypatch):
+    """The form of every product that is made from now on. The class stays what it is: whoever takes a product is
+    annotated with its name, which is looked up at the first call."""
+    made, make = [], Product.__init__
+
+    def noted(self, weights, form, **more):
+        made.append(form)
+        make(self, weights, form, **more)
+
+    monkeypatch.setattr(Product, "__init__", noted)
+    return made
+
+
 def doubled(of):
     def project(*given):
         q, k, v = of(*given)
@@ -369,8 +382,7 @@ def test_a_trained_model_writes_what_it_has_learned():
 
 
 def test_products_are_made_once_while_the_weights_stay(monkeypatch):
-    model, made = model_of(), []
-    monkeypatch.setattr(forms, "Product", lambda *given, **more: made.append(given) or Product(*given, **more))
+    model, made = model_of(), products(monkeypatch)
     prepared(model, "fp16")
     # In two blocks queries, keys and values, the output, gate and inner, outer; and the table.
     assert len(made) == 9
@@ -463,11 +475,8 @@ def test_the_fast_form_is_that_of_the_weights_own_dtype_where_it_pays(monkeypatc
 
 
 def test_who_says_nothing_gets_the_fast_form_and_the_same_text(monkeypatch):
-    asked = []
     monkeypatch.setattr(forms, "quicker", lambda form: True)
-    monkeypatch.setattr(
-        forms, "Product", lambda weights, form, **more: asked.append(form) or Product(weights, form, **more)
-    )
+    asked = products(monkeypatch)
     model = model_of(LARGE)
     plain = complete(model, [[1, 2, 3]], max_new_tokens=20, sampling=Sampling(0.0), weights=None)
     assert not asked

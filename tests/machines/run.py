@@ -5,6 +5,7 @@
     make machines SETTING="avx2 MKL_CBWR=AVX2" LESSON=02
     make machines SETTING="odd-loads+threads-2+hash-1"  several in one go
     make machines MACHINES=--list                       the settings
+    make machines SETTING=plain MACHINES="--table tests/machines/table.md"  and write what is found into the table
 
 A setting is a set of environment variables that choose kernels, threads or the order of sets, or one of the machines
 that site/ simulates. Every cell of a lesson's notebooks must run and print what is stored; every test must pass. A
@@ -15,18 +16,26 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
+
+from filelock import FileLock
 
 from companion.ground.display import table
 from companion.ground.processor import SETTINGS as KERNELS
+from companion.ground.processor import processor
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = Path(__file__).resolve().parent / "site"
 SIMULATED = "COMPANION_MACHINE"
 SETTINGS = {
+    "none": {},
     "plain": {"ATEN_CPU_CAPABILITY": "default"},
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
     "mkl-sse": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
@@ -93,6 +102,44 @@ def differ(paths: Sequence[str], setting: str, root: Path = ROOT) -> str:
     return "" if done.returncode == 0 else (done.stdout + done.stderr)[-4000:].strip()
 
 
+HEAD = """# Where numbers were compared
+
+Written by `make machines MACHINES="--table tests/machines/table.md"`, which adds what it runs to what is here; do not
+edit it. A part for each PyTorch and processor, a column for each setting of `make machines MACHINES=--list` ("none":
+as the machine is). `=`: every cell printed what is stored, and every test passed, on that day. `DIFFERS`: something did
+not. Every other cell says that it was not run; a setting without a column was not run there at all.
+"""
+
+
+def here() -> str:
+    """What a part of the table is of: the versions and the processor that calculate here."""
+    return f"PyTorch {version('torch')}, Python {platform.python_version()}, {processor()}"
+
+
+def add_to_table(path: Path, name: str, setting: str, differs: bool) -> None:
+    """Write one cell, with the date, into the table of `here()`; what other runs wrote stays."""
+    with FileLock(Path(tempfile.gettempdir()) / "machines-table.lock"):  # several may run at once
+        parts: dict[str, dict[tuple[str, str], str]] = {}
+        columns: list[str] = []
+        for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+            cells = [cell.strip() for cell in line.split("|")[1:-1]]
+            if line.startswith("## "):
+                part = parts.setdefault(line[3:], {})
+            elif cells and not cells[0]:
+                columns = cells[1:]
+            elif cells and not cells[0].startswith("-"):
+                part |= {(cells[0], column): cell for column, cell in zip(columns, cells[1:], strict=True)}
+        parts.setdefault(here(), {})[name, setting] = f"{'DIFFERS' if differs else '='} {date.today()}"
+        path.write_text(HEAD + "".join(_part(title, cells) for title, cells in sorted(parts.items())), "utf-8")
+
+
+def _part(title: str, cells: dict[tuple[str, str], str]) -> str:
+    columns = list(dict.fromkeys(setting for _, setting in cells))
+    lines = [("", *columns), ("---",) * (1 + len(columns))]
+    lines += [(name, *(cells.get((name, column), "not run") for column in columns)) for name in rows()]
+    return f"\n## {title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="make machines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -104,6 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--setting", metavar="NAME", nargs="+", default=[*SETTINGS], help="names, VARIABLE=VALUE, or A+B"
     )
     parser.add_argument("--list", action="store_true", help="say which settings there are, and stop")
+    parser.add_argument("--table", metavar="FILE", type=Path, help="add what is found to this table of Markdown")
     options = parser.parse_args(arguments)
     if options.list:
         print(
@@ -122,6 +170,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for setting in options.setting:
         for name, paths in chosen.items():
             said = found[name, setting] = differ(paths, setting)
+            if options.table:
+                add_to_table(options.table, name, setting, differs=bool(said))
             print(f"{setting:12} {name:36} {'differs' if said else 'alike'}\n{said}".rstrip(), flush=True)
     cells = [(name, *("DIFFERS" if found[name, setting] else "=" for setting in options.setting)) for name in chosen]
     print("\n" + table(cells, ("", *options.setting), indent=0, width=None))

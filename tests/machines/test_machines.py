@@ -103,7 +103,7 @@ def test_a_setting_is_alone_in_its_environment(monkeypatch):
     joined = whole_environment("odd-loads+threads-2+MKL_CBWR=AVX512")
     assert (joined["COMPANION_MACHINE"], joined["OMP_NUM_THREADS"], joined["MKL_CBWR"]) == ("odd-loads", "2", "AVX512")
     assert str(run.SITE) in joined["PYTHONPATH"]
-    assert all(run.environment(name) for name in SETTINGS)
+    assert all(run.environment(name) for name in SETTINGS if name != "none") and not run.environment("none")
 
 
 @pytest.mark.parametrize("text", ["avx3", "HOME=x", "ATEN_CPU_CAPABILITY=sse9", "plain+hash-3"])
@@ -111,7 +111,7 @@ def test_an_unknown_setting_is_refused(text, capsys):
     with pytest.raises(SystemExit) as stopped:
         run.main(["--setting", text])
     assert stopped.value.code == 2
-    assert f"--setting {text.split('+')[-1]}: expected one of plain, avx2, " in capsys.readouterr().err
+    assert f"--setting {text.split('+')[-1]}: expected one of none, plain, avx2, " in capsys.readouterr().err
 
 
 # What differs
@@ -133,6 +133,27 @@ def test_a_cell_that_prints_something_else_is_found(tmp_path, monkeypatch, capsy
     said = capsys.readouterr().out
     assert "FAILED 42_small.ipynb::Cell 1" in said and "Cell 0" not in said
     assert [line.split() for line in said.splitlines()[-2:]] == [["42_small", "DIFFERS"], ["43_alike", "="]]
+
+
+def test_the_table_keeps_what_was_run_and_says_what_was_not(tmp_path, monkeypatch, capsys):
+    found = {"42_small": [], "43_other": []}
+    monkeypatch.setattr(run, "rows", lambda: found)
+    monkeypatch.setattr(run, "differ", lambda paths, setting: "1 failed" if setting == "avx2" else "")
+    file = tmp_path / "table.md"
+    for machine, setting, row in (
+        ("PyTorch 2", "plain", "42"),
+        ("PyTorch 2", "avx2", "43"),
+        ("PyTorch 1", "none", "4"),
+    ):
+        monkeypatch.setattr(run, "here", lambda machine=machine: machine)
+        run.main(["--setting", setting, "--lesson", row, "--table", str(file)])
+    cells = [
+        [cell.split()[0] for cell in line.split("|")[1:-1] if cell.strip()] for line in file.read_text().split("\n")
+    ]
+    assert [line for line in cells if line] == [
+        *(["none"], ["---", "---"], ["42_small", "="], ["43_other", "="]),
+        *(["plain", "avx2"], ["---", "---", "---"], ["42_small", "=", "not"], ["43_other", "not", "DIFFERS"]),
+    ]
 
 
 def test_every_lesson_is_a_row_with_its_exercises_and_the_tests_are_rows():

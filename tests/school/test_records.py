@@ -11,7 +11,11 @@ from companion.data.stories import keeps, stories
 from companion.school.records import NAMES, answering_model, record, story_model
 from companion.transformer import Transformer
 
-TEXT = story.Text()
+
+@pytest.fixture(scope="module")
+def text():
+    """The stories, told by the first test that asks: not where tests are only looked for."""
+    return story.Text()
 
 
 def test_a_name_that_is_no_record_is_refused_with_those_there_are():
@@ -20,12 +24,12 @@ def test_a_name_that_is_no_record_is_refused_with_those_there_are():
         record("other")
 
 
-def test_the_story_record_is_made_of_the_stories_that_the_package_tells():
+def test_the_story_record_is_made_of_the_stories_that_the_package_tells(text):
     found = record("story")
-    assert found["text"] == TEXT.fingerprint
-    assert (found["train"], found["held_out"]) == (len(TEXT.train), len(TEXT.held_out))
+    assert found["text"] == text.fingerprint
+    assert (found["train"], found["held_out"]) == (len(text.train), len(text.held_out))
     for run, (name, config, start, updates) in zip(found["runs"], story.RUNS, strict=True):
-        assert run["made_of"] == story.made_of(TEXT, run)
+        assert run["made_of"] == story.made_of(text, run)
         assert ModelConfig.from_json(json.dumps(run["config"])) == config
         assert (run["name"], run["start"], run["plan"]["updates"]) == (name, start, updates)
         assert len(run["loss"]) == -(-updates // 20)
@@ -40,21 +44,21 @@ def test_what_the_record_says_of_the_stories_in_it_is_what_reading_them_says():
             assert len(look["samples"]) == 8
 
 
-def test_the_story_model_scores_as_in_its_record_and_fits_in_three_megabytes():
+def test_the_story_model_scores_as_in_its_record_and_fits_in_three_megabytes(text):
     model, tokenizer = story_model()
-    assert tokenizer.to_json() == TEXT.tokenizer.to_json()
+    assert tokenizer.to_json() == text.tokenizer.to_json()
     assert sum(p.numel() for p in model.parameters()) == record("story")["runs"][0]["weights"]
-    scored = story.bits_of(model, TEXT)
+    scored = story.bits_of(model, text)
     assert abs(scored - record("story")["runs"][0]["looks"][-1]["bits_per_byte"]) < 0.002  # half precision
     folder = story.__file__.replace("authoring/records/story.py", "companion/school/records/story")
     weights = (law.Path(folder) / "model.safetensors").stat().st_size
     assert weights < 3e6 and model.embedding.weight.dtype == torch.float32
 
 
-def test_held_out_stories_are_told_to_nobody_before():
-    trained = {one.text for one in TEXT.train}
-    assert trained.isdisjoint(one.text for one in TEXT.held_out)
-    assert [one.text for one in TEXT.train[:5]] == [one.text for one in stories(5)]
+def test_held_out_stories_are_told_to_nobody_before(text):
+    trained = {one.text for one in text.train}
+    assert trained.isdisjoint(one.text for one in text.held_out)
+    assert [one.text for one in text.train[:5]] == [one.text for one in stories(5)]
 
 
 def test_the_law_record_holds_the_trials_that_its_command_makes():

@@ -6,6 +6,7 @@ Nothing here knows a layout; the files of `companion/families` do. What becomes 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +132,18 @@ class Fields:
         try:
             return build()
         except (ValueError, TypeError) as error:
-            raise ValueError(f"{self.path}: {str(error).removeprefix(f'{self.path}: ')}") from None
+            said = str(error).removeprefix(f"{self.path}: ")
+            raise ValueError(f"{self.path}: {self._as_written(said)}") from None
+
+    def _as_written(self, message: str) -> str:
+        """A sentence about a configuration of ours, with the names by which the file calls what it names."""
+        for policy in self.table.values():
+            ours = re.split(r"[;,\s]", policy.note, maxsplit=1)[0].rpartition(".")[2]
+            if policy.kind == "taken" and ours and (policy.name in self.given or not policy.required):
+                value = shown(self.given.get(policy.name, policy.default))
+                name = rf"(?<![\w.]){re.escape(f'{ours}={value}')}(?![\w.])"
+                message = re.sub(name, lambda _, said=f"{policy.name}={value}": said, message)
+        return message
 
     def _became(self, name: str, value: Any) -> Became:
         policy = self.table.get(name)

@@ -124,6 +124,8 @@ def _part(
     if values.pop("type", kind) != kind or not isinstance(kind, str) or kind not in kinds:
         raise wrong("rope_type", kind, "one of " + ", ".join(map(repr, kinds)))
     base = fields.take(outer)
+    if outer in fields.given and not is_number(base):
+        raise fields.refuse(outer, base, "a number from 1 to 1e12")
     if "rope_theta" in values:
         if outer in fields.given and not alike(base, values["rope_theta"]):
             raise wrong("rope_theta", values["rope_theta"], f"{shown(base)}, as {outer} outside of it")

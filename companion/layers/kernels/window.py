@@ -11,7 +11,7 @@ from torch import Tensor
 
 from companion.ground.annotations import checked
 from companion.ground.arguments import heads_fit
-from companion.ground.fields import require_whole
+from companion.ground.fields import require_share, require_whole
 from companion.layers.attention import attend
 
 
@@ -19,6 +19,7 @@ def _fits(given: dict[str, Any]) -> None:
     """What the annotations of `sliding_window_attention` do not say."""
     heads_fit(given)
     require_whole("width", given["width"])
+    require_share("dropout", given.get("dropout", 0.0))
     if given.get("block") is not None:
         require_whole("block", given["block"])
 

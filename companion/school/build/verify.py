@@ -18,7 +18,7 @@ from companion.school.build.parts import Part, parts, references
 from companion.school.build.sources import names, reference
 from companion.school.build.stages import STAGES
 from companion.school.checking.call import Result, in_this_process
-from companion.school.checking.examine import AnswerKey, examine, key_of
+from companion.school.checking.examine import AnswerKey, KnownMistake, examine, key_of
 from companion.school.checking.exercise import Answer
 from companion.school.course.proof.mutants import changed_texts
 
@@ -41,8 +41,8 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
             if verdict.result is not Result.RIGHT:
                 who = f"variant {number}" if number else "the reference"
                 yield f"{part.stage.id} {part.name}, seed {seed}: {who} should pass, but:\n{verdict}"
-        for known in exercise.mistakes if seed in naming else ():
-            verdict = examine(key, in_this_process(known.answer))
+        for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True) if seed in naming else ():
+            verdict = examine(key, KnownMistake(key, known.answer, gives))
             if verdict.result is Result.RIGHT:
                 yield f"{part.stage.id} {part.name}, seed {seed}: should be noticed: {known.message}"
             elif verdict.mistake != known.message:

@@ -1,12 +1,14 @@
 """The path through the course, with what the reader has done: the table on the start page.
 
-What there is to do stands in the metadata of the start page itself, `start.ipynb`, where `make notebooks` writes it.
-What is done is read from the reader's progress each time the table is shown.
+What there is to do stands in the metadata of the start page itself, `start.ipynb`, where `make notebooks` writes it: a
+teacher's release has its own. A start page that runs without its file, as a hosted notebook does, takes the course's
+from `path.json`, which the package brings. What is done is read from the reader's progress each time it is shown.
 """
 
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,7 @@ from companion.school.study.frame import WIDEST
 from companion.school.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
 
 FILE = "start.ipynb"
+COURSE = Path(__file__).with_name("path.json")
 CELL = "path"  # the name of the cell that shows the table
 
 _COLORS = "--bar:{green};--back:{faint};--edge:{edge}"
@@ -36,7 +39,7 @@ _STYLE = (
     f"{_HERE} :is(td,th){{text-align:left;vertical-align:top;padding:.4em .7em}}"
     f"{_HERE} :is(td,th):not(:first-child){{white-space:nowrap;width:1%}}"
     ".ext-path i{display:inline-block;width:5em;height:.6em;border-radius:3px;background:var(--back);"
-    "box-shadow:0 0 0 1px var(--edge);margin-right:.6em;overflow:hidden}"
+    "box-shadow:0 0 0 1px var(--edge);margin:0 .6em 0 1px;overflow:hidden}"
     ".ext-path i b{display:block;height:100%;background:var(--bar)}"
 )
 
@@ -62,12 +65,12 @@ def done() -> Done:
 
 
 def show() -> None:
-    """Show the path, from the start page in this folder, with what the reader has done by now.
+    """Show the path, of the start page in this folder or else of the whole course, with what the reader has done.
 
-    Raises `ValueError` if there is no start page here.
+    Raises `ValueError` if the file of that name in this folder is no start page.
     """
-    path = read(Path(FILE))
-    display(HTML(table(path, done())))
+    page = Path(FILE)
+    display(HTML(table(read(page) if page.exists() else json.loads(COURSE.read_text(encoding="utf-8")), done())))
 
 
 def read(page: Path) -> list[dict[str, Any]]:

@@ -95,6 +95,19 @@ def test_what_is_no_start_page_is_told(tmp_path):
             path.read(tmp_path / name)
 
 
+def test_a_start_page_without_its_file_shows_the_whole_course(tmp_path, monkeypatch):
+    """As in Colab, where a notebook is opened and its folder is not there; the wheel alone is installed."""
+    monkeypatch.chdir(tmp_path)
+    shown = []
+    monkeypatch.setattr(path, "display", lambda html: shown.append(html.data))
+    monkeypatch.setattr(path, "done", lambda: Done())
+    path.show()
+    assert shown == [table(path.read(NOTEBOOKS / path.FILE), Done())]
+    nbformat.write(nbformat.v4.new_notebook(metadata={"path": LESSONS}), tmp_path / path.FILE)
+    path.show()
+    assert shown[1] == table(LESSONS, Done())
+
+
 def test_what_the_reader_did_is_read_from_the_progress(tmp_path, monkeypatch):
     from companion.school.exercises.progress import note_check
 

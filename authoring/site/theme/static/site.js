@@ -49,7 +49,7 @@
   // A part that scrolls sideways can be scrolled with the arrow keys.
   const reach = () => {
     for (const box of document.querySelectorAll(".formula, pre, .table-wrapper, .ext-numbers, .ext-figure, .toc-scroll, .sidebar-scroll")) {
-      const scrolls = box.scrollWidth > box.clientWidth + 1 || (box.matches(".toc-scroll, .sidebar-scroll") && box.scrollHeight > box.clientHeight + 1);
+      const scrolls = box.scrollWidth > box.clientWidth || (box.matches(".toc-scroll, .sidebar-scroll") && box.scrollHeight > box.clientHeight + 1);
       if (scrolls) box.tabIndex = 0;
       else box.removeAttribute("tabindex");
     }

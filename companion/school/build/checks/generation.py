@@ -2,7 +2,7 @@
 
 import torch
 
-from companion.school.build.parts import part
+from companion.school.build.parts import part, references
 from companion.school.build.world import default_dtype
 from companion.school.checking.exercise import Case
 
@@ -189,7 +189,8 @@ def _(draw):
     yield Case("the likeliest, again and again", (weights, [3, 5, 1], 9, None, 0.0, None, 0))
     yield Case("drawn by a seed", (weights, [2], 12, None, 0.9, None, 4))
     yield Case("the choice is passed on", (weights, [2, 7], 8, None, 1.5, 2, 7))
-    for stop in range(11):
+    text = generate.answer(references(generate.stage))(weights, [3, 5, 1], 9, None, 0.0, None, 0)["the text"]
+    for stop in (*dict.fromkeys(text), min({*range(11)}.difference(text))):  # each that comes, and one that does not
         yield Case("it ends before the stop token", (weights, [3, 5, 1], 9, stop, 0.0, None, 0))
 
 

@@ -7,14 +7,14 @@ import inspect
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from companion.school.checking.call import Call, Outcome, Result, in_this_process
-from companion.school.checking.examine import AnswerKey, examine, key_of
+from companion.school.checking.call import Result, in_this_process
+from companion.school.checking.examine import KnownMistake, examine, key_of
 from companion.school.checking.exercise import Answer, Exercise
 from companion.school.checking.watch import forbidden_uses, unwatched
 from companion.school.course.seeds import is_constant
@@ -94,7 +94,7 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
         fault = None if blank.result is Result.MISSING else f"should be missing, but:\n{blank}"
         yield Trial(exercise.id, "stub", "stub", seed, fault)
         for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
-            verdict = examine(key, _known_answer(key, known.answer, gives)).strict  # told under either mark
+            verdict = examine(key, KnownMistake(key, known.answer, gives)).strict  # told under either mark
             if verdict.is_right:
                 fault = "should be caught, but passes"
             elif verdict.mistake != known.message:
@@ -103,13 +103,6 @@ def trials(exercise: Exercise, seeds: Sequence[int] = SEEDS) -> Iterator[Trial]:
             else:
                 fault = None
             yield Trial(exercise.id, "mistake", known.message, seed, fault)
-
-
-def _known_answer(key: AnswerKey, answer: Answer, gives: Callable[[int], Outcome]) -> Call:
-    """A known mistake as an answer. What it gives at first the key knows; it is not called again for that."""
-    index = {id(case): at for at, case in enumerate(key.cases)}
-    call = in_this_process(answer)
-    return lambda case, again=False: call(case, again) if again else gives(index[id(case)])
 
 
 def as_answer(answer: Answer, name: str) -> str:

@@ -6,6 +6,8 @@ from datetime import date
 import pytest
 
 from companion.commands.main import main
+from companion.school.checking.call import in_this_process
+from companion.school.checking.examine import KnownMistake, examine, key_of
 from companion.school.course.proof import proof
 from companion.school.course.proof.proof import Proof, as_json, as_text, prove
 from companion.school.course.proof.verify import SEEDS, Trial
@@ -24,6 +26,16 @@ def test_everything_about_an_exercise_is_tried_on_every_seed():
     assert "hostile" not in as_text(found) and as_text(found).startswith("1 exercise, each on 5 seeds")
     with pytest.raises(ValueError, match="2.99"):
         prove(["2.5", "2.99"])
+
+
+@pytest.mark.parametrize("id", ["2.3", "10.3"])
+def test_a_known_mistake_is_named_as_any_answer_that_makes_it(id):
+    exercise = exercises()[id]
+    key = key_of(exercise)
+    for known, (_, gives) in zip(exercise.mistakes, key.mistakes, strict=True):
+        alone = examine(key, in_this_process(known.answer)).strict
+        assert examine(key, KnownMistake(key, known.answer, gives)).strict == alone
+        assert alone.mistake == known.message
 
 
 def test_the_whole_proof_tries_every_exercise_and_the_hostile_class(monkeypatch):

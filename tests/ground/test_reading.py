@@ -1,0 +1,69 @@
+"""Text from outside: with a byte order mark, in UTF-16, with control characters, and no text at all."""
+
+import codecs
+import json
+
+import pytest
+
+from companion import ModelConfig
+from companion.commands.limits import read_settings
+from companion.commands.many_prompts import read_prompts
+from companion.commands.runs import read_config
+from companion.config.model import AttentionConfig, FeedForwardConfig
+from companion.data.chat_template import load_chat_template
+from companion.data.conversations import read_conversations
+from companion.data.corpora import read_corpus
+from companion.data.tokenizer import BytePairTokenizer
+from companion.ground.reading import lines_of, read_json, text_of
+
+CONFIG = ModelConfig(13, 8, 1, 6, AttentionConfig(2), FeedForwardConfig(12))
+TALK = json.dumps({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})
+TEXT = "The sea is wide, and nobody swims it twice.\n" * 40
+
+READ = {
+    "letter.txt": (TEXT, lambda path: [document.text for document in read_corpus([path]).documents]),
+    "prompts.txt": ("The sea\nand nobody\n", lambda path: read_prompts(str(path))),
+    "prompts.jsonl": ('{"prompt": "a"}\n{"prompt": "b"}\n', lambda path: read_prompts(str(path))),
+    "talks.jsonl": (TALK + "\n" + TALK, lambda path: read_conversations([path])),
+    "model.json": (CONFIG.to_json(), lambda path: read_config(str(path))),
+    "flags.yaml": ("steps: 3\n", lambda path: read_settings(str(path))),
+    "chat_template.jinja": ("{{ messages[0].content }}", lambda path: load_chat_template(path.parent).source),
+    "tokenizer.json": (
+        BytePairTokenizer.train([TEXT], vocab=300).to_json(),
+        lambda path: BytePairTokenizer.load(path).to_json(),
+    ),
+    "config.json": ('{"d_model": 8}', read_json),
+}
+"""Each kind of text file that a user hands in, what stands in it, and what reads it."""
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_byte_order_mark_is_no_part_of_the_text_and_utf16_is_called_so(tmp_path, name):
+    text, read = READ[name]
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    wanted = read(path)
+    path.write_text(text, encoding="utf-8-sig")
+    assert path.read_bytes().startswith(codecs.BOM_UTF8) and read(path) == wanted
+    for encoding in ("utf-16", "utf-32"):  # as a shell of Windows writes into a file
+        path.write_text(text, encoding=encoding)
+        with pytest.raises(ValueError, match=f"(?s){name}.*it is in {encoding.upper()}"):
+            read(path)
+
+
+def test_a_mark_in_the_middle_is_a_letter_of_the_text_and_a_nul_byte_is_no_text():
+    assert text_of("a\ufeffb".encode()) == "a\ufeffb"
+    assert text_of(codecs.BOM_UTF16_BE[:1].decode("latin-1").encode()) == "\u00fe"
+    with pytest.raises(UnicodeError, match="a NUL byte at byte 1"):
+        text_of(b"a\0b")
+
+
+def test_a_line_ends_where_a_file_ends_it_and_not_where_python_would(tmp_path):
+    """JSON may hold U+2028 as it stands, and a prompt a form feed."""
+    assert lines_of("a\u2028b\fc\x1dd\r\ne\rf") == ["a\u2028b\fc\x1dd", "e", "f"]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "two\u2028lines"}\n', encoding="utf-8")
+    assert [asked.prompt for asked in read_prompts(str(path))] == ["two\u2028lines"]
+    path.write_text('{"prompt": "a", "seed": 1, "seed": 2}\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="line 1: .*the field 'seed' stands there twice"):
+        read_prompts(str(path))
