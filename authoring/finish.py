@@ -25,7 +25,7 @@ from authoring.minutes import Part, parts
 from authoring.question import SourceError
 from authoring.said import Said
 from authoring.source import Source, read_source
-from companion.school.build.sources import names, on_the_page
+from companion.school.build.stubs import names, on_the_page
 from companion.school.build.stages import STAGES
 from companion.school.course.release import way
 from companion.school.course.release.cells import IN_ANOTHER_KERNEL

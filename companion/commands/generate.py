@@ -132,7 +132,7 @@ def parser() -> Parser:
 def run(flags: Namespace) -> int:
     _check(flags)
     from companion.generation.compiled_steps import keep_programs
-    from companion.generation.constraints import Rules
+    from companion.generation.logit_rules import Rules
     from companion.ground.device import find_device
 
     asked = None if flags.prompts is None else read_prompts(flags.prompts)

@@ -344,7 +344,7 @@ def _standing(folder: RunFolder) -> str:
 def _fit(task: Task, trainer: Trainer, folder: RunFolder, evaluations: int, peak: float | None) -> bool:
     from tqdm.auto import tqdm
 
-    from companion.training.loop import fit
+    from companion.training.fit import fit
 
     def show(update: int, measured: Measured, model: Transformer) -> None:
         width = len(f"{trainer.config.updates:,}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from companion.data.chat_template import ChatTemplate
     from companion.files.published.generation_config import Writing
     from companion.generation.beam import Search
-    from companion.generation.constraints import Until
+    from companion.generation.logit_rules import Until
     from companion.generation.draft import Draft
     from companion.generation.sampling import Sampling
     from companion.generation.weights import Weights
@@ -86,7 +86,7 @@ class Writer:
 
     def read(self, prompt: str, most: int) -> list[int]:
         """The ids of `prompt`. Raises `ValueError` for none, more than `most`, or one that the model does not have."""
-        from companion.generation.constraints import check_ids
+        from companion.generation.logit_rules import check_ids
 
         ids, name = self.encode(prompt), f"{self.flag} {shortened(prompt)}"
         if not ids:

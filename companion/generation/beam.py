@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from companion.costs.account import cache_bytes
-from companion.generation.constraints import Rules, Until
+from companion.generation.logit_rules import Rules, Until
 from companion.generation.prefill_decode import NotFinite, decode, evaluating, prefill
 from companion.generation.request import check_prompts
 from companion.ground.arguments import check_kind

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from companion.generation.constraints import Rules, Until
+from companion.generation.logit_rules import Rules, Until
 from companion.generation.draft import Draft, Proposer
 from companion.generation.next_token import NOTHING, draw_tokens, raise_nothing
 from companion.generation.prefill_decode import BUCKET, compiled_decode, decode, evaluating, prefill

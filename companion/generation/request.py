@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from companion.config.model import ModelConfig
-from companion.generation.constraints import Rules, Until, check_ids
+from companion.generation.logit_rules import Rules, Until, check_ids
 from companion.generation.draft import Draft, Proposer, draft_of
 from companion.generation.sampling import Sampling
 from companion.generation.weights import Weights, check_weights

@@ -36,7 +36,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from companion.generation.block_manager import BEGINNING, Blocks, Places
-from companion.generation.constraints import Rules, Until
+from companion.generation.logit_rules import Rules, Until
 from companion.generation.next_token import NOTHING, draw_tokens
 from companion.generation.prefill_decode import NotFinite, evaluating
 from companion.generation.request import Request, Stream, Text, check_model, check_prompts, checked, streams_of

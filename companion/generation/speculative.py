@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from companion.generation.constraints import Rules, check_ids
+from companion.generation.logit_rules import Rules, check_ids
 from companion.generation.draft import Draft, Propose
 from companion.generation.next_token import NOTHING, exactly, most_probable, pick, raise_nothing
 from companion.generation.prefill_decode import NotFinite, evaluating, prefill, prefill_stream

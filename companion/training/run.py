@@ -10,7 +10,7 @@ import torch
 
 from companion.ground.device import versions
 from companion.training.distributed.one_process import Parallel
-from companion.training.loop import seconds_per_update
+from companion.training.fit import seconds_per_update
 from companion.training.run_folder import RunFolder
 from companion.training.settings import NumberWordsSettings, RunSettings, TextSettings, TuneSettings
 from companion.training.tasks.large_text import open_text

@@ -19,7 +19,7 @@ from companion.files.published.generation_config import (
     special_tokens,
 )
 from companion.generation.beam import Search
-from companion.generation.constraints import Rules
+from companion.generation.logit_rules import Rules
 from companion.generation.sampling import Sampling
 
 

@@ -27,7 +27,7 @@ from companion import (
 from companion.data.batches import TrainingBatches
 from companion.files.models import save_model
 from companion.generation.beam import beam_search
-from companion.generation.constraints import Rules
+from companion.generation.logit_rules import Rules
 from companion.layers.attention import attend
 from companion.layers.positions import rotate
 from companion.layers.routing import route

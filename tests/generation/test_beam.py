@@ -15,7 +15,7 @@ from companion import AttentionConfig, FeedForwardConfig, ModelConfig, PositionC
 from companion.families.pretrained import load_pretrained
 from companion.generation import beam as module
 from companion.generation.beam import Beam, beam_search
-from companion.generation.constraints import Rules
+from companion.generation.logit_rules import Rules
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 from companion.layers.cache import KVCache

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from playwright.sync_api import Page
 
-from companion.school.study import lab
+from companion.school.study import readers_copy
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-IDLE = f"#jp-main-statusbar >> text=/{lab.KERNEL}.*Idle/"
+IDLE = f"#jp-main-statusbar >> text=/{readers_copy.KERNEL}.*Idle/"
 PROMPTS = "[...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputPrompt')].map(e => e.textContent.trim())"
 # The execution counts of the open notebook's code cells; a folded cell has no prompt to read it from.
 COUNTS = """window.jupyterapp.shell.currentWidget.content.widgets
@@ -56,7 +56,7 @@ class Lab:
 
     @property
     def mine(self) -> Path:
-        return self.root / lab.MINE
+        return self.root / readers_copy.MINE
 
     @property
     def progress(self) -> Path:
@@ -65,7 +65,7 @@ class Lab:
 
     def url(self, name: str = "") -> str:
         """Of a notebook, from the reader's folder; without a name, where the course begins."""
-        return f"{self.address}/{f'lab/tree/{lab.MINE}/{name}?reset&' if name else '?'}token={self.token}"
+        return f"{self.address}/{f'lab/tree/{readers_copy.MINE}/{name}?reset&' if name else '?'}token={self.token}"
 
 
 @contextlib.contextmanager
@@ -90,11 +90,11 @@ def jupyterlab(folder: Path, extra: Path | None = None) -> Iterator[Lab]:
         "JUPYTER_RUNTIME_DIR": "runtime",
     }
     environment = os.environ | {name: str(folder / place) for name, place in private.items()}
-    prepare = [sys.executable, "-m", "companion.school.study.lab", "--prepare"]
+    prepare = [sys.executable, "-m", "companion.school.study.readers_copy", "--prepare"]
     subprocess.run(prepare, cwd=root, env=environment, check=True)
     token = secrets.token_hex(16)
     flags = ["--no-browser", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"]
-    command = [sys.executable, "-m", "companion.school.study.lab", *flags, f"--IdentityProvider.token={token}"]
+    command = [sys.executable, "-m", "companion.school.study.readers_copy", *flags, f"--IdentityProvider.token={token}"]
     log, here = folder / "jupyterlab.log", Lab(f"http://127.0.0.1:{port}", token, root)
     with log.open("w") as output:
         server = subprocess.Popen(command, cwd=root, stdout=output, stderr=subprocess.STDOUT, env=environment)
@@ -163,8 +163,8 @@ def static_page(lab: Lab, name: str, theme: str) -> Path:
     from nbconvert import HTMLExporter
 
     elsewhere = {f"{what}_url": "" for what in ("mathjax", "require_js", "jquery", "mermaid_js")}
-    text, _ = HTMLExporter(template_name="lab", theme=theme, **elsewhere).from_filename(str(lab.mine / f"{name}.ipynb"))
-    file = lab.root.parent / "static" / theme / f"{Path(name).name}.html"
+    text, _ = HTMLExporter(template_name="lab", theme=theme, **elsewhere).from_filename(str(readers_copy.mine / f"{name}.ipynb"))
+    file = readers_copy.root.parent / "static" / theme / f"{Path(name).name}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file

@@ -9,7 +9,7 @@ from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConf
 from companion.data.batches import TrainingBatches
 from companion.layers.balance import switch_loss, z_loss
 from companion.training.evaluation import Evaluation
-from companion.training.loop import fit
+from companion.training.fit import fit
 from companion.training.losses import Scored, cross_entropy_sum
 from companion.training.run_folder import RunFolder
 from companion.training.settings import TextSettings

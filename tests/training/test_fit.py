@@ -18,7 +18,7 @@ from companion.data.tokenizer import BytePairTokenizer
 from companion.files.models import load_model
 from companion.training import checkpoints as saved
 from companion.training.evaluation import evaluate
-from companion.training.loop import fit, seconds_per_update
+from companion.training.fit import fit, seconds_per_update
 from companion.training.plot import plot_exact_match, plot_loss
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder, newest_run
 from companion.training.trainer import Diverged, Trainer

@@ -22,7 +22,7 @@ from companion.ground.atomic import NotWritten
 from companion.ground.lock import Busy
 from companion.training import checkpoints as saved_module
 from companion.training.evaluation import evaluate
-from companion.training.loop import fit
+from companion.training.fit import fit
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 
 FILES = ["model.safetensors", "optimizer.safetensors", "config.json", "state.json"]

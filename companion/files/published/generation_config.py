@@ -14,7 +14,7 @@ from companion.files.models import CONFIG, read_config
 from companion.files.published.config_fields import WRITING
 from companion.files.published.contents import Became, became_by
 from companion.generation.beam import Search
-from companion.generation.constraints import Rules
+from companion.generation.logit_rules import Rules
 from companion.generation.sampling import Sampling, released
 from companion.ground.fields import is_number, shown
 from companion.ground.quantities import require_limits

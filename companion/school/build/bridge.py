@@ -13,7 +13,7 @@ from pathlib import Path
 
 from companion.ground.atomic import write_atomic
 from companion.school.build.parts import parts, references
-from companion.school.build.sources import stub
+from companion.school.build.stubs import stub
 from companion.school.build.stages import STAGES, Stage
 from companion.school.build.workspace import lay_stubs, read_sources
 from companion.school.checking.examine import Result, examine, in_this_process, key_of

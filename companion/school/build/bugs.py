@@ -12,7 +12,7 @@ from functools import cached_property
 
 from companion.school.build.origin import Origin
 from companion.school.build.parts import patched, references
-from companion.school.build.sources import reference
+from companion.school.build.stubs import reference
 from companion.school.build.stages import STAGES
 
 

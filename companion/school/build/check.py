@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from companion.school.build.parts import Part, parts
 from companion.school.build.stages import STAGES, Stage
 from companion.school.build.workspace import note_passed
-from companion.school.checking.attempt import NotYet
+from companion.school.checking.find_and_try import NotYet
 from companion.school.checking.call import Result
 
 _START_SECONDS = 90.0  # to import PyTorch on a slow machine

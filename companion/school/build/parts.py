@@ -41,7 +41,7 @@ from functools import cache, wraps
 from typing import Any
 
 from companion.school.build import world
-from companion.school.build.sources import names, reference
+from companion.school.build.stubs import names, reference
 from companion.school.build.stages import STAGES, Stage
 from companion.school.checking.exercise import Answer, Case, Draw, Exercise, Limit, Mistake
 

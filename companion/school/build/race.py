@@ -23,8 +23,8 @@ from companion.ground.atomic import write_atomic
 from companion.ground.display import table
 from companion.ground.processor import processor
 from companion.school.build.parts import references
-from companion.school.build.score import bits_per_byte
-from companion.school.build.sources import is_untouched, plain_race, stub
+from companion.school.build.race_score import bits_per_byte
+from companion.school.build.stubs import is_untouched, plain_race, stub
 from companion.school.build.stages import STAGES
 from companion.school.build.workspace import read_sources
 from companion.school.build.world import World

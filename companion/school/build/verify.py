@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from companion.school.build.parts import Part, parts, references
-from companion.school.build.sources import names, reference
+from companion.school.build.stubs import names, reference
 from companion.school.build.stages import STAGES
 from companion.school.checking.call import Result, in_this_process
 from companion.school.checking.examine import AnswerKey, KnownMistake, examine, key_of

@@ -17,7 +17,7 @@ from typing import Any
 from companion.ground.atomic import write_atomic
 from companion.ground.display import table as aligned
 from companion.ground.fields import shown
-from companion.school.build.sources import is_untouched, reference, stub
+from companion.school.build.stubs import is_untouched, reference, stub
 from companion.school.build.stages import STAGES, Stage
 
 NAME = Path("my") / "transformer"

@@ -14,7 +14,7 @@ from companion.school.build.bridge import take_over as lay_over
 from companion.school.build.check import check_stage
 from companion.school.build.stages import find_stage
 from companion.school.build.workspace import find_folder
-from companion.school.checking.attempt import NotYet, attempt, praise, readers
+from companion.school.checking.find_and_try import NotYet, attempt, praise, readers
 from companion.school.checking.call import in_this_process
 from companion.school.checking.examine import examine, key_of
 from companion.school.exercises import progress as kept

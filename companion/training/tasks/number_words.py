@@ -16,7 +16,7 @@ from companion.config.model import ModelConfig
 from companion.data import number_words
 from companion.data.number_words import BOS, EOS, PAD, NumberWords, PairBatches
 from companion.generation.beam import beam_search
-from companion.generation.constraints import Rules
+from companion.generation.logit_rules import Rules
 from companion.generation.draft import Draft
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling

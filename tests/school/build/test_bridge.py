@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from companion.school.build.bridge import BRIDGES, take_over
-from companion.school.build.sources import names, reference, stub
+from companion.school.build.stubs import names, reference, stub
 from companion.school.build.workspace import lay_stubs, read_sources
 from companion.school.build.world import World
-from companion.school.checking.attempt import NotYet
+from companion.school.checking.find_and_try import NotYet
 from companion.school.exercises import check
 from companion.school.exercises import take_over as take_over_here
 from companion.school.exercises.catalogue import find_exercise

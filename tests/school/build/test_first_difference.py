@@ -8,7 +8,7 @@ from companion.school.build.bugs import BUGS, is_named
 from companion.school.build.first_difference import first_difference, where
 from companion.school.build.parts import references
 from companion.school.build.scenes.training import trained
-from companion.school.build.sources import stub
+from companion.school.build.stubs import stub
 from companion.school.build.stages import STAGES
 
 FUSED = """

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from companion.school.build.parts import parts, patched
-from companion.school.build.sources import names
+from companion.school.build.stubs import names
 from companion.school.build.stages import STAGES
 from companion.school.build.verify import equivalent, faults, survivors
 

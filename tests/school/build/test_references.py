@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from companion import AttentionConfig, LatentConfig, PositionConfig
 from companion.data.corpora import first_edition
 from companion.layers.latent import LatentAttention
-from companion.school.build.sources import reference
+from companion.school.build.stubs import reference
 from companion.school.build.stages import STAGES
 
 LONG = "\n\n".join(document.text for document in first_edition().documents)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from companion.school.checking.attempt import NotYet, attempt, praise
+from companion.school.checking.find_and_try import NotYet, attempt, praise
 from companion.school.checking.call import Outcome, Result, in_this_process
 from companion.school.checking.credit import ROBUST, earned, examine_groups, group_numbers, without_groups
 from companion.school.checking.examine import examine, key_of

@@ -161,7 +161,7 @@ def test_a_number_is_understood_however_it_is_written(id, capsys):
 
 
 def test_an_answer_that_does_not_end_says_how_to_stop_it(monkeypatch, capsys):
-    monkeypatch.setattr("companion.school.checking.attempt.PATIENCE", 0.05)
+    monkeypatch.setattr("companion.school.checking.find_and_try.PATIENCE", 0.05)
     told = threading.Event()
 
     def endless(queries, keys):

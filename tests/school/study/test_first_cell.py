@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from companion.school.course.release.cells import IN_ANOTHER_KERNEL
-from companion.school.study.lab import KERNEL
+from companion.school.study.readers_copy import KERNEL
 
 NOTEBOOKS = Path(__file__).parents[3] / "notebooks"
 EVERY = sorted(

@@ -95,7 +95,7 @@ def run_and_save(path):
 
 
 def test_a_day_leaves_git_clean_and_an_update_loses_no_answer(day):
-    python(day, "-m", "companion.school.study.lab", "--prepare")
+    python(day, "-m", "companion.school.study.readers_copy", "--prepare")
     mine, answer = day / "my", find_exercise("2.1").solution
 
     notebook = nbformat.read(mine / EXERCISES, as_version=4)
@@ -121,7 +121,7 @@ def test_a_day_leaves_git_clean_and_an_update_loses_no_answer(day):
     (origin / "notebooks" / "sizing.md").write_text("A new page.\n")
     commit(origin)
     git(day, "pull", "-q", "--ff-only")
-    told = python(day, "-m", "companion.school.study.lab", "--prepare")
+    told = python(day, "-m", "companion.school.study.readers_copy", "--prepare")
 
     assert changed(day) == ""
     assert "02_exercises.ipynb is yours and was left as it is; the new version is 02_exercises_new.ipynb" in told

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import plain
-from companion.school.build import race, score, world
+from companion.school.build import race, race_score, world
 from companion.school.build.parts import Part, parts, references
-from companion.school.build.sources import is_untouched
+from companion.school.build.stubs import is_untouched
 from companion.school.build.stages import STAGES, Stage
 from companion.school.checking.call import Result
 from companion.school.checking.examine import Verdict

@@ -11,7 +11,7 @@ import nbformat
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
 from companion.school.build.bridge import BRIDGES
-from companion.school.checking.attempt import praise
+from companion.school.checking.find_and_try import praise
 from companion.school.checking.call import Result
 from companion.school.checking.examine import Verdict
 from companion.school.checking.exercise import Exercise

@@ -7,7 +7,7 @@ import pytest
 from companion.commands.main import main
 from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
-from companion.school.build.sources import is_untouched, reference
+from companion.school.build.stubs import is_untouched, reference
 from companion.school.build.stages import STAGES
 from companion.school.build.workspace import VARIABLE, find_folder
 from companion.school.course.grading import project

@@ -25,7 +25,7 @@ from transformers.generation import (
 from companion import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.families.pretrained import load_pretrained
 from companion.generation.beam import beam_search
-from companion.generation.constraints import Rules
+from companion.generation.logit_rules import Rules
 from companion.generation.generate import complete, generate_long
 from companion.generation.prefill_decode import NotFinite
 from companion.generation.sampling import Sampling

@@ -1,6 +1,6 @@
 """Open the course: a reader's own copy of the notebooks, and JupyterLab on it (`make lab`).
 
-    python -m companion.school.study.lab
+    python -m companion.school.study.readers_copy
 
 The notebooks of the course, `notebooks/`, are what git knows. A reader works in `my/`, which git ignores: every
 notebook and page is copied there, once, and again when the course has a new version of it, as long as the reader has
@@ -176,7 +176,7 @@ def open_already(root: Path) -> str | None:
 def main(arguments: list[str] | None = None) -> int:
     """Open the course, with what `arguments` tell JupyterLab besides; the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m companion.school.study.lab",
+        prog="python -m companion.school.study.readers_copy",
         description="Open the course in JupyterLab, in your own copy of its notebooks: the folder my/.",
         epilog="Other flags are handed to JupyterLab, as in --port=9999 or --no-browser.",
     )

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbformat.sign import NotebookNotary
 
-from companion.school.study import lab
+from companion.school.study import readers_copy
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,7 +36,7 @@ def course(tmp_path):
 @pytest.fixture
 def mine(course):
     folder = course.parent / "my"
-    assert lab.refresh(course, folder) == []
+    assert readers_copy.refresh(course, folder) == []
     return folder
 
 
@@ -53,7 +53,7 @@ def source(path):
 
 
 def files(folder):
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {lab.RECORD}
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {readers_copy.RECORD}
 
 
 def test_everything_is_copied_but_the_settings(course, mine):
@@ -73,72 +73,72 @@ def test_a_new_version_replaces_a_copy_that_was_only_read_and_run(course, mine):
     write(mine / "02_attention.ipynb", "1 + 1", output="2")  # JupyterLab saved it with its outputs
     write(course / "02_attention.ipynb", "1 + 2")
     (course / "map.md").write_text("a new map")
-    assert lab.refresh(course, mine) == []
+    assert readers_copy.refresh(course, mine) == []
     assert source(mine / "02_attention.ipynb") == ["1 + 2"] and (mine / "map.md").read_text() == "a new map"
 
 
 def test_a_copy_that_was_run_keeps_its_outputs_while_the_course_stays(course, mine):
     write(mine / "02_attention.ipynb", "1 + 1", output="2")
     before = (mine / "02_attention.ipynb").read_bytes()
-    assert lab.refresh(course, mine) == []
+    assert readers_copy.refresh(course, mine) == []
     assert (mine / "02_attention.ipynb").read_bytes() == before
 
 
 def test_an_answer_is_never_written_over_and_the_new_version_lies_beside_it(course, mine):
     exercises = mine / "exercises" / "02_exercises.ipynb"
     write(exercises, "def answer(): return 42")
-    assert lab.refresh(course, mine) == []
+    assert readers_copy.refresh(course, mine) == []
     write(course / "exercises" / "02_exercises.ipynb", "def answer(x): ...")
-    [said] = lab.refresh(course, mine)
+    [said] = readers_copy.refresh(course, mine)
     assert said == (
         "my/exercises/02_exercises.ipynb is yours and was left as it is; "
         "the new version is 02_exercises_new.ipynb beside it"
     )
     assert source(exercises) == ["def answer(): return 42"]
     assert source(exercises.with_name("02_exercises_new.ipynb")) == ["def answer(x): ..."]
-    assert lab.refresh(course, mine) == []  # told once
+    assert readers_copy.refresh(course, mine) == []  # told once
     assert source(exercises) == ["def answer(): return 42"]
 
 
 def test_a_damaged_copy_is_the_readers_too(course, mine):
     (mine / "02_attention.ipynb").write_text('{"cells": [')
     write(course / "02_attention.ipynb", "1 + 2")
-    assert len(lab.refresh(course, mine)) == 1
+    assert len(readers_copy.refresh(course, mine)) == 1
     assert (mine / "02_attention.ipynb").read_text() == '{"cells": ['
 
 
 def test_without_the_record_nothing_is_written_over(course, mine):
     write(mine / "02_attention.ipynb", "my own")
-    (mine / lab.RECORD).unlink()
-    assert [said.split()[0] for said in lab.refresh(course, mine)] == ["my/02_attention.ipynb"]
+    (mine / readers_copy.RECORD).unlink()
+    assert [said.split()[0] for said in readers_copy.refresh(course, mine)] == ["my/02_attention.ipynb"]
     assert source(mine / "02_attention.ipynb") == ["my own"]
 
 
 def test_a_copy_that_was_removed_comes_back(course, mine):
     (mine / "map.md").unlink()
-    lab.refresh(course, mine)
+    readers_copy.refresh(course, mine)
     assert (mine / "map.md").read_text() == "the map"
 
 
 def test_what_cannot_be_understood_is_told(course, mine):
     with pytest.raises(ValueError, match="expected the folder of the course's notebooks"):
-        lab.refresh(course / "elsewhere", mine)
-    (mine / lab.RECORD).write_text("[]")
+        readers_copy.refresh(course / "elsewhere", mine)
+    (mine / readers_copy.RECORD).write_text("[]")
     with pytest.raises(ValueError, match="expected the record of what was copied"):
-        lab.refresh(course, mine)
+        readers_copy.refresh(course, mine)
 
 
 def test_the_command_says_what_is_wrong_and_exits_with_2(tmp_path):
     run = subprocess.run(
-        [sys.executable, "-m", "companion.school.study.lab", "--prepare"], cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-m", "companion.school.study.readers_copy", "--prepare"], cwd=tmp_path, capture_output=True, text=True
     )
     assert run.returncode == 2 and "expected the folder of the course's notebooks" in run.stderr
     assert not (tmp_path / "my").exists()
 
 
 def test_the_kernel_has_the_courses_name_and_is_this_python(tmp_path):
-    lab.write_kernel(tmp_path)
-    known = lab.environment(tmp_path, {"JUPYTER_PATH": "theirs"})
+    readers_copy.write_kernel(tmp_path)
+    known = readers_copy.environment(tmp_path, {"JUPYTER_PATH": "theirs"})
     assert known["JUPYTER_PATH"] == os.pathsep.join([str(tmp_path / "my" / ".jupyter"), "theirs"])
     spec = json.loads((tmp_path / "kernels" / "python3" / "kernel.json").read_text())
     assert spec["display_name"] == "The Executable Transformer" and spec["argv"][0] == sys.executable
@@ -150,15 +150,15 @@ def test_a_readers_settings_are_those_that_the_page_needs():
     assert notebook == {"windowingMode": "defer", "codeCellConfig": {"lineWrap": True}}
     assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
     assert settings["@jupyterlab/docmanager-extension:plugin"]["defaultViewers"] == {"markdown": "Markdown Preview"}
-    flags = lab.command(ROOT)
-    assert f"--LabApp.default_url=/lab/tree/{lab.MINE}/{lab.START}" in flags
+    flags = readers_copy.command(ROOT)
+    assert f"--LabApp.default_url=/lab/tree/{readers_copy.MINE}/{readers_copy.START}" in flags
     [custom] = [flag.split("=", 1)[1] for flag in flags if flag.startswith("--ServerApp.tornado_settings=")]
     [folder] = ast.literal_eval(custom)["static_custom_path"]
     assert "max-width: 45em" in (Path(folder) / "custom.css").read_text("utf-8")  # `make lab-check` measures it
 
 
 def test_a_readers_jupyterlab_has_nothing_of_nbgrader_or_jupytext():
-    [served] = [flag.split("=", 1)[1] for flag in lab.command(ROOT) if "jpserver_extensions" in flag]
+    [served] = [flag.split("=", 1)[1] for flag in readers_copy.command(ROOT) if "jpserver_extensions" in flag]
     shown = json.loads((ROOT / "notebooks/.lab/labconfig/page_config.json").read_text("utf-8"))["disabledExtensions"]
     assert set(ast.literal_eval(served).values()) == {False} and set(shown.values()) == {True}
     assert {name.split(".")[0] for name in ast.literal_eval(served)} == {"jupyterlab_jupytext", "nbgrader"}
@@ -169,8 +169,8 @@ def test_a_course_that_is_open_is_not_opened_twice(tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
     running = {"pid": os.getpid(), "root_dir": str(tmp_path / "here"), "url": "http://localhost:8888/", "token": "abc"}
     (tmp_path / "jpserver-1.json").write_text(json.dumps(running))
-    assert lab.open_already(tmp_path / "here") == "http://localhost:8888/lab/tree/my/start.ipynb?token=abc"
-    assert lab.open_already(tmp_path / "elsewhere") is None
+    assert readers_copy.open_already(tmp_path / "here") == "http://localhost:8888/lab/tree/my/start.ipynb?token=abc"
+    assert readers_copy.open_already(tmp_path / "elsewhere") is None
 
 
 @pytest.mark.parametrize("path", ["my/02.ipynb", "my/exercises/02_exercises.ipynb", "course/a.md", "submissions/x.py",

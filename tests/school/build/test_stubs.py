@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from companion import page
-from companion.school.build.sources import given, is_untouched, names, reference, stub
+from companion.school.build.stubs import given, is_untouched, names, reference, stub
 from companion.school.build.stages import STAGES, find_stage, find_stages
 
 ON_PAGE = range(2, 10)
