@@ -10,7 +10,7 @@ compare     after a call: whether the result is the expected one, or near it in 
 examine     all calls on all cases, the faults, the two marks to which they belong, and the verdict
 credit      the same, without stopping at the first fault: for part of the points
 
-attempt     an answer as it stands in a notebook: what may be wrong before it runs, and what is said afterwards
+find_and_tryan answer as it stands in a notebook: what may be wrong before it runs, and what is said afterwards
 student     the `check` of a problem set that was handed out
 sealed      expected results that a student cannot read
 codec       values as bytes and back, without pickle

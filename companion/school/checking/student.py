@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .attempt import NotYet, attempt, praise, readers
+from .find_and_try import NotYet, attempt, praise, readers
 from .call import Result, in_this_process
 from .examine import Verdict
 from .sealed import Sealed, unseal
