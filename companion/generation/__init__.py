@@ -1,7 +1,7 @@
 """Text from a model, token by token.
 
 sampling        the distribution that a token is drawn from
-constraints     which tokens may come when, whatever their probability
+logit_rules     which tokens may come when, whatever their probability: penalties, stops, n-grams
 next_token      a token is drawn
 prefill_decode  the model reads the prompts, then a token per row and step
 weights         the form in which steps read them, put into the one model

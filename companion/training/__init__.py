@@ -11,7 +11,7 @@ evaluation                 the loss over a whole text
 optimizer                  AdamW, and Muon beside it
 schedule                   the learning rate; mup: one that stays right for a wider model
 precision                  of products; seeds: one for each purpose
-loop                       the run from where it stands to its end
+fit                        the run from where it stands to its end
 run_folder                 the run on disk; checkpoints: those of it; digests: what seals its files
 recompute                  activations made anew, for less memory; prefetch: batches made ahead of time
 report, plot, tensorboard  what there is to see

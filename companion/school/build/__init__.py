@@ -1,7 +1,7 @@
 """Your own transformer: the reader writes it himself, file by file, and each is checked.
 
 stages      the stages, their files, their lessons
-sources     the reference of a stage, and the stub that the reader begins with
+stubs       the reference of a stage, and the stub that the reader begins with
 world       files that import each other, loaded apart from all others
 workspace   the reader's folder, and what stands in it
 parts       what a stage is examined by: its functions, their cases, the mistakes that people make
@@ -16,5 +16,5 @@ bugs        bugs that people write; each must be placed where it stands
 verify      whether a check passes what is right, names the mistakes, and notices mutants
 own         the learner's files for a notebook, where they are right
 bridge      answers to exercises taken over into the files of the stages
-race        minutes of training and what they bring, in bits for each byte (`score`)
+race        minutes of training and what they bring, in bits for each byte (`race_score`)
 """

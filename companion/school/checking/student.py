@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .find_and_try import NotYet, attempt, praise, readers
 from .call import Result, in_this_process
 from .examine import Verdict
+from .find_and_try import NotYet, attempt, praise, readers
 from .sealed import Sealed, unseal
 
 __all__ = ["NotYet", "check", "check_hidden"]

@@ -7,5 +7,5 @@ model_map      what a word passes through, each station with its lesson
 micro_example  a transformer that fits on a sheet of paper
 path           the path through the course, with what the reader has done
 dictionary     a look-up that attention learns; rounds: a task that needs order; published: real models, where they are
-lab            the reader's copy of the notebooks, and JupyterLab on it
+readers_copy   the reader's copy of the notebooks, and JupyterLab on it
 """
