@@ -26,7 +26,7 @@ STOPS = (
     ("Remember", "layers/cache.py", "LayerCache.write", "Keys and values stay for the tokens that come", 10),
     ("Feed forward", "layers/feedforward.py", "FeedForward.forward", "Every token alone; or `layers/moe.py`", 6),
     ("Out", "transformer.py", "Transformer.head", "Logits over the vocabulary, (batch, token, vocab)", 1),
-    ("Choose", "generation/sampling.py", "Sampling.probabilities", "Temperature, top-k, top-p: chances", 10),
+    ("Choose", "generation/sampling.py", "Sampling.probabilities", "Temperature, top-k, top-p; `logit_rules.py`", 10),
 )  # fmt: skip
 
 
