@@ -27,6 +27,11 @@ SHOWN = (
     (9, "Two cross-attention maps", "09  where a translator looks: 21 and 45,382, from German"),
 )
 HEIGHT, CAPTION, GAP = 430, 44, 24
+ALT = (
+    "Two figures from the lessons. Left: the positions 0 to 63 as binary digits and as waves, each column slower than "
+    "the one before. Right: two attention maps of a model that translates German number names; the dark cells show "
+    "that twenty looks at zwanzig, the last part of the German name, and one at ein, the first."
+)
 
 
 def picture(lesson: Lesson, begins: str) -> bytes:
