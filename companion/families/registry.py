@@ -17,7 +17,7 @@ from companion.config.model import ModelConfig
 from companion.files.published.family import Family, Preset
 from companion.ground.fields import shown
 
-ABOUT_ALL = {"registry", "pretrained", "inspected", "exported", "adapters"}
+ABOUT_ALL = {"registry", "pretrained", "inspected", "export", "adapters"}
 """The files of this folder that are about all families; every other is one."""
 _SIDE_BY_SIDE = "attention and network that read the stream side by side"
 _STATES = "layers that keep a state in place of keys"

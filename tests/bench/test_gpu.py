@@ -16,7 +16,7 @@ import torch
 from models import drawn
 
 from companion import KVCache, ModelConfig
-from companion.bench import gpu, gpu_parts, graphs, needs, sizes
+from companion.bench import cuda_graphs, gpu, gpu_parts, needs, sizes
 from companion.bench.__main__ import main
 from companion.bench.compare import OURS, Comparison, Row
 from companion.bench.interleaved import Spread
@@ -188,7 +188,7 @@ def test_the_goals_by_hand():
 def test_recorded_steps_write_the_text_of_plain_ones(monkeypatch):
     """A graph that is replayed runs the same operations on the same memory: here they are run again instead."""
     monkeypatch.setattr(
-        graphs.RecordedDecode, "_record", lambda self, last: SimpleNamespace(replay=lambda: self._once(last))
+        cuda_graphs.RecordedDecode, "_record", lambda self, last: SimpleNamespace(replay=lambda: self._once(last))
     )
     config = ModelConfig(29, 12, 2, 40, AttentionConfig(3, 1), FeedForwardConfig(20))
     model = drawn(config).eval()
@@ -196,13 +196,13 @@ def test_recorded_steps_write_the_text_of_plain_ones(monkeypatch):
     with torch.inference_mode():
         prompt = torch.tensor([[5, 3, 1]])
         out = model(prompt, cache=KVCache.create(config, 1, 40, bucket=8))
-        recorded = graphs.RecordedDecode(model, out.logits[:, -1].argmax(-1), out.cache)
+        recorded = cuda_graphs.RecordedDecode(model, out.logits[:, -1].argmax(-1), out.cache)
         for _ in range(2):  # and once more from the beginning
             text = [recorded.tokens.item()] + [recorded.advance().item() for _ in range(29)]
             assert text == expected and len(recorded._graphs) == 4
             again = model(prompt, cache=KVCache.create(config, 1, 40, bucket=8))
             recorded.start(again.logits[:, -1].argmax(-1), again.cache)
-    write = graphs.RecordedWriter(model, graphs.decode)
+    write = cuda_graphs.RecordedWriter(model, cuda_graphs.decode)
     for _ in range(2):  # with the graph that there is
         assert write(prompt, 30) == expected
 

@@ -179,7 +179,7 @@ def refused_by_name(theirs, change, named, folder):
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ValueError, match=r"config\.json: ") as caught:
         load_pretrained(folder)
-    assert named in str(caught.value)
+    assert named in str(caught.value), str(caught.value)
 
 
 def as_without(theirs, names, folder):

@@ -70,7 +70,7 @@ REFUSED = [
     ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
     ({"attention_probs_dropout_prob": 0.2}, "attention_probs_dropout_prob=0.2"),
     ({"hidden_act": "mish"}, "hidden_act='mish'"),
-    ({"type_vocab_size": -1}, "segments=-1"),
+    ({"type_vocab_size": -1}, "type_vocab_size=-1"),
 ]
 
 

@@ -71,7 +71,7 @@ REFUSED = {
         ({"num_key_value_heads": 2}, "num_key_value_heads=2"),
         ({"attention_bias": True}, "attention_bias=True"),
         ({"first_k_dense_replace": -1}, "first_k_dense_replace=-1"),
-        ({"topk_group": 9}, "top_groups=9"),
+        ({"topk_group": 9}, "topk_group=9: expected at most n_group=4"),
         ({"kv_lora_rank": 0}, "rank=0"),
         ({"index_topk": 64}, "index_topk=64"),  # V3.2's indexer
     ],

@@ -36,7 +36,7 @@ def test_what_it_adds_is_seen_in_the_logits(group, fields, tmp_path):
         ({"use_qk_norm": "yes"}, "use_qk_norm='yes': expected true or false"),
         ({"norm_topk_prob": 1}, "norm_topk_prob=1: expected true or false"),
         ({"partial_rotary_factor": 0}, "partial_rotary_factor=0"),
-        ({"topk_group": 2}, "top_groups=2: expected at most groups=1"),
+        ({"topk_group": 2}, "topk_group=2: expected at most n_group=1"),
     ],
 )
 def test_what_would_be_another_function_is_refused_by_name(change, named, tmp_path):

@@ -51,7 +51,7 @@ REFUSED = [
     ({"attn_pdrop": 0.3}, "attn_pdrop=0.3"),
     ({"n_ctx": 12}, "n_ctx=12"),
     ({"alibi": True}, "alibi=True"),
-    ({"n_embd": 21}, "d_model=21"),
+    ({"n_embd": 21}, "n_embd=21"),
 ]
 
 

@@ -52,7 +52,10 @@ def test_a_file_may_leave_out_what_transformers_takes_for_granted(tmp_path):
         ({"hidden_act": "gelu"}, "hidden_act='gelu': expected 'silu'"),
         ({"rope_scaling": None, "rope_parameters": None}, "a yarn scaling"),
         ({"experts_per_token": 3}, "experts_per_token=3: expected 2, as num_experts_per_tok"),
-        ({"num_experts_per_tok": 9, "experts_per_token": 9}, "top_k=9: expected at most experts=5"),
+        (
+            {"num_experts_per_tok": 9, "experts_per_token": 9},
+            "num_experts_per_tok=9: expected at most num_local_experts=5",
+        ),
     ],
 )
 def test_what_would_be_another_function_is_refused_by_name(change, named, tmp_path):

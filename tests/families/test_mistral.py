@@ -61,9 +61,9 @@ def test_mixtrals_experts_are_read_one_by_one_and_fused(tmp_path):
 
 
 REFUSED = [
-    ({"sliding_window": -8}, "width=-8"),
+    ({"sliding_window": -8}, "sliding_window=-8"),
     ({"router_jitter_noise": 0.1}, "router_jitter_noise=0.1"),
-    ({"num_experts_per_tok": 6}, "top_k=6"),
+    ({"num_experts_per_tok": 6}, "num_experts_per_tok=6"),
     ({"rope_theta": -1.0, "rope_parameters": None}, "rope_theta=-1.0"),
 ]
 
