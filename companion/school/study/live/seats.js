@@ -31,7 +31,7 @@
       [...letters].forEach((letter, seat) => {
         if (letter === ".") return;
         const { rect, letter: text } = boxes[at], reads = letter === letter.toLowerCase(), x = LEFT + scale * time, name = letter.toUpperCase();
-        kit.put(rect, { x, y: 10 + ROW * seat, width: scale * took, opacity: 1, fill: reads ? "color-mix(in srgb, var(--orange) 60%, var(--page))" : "color-mix(in srgb, var(--blue) 25%, var(--page))" });
+        kit.put(rect, { x, y: 10 + ROW * seat, width: scale * took, opacity: 1, fill: reads ? "color-mix(in srgb, var(--orange) 42%, var(--page))" : "color-mix(in srgb, var(--blue) 25%, var(--page))" });
         kit.put(text, { x: x + (scale * took) / 2, y: 29 + ROW * seat, opacity: shown[name] && scale * took < 12 ? 0 : 1 }, name);
         shown[name] = true;
         used += took;
