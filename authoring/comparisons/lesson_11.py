@@ -65,9 +65,6 @@ def frozen() -> Found:
         for step in (0, 20, 110, 350):
             found[f"start {start}", step] = lesson["as_even_as"](run.load[step : step + 10].mean(0)).tolist()
             common = [float(share) for share in run.common[max(at for at in run.common if at <= step)]]
-            print(
-                row(f"start {start}, frozen", f"{step} updates", "as even as", found[f"start {start}", step]),
-                flush=True,
-            )
-            print(row(f"start {start}, frozen", f"{step} updates", "common part", common), flush=True)
+            for measure, values in (("as even as", found[f"start {start}", step]), ("common part", common)):
+                print(row(f"start {start}, frozen", f"{step} updates", measure, values), flush=True)
     return found

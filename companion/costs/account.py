@@ -89,8 +89,8 @@ def forward_flops(
     Linear layers are computed in chunks, by equations (6) and (7) of `companion.layers.linear_attention`: each chunk of
     n tokens costs a head 2 n^2 (2 d_k + d_v) + n (n - 1) d_v, where rows fade each in its own way without the d_k, as
     those are no products of matrices; to read the matrix and to write it are 6 n d_k d_v. Beside `cached` tokens, of
-    which a log shows up to 2 `states.BACK`, the matrix is read alone; to fold the log into it, now and then, takes 2
-    d_k d_v a token, which is left out.
+    which a log shows up to 2 `recurrent_cache.BACK`, the matrix is read alone; to fold the log into it, now and then,
+    takes 2 d_k d_v a token, which is left out.
 
     For d_k = d_v = d / h, a plain feed-forward network and one token that makes t keys with the `cached` ones, a layer
     costs 8 d^2 + 4 t d + 4 d d_ff (lesson 10).

@@ -21,7 +21,7 @@ from importlib import resources
 from pathlib import Path
 
 from companion.ground.fields import why
-from companion.ground.reading import read_file, text_of
+from companion.ground.reading import read_text
 
 PARAGRAPH_BREAK = re.compile(r"(\n[ \t]*(?:\r?\n[ \t]*)*\r?\n)")
 SECTION = re.compile(r"^(?=\S.*\n([*=~^-])\1{2,}$)", re.MULTILINE)
@@ -381,12 +381,11 @@ def _walk(folder: Path) -> Iterable[Path]:
 def _read_text(file: Path) -> str:
     """The text of a file, line ends as they are. Raises `UnicodeError` when it is not text, `ValueError` unreadable."""
     try:
-        data = read_file(file)
+        return read_text(file)
     except OSError as error:
         if file.exists() and not file.is_file():
             raise UnicodeError("it is no file") from None
         raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
-    return text_of(data)
 
 
 def _plural(count: int, noun: str) -> str:

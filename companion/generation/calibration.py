@@ -179,7 +179,7 @@ def calibrate(
 
     tokens:  windows of a text of the kind that the model is to write, some tens of thousands of tokens. Fewer than the
              inputs of a layer are too few to tell its directions apart; what is chosen then fits these windows.
-    progress: a bar over the matrices, where somebody watches.
+    progress:  a bar over the matrices, where somebody watches.
     inputs:  as of `Transformer.features`: the `source` of an encoder-decoder.
 
     Raises `ValueError` for no tokens, as `check_weights` does of int4, and as the model does.

@@ -174,9 +174,9 @@ class KVCache:
         """An empty cache with room for `slots` tokens in each of `batch` rows.
 
         Memory: d_head + d_v numbers for each layer, kv_head and slot, with latents rank + d_rope for each layer and
-        slot, of a local layer for `rolling.columns` of the slots; `companion.account` counts the bytes. A local layer
-        also keeps all that the last call brought until the next, because only then is it known which of it was padding.
-        A linear layer has `states.state_numbers` in fp32 at least, however many slots there are.
+        slot, of a local layer for `rolling_cache.columns` of the slots; `companion.account` counts the bytes. A local
+        layer also keeps all that the last call brought until the next, because only then is it known which of it was
+        padding. A linear layer has `recurrent_cache.state_numbers` in fp32 at least, however many slots there are.
         Raises `ValueError` if a size is below 1, or memory has no room for it.
         """
         check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")

@@ -139,8 +139,8 @@ class PagedCache(KVCache):
         the linear layers keep, where there are any.
 
         Memory: d_head + d_v numbers for each layer, kv_head and slot, with latents rank + d_rope for each layer and
-        slot; for each linear layer and place `states.state_numbers` without a log, in fp32 at least. Raises
-        `ValueError` if a size is below 1, or memory has no room for it.
+        slot; for each linear layer and place `recurrent_cache.state_numbers` without a log, in fp32 at least.
+        Raises `ValueError` if a size is below 1, or memory has no room for it.
         """
         check_kind("config", config, ModelConfig, "a ModelConfig, as model.config is one")
         for name, value in (("blocks", blocks), ("size", size), ("places", places)):

@@ -96,7 +96,7 @@ class TrainingConfig(Learning):
     decay_share:    of `"wsd"`: the share of the updates in which it falls.
     decay_shape:    of `"wsd"`: `"linear"`, or `"1-sqrt"`.
     width_base:     d_model of a narrower model with which the rate was tuned; hidden matrices learn at a share of it
-                    then (see `width`, whose `wide_model` makes the model). `None`: all learn at the rate.
+                    then (see `mup`, whose `wide_model` makes the model). `None`: all learn at the rate.
     weight_decay:   of the matrices (see `optimizer.decayed`).
     beta1, beta2:   decay of AdamW's two moving averages per update.
     clip:           largest norm of the whole gradient.

@@ -142,9 +142,7 @@ class Fields:
             if policy.kind == "taken" and ours and (policy.name in self.given or not policy.required):
                 value = shown(self.given.get(policy.name, policy.default))
                 name = rf"(?<![\w.]){re.escape(f'{ours}={value}')}(?![\w.])"
-                written = f"{policy.name}={value}".replace(
-                    "\\", r"\\"
-                )  # a template of `re`, whose escapes it would read
+                written = f"{policy.name}={value}".replace("\\", r"\\")  # a template, whose escapes `re` reads
                 message = re.sub(name, written, message)
         return message
 

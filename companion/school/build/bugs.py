@@ -1,7 +1,7 @@
 """Bugs that people write, put into the reference one at a time: is each placed where it stands?
 
-They serve the other way round, too: where a learner's tensor is the one that a bug gives, the
-answer says what would mend it.
+They serve the other way round, too: where a learner's tensor is the one that a bug gives, the answer says what would
+mend it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The first difference: the tensor at which a learner's code leaves the reference's, and the line that made it.
 
-Both run the same scenes (`streams/`) with the same weights, and are recorded (`record`); the records are compared
+Both run the same scenes (`scenes/`) with the same weights, and are recorded (`trace`); the records are compared
 tensor by tensor (`compared_runs`), and from the first that differs the way is followed back to a line (`origin`).
 """
 

@@ -19,7 +19,7 @@ class Stage:
     needs:    the earlier stages that its check runs with, whether its file imports them or not.
     points:   what it is worth where it is graded.
 
-    What is to be written in it, and what is given, its reference says (`sources.names`, `sources.given`).
+    What is to be written in it, and what is given, its reference says (`stubs.names`, `stubs.given`).
     """
 
     number: int
