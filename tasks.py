@@ -43,7 +43,7 @@ NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600"]
 READER = [
     *("tests/costs", "tests/data", "tests/families", "tests/files", "tests/generation", "tests/layers"),
     *("tests/school/checking", "tests/school/exercises", "tests/school/questions", "tests/school/study"),
-    *("tests/test_config.py", "tests/test_package.py", "tests/test_tasks.py", "tests/test_transformer.py"),
+    *("tests/config/test_model.py", "tests/test_package.py", "tests/test_tasks.py", "tests/test_transformer.py"),
     "tests/test_worked_example.py",
 ]
 """What somebody who reads the course relies on. The other tests start training runs that are killed, confine answers to

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from nbformat import NotebookNode
 
-from companion.school.study.frame import CAPTION_NUMBER
+from companion.school.study.figure_html import CAPTION_NUMBER
 from companion.school.study.live.moving import LARGEST
 
 _FIGURE = re.compile(r'<figure class="ext-figure"([^>]*)>(.*?)</figure>', re.DOTALL)

@@ -27,7 +27,7 @@ from authoring.said import Said
 from authoring.source import Source, read_source
 from companion.school.build.stages import STAGES
 from companion.school.build.stubs import names, on_the_page
-from companion.school.course.release import way
+from companion.school.course.release import navigation_line
 from companion.school.course.release.cells import IN_ANOTHER_KERNEL
 from companion.school.questions.question import Question
 
@@ -71,7 +71,7 @@ def notebook_of(source: Path) -> str:
     """Where the notebook of a source is, from the folder of the lessons' notebooks."""
     if is_stage(source):
         return f"build/{source.stem}.ipynb"
-    return way.deeper_of(int(source.stem[:2])) if is_deeper(source) else f"{source.stem}.ipynb"
+    return navigation_line.deeper_of(int(source.stem[:2])) if is_deeper(source) else f"{source.stem}.ipynb"
 
 
 def deeper_source(lesson: Path) -> Path:
@@ -108,9 +108,9 @@ def finish(path: Path) -> Finished:
     if first:
         first.source = _in_another_kernel(first.source)
     line = navigation(path)
-    ends = [nbformat.v4.new_markdown_cell(line, id=f"{way.TAG}-{end}") for end in ("top", "end")]
+    ends = [nbformat.v4.new_markdown_cell(line, id=f"{navigation_line.TAG}-{end}") for end in ("top", "end")]
     for cell in ends:
-        cell.metadata["tags"] = [way.TAG]
+        cell.metadata["tags"] = [navigation_line.TAG]
     whole = [ends[0], *cells, ends[1]]
     moved = [(number + 1, row) for number, row in source.tables]
     return Finished(
@@ -147,16 +147,17 @@ def navigation(source: Path) -> str:
     deeper = is_deeper(source)
     lesson = lesson_source(source) if deeper else source
     known, number = titles(lesson.parent), int(source.name[:2])
-    return way.navigation("deeper" if deeper else "lesson", number, known, deeper=deeper_source(lesson).exists())
+    kind, there = "deeper" if deeper else "lesson", deeper_source(lesson).exists()
+    return navigation_line.navigation(kind, number, known, deeper=there)
 
 
 def _stage_navigation(source: Path) -> str:
     known, number = titles(source.parent), int(source.name[:2])
     before, after = known.get(number - 1), known.get(number + 1)
     links = [f"[← stage {number - 1}: {before[1]}]({before[0]}.ipynb)"] if before else []
-    links.append(f"[Start](../{way.START})")
+    links.append(f"[Start](../{navigation_line.START})")
     links += [f"[stage {number + 1}: {after[1]} →]({after[0]}.ipynb)"] if after else []
-    return " · ".join([*links, f"[Glossary](../{way.GLOSSARY})"])
+    return " · ".join([*links, f"[Glossary](../{navigation_line.GLOSSARY})"])
 
 
 def lesson_linker(path: Path) -> Callable[[str], str]:

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from companion.config.model import ModelConfig
-from companion.config.parameters import check_makeable
+from companion.config.parameter_count import check_makeable
 from companion.ground.annotations import checked
 from companion.ground.arguments import (
     check_broadcasts,

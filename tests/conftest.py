@@ -47,7 +47,7 @@ def unchecked() -> Iterator[None]:
 SLOW = (
     "training/test_distributed.py",
     "bench/test_bench.py",
-    "school/checking/test_sealed.py",
+    "school/checking/test_sealed_keys.py",
     "school/course/proof/test_leaks.py",
     "commands/test_translate.py",
     "families/test_releases.py",

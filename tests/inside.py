@@ -13,7 +13,7 @@ import torch
 from companion.data import number_names, number_words
 from companion.data.stories import stories
 from companion.layers.moe import MoE
-from companion.school.explorer.inside import Rows, inside
+from companion.school.explorer.activations import Rows, inside
 from companion.transformer import Transformer
 
 EXPLORER = Path(__file__).parents[1] / "companion" / "school" / "explorer"

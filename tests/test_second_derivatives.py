@@ -23,7 +23,7 @@ TESTS = {
     "layers/experts.py Reordered": (HERE, "test_rows_in_another_order"),
     "layers/experts.py grouped_operator": (HERE, "test_products_of_groups"),
     "layers/kernels/tiled.py _Tiled": (
-        "tests/layers/test_tiled.py",
+        "tests/layers/kernels/test_tiled.py",
         "test_second_derivatives_are_those_of_the_formula",
     ),
     "training/distributed/expert_parallel.py _Exchange": (HERE, "test_rows_of_other_processes"),

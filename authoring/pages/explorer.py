@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from authoring.lesson import Lesson
-from companion.school.explorer.files import SHIPPED
+from companion.school.explorer.page_files import SHIPPED
 from companion.school.records import record
 
 FILE = "explorer.md"

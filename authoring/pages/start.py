@@ -14,9 +14,9 @@ from authoring import exercises
 from authoring.lesson import Lesson
 from authoring.minutes import Part
 from companion.school.course.release.cells import IN_ANOTHER_KERNEL, KERNEL
-from companion.school.study import path
+from companion.school.study import progress_table
 
-FILE = path.FILE
+FILE = progress_table.FILE
 PATH = "../companion/school/study/path.json"
 TEXT = Path(__file__).with_suffix(".md")
 CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion.school.study import path\n\npath.show()"
@@ -24,7 +24,7 @@ MARK = "<!-- the path -->"  # in start.md: where the cell stands that shows the 
 
 
 def lessons_on_the_path(lessons: Sequence[Lesson]) -> list[dict[str, Any]]:
-    """What `path.table` wants to know of each lesson."""
+    """What `progress_table.table` wants to know of each lesson."""
     return [
         {
             "number": lesson.label,
@@ -57,10 +57,12 @@ def render(lessons: Sequence[Lesson]) -> str:
     """The notebook, with the path as a reader finds it who has done nothing yet."""
     before, _, after = TEXT.read_text(encoding="utf-8").partition(MARK)
     known = lessons_on_the_path(lessons)
-    shown = nbformat.v4.new_output("display_data", data={"text/html": path.table(known, path.Done()), "text/plain": ""})
+    shown = nbformat.v4.new_output(
+        "display_data", data={"text/html": progress_table.table(known, progress_table.Done()), "text/plain": ""}
+    )
     cells = [
         nbformat.v4.new_markdown_cell(before.strip()),
-        nbformat.v4.new_code_cell(CODE, outputs=[shown], execution_count=1, metadata={"name": path.CELL}),
+        nbformat.v4.new_code_cell(CODE, outputs=[shown], execution_count=1, metadata={"name": progress_table.CELL}),
         *(nbformat.v4.new_markdown_cell(f"## {part.strip()}") for part in after.split("\n## ")[1:]),
     ]
     for cell in cells:

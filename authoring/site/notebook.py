@@ -16,7 +16,7 @@ from authoring.site.links import Links
 from authoring.site.output import Assets
 from authoring.site.pages import Page
 from authoring.source import FOLDED
-from companion.school.course.release import way
+from companion.school.course.release import navigation_line
 
 FENCE = "`" * 12  # longer than any in a cell
 _QUESTION = re.compile(r"# question \d+\.[a-z]$")
@@ -56,7 +56,7 @@ def text_of(page: Page, press: Press) -> str:
         return prose(page.source.read_text(encoding="utf-8"), page, press, page.place)
     parts = []
     for number, cell in enumerate(page.notebook.cells, 1):
-        if way.TAG in cell.metadata.get("tags", []):
+        if navigation_line.TAG in cell.metadata.get("tags", []):
             continue
         place = f"{page.place}, cell {number}"
         if cell.cell_type == "markdown":

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from companion.bench.needs import TITLES, required
+from companion.bench.gpu_requirements import TITLES, required
 
 
 def parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from companion.bench.interleaved import Spread, interleaved, paired_ratio
+from companion.bench.timing import Spread, interleaved, paired_ratio
 from companion.costs.chips import Chip
 
 OURS = "ours"

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from companion.bench import layers, models, printed
+from companion.bench import layers, models, report
 from companion.bench.compare import Comparison
-from companion.bench.needs import TITLES, absent
+from companion.bench.gpu_requirements import TITLES, absent
 from companion.costs.chips import Chip, published_peak
 from companion.ground import display
 from companion.ground.atomic import write_atomic
@@ -162,7 +162,7 @@ def head(record: dict[str, Any]) -> str:
     machine = record["machine"]
     name = "a rehearsal on the CPU: nothing below says how fast anything is"
     if not record["rehearsal"]:
-        name = f"{machine['device']}, {printed.si(float(machine['memory']))}B, CUDA {machine['cuda']}"
+        name = f"{machine['device']}, {report.si(float(machine['memory']))}B, CUDA {machine['cuda']}"
     lines = [
         f"GPU       {name}",
         f"when      {record['started']}",
@@ -177,10 +177,10 @@ def block(part: Part, goals: bool) -> str:
     lines = [title + (f": {part.why}" if part.why else "")]
     if part.chip:
         flops, reading = part.chip
-        lines.append(f"{printed.si(flops)}FLOP/s in products, {printed.si(reading)}B/s of memory when it is only read")
+        lines.append(f"{report.si(flops)}FLOP/s in products, {report.si(reading)}B/s of memory when it is only read")
         peak = published_peak(torch.cuda.get_device_name(), torch.bfloat16) if goals else None
-        lines += [f"{flops / peak:.0%} of the published {printed.si(peak)}FLOP/s"] if peak else []
-    lines += [printed.tables(part.comparisons)] if part.comparisons else []
+        lines += [f"{flops / peak:.0%} of the published {report.si(peak)}FLOP/s"] if peak else []
+    lines += [report.tables(part.comparisons)] if part.comparisons else []
     lines += [f"  . {remark}" for remark in part.remarks]
     lines += [f"goal: {said}: {'met' if met else 'missed'}" for said, met in goals_of(part) if goals]
     return "\n".join(lines)

@@ -24,10 +24,10 @@ import torch
 import torch.distributed as dist
 
 import companion
-from companion.bench import batching, kept_per_token, layers, models, recurrent
+from companion.bench import attention_variants, batching, gated_delta_net, layers, models
 from companion.bench.compare import Comparison, Setting
-from companion.bench.measured import ceiling, quiet
 from companion.bench.sizes import ON_A_GPU, REHEARSED, SIZES, Size
+from companion.bench.suite import ceiling, quiet
 from companion.costs.chips import Chip
 from companion.training.distributed.launch import start_processes
 from companion.training.distributed.one_process import Parallel
@@ -156,12 +156,12 @@ PARTS: dict[str, Callable[[Size, Setting], Iterator[Found]]] = {
     "tests": tests,
     "train": train,
     "cache": each(models.cache_gain),
-    "kept": lambda size, setting: iter([kept_per_token.decode_kept(size, setting)]),
+    "kept": lambda size, setting: iter([attention_variants.decode_kept(size, setting)]),
     "batch": lambda size, setting: iter([batching.decode_many(replace(size, new=max(16, size.new // 4)), setting)]),
     "moe": moe,
     "processes": one_process,
     "attention": each(layers.attention),
-    "linear": each(recurrent.linear),
+    "linear": each(gated_delta_net.linear),
     "decode": each(functools.partial(models.decode, beside=())),
 }
 

@@ -8,9 +8,9 @@ from typing import Literal
 from jsonargparse import Namespace
 
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
-from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
-from companion.ground.quantities import Count
+from companion.commands.preflight import must_be_writable
+from companion.ground.number_limits import Count
 
 
 def parser() -> Parser:
@@ -65,7 +65,7 @@ def run(flags: Namespace) -> int:
     if data.is_dir():
         raise ValueError(f"{flag} {wanted}: expected a place for a file, but {data} is a folder")
     must_be_writable(data.parent, flag, wanted)
-    from companion.bench.measured import QUICK_ROUNDS, bench
+    from companion.bench.suite import QUICK_ROUNDS, bench
     from companion.ground.device import find_device, find_precision
 
     device = find_device(flags.device)

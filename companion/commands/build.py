@@ -8,7 +8,7 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_commands
-from companion.ground.quantities import Positive
+from companion.ground.number_limits import Positive
 
 
 def parser() -> Parser:

@@ -17,8 +17,8 @@ from jsonargparse import Namespace
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.generation.sampling import Sampling
-from companion.ground.fields import printable
-from companion.ground.quantities import Count, CountFromZero
+from companion.ground.display import printable
+from companion.ground.number_limits import Count, CountFromZero
 from companion.training.settings import TuneSettings
 
 if TYPE_CHECKING:

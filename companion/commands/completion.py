@@ -8,7 +8,7 @@ from typing import Any, Literal
 from jsonargparse import ActionConfigFile, Namespace
 
 from companion.commands.parser import Parser
-from companion.ground.quantities import choices
+from companion.ground.number_limits import choices
 
 FILES, FOLDERS = {"FILE"}, {"FOLDER"}
 """What a flag's help calls a path, and of which kind."""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from companion.commands import exam, slides, written_answers
-from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser, add_commands
+from companion.commands.preflight import must_be_writable
 from companion.ground.atomic import write_atomic
-from companion.ground.quantities import Count
+from companion.ground.number_limits import Count
 
 if TYPE_CHECKING:
     from companion.school.course.release.problem_set import ProblemSet
@@ -254,9 +254,9 @@ def run(flags: Namespace) -> int:
 def _release(flags: Namespace) -> int:
     from companion.school.course.bundles import classroom, gradescope
     from companion.school.course.grading.lateness import Lateness, as_toml
+    from companion.school.course.hidden_seeds import read_secret
     from companion.school.course.release.problem_set import ProblemSet
     from companion.school.course.release.release import check_free, release
-    from companion.school.course.seeds import read_secret
 
     if flags.out is None:
         raise ValueError("--out: expected a folder to write into, got none; for example --out course/")
@@ -378,7 +378,7 @@ def _export(flags: Namespace) -> int:
 
 
 def _alike(flags: Namespace) -> int:
-    from companion.school.course.grading.alike import as_text, export, too_alike
+    from companion.school.course.grading.similarity import as_text, export, too_alike
     from companion.school.course.grading.submissions import handed_in
     from companion.school.exercises.catalogue import find_exercise
 

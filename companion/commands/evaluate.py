@@ -13,7 +13,7 @@ from companion.commands.calibrating import calibrated, check_calibrate
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.ground.display import count
-from companion.ground.quantities import Count
+from companion.ground.number_limits import Count
 from companion.training import report
 from companion.training.settings import NumberWordsSettings, TuneSettings, recorded
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
-from companion.ground.quantities import Count
+from companion.commands.preflight import must_be_writable
+from companion.ground.number_limits import Count
 
 
 def parser() -> Parser:
@@ -37,8 +37,8 @@ def parser() -> Parser:
 
 def run(flags: Namespace) -> int:
     from companion.school.course.exam import paper
+    from companion.school.course.hidden_seeds import read_secret
     from companion.school.course.release.problem_set import checked_name
-    from companion.school.course.seeds import read_secret
 
     for flag, given in (("--out", flags.out), ("--seed-file", flags.seed_file)):
         if given is None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
-from companion.ground.quantities import CountFromZero
+from companion.ground.number_limits import CountFromZero
 
 if TYPE_CHECKING:
-    from companion.school.explorer.serving import Asked
+    from companion.school.explorer.server import Asked
 
 TEXT = "Once upon a time"
 
@@ -68,8 +68,8 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    from companion.school.explorer.files import SHIPPED, page, shipped_scripts
-    from companion.school.explorer.recording import model_page
+    from companion.school.explorer.model_page import model_page
+    from companion.school.explorer.page_files import SHIPPED, page, shipped_scripts
 
     if flags.folder is None:
         if flags.text is not None:
@@ -97,8 +97,8 @@ def _write(flags: Namespace, made: str) -> int:
 
 def _serve(made: str, asked: Asked, port: int) -> int:
     """Answer a page until Ctrl-C."""
-    from companion.school.explorer.files import served
-    from companion.school.explorer.serving import Server
+    from companion.school.explorer.page_files import served
+    from companion.school.explorer.server import Server
 
     with Server(served(made, "./"), asked, port) as server:
         print(f"Open {server.address} in a browser of this machine. Ctrl-C ends it.", flush=True)
@@ -113,7 +113,7 @@ def _asked(folder: Path, text: str | None) -> tuple[Asked, str]:
 
     from companion.commands.runs import run_folder
     from companion.commands.writer import from_checkpoint, from_run
-    from companion.school.explorer.serving import Asked
+    from companion.school.explorer.server import Asked
     from companion.training.settings import NumberWordsSettings, TextSettings
     from companion.training.tasks.number_words import NumberWordsTask
 

@@ -18,7 +18,7 @@ from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.commands.writer import answering, from_checkpoint, from_run, read_ids, write
 from companion.generation.sampling import Sampling
-from companion.ground.quantities import Count, CountFromZero, Number
+from companion.ground.number_limits import Count, CountFromZero, Number
 from companion.training.settings import NumberWordsSettings, TextSettings, TuneSettings
 
 if TYPE_CHECKING:

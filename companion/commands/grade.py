@@ -8,9 +8,9 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from companion.commands.limits import must_be_writable, try_to_write
 from companion.commands.parser import Parser
-from companion.ground.quantities import Count, NonNegative, Positive
+from companion.commands.preflight import must_be_writable, try_to_write
+from companion.ground.number_limits import Count, NonNegative, Positive
 
 
 def parser() -> Parser:
@@ -102,7 +102,7 @@ def run(flags: Namespace) -> int:
     from companion.school.course.grading.regrade import first_marks, merged
     from companion.school.course.grading.sandbox.parent import Limits
     from companion.school.course.grading.submissions import handed_in, left_out
-    from companion.school.course.seeds import read_secret
+    from companion.school.course.hidden_seeds import read_secret
     from companion.school.course.written.marking import keep_rule
     from companion.school.course.written.sheet import kept
 
@@ -189,7 +189,7 @@ def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
     from companion.school.build.stages import find_stages
     from companion.school.course.grading import project
     from companion.school.course.grading.sandbox.parent import Limits
-    from companion.school.course.seeds import read_secret
+    from companion.school.course.hidden_seeds import read_secret
 
     if flags.exercises or flags.pset:
         raise ValueError(f"--build {flags.build}: expected a project by itself, got --exercises or --pset beside it")

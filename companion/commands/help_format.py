@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import DefaultHelpFormatter
 
 from companion.ground.display import WIDTH, columns
-from companion.ground.quantities import choices, kind_of
+from companion.ground.number_limits import choices, kind_of
 
 
 def name_of(action: argparse.Action) -> str:

@@ -16,7 +16,7 @@ from companion.commands.parser import Parser
 if TYPE_CHECKING:
     from companion.config.model import ModelConfig
     from companion.families.inspected import Inspection
-    from companion.files.published.contents import Became
+    from companion.files.published.checkpoint_folder import Became
     from companion.files.published.generation_config import Writing
 
 

@@ -36,8 +36,8 @@ from companion.commands import (
     translate,
     tune,
 )
-from companion.commands.limits import REFUSED, refusal
 from companion.commands.parser import Parser, add_commands, refuse_nameless
+from companion.commands.preflight import REFUSED, refusal
 from companion.ground.installed import how_to_get
 from companion.training.settings import TextSettings
 

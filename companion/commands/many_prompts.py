@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from companion.commands.parser import Parser
 from companion.generation.sampling import Sampling
 from companion.ground.fields import parse_json, plain, shown, why
-from companion.ground.quantities import Count, CountFromZero, require_limits
+from companion.ground.number_limits import Count, CountFromZero, require_limits
 from companion.ground.reading import lines_of, read_text
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from jsonargparse import ActionConfigFile, ArgumentParser
 from jsonargparse.typing import register_type
 
 from companion.commands.help_format import HelpFormatter, name_of
-from companion.commands.limits import read_settings
+from companion.commands.settings_file import read_settings
 from companion.ground.display import columns
 from companion.ground.fields import cut, plain
-from companion.ground.quantities import LIMITED, choices, expected, flag_type, kind_of
+from companion.ground.number_limits import LIMITED, choices, expected, flag_type, kind_of
 
 _CONTROL = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # what the system makes of bytes that are no UTF-8

@@ -32,7 +32,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    from companion.school.questions import repetition
+    from companion.school.questions import spaced_repetition
     from companion.school.questions.question import questions
     from companion.school.questions.terminal import calendar, review
 
@@ -48,7 +48,7 @@ def run(flags: Namespace) -> int:
     if flags.list:
         print(calendar(chosen))
         return 0
-    waiting = chosen if flags.all else repetition.due(chosen)
+    waiting = chosen if flags.all else spaced_repetition.due(chosen)
     if not waiting:
         print("No question is waiting today. `companion review --list` says when; `--all` asks anyway.")
         return 0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
-from companion.ground.quantities import Count
+from companion.commands.preflight import must_be_writable
+from companion.ground.number_limits import Count
 
 
 def parser() -> Parser:

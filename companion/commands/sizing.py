@@ -12,7 +12,7 @@ from companion.commands.parser import Parser
 from companion.commands.runs import read_config
 from companion.families.registry import preset, systems
 from companion.ground.fields import shown
-from companion.ground.quantities import Count, PartOfOne, Positive
+from companion.ground.number_limits import Count, PartOfOne, Positive
 
 MOST = 10**9
 """Of devices, tokens in a row and rows: what is more cannot be meant."""

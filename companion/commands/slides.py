@@ -6,8 +6,8 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
+from companion.commands.preflight import must_be_writable
 
 REVEAL = "https://unpkg.com/reveal.js@4.6.1"
 """Where reveal.js comes from unless a teacher says otherwise. nbconvert 7 writes pages for its version 4."""

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from jsonargparse import ActionConfigFile, Namespace
 
-from companion.commands.limits import REFUSED, must_be_writable, must_have_room, read_settings
 from companion.commands.parser import Parser
+from companion.commands.preflight import REFUSED, must_be_writable, must_have_room
 from companion.commands.resuming import check_same_data, check_same_model, check_same_settings, with_its_data
-from companion.ground.fields import printable
+from companion.commands.settings_file import read_settings
+from companion.ground.display import printable
 from companion.ground.heap import keep_memory
-from companion.ground.quantities import flag_type
+from companion.ground.number_limits import flag_type
 from companion.training import report
 from companion.training.hyperparameters import Learning
 from companion.training.schedule import cut_warmup
@@ -344,7 +345,7 @@ def _standing(folder: RunFolder) -> str:
 def _fit(task: Task, trainer: Trainer, folder: RunFolder, evaluations: int, peak: float | None) -> bool:
     from tqdm.auto import tqdm
 
-    from companion.training.fit import fit
+    from companion.training.training_loop import fit
 
     def show(update: int, measured: Measured, model: Transformer) -> None:
         width = len(f"{trainer.config.updates:,}")

@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
-from companion.ground.quantities import Count
+from companion.ground.number_limits import Count
 from companion.training.settings import NumberWordsSettings
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from companion.ground.fields import printable
+from companion.ground.display import printable
 
 if TYPE_CHECKING:
     import torch

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from jsonargparse import Namespace
 
-from companion.commands.limits import must_be_writable
 from companion.commands.parser import Parser
+from companion.commands.preflight import must_be_writable
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
 

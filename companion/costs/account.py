@@ -18,7 +18,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from companion.config.model import ModelConfig, ResolvedAttention
-from companion.config.parameters import (
+from companion.config.parameter_count import (
     attention_weights,
     expansion_weights,
     linear_weights,

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from companion.config.model import ModelConfig
-from companion.config.parameters import plain_d_ff, routed
+from companion.config.parameter_count import plain_d_ff, routed
 from companion.costs.account import parameters, train_flops
 from companion.costs.chips import CHIPS, Chip
 from companion.ground.fields import require_whole

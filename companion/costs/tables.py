@@ -33,7 +33,7 @@ from companion.costs.sizing import (
     train_cost,
 )
 from companion.ground.display import WIDTH, Table, figure, many, readable_bytes, table
-from companion.ground.quantities import Count, PartOfOne, Positive, check
+from companion.ground.number_limits import Count, PartOfOne, Positive, check
 
 
 @dataclass(frozen=True)

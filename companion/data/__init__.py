@@ -4,7 +4,7 @@ corpora        real text to learn from
 tokenizer      text to token ids and back; published_tokenizers: those of published models
 packing        windows that no document crosses
 batches        windows to train on and to measure with
-streaming      text too large to hold, part by part
+large_corpora  text too large to hold, part by part
 yardsticks     what a model has to beat
 number_names   numbers and their names in several languages
 stories        stories from a grammar, and whether a story makes sense

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from companion.data.corpora import Document
 from companion.ground.fields import require_whole, shown
+from companion.ground.padding import padded
 
 IGNORE = -100
 """The target of a position that is not scored."""
@@ -134,13 +135,11 @@ class EvaluationBatches:
         """Inputs, and targets with `IGNORE` where a token is context or padding."""
         for first in range(0, len(self._spans), self.batch):
             spans = self._spans[first : first + self.batch]
-            longest = max(stop - start for _, start, stop, _ in spans)
-            inputs = torch.zeros(len(spans), longest, dtype=torch.long)
-            targets = torch.full((len(spans), longest), IGNORE)
-            for row, (document, start, stop, scored_from) in enumerate(spans):
-                ids = self.documents[document]
-                inputs[row, : stop - start] = ids[start:stop]
-                targets[row, scored_from - start : stop - start] = ids[scored_from + 1 : stop + 1]
+            inputs = padded([self.documents[document][start:stop] for document, start, stop, _ in spans])
+            following = [self.documents[document][start + 1 : stop + 1] for document, start, stop, _ in spans]
+            targets = padded(following, IGNORE)
+            for row, (_, start, _, scored_from) in enumerate(spans):
+                targets[row, : scored_from - start] = IGNORE
             yield inputs, targets
 
     def _cut(self, document: int, targets: int) -> Iterator[tuple[int, int, int, int]]:

@@ -13,13 +13,13 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple, get_args
 
 import numpy as np
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from companion.data.batches import IGNORE
 from companion.data.number_names import MOST, Language, PieceKind, language
 from companion.ground.fields import require_whole
+from companion.ground.padding import padded
 
 PAD, BOS, EOS = 0, 1, 2
 """Three ids for three things. Were the start symbol also the padding, or the end, its loss would be masked with it."""
@@ -173,9 +173,9 @@ class NumberWords:
             raise ValueError("numbers is empty: expected at least one")
         sources, targets = zip(*map(self.encode, numbers), strict=True)
         return Pairs(
-            _padded(sources, PAD),
-            _padded([[BOS, *ids] for ids in targets], PAD),
-            _padded([[*ids, EOS] for ids in targets], IGNORE),
+            padded(sources, PAD),
+            padded([[BOS, *ids] for ids in targets], PAD),
+            padded([[*ids, EOS] for ids in targets], IGNORE),
         )
 
     @cached_property
@@ -215,8 +215,3 @@ class PairBatches:
         if self.numbers is None:
             return self.task.batch(sample(self.batch, seed=random))
         return self.task.batch([self.numbers[i] for i in random.integers(len(self.numbers), size=self.batch)])
-
-
-def _padded(rows: Sequence[Sequence[int]], filler: int) -> Int[Tensor, "batch token"]:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])

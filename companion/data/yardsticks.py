@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from companion.data.corpora import Document
-from companion.data.streaming import sample
+from companion.data.large_corpora import sample
 from companion.ground.display import readable_bytes
 
 XZ_WINDOW = 64 * 2**20

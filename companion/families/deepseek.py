@@ -33,7 +33,7 @@ from companion.files.published.rope import sharpened, shortest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from companion.files.published.contents import Fields
+    from companion.files.published.checkpoint_folder import Fields
     from companion.files.published.tensor_names import Places
 
 OF_V2 = llama.FIELDS | rows(

@@ -17,7 +17,7 @@ from typing import Any
 from companion.config.model import ModelConfig, MoEConfig, PositionConfig
 from companion.families.registry import families
 from companion.files.models import CONFIG, WEIGHTS, plain_dtype, save_tensors
-from companion.files.published.contents import Fields
+from companion.files.published.checkpoint_folder import Fields
 from companion.files.published.export_fields import said
 from companion.files.published.family import Family
 from companion.files.published.tensor_names import WayBack

@@ -24,7 +24,7 @@ from companion.files.published.rope import GLOBAL, LOCAL, layer_types
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from companion.files.published.contents import Fields
+    from companion.files.published.checkpoint_folder import Fields
 
 OF_GEMMA2 = llama.FIELDS | rows(
     """

@@ -16,7 +16,7 @@ from companion.files.published.rope import GLOBAL, LOCAL, layer_types
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from companion.files.published.contents import Fields
+    from companion.files.published.checkpoint_folder import Fields
     from companion.files.published.tensor_names import Places
 
 FIELDS = llama.FIELDS | rows(

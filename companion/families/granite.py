@@ -15,7 +15,7 @@ from companion.ground.fields import is_number
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from companion.files.published.contents import Fields
+    from companion.files.published.checkpoint_folder import Fields
     from companion.files.published.tensor_names import Places
 
 FIELDS = llama.FIELDS | rows(

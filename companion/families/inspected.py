@@ -14,7 +14,7 @@ from companion.config.model import ModelConfig
 from companion.families.pretrained import family_of, load_pretrained
 from companion.families.registry import families
 from companion.files.models import CONFIG, plain_dtype, read_config
-from companion.files.published.contents import Became, Fields, load_published, weight_files
+from companion.files.published.checkpoint_folder import Became, Fields, load_published, weight_files
 from companion.files.published.family import Family
 from companion.files.published.generation_config import Writing, became_writing, left_out, read_writing, said_of_writing
 from companion.ground.fields import shown

@@ -18,7 +18,7 @@ from companion.ground.fields import require_whole, shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from companion.files.published.contents import Fields
+    from companion.files.published.checkpoint_folder import Fields
 
 OF_QWEN2 = llama.FIELDS | rows(
     """

@@ -14,7 +14,7 @@ from companion.files.published.family import Family, Preset
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from companion.files.published.contents import Fields
+    from companion.files.published.checkpoint_folder import Fields
 
 FIELDS = llama.FIELDS | rows(
     """

@@ -15,7 +15,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from companion.files.models import load_tensors, save_tensors
-from companion.generation.kernels import GROUP, FourBits, mark_of
+from companion.generation.matmul_kernels import mark_of
+from companion.generation.quantization import GROUP, FourBits
 from companion.generation.weights import four_bit_layers, keep_rounded, rounded_of
 from companion.ground.fields import shown
 from companion.transformer import Transformer

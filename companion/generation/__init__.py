@@ -6,7 +6,8 @@ next_token      a token is drawn
 prefill_decode  the model reads the prompts, then a token per row and step
 weights         the form in which steps read them, put into the one model
 calibration     the levels of int4, chosen by a text
-kernels         one product in each of these forms; compiled_steps: made once, for the next process
+quantization    weights rounded to few bits
+matmul_kernels  one product in each of these forms; compiled_steps: made once, for the next process
 request         what is asked of a model, checked
 generate        a token for each row and step
 draft           who proposes tokens ahead of the model

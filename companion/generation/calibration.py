@@ -1,6 +1,6 @@
 """Rounding to four bits that loses least where a text goes (lesson 19): GPTQ, Frantar et al. 2022.
 
-A layer makes y = W x. Of all matrices W' on the grid of `kernels.in_four_bits` the best for inputs x_1 ... x_n is not
+A layer makes y = W x. Of all matrices W' on the grid of `in_four_bits` the best for inputs x_1 ... x_n is not
 the nearest one, but that with the least sum of |W' x_i - W x_i|^2 = tr (W' - W) H (W' - W)^T, H = sum of x_i x_i^T. Row
 by row, and one number after the other: what rounding it makes wrong, the numbers that are still to come make good as
 far as they can, which is a linear least-squares problem whose answer is read off a Cholesky factor of the inverse of H.
@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from companion.generation.kernels import GROUP, FourBits, in_four_bits, nearest_level
+from companion.generation.quantization import GROUP, FourBits, in_four_bits, nearest_level
 from companion.generation.weights import check_weights, four_bit_layers, keep_rounded
 from companion.ground.arguments import check_ids
 from companion.transformer import Transformer

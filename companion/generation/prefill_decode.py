@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from companion.generation.compiled_steps import programs_of
+from companion.ground.padding import padded
 from companion.ground.replaced import replaced
 from companion.layers.cache import KVCache
 from companion.transformer import Memory, Transformer
@@ -77,11 +78,11 @@ def prefill_stream(
     weight = model.embedding.weight
     memory = None
     if source is not None:
-        ids, lengths = _padded(source, weight.device)
+        ids, lengths = padded(source).to(weight.device), _lengths(source, weight.device)
         ragged = len(set(map(len, source))) > 1
         real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None] if ragged else None
         memory = model.encode(ids, real=real)
-    tokens, lengths = _padded(prompts, weight.device)
+    tokens, lengths = padded(prompts).to(weight.device), _lengths(prompts, weight.device)
     empty = KVCache.create(model.config, len(prompts), slots, dtype=weight.dtype, device=weight.device, bucket=bucket)
     positions, scaling = None, model.config.positions.scaling
     if scaling is not None and scaling.by_length:  # a row goes by its own length, not by the padding behind it
@@ -96,14 +97,8 @@ def prefill_stream(
     return last, cache.rewind(lengths), memory
 
 
-def _padded(
-    rows: Sequence[Sequence[int]], device: torch.device
-) -> tuple[Int[Tensor, "batch token"], Int[Tensor, "batch"]]:
-    lengths = torch.tensor([len(ids) for ids in rows])
-    tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
-    for row, ids in enumerate(rows):
-        tokens[row, : len(ids)] = torch.as_tensor(ids)
-    return tokens.to(device), lengths.to(device)
+def _lengths(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "batch"]:
+    return torch.tensor([len(ids) for ids in rows], device=device)
 
 
 def decode(

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from companion.ground.quantities import (
+from companion.ground.number_limits import (
     Count,
     CountFromZero,
     NonNegative,

@@ -1,9 +1,9 @@
 """Weights in the form that decoding wants (lesson 10): a step of one row reads every weight once, so bytes are time.
 
 A form of weights is a form of a linear layer: a module with the interface of `nn.Linear` whose product runs otherwise
-(`companion.generation.kernels`). `prepared` puts one in the place of each linear layer of a decoder and leaves all
-else as it is: the same attention, network and blocks run, with whatever has been wrapped around a layer or hooked to
-it.
+(`companion.generation.matmul_kernels`). `prepared` puts one in the place of each linear layer of a decoder and leaves
+all else as it is: the same attention, network and blocks run, with whatever has been wrapped around a layer or hooked
+to it.
 
     fp32    the same numbers, laid out for one row, summed in another order
     fp16    half the bytes
@@ -33,7 +33,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from companion.generation.kernels import FEW, GROUP, FourBits, Product, mark_of, packs, possible, quicker
+from companion.generation.matmul_kernels import FEW, Product, mark_of, packs, possible, quicker
+from companion.generation.quantization import GROUP, FourBits
 from companion.ground.memory import memory
 from companion.layers.attention import Attention
 from companion.layers.block import Block

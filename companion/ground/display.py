@@ -1,8 +1,9 @@
-"""Figures, counts and tables as a terminal shows them: few digits, a noun in its number, columns in line."""
+"""Figures, counts, tables and texts as a terminal shows them: few digits, columns in line, no control characters."""
 
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Collection, Sequence
 
@@ -81,3 +82,12 @@ def many(number: float) -> str:
         if number >= 0.9995 * size:
             return f"{figure(number / size)} {unit}"
     return f"{number:.0f}"
+
+
+def printable(text: str) -> str:
+    """A text without what would command a terminal: control characters, but for tabs and line ends, as \\x1b.
+    Those from \\x80 to \\x9f command some terminals as well: \\x9b is an escape with its bracket."""
+    return _COMMANDS.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+
+
+_COMMANDS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")  # a bare \r writes over its line

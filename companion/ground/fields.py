@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -27,15 +26,6 @@ def shown(value: object) -> str:
 def plain(text: str) -> str:
     """The name of a file or a flag's text for a message: as it is, but for what no terminal shows, and cut short."""
     return cut(repr(text)[1:-1])
-
-
-def printable(text: str) -> str:
-    """A text without what would command a terminal: control characters, but for tabs and line ends, as \\x1b.
-    Those from \\x80 to \\x9f command some terminals as well: \\x9b is an escape with its bracket."""
-    return _COMMANDS.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
-
-
-_COMMANDS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")  # a bare \r writes over its line
 
 
 def cut(text: str, most: int = 80) -> str:

@@ -35,7 +35,7 @@ from companion.files.models import CONFIG, WEIGHTS, load_model, load_tensors, re
 from companion.ground.atomic import sync_folder, write_atomic, writing
 from companion.ground.fields import shown
 from companion.layers.low_rank import low_rank_layers
-from companion.training.digests import DIGEST, read_sealed, sealed
+from companion.training.sealed_records import DIGEST, read_sealed, sealed
 from companion.transformer import Transformer
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Literal
 
 from companion.ground.fields import require_types
-from companion.ground.quantities import (
+from companion.ground.number_limits import (
     Count,
     CountFromZero,
     Decay,

@@ -10,7 +10,6 @@ import torch
 
 from companion.ground.device import versions
 from companion.training.distributed.one_process import Parallel
-from companion.training.fit import seconds_per_update
 from companion.training.run_folder import RunFolder
 from companion.training.settings import NumberWordsSettings, RunSettings, TextSettings, TuneSettings
 from companion.training.tasks.large_text import open_text
@@ -18,6 +17,7 @@ from companion.training.tasks.number_words import NumberWordsTask
 from companion.training.tasks.task import Task
 from companion.training.tasks.tune import open_tune
 from companion.training.trainer import Trainer
+from companion.training.training_loop import seconds_per_update
 
 EVALUATIONS = 10
 """Evaluations in a run."""

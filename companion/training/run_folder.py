@@ -43,7 +43,7 @@ from companion.ground.fields import parse_json, plain
 from companion.ground.lock import locked
 from companion.ground.reading import read_file
 from companion.training.checkpoints import Checkpoints, Saved, Seals, config_of
-from companion.training.digests import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
+from companion.training.sealed_records import DIGEST, Record, check_record, check_result, digest_of, read_sealed, sealed
 from companion.training.settings import NumberWordsSettings, TextSettings, TuneSettings
 from companion.training.trainer import Trainer
 from companion.transformer import Transformer

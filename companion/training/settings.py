@@ -27,7 +27,7 @@ from companion.config.model import (
     PositionConfig,
 )
 from companion.ground.fields import plain, why
-from companion.ground.quantities import (
+from companion.ground.number_limits import (
     Count,
     CountFromTwo,
     CountFromZero,

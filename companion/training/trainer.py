@@ -19,6 +19,7 @@ from companion.ground.fields import shown
 from companion.layers.balance import update_bias
 from companion.layers.moe import MoE
 from companion.layers.routing import RoutingStats, load_entropy
+from companion.training.activation_checkpointing import recompute as run_blocks_again
 from companion.training.distributed.one_process import Parallel
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.hyperparameters import TrainingConfig
@@ -27,7 +28,6 @@ from companion.training.mup import rate_shares
 from companion.training.optimizer import MuonWithAdamW, adamw, load_optimizer_state, optimizer_state
 from companion.training.precision import PRECISIONS, autocast, tf32
 from companion.training.prefetch import Ahead
-from companion.training.recompute import recompute as run_blocks_again
 from companion.training.schedule import learning_rate
 from companion.training.seeds import derived_seed
 from companion.transformer import Transformer

@@ -12,11 +12,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from companion.bench import batching, drafts, kept_per_token, layers, models, peers, printed, recurrent
+from companion.bench import attention_variants, batching, drafts, gated_delta_net, layers, models, peers, report
 from companion.bench.compare import OURS, Comparison, Setting, difference
-from companion.bench.interleaved import Spread, interleaved, paired_ratio
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
-from companion.bench.weights import own_text_cost
+from companion.bench.timing import Spread, interleaved, paired_ratio
+from companion.bench.weight_formats import own_text_cost
 from companion.commands.main import main
 from companion.config.model import AttentionConfig, EmbeddingConfig, MoEConfig, NormConfig
 from companion.costs.account import counted_flops, decode_bytes
@@ -101,14 +101,14 @@ def test_one_run_says_prints_and_writes_the_same(tmp_path, capsys, few_sequences
             assert timed == {OURS, *INSTALLED}
             assert missing == set(peers.PEERS) - INSTALLED
         if c["part"] == "kept":
-            assert [row["name"] for row in c["rows"]] == list(kept_per_token.WAYS)
+            assert [row["name"] for row in c["rows"]] == list(attention_variants.WAYS)
         if c["part"] == "moe":
             timed = {row["name"] for row in c["rows"]}
             assert {OURS, "ours, loop", "ours, grouped", layers.DENSE} <= timed
             assert {"transformers, eager", "transformers, grouped_mm", "transformers, batched_mm"} <= timed
             assert "ours, gather" not in timed  # which copies, for a GPU
         if c["part"] == "linear":
-            assert [row["name"] for row in c["rows"]] == list(recurrent.WAYS)
+            assert [row["name"] for row in c["rows"]] == list(gated_delta_net.WAYS)
         if c["part"] == "attention":
             assert {row["name"] for row in c["rows"]} == {OURS, "reference", "sdpa", "tiled"}
 
@@ -116,10 +116,10 @@ def test_one_run_says_prints_and_writes_the_same(tmp_path, capsys, few_sequences
 def test_a_step_reads_what_is_kept_as_the_formula_says(setting):
     """16 heads of 16: keys and values of all, of four, of one; a latent of 64 numbers beside 8 that are turned; and a
     matrix a head, which a longer text leaves as large."""
-    numbers = dict(zip(kept_per_token.WAYS[:-1], (2 * 16 * 16, 2 * 4 * 16, 2 * 16, 64 + 8), strict=True))
-    found = kept_per_token.decode_kept(TINY, setting)
+    numbers = dict(zip(attention_variants.WAYS[:-1], (2 * 16 * 16, 2 * 4 * 16, 2 * 16, 64 + 8), strict=True))
+    found = attention_variants.decode_kept(TINY, setting)
     moved = {row.name: row.moved for row in found.rows}
-    *kinds, (way, config) = kept_per_token.kinds(TINY).items()
+    *kinds, (way, config) = attention_variants.kinds(TINY).items()
     assert moved[way] == decode_bytes(config, 10**6) and "bytes a layer for any length" in found.remarks[-1]
     for way, config in kinds:
         assert config.sizes.kept_numbers == numbers[way]
@@ -346,7 +346,7 @@ def test_more_than_the_ceiling_is_explained(setting):
         for least, expected in ((1e9, True), (1e-9, False)):
             comparison = Comparison("train", "a step", "tiny", 1, 1.0, least, bound)
             comparison.time({OURS: lambda: None}, setting)
-            assert (words in printed.table(comparison)) == expected
+            assert (words in report.table(comparison)) == expected
 
 
 def test_there_is_no_comparison_without_ours(setting):

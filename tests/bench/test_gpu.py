@@ -16,12 +16,12 @@ import torch
 from models import drawn
 
 from companion import KVCache, ModelConfig
-from companion.bench import cuda_graphs, gpu, gpu_parts, needs, sizes
+from companion.bench import cuda_graphs, gpu, gpu_parts, gpu_requirements, sizes
 from companion.bench.__main__ import main
 from companion.bench.compare import OURS, Comparison, Row
-from companion.bench.interleaved import Spread
 from companion.bench.layers import DENSE
 from companion.bench.models import AGAIN
+from companion.bench.timing import Spread
 from companion.config.model import AttentionConfig, FeedForwardConfig
 from companion.costs import account
 from companion.generation.generate import complete
@@ -226,8 +226,8 @@ def test_bad_arguments_exit_2_before_anything_runs(arguments, message, tmp_path,
 
 
 def test_what_nothing_can_do_without_is_named_before_anything_starts(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(needs.REQUIRED, "abacus", ())
-    monkeypatch.setitem(needs.REQUIRED, "torch", (99, 0))
+    monkeypatch.setitem(gpu_requirements.REQUIRED, "abacus", ())
+    monkeypatch.setitem(gpu_requirements.REQUIRED, "torch", (99, 0))
     assert main(["--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert "expected torch 99.0 or newer, found" in error and "; abacus" in error
@@ -236,7 +236,7 @@ def test_what_nothing_can_do_without_is_named_before_anything_starts(monkeypatch
 
 def test_the_tests_of_a_gpu_are_found_by_their_mark():
     names = {path.name for path in gpu_parts.gpu_tests()}
-    assert {"test_predicates.py", "test_on_a_gpu.py", "test_loop.py"} <= names
+    assert {"test_mask_predicates.py", "test_on_a_gpu.py", "test_trainer.py"} <= names
     assert Path(__file__).name not in names
 
 

@@ -12,7 +12,7 @@ from small_tokenizers import LINES, with_spaces_marked
 from theirs import llama, transformers
 
 from companion.commands.main import main
-from companion.ground.fields import printable
+from companion.ground.display import printable
 from companion.training.run_folder import RunFolder
 
 

@@ -16,8 +16,8 @@ from companion.commands.writer import from_run, own_dtype
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
 from companion.data.published_tokenizers import load_tokenizer
 from companion.files.models import save_model
-from companion.generation.kernels import possible
-from companion.ground.fields import printable
+from companion.generation.matmul_kernels import possible
+from companion.ground.display import printable
 from companion.training.run_folder import RunFolder
 from companion.transformer import Transformer
 

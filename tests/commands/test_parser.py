@@ -137,7 +137,7 @@ def test_a_place_that_cannot_be_written_to_is_found_before_any_work(arguments, f
     for work in (
         "companion.training.run.open_task",
         "companion.selftest.kills.selftest",
-        "companion.bench.measured.bench",
+        "companion.bench.suite.bench",
     ):
         monkeypatch.setattr(work, lambda *_, **__: pytest.fail("work was begun"))
     assert main(arguments) == 2

@@ -14,7 +14,7 @@ import torch
 from companion.commands.main import main
 from companion.families.adapters import load_adapters, merged_model
 from companion.files.models import load_tensors
-from companion.ground.fields import printable
+from companion.ground.display import printable
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 
 TRAIN = [

@@ -29,7 +29,7 @@ from families.compared import PUBLISHED, TOKENS, class_of, ids, in_pieces, relea
 from companion import KVCache
 from companion.costs.account import parameters
 from companion.families.registry import families, presets
-from companion.files.published.contents import Fields
+from companion.files.published.checkpoint_folder import Fields
 from companion.layers import rolling_cache as caches
 
 DECODERS = [path for path in PUBLISHED if "CausalLM" in path.read_text() or "GPT2" in path.read_text()]

@@ -16,7 +16,8 @@ from companion.generation.calibration import (
     windows_of,
 )
 from companion.generation.generate import complete
-from companion.generation.kernels import GROUP, in_four_bits, nearest_level, possible
+from companion.generation.matmul_kernels import possible
+from companion.generation.quantization import GROUP, in_four_bits, nearest_level
 from companion.generation.sampling import Sampling
 from companion.generation.weights import four_bit_layers, prepared, rounded_of, step_bytes
 from companion.transformer import Transformer

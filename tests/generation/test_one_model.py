@@ -15,11 +15,11 @@ from torch.nn.utils import parametrize, prune
 
 from companion import ModelConfig, Transformer
 from companion.config.model import AttentionConfig, EmbeddingConfig, FeedForwardConfig
-from companion.generation import kernels
+from companion.generation import matmul_kernels
 from companion.generation import weights as forms
 from companion.generation.draft import Draft
 from companion.generation.generate import complete, generate, generate_long
-from companion.generation.kernels import Product, possible
+from companion.generation.matmul_kernels import Product, possible
 from companion.generation.prefill_decode import decode, prefill
 from companion.generation.sampling import Sampling
 from companion.generation.serving import Server
@@ -485,14 +485,16 @@ def test_who_says_nothing_gets_the_fast_form_and_the_same_text(monkeypatch):
 
 
 def test_quicker_is_what_takes_less_time_than_the_layer_itself(monkeypatch):
-    kernels.quicker.cache_clear()
+    matmul_kernels.quicker.cache_clear()
     slow = torch.randn(1024, 1024)
     for function, found in ((lambda x: x, True), (lambda x: slow @ slow, False)):
-        monkeypatch.setattr(kernels, "packs", lambda form: True)
+        monkeypatch.setattr(matmul_kernels, "packs", lambda form: True)
         monkeypatch.setitem(
-            kernels.PACKED, "fp16", lambda weight, function=function: kernels.Made(lambda x: function(x), (), 0)
+            matmul_kernels.PACKED,
+            "fp16",
+            lambda weight, function=function: matmul_kernels.Made(lambda x: function(x), (), 0),
         )
-        monkeypatch.setattr(kernels, "possible", lambda *_: True)
-        kernels.quicker.cache_clear()
-        assert kernels.quicker("fp16") == found
-    kernels.quicker.cache_clear()
+        monkeypatch.setattr(matmul_kernels, "possible", lambda *_: True)
+        matmul_kernels.quicker.cache_clear()
+        assert matmul_kernels.quicker("fp16") == found
+    matmul_kernels.quicker.cache_clear()

@@ -18,10 +18,11 @@ from companion.config.model import (
     RotaryScaling,
     WindowConfig,
 )
-from companion.generation import kernels
+from companion.generation import matmul_kernels
 from companion.generation import weights as forms
 from companion.generation.generate import complete, generate, generate_long
-from companion.generation.kernels import Made, Product, in_eight_bits, possible
+from companion.generation.matmul_kernels import Made, Product, possible
+from companion.generation.quantization import in_eight_bits
 from companion.generation.sampling import Sampling
 from companion.generation.weights import FORMS, prepared, step_bytes
 from companion.layers.cache import KVCache
@@ -164,8 +165,8 @@ def test_whole_numbers_are_as_close_as_their_levels(form):
     if form == "int8":
         level = weight.abs().amax(1, keepdim=True) / 127
     else:
-        groups = weight.unflatten(1, (-1, kernels.GROUP))
-        level = ((groups.amax(-1) - groups.amin(-1)) / 15).repeat_interleave(kernels.GROUP, 1)
+        groups = weight.unflatten(1, (-1, matmul_kernels.GROUP))
+        level = ((groups.amax(-1) - groups.amin(-1)) / 15).repeat_interleave(matmul_kernels.GROUP, 1)
     # What bf16 rounds of the result itself comes on top.
     assert ((found - weight).abs() <= 0.55 * level + 2**-8 * weight.abs() + 1e-9 + (form == "int4") * 0.1 * level).all()
     assert (found[5].abs() < 1e-9).all()
@@ -204,17 +205,21 @@ def test_what_cannot_be_is_refused_by_name_before_anything_runs(monkeypatch, unc
 
 def test_a_product_that_comes_out_wrong_is_none_that_this_processor_has(monkeypatch):
     possible.cache_clear()
-    monkeypatch.setitem(kernels.PACKED, "int8", lambda weight: Made(lambda x: torch.zeros(len(x), len(weight)), (), 0))
-    kernels.packs.cache_clear()
+    monkeypatch.setitem(
+        matmul_kernels.PACKED, "int8", lambda weight: Made(lambda x: torch.zeros(len(x), len(weight)), (), 0)
+    )
+    matmul_kernels.packs.cache_clear()
     assert not Product(torch.randn(32, 64), "int8").packed and possible("int8", "cpu")
     possible.cache_clear()
-    monkeypatch.setitem(kernels.PLAIN, "int8", lambda weight: Made(lambda x: torch.zeros(len(x), len(weight)), (), 0))
+    monkeypatch.setitem(
+        matmul_kernels.PLAIN, "int8", lambda weight: Made(lambda x: torch.zeros(len(x), len(weight)), (), 0)
+    )
     assert not possible("int8", "cpu") and possible("fp32", "cpu")
     possible.cache_clear()
-    kernels.packs.cache_clear()
+    matmul_kernels.packs.cache_clear()
 
 
-@pytest.mark.parametrize("form", [form for form in kernels.PACKED if kernels._right(form, "cpu", True)])
+@pytest.mark.parametrize("form", [form for form in matmul_kernels.PACKED if matmul_kernels._right(form, "cpu", True)])
 def test_packed_and_plain_kernels_compute_the_same(form):
     """Up to what the plain one rounds of its input and its result; and what a row gives does not depend on the others,
     up to the order of sums: a row alone, two and ten may each have a kernel of its own."""
@@ -233,7 +238,7 @@ def test_packed_and_plain_kernels_compute_the_same(form):
     if form == "bf16":  # the kernel rounds its result, on either side of where the sums part
         order += 2**-7 * found.abs()
     if form == "int8":  # a level that differs in its last bit may move an input by a unit of its second digit
-        order += x.abs().amax(-1, keepdim=True) / (2 * kernels.LEVELS**2) * weight.abs().sum(-1)
+        order += x.abs().amax(-1, keepdim=True) / (2 * matmul_kernels.LEVELS**2) * weight.abs().sum(-1)
     assert ((packed(x[2:3]) - found[2:3]).abs() <= order[2:3]).all()
     for row in (0, 4):
         assert ((packed(x[row, :1]) - found[row, :1]).abs() <= order[row, :1]).all()
@@ -246,28 +251,28 @@ def test_packed_and_plain_kernels_compute_the_same(form):
 
 def test_numpy_multiplies_where_it_is_quicker_and_takes_no_more_threads_than_pytorch(monkeypatch):
     slow = torch.randn(1024, 1024)
-    monkeypatch.setattr(kernels, "_right", lambda *_: True)
+    monkeypatch.setattr(matmul_kernels, "_right", lambda *_: True)
     for made, threads, taken in (
         (lambda x: x, 0, True),
         (lambda x: x, 1, False),
         (lambda x: slow @ slow, 0, False),
     ):
-        monkeypatch.setitem(kernels.PACKED, "fp32", lambda weight, made=made: Made(made, (), 0))
+        monkeypatch.setitem(matmul_kernels.PACKED, "fp32", lambda weight, made=made: Made(made, (), 0))
         monkeypatch.setenv("OPENBLAS_NUM_THREADS", str(torch.get_num_threads() + threads))
-        kernels.packs.cache_clear()
-        assert kernels.packs("fp32") == taken
-    kernels.packs.cache_clear()
+        matmul_kernels.packs.cache_clear()
+        assert matmul_kernels.packs("fp32") == taken
+    matmul_kernels.packs.cache_clear()
 
 
 def test_small_matrices_lie_in_one_block_and_do_not_touch(monkeypatch):
     """A block is given back when the last of its matrices is gone."""
-    monkeypatch.setattr(kernels, "_block", None)
+    monkeypatch.setattr(matmul_kernels, "_block", None)
     weights = [torch.full((out, 75), float(out)) for out in (37, 5, 61)]
-    makers = [kernels._in_large_pages(weight) for weight in weights]
+    makers = [matmul_kernels._in_large_pages(weight) for weight in weights]
     assert len({id(made.base) for made in makers}) == 1
     assert all((made == weight.numpy()).all() for made, weight in zip(makers, weights, strict=True))
     assert all(made.ctypes.data % 64 == makers[0].ctypes.data % 64 for made in makers)
-    large = kernels._in_large_pages(torch.ones(3, kernels.BLOCK))
+    large = matmul_kernels._in_large_pages(torch.ones(3, matmul_kernels.BLOCK))
     assert large.base is not makers[0].base and (large == 1).all()
     block = weakref.ref(makers[0].base)
     del makers[1:]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from companion import ModelConfig
-from companion.commands.limits import read_settings
 from companion.commands.many_prompts import read_prompts
 from companion.commands.runs import read_config
+from companion.commands.settings_file import read_settings
 from companion.config.model import AttentionConfig, FeedForwardConfig
 from companion.data.chat_template import load_chat_template
 from companion.data.conversations import read_conversations

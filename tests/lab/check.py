@@ -60,8 +60,8 @@ from reader import (
 from scripts import BROWSERS
 
 from companion.school.questions.question import find_question
-from companion.school.questions.repetition import FILE
-from companion.school.study import path
+from companion.school.questions.spaced_repetition import FILE
+from companion.school.study import progress_table
 
 BROWSER_FLAGS = [
     "--no-sandbox",
@@ -153,13 +153,13 @@ def _link_to_a_cell(page: Page, lab: Lab, screenshots: Path) -> list[str]:
 
 def _go_on(page: Page, lab: Lab) -> list[str]:
     """Come back after the first sitting of a lesson: the start page must lead to the second one."""
-    first = nbformat.read(lab.mine / path.FILE, as_version=4).metadata["path"][0]
+    first = nbformat.read(lab.mine / progress_table.FILE, as_version=4).metadata["path"][0]
     done, following = first["sittings"][:2]
     answers = {find_question(id).key: [[date.today().isoformat(), True]] for id in done["questions"]}
     lab.progress.mkdir(exist_ok=True)
     kept = lab.progress / FILE
     kept.write_text(json.dumps(answers), encoding="utf-8")
-    open_notebook(page, lab.url(path.FILE))
+    open_notebook(page, lab.url(progress_table.FILE))
     page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
     page.keyboard.press("Shift+Enter")
     link = page.locator(".ext-path p a", has_text=following["title"])

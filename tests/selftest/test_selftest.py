@@ -14,8 +14,8 @@ from companion.commands.main import main
 from companion.selftest.kills import Kill, Outcome, Reference, _Test, selftest
 from companion.selftest.victim import Plan
 from companion.training.checkpoints import Saved, Seals
-from companion.training.digests import DIGEST, sealed
 from companion.training.run_folder import RunFolder
+from companion.training.sealed_records import DIGEST, sealed
 from companion.transformer import Transformer
 
 ENOUGH, SEED = 16, 2493

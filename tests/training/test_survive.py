@@ -22,8 +22,8 @@ from companion.ground.atomic import NotWritten
 from companion.ground.lock import Busy
 from companion.training import checkpoints as saved_module
 from companion.training.evaluation import evaluate
-from companion.training.fit import fit
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
+from companion.training.training_loop import fit
 
 FILES = ["model.safetensors", "optimizer.safetensors", "config.json", "state.json"]
 

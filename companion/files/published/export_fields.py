@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from companion.config.model import ModelConfig
+from companion.files.published.checkpoint_folder import ACTIVATIONS
 from companion.files.published.config_fields import Policy
-from companion.files.published.contents import ACTIVATIONS
 from companion.files.published.rope import GLOBAL, LINEAR, LOCAL, scaled
 
 GATES = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh", "swiglu_clamped": "silu"}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # configurations and presets are there without torch
     import torch
     from torch import Tensor
 
-    from companion.files.published.contents import Fields
+    from companion.files.published.checkpoint_folder import Fields
     from companion.files.published.tensor_names import Places
     from companion.transformer import Transformer
 
@@ -77,7 +77,7 @@ class Family:
         Raises `ValueError` for a field it cannot honour, a tensor without a place, and what `load_model` raises.
         """
         from companion.files.models import assemble, check_dtype_of
-        from companion.files.published.contents import Fields, load_published
+        from companion.files.published.checkpoint_folder import Fields, load_published
         from companion.files.published.tensor_names import Places
 
         folder = Path(folder)

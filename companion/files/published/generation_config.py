@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from companion.files.models import CONFIG, read_config
+from companion.files.published.checkpoint_folder import Became, became_by
 from companion.files.published.config_fields import WRITING
-from companion.files.published.contents import Became, became_by
 from companion.generation.beam import Search
 from companion.generation.logit_rules import Rules
 from companion.generation.sampling import Sampling, released
 from companion.ground.fields import is_number, shown
-from companion.ground.quantities import require_limits
+from companion.ground.number_limits import require_limits
 
 GENERATION = "generation_config.json"
 IDS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")

@@ -18,8 +18,8 @@ from companion.ground.fields import is_number, shown
 
 if TYPE_CHECKING:
     from companion.config.model import ModelConfig
+    from companion.files.published.checkpoint_folder import Fields
     from companion.files.published.config_fields import Policy
-    from companion.files.published.contents import Fields
 
 GLOBAL, LOCAL, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 """Kinds of layers, as `layer_types` names them."""

@@ -1,7 +1,8 @@
 """A stage examined: what is right in the learner's file, what is not, and in which file the fault lies.
 
-The learner's code runs in a process of its own (`trial`), which may end, print or never come back: whatever becomes of
-it is said of the part that ran. The process has a time for each part and is started again for the parts that are left.
+The learner's code runs in a process of its own (`check_process`), which may end, print or never come back: whatever
+becomes of it is said of the part that ran. The process has a time for each part and is started again for the parts
+that are left.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from companion.school.build.parts import Part, parts
 from companion.school.build.stages import STAGES, Stage
 from companion.school.build.workspace import note_passed
 from companion.school.checking.call import Result
-from companion.school.checking.find_and_try import NotYet
+from companion.school.checking.notebook_answer import NotYet
 
 _START_SECONDS = 90.0  # to import PyTorch on a slow machine
 _RIGHT = Result.RIGHT.value
@@ -121,7 +122,13 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="companion-build-") as place:
         lines, said = Path(place) / "lines", Path(place) / "said"
         lines.touch()
-        command = [sys.executable, "-m", "companion.school.build.trial", str(folder.resolve()), str(stage.number)]
+        command = [
+            sys.executable,
+            "-m",
+            "companion.school.build.check_process",
+            str(folder.resolve()),
+            str(stage.number),
+        ]
         with said.open("wb") as errors, lines.open(encoding="utf-8") as reader:
             process = subprocess.Popen(
                 [*command, str(seed), str(lines), *(part.name for part in left)],

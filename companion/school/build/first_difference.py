@@ -13,13 +13,13 @@ from pathlib import Path
 
 from companion.school.build.bugs import BUGS
 from companion.school.build.compared_runs import Node, State, Streams, gap, same
+from companion.school.build.isolated_modules import World
 from companion.school.build.origin import Origin, origin
 from companion.school.build.parts import Patch, parts, patched, references
 from companion.school.build.scenes import scenes
 from companion.school.build.scenes.scene import Scene
 from companion.school.build.stages import STAGES
 from companion.school.build.trace import SECONDS, Log, TooLongError, Value, recorded
-from companion.school.build.world import World
 
 
 @dataclass(frozen=True)

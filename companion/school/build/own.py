@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from companion.school.build.isolated_modules import World
 from companion.school.build.parts import references
 from companion.school.build.stages import STAGES, find_stage
 from companion.school.build.workspace import find_folder, is_done, read_sources
-from companion.school.build.world import World
 
 
 def own(number: int) -> World:

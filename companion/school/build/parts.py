@@ -17,8 +17,9 @@ A stage's parts stand in `checks/`, in a module of the stage's own name, in the 
 
 The function is the *probe*: it has what a case holds, asks the learner's file for what it needs (`code` is a `World`:
 its attributes are the names of the stage's file, `code["model"]` is another file), and gives what is compared.
-Its text travels to the grader's sandbox: it uses PyTorch, `math`, what `world` defines, and nothing else. To try a
-layer it gives it weights, as arguments of the case, by `run_with`: so their gradients are compared as any other's.
+Its text travels to the grader's sandbox: it uses PyTorch, `math`, what `isolated_modules` defines, and nothing else. To
+try a layer it gives it weights, as arguments of the case, by `run_with`: so their gradients are compared as any
+other's.
 
 From a part an exercise is made (`checking.exercise`), and all that holds for exercises holds for it: laws, refusals, a
 second call in another memory layout, known mistakes that are named, partial credit.
@@ -40,7 +41,7 @@ from dataclasses import dataclass, field
 from functools import cache, wraps
 from typing import Any
 
-from companion.school.build import world
+from companion.school.build import isolated_modules
 from companion.school.build.stages import STAGES, Stage
 from companion.school.build.stubs import names, reference
 from companion.school.checking.exercise import Answer, Case, Draw, Exercise, Limit, Mistake
@@ -108,7 +109,7 @@ class Part:
 
     def answer(self, sources: Mapping[str, str], files: Mapping[str, str] | None = None) -> Answer:
         """The probe on these sources, as a function of what a case holds. They are read at the first call."""
-        code = world.World(sources, self.stage.module, files)
+        code = isolated_modules.World(sources, self.stage.module, files)
         probe = self.probe
 
         @wraps(probe)
@@ -123,7 +124,7 @@ class Part:
         """The same as the text of a function `answer`, which needs PyTorch and nothing else."""
         probe = re.sub(r"\A.*?^def \w+", "def probe", inspect.getsource(self.probe), count=1, flags=re.S | re.M)
         return (
-            f"{inspect.getsource(world)}\n\nimport math\n\n\n{probe}\n\n"
+            f"{inspect.getsource(isolated_modules)}\n\nimport math\n\n\n{probe}\n\n"
             f"CODE = World({dict(sources)!r}, {self.stage.module!r})\n\n\n"
             "def answer(*arguments):\n    return probe(CODE, *arguments)\n"
         )

@@ -22,12 +22,12 @@ from companion.data.yardsticks import Yardstick, yardsticks
 from companion.ground.atomic import write_atomic
 from companion.ground.display import table
 from companion.ground.processor import processor
+from companion.school.build.isolated_modules import World
 from companion.school.build.parts import references
 from companion.school.build.race_score import bits_per_byte
 from companion.school.build.stages import STAGES
 from companion.school.build.stubs import is_untouched, plain_race, stub
 from companion.school.build.workspace import read_sources
-from companion.school.build.world import World
 
 BOARD, PICTURE = "race.json", "race.png"
 STAGE = STAGES[11]

@@ -1,6 +1,6 @@
 """What a race is measured by: bits for each byte of texts that were held out.
 
-PyTorch and the standard library alone: this text travels with a learner's files to the grader's sandbox, as `world`.
+PyTorch and the standard library alone: this text travels with a learner's files to the sandbox, as `isolated_modules`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import torch
 
 from .compare import difference
 from .exercise import Answer, Case
-from .watch import Watch, forbidden_fault
+from .operator_watch import Watch, forbidden_fault
 
 KEPT = 8  # earlier results that are looked at again
 _LISTS: tuple[type, ...] = (

@@ -24,8 +24,8 @@ from typing import Any
 
 from .call import Call, Outcome, Result, in_this_process, is_floating
 from .compare import MOST_NUMBERS, describe, difference, far_off
+from .derived_cases import holds_nan, law_cases, refusal_cases
 from .exercise import Answer, Case, Exercise
-from .laws import holds_nan, law_cases, refusal_cases
 
 LONGEST_INPUT = 400  # characters
 _AGAIN = "after other inputs, with tensors in another memory layout, its former results written into"

@@ -173,7 +173,7 @@ class Exercise:
     reference:   the same, to call.
     forbidden:   names that an answer must not use, such as "softmax" where the exercise is the softmax.
     exact_zero:  the statement speaks of exact zeros: where the reference gives 0, nothing else will do.
-    excused:     laws (`laws.EXCUSES`) that do not hold here, each with the reason.
+    excused:     laws (`derived_cases.EXCUSES`) that do not hold here, each with the reason.
     right:       what is robust by default and counts as right here, each with the reason: laws, `KINDS` of faults, and
                  properties that cases show.
     robust:      what counts as right by default and is robust here: laws, and properties that cases show.
@@ -305,8 +305,8 @@ def exercise(
     forbidden:   names that an answer must not use.
     exact_zero:  where the reference gives 0, nothing else will do, however small.
     excused:     laws that do not hold for this exercise, each with the reason: "one", "levels", "offset", "nan",
-                 "dtype", "other", "tie", "scale" and "edge" (`laws`), "memory" (the result may be an argument, or a
-                 view into one) and "layout" (the arguments lie in memory in the order of their axes).
+                 "dtype", "other", "tie", "scale" and "edge" (`derived_cases`), "memory" (the result may be an argument,
+                 or a view into one) and "layout" (the arguments lie in memory in the order of their axes).
     right:       what is robust by default and counts as right here, by name and with the reason: "gradients" where the
                  exercise is about them or its answer goes into a model; "type", "memory", "again", "refusals", a law,
                  a property that cases show, or "all".

@@ -9,7 +9,7 @@ progress()         what you have done so far
 take_over("2.3")   your answer into the file of your own transformer of which it is a part
 """
 
-from companion.school.checking.find_and_try import NotYet
+from companion.school.checking.notebook_answer import NotYet
 from companion.school.exercises.check import check, hint, progress, solution, take_over
 
 __all__ = ["NotYet", "check", "hint", "progress", "solution", "take_over"]

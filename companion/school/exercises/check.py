@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 from companion.ground.display import count
-from companion.school.build.bridge import BRIDGES
-from companion.school.build.bridge import take_over as lay_over
 from companion.school.build.check import check_stage
 from companion.school.build.stages import find_stage
+from companion.school.build.take_over import BRIDGES
+from companion.school.build.take_over import take_over as lay_over
 from companion.school.build.workspace import find_folder
 from companion.school.checking.call import in_this_process
 from companion.school.checking.examine import examine, key_of
-from companion.school.checking.find_and_try import NotYet, attempt, praise, readers
+from companion.school.checking.notebook_answer import NotYet, attempt, praise, readers
 from companion.school.exercises import progress as kept
 from companion.school.exercises.catalogue import find_exercise
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from companion.data.number_words import NumberWords
 from companion.ground.atomic import write_atomic
-from companion.school.explorer.files import served
-from companion.school.explorer.recording import Tokens, model_page
-from companion.school.explorer.serving import Asked, Server
+from companion.school.explorer.model_page import Tokens, model_page
+from companion.school.explorer.page_files import served
+from companion.school.explorer.server import Asked, Server
 
 NEWEST = 4
 """Cells that Python answers at once; each holds a copy of its model. The pages of older ones keep their text."""
@@ -55,7 +55,7 @@ def explore(
     """Look inside a model in a notebook: `explore(model, tokenizer, "Once upon a time")`.
 
     A model that the page does not compute is computed by this Python: a copy of it as it is now, on the CPU, which a
-    server on this machine asks (`serving`). Where the browser does not reach it, as on another machine, or when the
+    server on this machine asks (`server`). Where the browser does not reach it, as on another machine, or when the
     notebook has been closed, the page shows `text` alone.
 
     height: of the frame, in pixels; `model_page` says what the rest is, and what is refused.

@@ -18,7 +18,7 @@ const makeRecord = (model) => {
   return { ...model.recorded.counts, fixed: true, pass: () => pass, lens: recordLens };
 };
 
-// An engine whose passes Python makes (`companion.school.explorer.serving`), each at a request to `address`.
+// An engine whose passes Python makes (`companion.school.explorer.server`), each at a request to `address`.
 const makeServed = ({ recorded }, address) => {
   const ask = async (what, given) => {
     const answer = await fetch(address + what, { method: "POST", body: JSON.stringify(given) }).catch(() => null);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from companion.school.questions import repetition
+from companion.school.questions import spaced_repetition
 from companion.school.questions.question import Question, Verdict, find_question, questions
 from companion.school.questions.terminal import readable
 
@@ -59,7 +59,7 @@ def keep(id: str, given: object, as_expected: bool | None = None) -> Verdict:
     verdict = question.judge(str(given))
     right = as_expected if verdict.right is None else verdict.right
     if right is not None:
-        repetition.note_answer(question, right)
+        spaced_repetition.note_answer(question, right)
     return verdict
 
 
@@ -67,7 +67,7 @@ def review() -> None:
     """Show the questions that are to be asked again today. In the terminal: `companion review`."""
     from IPython.display import display
 
-    waiting = repetition.due(questions().values())
+    waiting = spaced_repetition.due(questions().values())
     if not waiting:
         print("No question is waiting today.")
     for question in waiting:

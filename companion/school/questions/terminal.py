@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import date
 
 from companion.ground.display import count, table
-from companion.school.questions import repetition
+from companion.school.questions import spaced_repetition
 from companion.school.questions.question import LETTERS, Question
 
 WIDTH = 80
@@ -67,8 +67,8 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
         write(_wrapped(f"It is {_named(question)}. {readable(question.right.why)}"))
     if right is None:
         right = read("did you expect that? [y/n] ").strip().lower().startswith("y")
-    repetition.note_answer(question, right)
-    state = repetition.state(repetition.read_answers()[question.key])
+    spaced_repetition.note_answer(question, right)
+    state = spaced_repetition.state(spaced_repetition.read_answers()[question.key])
     days = (state.due - date.today()).days if state.due else None
     write("settled: it is not asked again" if days is None else f"asked again in {count(days, 'day')}")
     return True
@@ -76,10 +76,10 @@ def _asked(question: Question, read: Callable[[str], str], write: Callable[[str]
 
 def calendar(asked: Sequence[Question]) -> str:
     """When each question is asked again, in a line each."""
-    known = repetition.read_answers()
+    known = spaced_repetition.read_answers()
     rows = []
     for question in asked:
-        state = repetition.state(known.get(question.key, []))
+        state = spaced_repetition.state(known.get(question.key, []))
         when = "settled" if state.settled else "not answered yet" if state.due is None else f"again on {state.due}"
         times = f", answered {count(state.answers, 'time')}" if state.answers else ""
         rows.append((question.id, question.name, when + times))

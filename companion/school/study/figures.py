@@ -30,9 +30,9 @@ from matplotlib.patches import FancyArrowPatch, Patch, Rectangle
 from matplotlib.text import Annotation, Text
 from PIL import Image
 
-from companion.school.study.frame import Tables, frame
-from companion.school.study.numbers import read_off
+from companion.school.study.figure_html import Tables, frame
 from companion.school.study.palette import LINE_CONTRAST, PALETTE, TEXT_CONTRAST, contrast, on_dark_page
+from companion.school.study.plotted_numbers import read_off
 
 DPI = 100  # pixels on the page for each inch
 SHARPNESS = 2  # pixels of the picture for each on the page: sharp on the screens of today

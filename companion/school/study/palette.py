@@ -49,8 +49,9 @@ def contrast(color: object, other: object) -> float:
 def on_dark_page(color: object) -> tuple[float, float, float]:
     """What a colour of a picture becomes on the dark page, as red, green and blue from 0 to 1.
 
-    Its lightness is turned and its hue stays, as `companion.school.study.frame` asks of the browser: `invert(1)`, then
-    `hue-rotate(180deg)` with the matrix of the W3C's Filter Effects, then blended with the page, which white becomes.
+    Its lightness is turned and its hue stays, as `companion.school.study.figure_html` asks of the browser: `invert(1)`,
+    then `hue-rotate(180deg)` with the matrix of the W3C's Filter Effects, then blended with the page, which white
+    becomes.
 
     color:  as Matplotlib takes it; an alpha is ignored.
 

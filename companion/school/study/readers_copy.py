@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from companion.ground.atomic import write_atomic
-from companion.school.study import path
+from companion.school.study import progress_table
 
 MINE = "my"
-START = path.FILE
+START = progress_table.FILE
 KERNEL = "The Executable Transformer"
 RECORD = ".copied.json"  # in the reader's folder: each file as it was copied
 SKIPPED = (".lab", ".ipynb_checkpoints", "__pycache__", "INSTRUCTORS.md", "PLAN.md")
@@ -115,10 +115,10 @@ def show_progress(mine: Path) -> None:
     """
     page = mine / START
     try:
-        path.read(page)
+        progress_table.read(page)
     except ValueError:
         return
-    path.fill(page)
+    progress_table.fill(page)
     _sign(page)
 
 

@@ -10,8 +10,8 @@ from functools import cached_property, partial
 from torch import Tensor
 
 from companion.data.batches import TrainingBatches, require_a_window
+from companion.data.large_corpora import SAMPLE, Parts, StreamedBatches, is_large, sample
 from companion.data.packing import PackedBatches
-from companion.data.streaming import SAMPLE, Parts, StreamedBatches, is_large, sample
 from companion.data.tokenizer import BytePairTokenizer
 from companion.ground.display import readable_bytes
 from companion.ground.user_files import forget, kept_file

@@ -14,8 +14,8 @@ from torch import Tensor
 from companion.config.model import ModelConfig
 from companion.data.batches import EvaluationBatches, TrainingBatches, encode_documents, require_a_window
 from companion.data.corpora import NAMED_TEXTS, Corpus, Document, Split, fingerprint, read_corpus, split
+from companion.data.large_corpora import is_large, read_large
 from companion.data.packing import PackedBatches
-from companion.data.streaming import is_large, read_large
 from companion.data.tokenizer import BytePairTokenizer
 from companion.data.yardsticks import yardsticks
 from companion.generation.generate import complete

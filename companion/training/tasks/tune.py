@@ -34,6 +34,7 @@ from companion.generation.generate import complete
 from companion.generation.prefill_decode import evaluating
 from companion.generation.sampling import Sampling
 from companion.ground.display import count
+from companion.ground.padding import padded
 from companion.layers.low_rank import low_rank_layers, without_adapters
 from companion.training.distributed.one_process import Parallel
 from companion.training.fine_tuning import Tuner
@@ -304,16 +305,13 @@ def _check_fits(rows: Sequence[Row], context: int, where: str) -> None:
         raise ValueError(f"{where}: {longest:,} tokens: expected at most {context + 1:,}, with the model's context")
 
 
-def _padded(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+def _inputs_and_targets(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
     """Rows of unequal lengths as (inputs, targets), each (row, token), padded on the right. A target is what a token is
     followed by, where that is scored, and `IGNORE` elsewhere."""
-    longest = max(len(row.ids) for row in rows) - 1
-    tokens, targets = (torch.full((len(rows), longest), fill) for fill in (0, IGNORE))
-    for place, row in enumerate(rows):
-        ids, scored = torch.tensor(row.ids), torch.tensor(row.scored)
-        tokens[place, : len(ids) - 1] = ids[:-1]
-        targets[place, : len(ids) - 1] = ids[1:].where(scored[1:], IGNORE)
-    return tokens, targets
+    inputs = padded([row.ids[:-1] for row in rows])
+    scored = ((zip(row.ids[1:], row.scored[1:], strict=True)) for row in rows)
+    targets = [[id if counts else IGNORE for id, counts in row] for row in scored]
+    return inputs, padded(targets, IGNORE)
 
 
 def _chosen(number: int, batch: int, among: int, seed: int) -> list[int]:
@@ -424,7 +422,7 @@ class SupervisedTask(TuneTask):
     def batches_of(self, model: Transformer, precision: str = "fp32") -> Callable[[int], Batch]:
         learn, settings = [row for i in self.parts[0] for row in self._rows[i]], self.settings
         seed = derived_seed(settings.seed, 1)
-        return lambda number: _padded([learn[i] for i in _chosen(number, settings.batch, len(learn), seed)])
+        return lambda number: _inputs_and_targets([learn[i] for i in _chosen(number, settings.batch, len(learn), seed)])
 
     @property
     def loss(self) -> Loss:
@@ -443,7 +441,7 @@ class SupervisedTask(TuneTask):
         rows = [row for i in (self.parts[1] or self.parts[0])[:most] for row in self._rows[i]]
         nats, tokens = 0.0, 0
         for first in range(0, len(rows), self.settings.batch):
-            inputs, targets = _padded(rows[first : first + self.settings.batch])
+            inputs, targets = _inputs_and_targets(rows[first : first + self.settings.batch])
             nats -= float(self.log_probs(model, inputs, targets, precision).sum())
             tokens += int((targets != IGNORE).sum())
         return Tuned({"held_out_loss": nats / tokens})
@@ -507,7 +505,7 @@ class PreferenceTask(TuneTask):
         )
 
     def _batch(self, model: Transformer, pairs: Sequence[int], precision: str) -> Batch:
-        tokens, targets = _padded([row for i in pairs for row in self._rows[i]])
+        tokens, targets = _inputs_and_targets([row for i in pairs for row in self._rows[i]])
         with self.reference(model) as before:
             reference = self.log_probs(before, tokens, targets, precision).sum(-1).view(-1, 2).cpu()
         shape = (len(pairs), 2, -1)
@@ -593,7 +591,7 @@ class PolicyTask(TuneTask):
             Row([*prompt, *ids], [False] * len(prompt) + [True] * len(ids))
             for prompt, ids in zip(before, answers, strict=True)
         ]
-        tokens, targets = _padded(rows)
+        tokens, targets = _inputs_and_targets(rows)
         old = reference = torch.zeros(targets.shape)
         if settings.epochs > 1:
             old = self.log_probs(model, tokens, targets, precision).cpu()

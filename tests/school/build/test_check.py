@@ -6,12 +6,12 @@ import pytest
 
 from companion.commands.main import main
 from companion.school.build.check import examine_stage
+from companion.school.build.check_process import unreadable
 from companion.school.build.parts import parts
 from companion.school.build.stages import STAGES
 from companion.school.build.stubs import reference, stub
-from companion.school.build.trial import unreadable
 from companion.school.build.workspace import RECORD, find_folder, lay_stubs, overview, read_sources, state, take
-from companion.school.checking.find_and_try import NotYet
+from companion.school.checking.notebook_answer import NotYet
 from companion.school.exercises import check
 
 ATTENTION = STAGES[2]

@@ -8,9 +8,9 @@ import torch
 from companion.data.corpora import Document
 from companion.data.yardsticks import Yardstick
 from companion.school.build import race
+from companion.school.build.isolated_modules import World
 from companion.school.build.stages import STAGES
 from companion.school.build.workspace import lay_stubs, take
-from companion.school.build.world import World
 
 TOKENIZER = (
     "def encode(text, merges): return list(text.encode())\ndef decode(ids, merges): return bytes(ids).decode()\n"

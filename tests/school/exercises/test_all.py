@@ -11,11 +11,11 @@ import torch
 
 from companion.school.checking.call import in_this_process
 from companion.school.checking.credit import earned, examine_groups
+from companion.school.checking.derived_cases import EXCUSES
 from companion.school.checking.examine import examine, key_of
 from companion.school.checking.exercise import KINDS
-from companion.school.checking.laws import EXCUSES
+from companion.school.course.points import is_constant
 from companion.school.course.proof.verify import missing, stub, words
-from companion.school.course.seeds import is_constant
 from companion.school.exercises.catalogue import exercises
 
 BOOK = list(exercises().values())

@@ -23,8 +23,7 @@ from companion.config.model import (
     PositionConfig,
     WindowConfig,
 )
-from companion.school.explorer import files
-from companion.school.explorer.files import shipped_scripts
+from companion.school.explorer import page_files
 from companion.school.explorer.models import (
     NAMES,
     header,
@@ -34,6 +33,7 @@ from companion.school.explorer.models import (
     rows_in_8_bits,
     save_live,
 )
+from companion.school.explorer.page_files import shipped_scripts
 from companion.school.records import record, story_model
 from companion.transformer import Transformer
 
@@ -109,7 +109,7 @@ def test_what_the_page_does_not_compute_is_named_and_not_written(change, named, 
 
 
 def test_what_lessons_link_to_is_there():
-    script, found = files.script(), {}
+    script, found = page_files.script(), {}
     for lesson in sorted((ROOT / "authoring" / "lessons").glob("*.md")):
         for state in re.findall(r"\(explorer\.md#([^)]+)\)", lesson.read_text("utf-8")):
             said = found[lesson.name[:2]] = dict(parse_qsl(state, strict_parsing=True))

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 import pytest
 
 from companion.commands.main import main
-from companion.school.questions import answer, ask, repetition, terminal
+from companion.school.questions import answer, ask, spaced_repetition, terminal
 from companion.school.questions import question as module
 from companion.school.questions.asking import review
 from companion.school.questions.question import LETTERS, Answer, Question, find_question, questions, read_number
@@ -128,21 +128,21 @@ def days(*given):
     ],
 )
 def test_a_question_comes_again_after_1_3_7_and_21_days(given, due):
-    state = repetition.state(days(*given))
+    state = spaced_repetition.state(days(*given))
     assert state.due == (None if due is None else DAY + timedelta(days=due)) and not state.settled
 
 
 def test_a_question_answered_five_times_in_its_time_is_settled():
-    state = repetition.state(days((0, True), (1, True), (4, True), (11, True), (32, True)))
+    state = spaced_repetition.state(days((0, True), (1, True), (4, True), (11, True), (32, True)))
     assert state.settled and state.due is None
 
 
 def test_what_waits_longest_comes_first(course):
-    repetition.note_answer(SIZE, True, DAY + timedelta(days=2))
-    repetition.note_answer(ROOT, False, DAY)
-    assert repetition.due(COURSE.values(), DAY) == []
-    assert repetition.due(COURSE.values(), DAY + timedelta(days=1)) == [ROOT]
-    assert repetition.due(COURSE.values(), DAY + timedelta(days=3)) == [ROOT, SIZE]
+    spaced_repetition.note_answer(SIZE, True, DAY + timedelta(days=2))
+    spaced_repetition.note_answer(ROOT, False, DAY)
+    assert spaced_repetition.due(COURSE.values(), DAY) == []
+    assert spaced_repetition.due(COURSE.values(), DAY + timedelta(days=1)) == [ROOT]
+    assert spaced_repetition.due(COURSE.values(), DAY + timedelta(days=3)) == [ROOT, SIZE]
 
 
 def test_answers_in_a_notebook_are_kept(course, capsys):
@@ -175,7 +175,7 @@ def test_a_question_shows_itself_with_its_script(course):
 def test_what_is_reviewed_in_a_notebook_does_not_show_the_answer_of_before(course, monkeypatch):
     shown = []
     monkeypatch.setattr("IPython.display.display", shown.append)
-    repetition.note_answer(SIZE, True, DAY)
+    spaced_repetition.note_answer(SIZE, True, DAY)
     review()
     assert [one.question for one in shown] == [SIZE] and "<section data-anew>" in shown[0]._repr_html_()
     assert "data-anew" not in ask("2.a")._repr_html_().split("<script")[0]
@@ -210,7 +210,7 @@ def test_the_terminal_asks_says_why_and_keeps(course):
     assert count == 2
     assert "expected one of a, b, c, got 'z'" in text and "Not right. Only with equal signs." in text
     assert "It is b: 16 times. The root of 256." in text and "asked again in 1 day" in text and "passed over" in text
-    assert set(repetition.read_answers()) == {"2/size", "5/guess"}
+    assert set(spaced_repetition.read_answers()) == {"2/size", "5/guess"}
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
@@ -218,7 +218,7 @@ def test_the_end_of_the_input_ends_the_review_and_keeps_what_was_answered(course
     said = []
     assert terminal.review([SIZE, ROOT], asked("b"), said.append) == 1
     assert said[-1] == "\nStopped. What you answered is kept."
-    assert set(repetition.read_answers()) == {"2/size"}
+    assert set(spaced_repetition.read_answers()) == {"2/size"}
     monkeypatch.setattr("sys.stdin", None)  # as of a process that is started with it closed
     assert terminal.review([ROOT], write=said.append) == 0
 
@@ -227,7 +227,7 @@ def test_the_command_asks_what_waits(course, monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", asked("b"))
     assert main(["review"]) == 0
     assert "No question is waiting today." in capsys.readouterr().out
-    repetition.note_answer(SIZE, True, DAY)
+    spaced_repetition.note_answer(SIZE, True, DAY)
     assert main(["review", "--list", "2"]) == 0
     listed = capsys.readouterr().out
     assert "2.a  size  again on 2026-01-02, answered 1 time" in listed and "5.a" not in listed

@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 
 from companion.school.exercises.catalogue import find_exercise
 from companion.school.questions.question import find_question
-from companion.school.questions.repetition import read_answers
+from companion.school.questions.spaced_repetition import read_answers
 
 ROOT = Path(__file__).parents[3]
 LESSON, EXERCISES = "02_scaled_dot_product_attention.ipynb", "exercises/02_exercises.ipynb"

@@ -2,8 +2,8 @@
 
 import torch
 
+from companion.school.build.isolated_modules import run_with
 from companion.school.build.parts import part
-from companion.school.build.world import run_with
 from companion.school.checking.exercise import Case
 
 _VIEW = {"memory": "a view of its argument is all that is asked"}

@@ -2,8 +2,8 @@
 
 import torch
 
+from companion.school.build.isolated_modules import default_dtype
 from companion.school.build.parts import part
-from companion.school.build.world import default_dtype
 from companion.school.checking.exercise import Case
 
 _USUAL = {

@@ -4,8 +4,8 @@ import torch
 
 import companion
 from companion.config.model import AttentionConfig, FeedForwardConfig, ModelConfig
+from companion.school.build.isolated_modules import PlainCache, default_dtype, run_with
 from companion.school.build.parts import part
-from companion.school.build.world import PlainCache, default_dtype, run_with
 from companion.school.checking.exercise import Case
 
 _EXCUSED = {

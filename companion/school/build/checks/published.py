@@ -2,8 +2,8 @@
 
 import torch
 
+from companion.school.build.isolated_modules import PlainCache, run_with
 from companion.school.build.parts import part
-from companion.school.build.world import PlainCache, run_with
 from companion.school.checking.exercise import Case
 
 _USUAL = {

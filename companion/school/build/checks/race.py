@@ -4,8 +4,8 @@ import math
 
 import torch
 
+from companion.school.build.isolated_modules import default_dtype
 from companion.school.build.parts import part
-from companion.school.build.world import default_dtype
 from companion.school.checking.exercise import Case
 
 _FREE = {

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from companion.school.build.compared_runs import Node
+from companion.school.build.isolated_modules import World
 from companion.school.build.scenes.parts import (
     BATCH,
     D_MODEL,
@@ -25,7 +26,6 @@ from companion.school.build.scenes.parts import (
 )
 from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Recorder
-from companion.school.build.world import World
 
 EARLIER, SOURCE = 3, 5
 _GOES_IN = Node("input", "what goes in", given(module("attention")), (), ())

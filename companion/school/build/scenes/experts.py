@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from companion.school.build.compared_runs import Node
+from companion.school.build.isolated_modules import World
 from companion.school.build.scenes.layers import goes_in
 from companion.school.build.scenes.model import LAYERS, config, some_ids
 from companion.school.build.scenes.parts import (
@@ -21,7 +22,6 @@ from companion.school.build.scenes.parts import (
 )
 from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Recorder
-from companion.school.build.world import World
 
 EXPERTS, TOP_K, CAPACITY = 5, 2, 0.75
 _ROUTES = function("route")

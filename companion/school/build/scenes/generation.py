@@ -8,6 +8,7 @@ from itertools import islice
 import torch
 
 from companion.school.build.compared_runs import Find, Node
+from companion.school.build.isolated_modules import World
 from companion.school.build.scenes.model import decoder, passes
 from companion.school.build.scenes.parts import (
     BATCH,
@@ -19,7 +20,6 @@ from companion.school.build.scenes.parts import (
 )
 from companion.school.build.scenes.scene import Scene, scene
 from companion.school.build.trace import Log, Recorder, Value
-from companion.school.build.world import World
 
 STEPS = 5
 

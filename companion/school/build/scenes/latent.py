@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from companion.school.build.compared_runs import Node
+from companion.school.build.isolated_modules import World
 from companion.school.build.scenes.layers import goes_in
 from companion.school.build.scenes.model import LAYERS, config, some_ids
 from companion.school.build.scenes.parts import (
@@ -28,7 +29,6 @@ from companion.school.build.scenes.parts import (
 )
 from companion.school.build.scenes.scene import Scene, scene
 from companion.school.build.trace import Recorder
-from companion.school.build.world import World
 
 D_V, PREFIX = 5, 6
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from companion.school.build.compared_runs import Find, Node
+from companion.school.build.isolated_modules import World
 from companion.school.build.scenes.parts import (
     BATCH,
     D_FF,
@@ -25,7 +26,6 @@ from companion.school.build.scenes.parts import (
 )
 from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Log, Recorder, Value
-from companion.school.build.world import World
 
 
 def _x() -> Tensor:

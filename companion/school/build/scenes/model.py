@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from companion.school.build.compared_runs import Node
+from companion.school.build.isolated_modules import PlainCache, World
 from companion.school.build.scenes.parts import (
     BATCH,
     D_FF,
@@ -21,7 +22,6 @@ from companion.school.build.scenes.parts import (
 )
 from companion.school.build.scenes.scene import Scene, scene
 from companion.school.build.trace import Recorder
-from companion.school.build.world import PlainCache, World
 
 LAYERS, PREFIX, NEW = 2, 4, 2
 

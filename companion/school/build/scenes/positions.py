@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from companion.school.build.compared_runs import Node
+from companion.school.build.isolated_modules import World
 from companion.school.build.scenes.parts import BATCH, D_HEAD, D_MODEL, HEADS, draw, function, gave, given, made_of
 from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Recorder
-from companion.school.build.world import World
 
 PLACES = 7
 _ROTATES, _WAVES = function("rotate"), function("waves")

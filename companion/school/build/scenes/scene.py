@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from companion.school.build.compared_runs import Node
+from companion.school.build.isolated_modules import World
 from companion.school.build.trace import Recorder
-from companion.school.build.world import World
 
 Play = Callable[[World, Recorder], None]
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from companion.school.build.compared_runs import Node
+from companion.school.build.isolated_modules import World
 from companion.school.build.scenes.model import decoder
 from companion.school.build.scenes.parts import VOCAB, decoder_nodes, draw, ids, mark
 from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Recorder
-from companion.school.build.world import World
 
 UPDATES, ACCUMULATED = 3, 2
 _KINDS = ("embedding", "gains", "matrices")

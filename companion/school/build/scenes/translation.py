@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from companion.school.build.compared_runs import Node
+from companion.school.build.isolated_modules import World
 from companion.school.build.scenes.model import LAYERS, config
 from companion.school.build.scenes.parts import (
     BATCH,
@@ -23,7 +24,6 @@ from companion.school.build.scenes.parts import (
 )
 from companion.school.build.scenes.scene import scene
 from companion.school.build.trace import Recorder
-from companion.school.build.world import World
 
 SOURCE, START, STOP = 5, 1, 2
 

@@ -25,7 +25,7 @@ from companion.school.course.grading.exercise_mark import Graded, Mark, Text
 from companion.school.course.grading.grade import grade
 from companion.school.course.grading.lateness import Lateness, read_rule
 from companion.school.course.grading.submissions import handed_by
-from companion.school.course.seeds import read_secret
+from companion.school.course.hidden_seeds import read_secret
 
 HIDDEN = "after_published"
 """When a student sees the hidden cases' tests, in Gradescope's word."""

@@ -19,10 +19,10 @@ import yaml
 
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
+from companion.school.course.points import parts
 from companion.school.course.release.documents import document
 from companion.school.course.release.problem_set import ProblemSet
 from companion.school.course.release.release import source_notebook, student_files
-from companion.school.course.seeds import parts
 
 CHECK = ".github/classroom/public_check.py"
 _MINUTES = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from companion.school.course.exam.asked import Asked, broken, number, reason
+from companion.school.course.exam.exam_question import Asked, broken, number, reason
 
 # --- 05, rotary positions
 

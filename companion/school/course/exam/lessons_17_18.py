@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from companion.school.course.exam.asked import Asked, broken, number, reason
+from companion.school.course.exam.exam_question import Asked, broken, number, reason
 
 
 @number("17.table")

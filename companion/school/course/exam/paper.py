@@ -15,8 +15,8 @@ from random import Random
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
 from companion.ground.fields import shown
-from companion.school.course.exam.asked import ASKED, KINDS, Asked, Question
-from companion.school.course.seeds import keyed
+from companion.school.course.exam.exam_question import ASKED, KINDS, Asked, Question
+from companion.school.course.hidden_seeds import keyed
 
 VERSIONS = "ABCDEFGH"
 

@@ -2,7 +2,7 @@
 
 The tests, what they expect, and the decision are here; the student's code is in a process of its own (`sandbox/`).
 
-Points: `seeds.parts`. The part for the public cases is earned by passing all of them; the part for the hidden cases
+Points: `points.parts`. The part for the public cases is earned by passing all of them; the part for the hidden cases
 by passing all of those on two hidden seeds, and only where the public part is earned. An exercise with groups of cases
 has such parts for each group (`checking/credit.py`). Whether a right answer is robust as well is found on the same runs
 and costs nobody these points: where a robust case ends the process, all others are tried without such cases. The cases
@@ -22,10 +22,11 @@ from companion.school.checking.call import Outcome, Result
 from companion.school.checking.credit import ROBUST, earned, examine_groups, group_numbers, without_groups
 from companion.school.checking.examine import AnswerKey, Verdict, examine, key_of
 from companion.school.checking.exercise import Exercise
-from companion.school.checking.watch import forbidden_fault
+from companion.school.checking.operator_watch import forbidden_fault
 from companion.school.course.grading.sandbox.parent import Found, Program, Run, Worker
 from companion.school.course.grading.submissions import Handed
-from companion.school.course.seeds import PUBLIC_SEED, Part, hidden_seeds, is_constant, keyed, parts
+from companion.school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds, keyed
+from companion.school.course.points import Part, is_constant, parts
 from companion.school.course.written.items import Written
 from companion.school.course.written.sheet import Given
 

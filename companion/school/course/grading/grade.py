@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from companion.school.checking.exercise import Exercise
-from companion.school.checking.watch import unwatched
+from companion.school.checking.operator_watch import unwatched
 from companion.school.course.grading.answers import LARGEST, Unreadable, contents
 from companion.school.course.grading.exercise_mark import UNREADABLE, Graded, KeyRing, Mark, Text, mark
 from companion.school.course.grading.sandbox.parent import Limits, Worker
-from companion.school.course.grading.side_by_side import side_by_side
 from companion.school.course.grading.submissions import Handed, plain
+from companion.school.course.grading.worker_pool import side_by_side
 from companion.school.course.written.items import MARK, Written
 from companion.school.course.written.sheet import Given, Key, text_id
 

@@ -19,17 +19,17 @@ from pathlib import Path
 
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import plain
-from companion.school.build import race, race_score, world
+from companion.school.build import isolated_modules, race, race_score
 from companion.school.build.parts import Part, parts, references
 from companion.school.build.stages import STAGES, Stage
 from companion.school.build.stubs import is_untouched
 from companion.school.checking.call import Result
 from companion.school.checking.examine import Verdict
 from companion.school.checking.exercise import Case
-from companion.school.checking.watch import forbidden_fault, forbidden_uses
+from companion.school.checking.operator_watch import forbidden_fault, forbidden_uses
 from companion.school.course.grading.exercise_mark import KeyRing, try_answer
 from companion.school.course.grading.sandbox.parent import Limits, Program, Worker
-from companion.school.course.grading.side_by_side import side_by_side
+from companion.school.course.grading.worker_pool import side_by_side
 
 LARGEST = 2**20
 """Bytes of a student's file, and of all their files together four times as many."""
@@ -302,7 +302,7 @@ def _race_program(sources: Mapping[str, str]) -> str:
     future = "from __future__ import annotations\n"
     measure = inspect.getsource(race_score).replace(future, "")
     return (
-        f"{inspect.getsource(world)}\n\n{measure}\n\nimport time\n\n"
+        f"{inspect.getsource(isolated_modules)}\n\n{measure}\n\nimport time\n\n"
         f"CODE = World({dict(sources)!r}, {race.STAGE.module!r})\n\n\n"
         "def answer(text, unseen, seconds):\n"
         "    start = time.monotonic()\n"

@@ -17,16 +17,16 @@ from typing import Any
 
 from companion.school.checking.examine import key_of
 from companion.school.checking.exercise import Exercise
-from companion.school.checking.watch import forbidden_uses
+from companion.school.checking.operator_watch import forbidden_uses
 from companion.school.course.grading.exercise_mark import OUTCOMES, Graded
 from companion.school.course.grading.grade import grade
 from companion.school.course.grading.marks_csv import write
 from companion.school.course.grading.sandbox.parent import Limits
 from companion.school.course.grading.submissions import handed_in
+from companion.school.course.points import shares
 from companion.school.course.proof.attacks import ATTACKS
 from companion.school.course.proof.leaks import leaks
 from companion.school.course.proof.verify import Trial, as_answer
-from companion.school.course.seeds import shares
 from companion.school.exercises import lesson_02
 from companion.school.exercises.catalogue import find_exercise
 

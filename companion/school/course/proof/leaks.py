@@ -23,8 +23,9 @@ import numpy as np
 import torch
 
 from companion.school.checking.exercise import Exercise
-from companion.school.checking.sealed import kept_key
-from companion.school.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant
+from companion.school.checking.sealed_keys import kept_key
+from companion.school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds
+from companion.school.course.points import is_constant
 
 LONG = 24
 """Characters, spaces left out, in a line of code that says something."""

@@ -28,8 +28,8 @@ from companion.ground.display import count, table
 from companion.school.checking.call import in_this_process
 from companion.school.checking.examine import AnswerKey, examine, key_of
 from companion.school.checking.exercise import Answer
+from companion.school.course.points import is_constant
 from companion.school.course.proof.mutants import mutants
-from companion.school.course.seeds import is_constant
 from companion.school.exercises.catalogue import exercises, find_exercise
 
 SEEDS = (0, 1, 2)

@@ -16,8 +16,8 @@ import torch
 from companion.school.checking.call import Result, in_this_process
 from companion.school.checking.examine import KnownMistake, examine, key_of
 from companion.school.checking.exercise import Answer, Exercise
-from companion.school.checking.watch import forbidden_uses, unwatched
-from companion.school.course.seeds import is_constant
+from companion.school.checking.operator_watch import forbidden_uses, unwatched
+from companion.school.course.points import is_constant
 
 SEEDS = (0, 1, 2, 3, 4)
 VARIANTS, MISTAKES, LONGEST_TITLE, MOST_WORDS = 2, 4, 38, 90

@@ -5,10 +5,11 @@ from __future__ import annotations
 from companion.ground.display import count
 from companion.school.checking.codec import case_value, pack
 from companion.school.checking.exercise import DIFFICULTIES, Exercise
+from companion.school.course.hidden_seeds import hidden_seed
+from companion.school.course.points import is_constant, shares
 from companion.school.course.release.cells import group_points
 from companion.school.course.release.documents import document
 from companion.school.course.release.problem_set import ProblemSet
-from companion.school.course.seeds import hidden_seed, is_constant, shares
 
 
 def page(pset: ProblemSet) -> str:

@@ -10,12 +10,12 @@ import nbformat
 
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
-from companion.school.build.bridge import BRIDGES
+from companion.school.build.take_over import BRIDGES
 from companion.school.checking.call import Result
 from companion.school.checking.examine import Verdict
 from companion.school.checking.exercise import Exercise
-from companion.school.checking.find_and_try import praise
-from companion.school.course.release import way
+from companion.school.checking.notebook_answer import praise
+from companion.school.course.release import navigation_line
 from companion.school.course.release.cells import (
     IMPORTS,
     IN_ANOTHER_KERNEL,
@@ -28,8 +28,8 @@ from companion.school.course.release.cells import (
     notebook,
     to_text,
 )
+from companion.school.course.release.dependencies import other_exercises
 from companion.school.course.release.documents import document
-from companion.school.course.release.uses import other_exercises
 from companion.school.exercises.catalogue import exercises
 
 _HOW = (
@@ -42,7 +42,7 @@ _HOW = (
 _DESK = "from companion.school.exercises import check, hint, progress, solution"
 
 
-def titles(folder: Path) -> way.Titles:
+def titles(folder: Path) -> navigation_line.Titles:
     """The names and titles of the lessons of `folder`, found as `NN_name.ipynb`, by number."""
     found = {}
     for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
@@ -69,11 +69,11 @@ def chapters(folder: Path) -> dict[str, tuple[str, list[Exercise]]]:
 def self_study(name: str, title: str, book: Iterable[Exercise], line: str = "") -> Notebook:
     """A lesson's exercises with stubs, checks, hints and progress. No outputs.
 
-    line   at both ends: where a reader may go from here (`way.navigation`)
+    line   at both ends: where a reader may go from here (`navigation_line.navigation`)
     """
     book = list(book)
     minutes = sum(exercise.minutes for exercise in book)
-    ends = [markdown(line, tags=[way.TAG]) for _ in range(2 if line else 0)]
+    ends = [markdown(line, tags=[navigation_line.TAG]) for _ in range(2 if line else 0)]
     cells: list[Cell] = [
         *ends[:1],
         markdown(
@@ -123,8 +123,10 @@ def self_study_files(folder: Path) -> dict[Path, str]:
     files, known = {}, titles(folder)
     for name, (title, book) in chapters(folder).items():
         number = int(name[:2])
-        line = way.navigation("exercises", number, known, deeper=(folder / way.deeper_of(number)).exists())
-        files[folder / way.exercises_of(number)] = to_text(self_study(name, title, book, line))
+        line = navigation_line.navigation(
+            "exercises", number, known, deeper=(folder / navigation_line.deeper_of(number)).exists()
+        )
+        files[folder / navigation_line.exercises_of(number)] = to_text(self_study(name, title, book, line))
     return files | {folder / "exercises" / "TUTOR.md": document("TUTOR.md")}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from companion.school.checking.exercise import Case, Draw, Exercise, Group, Mistake, Value
-from companion.school.course.seeds import keyed
+from companion.school.course.hidden_seeds import keyed
 from companion.school.questions.question import Answer, Question, questions, read_number
 
 POINTS, PREDICTION_POINTS = 1, 2

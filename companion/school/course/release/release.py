@@ -4,8 +4,9 @@
     FOLDER/release/PSET/    what a student receives, and what nbgrader makes of the source
     FOLDER/PSET.md          the instructor's page; beside it nbgrader's configuration and a roster to fill in
 
-No reference is in the release: its checks read sealed keys (`companion.school.checking.sealed`), and the folder that
-reads them, `companion/school/checking`, is copied beside them. A student needs torch and safetensors, and no companion.
+No reference is in the release: its checks read sealed keys (`companion.school.checking.sealed_keys`), and the folder
+that reads them, `companion/school/checking`, is copied beside them. A student needs torch and safetensors, and no
+companion.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from tqdm.auto import tqdm
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
 from companion.school.checking.exercise import BEGIN, END, Exercise
-from companion.school.checking.sealed import seal
-from companion.school.checking.student import to_text as key_text
+from companion.school.checking.problem_set_checks import to_text as key_text
+from companion.school.checking.sealed_keys import seal
+from companion.school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds
+from companion.school.course.points import is_constant, parts, shares
 from companion.school.course.release.cells import (
     IMPORTS,
     PRECISION,
@@ -40,7 +43,6 @@ from companion.school.course.release.instructor import page
 from companion.school.course.release.nbgrader import graded, locked, marked_by_hand, released, solution
 from companion.school.course.release.problem_set import ProblemSet
 from companion.school.course.release.questions import is_question
-from companion.school.course.seeds import PUBLIC_SEED, hidden_seeds, is_constant, parts, shares
 from companion.school.course.written.items import MARK, Written, marking_page, rubric
 
 PACKAGE = "exercise_check"

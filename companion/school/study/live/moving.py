@@ -20,7 +20,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from companion.school.study import figures
-from companion.school.study.frame import Tables, frame
+from companion.school.study.figure_html import Tables, frame
 
 LARGEST = 40_000  # bytes of one output
 STILL_COLORS = 16  # enough for bars, lines and print; half the bytes of a figure that only stands still

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from companion.school.checking.sealed import seal
+from companion.school.checking.sealed_keys import seal
+from companion.school.course.hidden_seeds import hidden_seeds
 from companion.school.course.proof.leaks import bare, leaks
 from companion.school.course.release.notebooks import write_self_study
 from companion.school.course.release.problem_set import ProblemSet
 from companion.school.course.release.release import release
-from companion.school.course.seeds import hidden_seeds
 from companion.school.exercises.catalogue import exercises
 
 BOOK = exercises()

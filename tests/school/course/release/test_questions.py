@@ -10,14 +10,14 @@ from companion.commands.main import main
 from companion.school.checking.call import Result, in_this_process
 from companion.school.checking.credit import earned, examine_groups
 from companion.school.checking.examine import examine, key_of
-from companion.school.checking.sealed import unseal
+from companion.school.checking.sealed_keys import unseal
 from companion.school.course.grading import choose
+from companion.school.course.points import parts, shares
 from companion.school.course.release import problem_set
 from companion.school.course.release import questions as release_questions
 from companion.school.course.release.problem_set import ProblemSet
 from companion.school.course.release.questions import LETTERS, as_exercise
 from companion.school.course.release.release import checks, release, source_notebook
-from companion.school.course.seeds import parts, shares
 from companion.school.questions import question
 from companion.school.questions.question import Answer, Question
 from companion.school.questions.question import questions as course_questions

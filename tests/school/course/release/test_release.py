@@ -7,12 +7,13 @@ import sys
 import pytest
 
 from companion.commands.main import main
+from companion.school.course.hidden_seeds import PUBLIC_SEED, hidden_seed, hidden_seeds, read_secret
+from companion.school.course.points import shares
 from companion.school.course.proof.verify import stub
 from companion.school.course.release import problem_set
 from companion.school.course.release import release as bundling
 from companion.school.course.release.problem_set import ProblemSet
 from companion.school.course.release.release import release
-from companion.school.course.seeds import PUBLIC_SEED, hidden_seed, hidden_seeds, read_secret, shares
 from companion.school.exercises import NotYet, check
 from companion.school.exercises.catalogue import exercises
 

@@ -1,0 +1,62 @@
+"""`--config FILE`: flags out of a file of settings, YAML or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from companion.ground.fields import shown, why
+from companion.ground.reading import read_text
+
+LARGEST = 2**20
+"""Bytes of a file of settings."""
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML without what a file of settings has no use for: references, of which a few lines can make gigabytes, and a
+    key that stands there twice, of which all but the last would be lost without a word."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("a reference (*name) stands for a value; expected the value itself")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if twice := [key for i, key in enumerate(keys) if key in keys[:i]]:
+            raise ValueError(f"the setting {shown(twice[0])} stands there twice")
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_settings(name: str) -> dict[str, Any]:
+    """The settings in a file of YAML or JSON, by name.
+
+    Raises `ValueError` for what is not there, not a file, too large, not text, not YAML, or no table of settings.
+    """
+    asked, path = f"--config {shown(name)}", Path(name)
+    try:
+        if not path.exists():
+            raise ValueError(f"{asked}: expected a file, found none there")
+        if not path.is_file():
+            raise ValueError(f"{asked}: expected a file, found something else there")
+        if (size := path.stat().st_size) > LARGEST:
+            raise ValueError(f"{asked}: expected at most {LARGEST:,} bytes of settings, got {size:,}")
+        text = read_text(path)
+    except OSError as error:
+        raise ValueError(f"{asked}: cannot be read ({error.strerror})") from None
+    except UnicodeError as error:
+        raise ValueError(f"{asked}: expected a file in YAML or JSON, got one that is not text ({why(error)})") from None
+    try:
+        given = yaml.load(text, _Plain)
+    except RecursionError:
+        raise ValueError(f"{asked}: expected a file in YAML or JSON: it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise ValueError(f"{asked}: expected a file in YAML or JSON: {why(error)}") from None
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        raise ValueError(f"{asked}: expected names of flags with their values, got {shown(given)}")
+    if unset := [key for key, value in given.items() if value != value]:  # a NaN
+        raise ValueError(f"{asked}: {unset[0]}: expected a value, got nan")
+    return dict(given)

@@ -1,0 +1,393 @@
+"""One matrix product in each of the forms of `companion.generation.weights`, by the quickest kernel for one row.
+
+On a CPU, kernels that pack their matrix once (fbgemm, oneDNN) read it two to five times as fast as those that take it
+as it lies. PyTorch has them for some processors; elsewhere, and on a GPU, the plain ones compute the same. For fp32 the
+library behind NumPy may be the quicker one: on AMD's processors it reads twice as fast as PyTorch's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from itertools import count
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary, ref
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from companion.generation.quantization import GROUP, FourBits, in_eight_bits, in_four_bits
+
+HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
+LARGEST_FP16 = torch.finfo(torch.float16).max
+LEVELS = 63
+"""Levels on either side of zero in each of the two digits of an input to int8 weights: with 7 bits, sums of two
+products stay below 2^15, where processors without whole-number dot products would cut them off."""
+
+
+class Product(nn.Module):
+    """x W^T with W (out, in) in one of the forms; x and the result have the stream's dtype. Of several W of one width
+    it makes their products side by side.
+
+    packed: whether to take the kernel that packs W, for fp32 NumPy's, where there is one. `None`: where it computes
+    rightly here, and for fp32 is the quicker one.
+    rounded: of int4, what each W has been rounded to; `None`: to the nearest levels.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor | list[Tensor],
+        form: str,
+        packed: bool | None = None,
+        rounded: Sequence[FourBits] | None = None,
+    ) -> None:
+        super().__init__()
+        weights = [weights] if isinstance(weights, Tensor) else weights
+        weight = _whole(weights)
+        if form not in ("fp32", *HALF) and weight.shape[1] % GROUP:  # fits no block of the kernels
+            form = "bf16"
+        if form == "fp16" and float(weight.abs().max()) > LARGEST_FP16:
+            form = "bf16"
+        self.form, self.out = form, weight.shape[0]
+        if packed is None:
+            packed = weight.device.type == "cpu" and packs(form)
+        self.packed = packed
+        make = PACKED[form] if packed else PLAIN[form]
+        if form == "int4" and rounded is not None:
+            levels, scale, middle = map(torch.cat, zip(*(one[:3] for one in rounded), strict=True))
+            factor = rounded[0].factor  # of all that read one x it is one
+            make = partial(_int4, rounded=FourBits(levels, scale, middle, factor))
+        self.function, stored, self.bytes, self.numbers = make(weight)
+        self.compute: Compute = partial(self.function, *stored)
+        self.mark = None if self.numbers is not None else mark_of(weights)
+        # What a compiler reads it reads as buffers, which a program that is kept does not hold.
+        self.places = [f"stored_{place}" for place in range(len(stored))]
+        for place, tensor in zip(self.places, stored, strict=True):
+            self.register_buffer(place, tensor, persistent=False)
+        number = next(_numbers)
+        self.register_buffer("number", torch.tensor(number), persistent=False)
+        _products[number] = self
+
+    def forward(self, x: Float[Tensor, "*axes d_in"]) -> Float[Tensor, "*axes out"]:
+        """The product, in the form of the weights."""
+        return self.part(x)
+
+    def part(self, x: Float[Tensor, "*axes d_in"], place: int = 0) -> Float[Tensor, "*axes out"]:
+        """The same for a layer that is all there is."""
+        if not torch.compiler.is_compiling():
+            if self.numbers is not None and x.dtype == torch.float32:
+                return self.compute(x)
+            out = self.compute(x.reshape(-1, x.shape[-1]).float())
+            return out.view(*x.shape[:-1], self.out).to(x.dtype)
+        flat = x.reshape(-1, x.shape[-1]).float()
+        if self.packed:  # a compiler cannot look into a packed matrix: it is given the product as one operation
+            out = packed_product(flat, self.number, self.out)
+        else:
+            out = self.function(*(getattr(self, place) for place in self.places), flat)
+        return out.view(*x.shape[:-1], self.out).to(x.dtype)
+
+    def is_of(self, weights: Sequence[Tensor]) -> bool:
+        """Whether it was made of weights with these very numbers. All of them are read, because nothing else tells: not
+        every way of changing a parameter leaves a trace, fused optimisers for one."""
+        if self.numbers is None:
+            return self.mark == mark_of(weights)
+        rows = self.numbers.split([len(weight) for weight in weights]) if self.out == sum(map(len, weights)) else ()
+        return len(rows) == len(weights) and all(map(_same_bits, rows, weights))
+
+
+def _same_bits(numbers: Tensor, weight: Tensor) -> bool:
+    """Whether fp32 numbers on the CPU are what a weight is in fp32."""
+    if weight.device.type != "cpu" or weight.shape != numbers.shape:
+        return False
+    one, other = (x.detach().float().contiguous().view(torch.int32).numpy() for x in (numbers, weight))
+    return np.array_equal(one, other)
+
+
+def _whole(weights: Sequence[Tensor]) -> Float[Tensor, "out d_in"]:
+    """One below the other, in fp32."""
+    return (weights[0] if len(weights) == 1 else torch.cat([*weights])).detach().float()
+
+
+def mark_of(weights: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size, torch.device, int]]:
+    """What tells weights from others: a check sum of their bytes beside what they are. Two that differ have the same
+    once in 2^32; the parameters of a model change together, and each has its own."""
+    marks = []
+    for weight in weights:
+        read = weight.detach().cpu().contiguous().view(torch.uint8).numpy()
+        marks.append((weight.dtype, weight.shape, weight.device, zlib.crc32(read.data)))
+    return marks
+
+
+_numbers = count()
+_products: WeakValueDictionary[int, Product] = WeakValueDictionary()
+
+
+@torch.library.custom_op(
+    "companion::packed_product", mutates_args=(), schema="(Tensor x, Tensor number, int out) -> Tensor"
+)
+def packed_product(x: Tensor, number: Tensor, out: int) -> Tensor:
+    """x (row, d_in) times the matrix of the `Product` of that number, (row, out)."""
+    return _products[int(number)].compute(x)
+
+
+@packed_product.register_fake
+def _(x: Tensor, number: Tensor, out: int) -> Tensor:
+    return x.new_empty(x.shape[0], out)
+
+
+Compute = Callable[[Float[Tensor, "row d_in"]], Float[Tensor, "row out"]]
+
+
+class Made(NamedTuple):
+    """One weight in one form.
+
+    function:  multiplies, given the stored tensors and x.
+    stored:    tensors.
+    bytes:     of the matrix with its scales.
+    numbers:   the matrix itself, (out, d_in), where it is kept bit by bit.
+    """
+
+    function: Callable[..., Float[Tensor, "row out"]]
+    stored: tuple[Tensor, ...]
+    bytes: int
+    numbers: Tensor | None = None
+
+
+def _whole_blocks(weight: Tensor) -> Tensor:
+    """Rows of zeros below, up to the kernels' blocks of 16."""
+    return F.pad(weight, (0, 0, 0, -len(weight) % 16))
+
+
+def _fp32(weight: Tensor) -> Made:
+    stored = weight.t().contiguous()
+    return Made(lambda stored, x: x @ stored, (stored,), stored.nbytes)
+
+
+def _half(dtype: torch.dtype) -> Callable[[Tensor], Made]:
+    def make(weight: Tensor) -> Made:
+        stored = weight.to(dtype)
+        return Made(lambda stored, x: F.linear(x.to(dtype), stored).float(), (stored,), stored.nbytes)
+
+    return make
+
+
+def _int8(weight: Tensor) -> Made:
+    levels, scale = in_eight_bits(_whole_blocks(weight))
+    # The kernel would take the scales in bf16 only, too coarse for what every number of a row shares.
+    ones = torch.ones_like(scale, dtype=torch.bfloat16)
+
+    out = len(weight)
+
+    def compute(levels: Tensor, ones: Tensor, scale: Tensor, x: Tensor) -> Tensor:
+        return (torch._weight_int8pack_mm(x.to(torch.bfloat16), levels, ones) * scale)[:, :out]
+
+    return Made(compute, (levels, ones, scale), levels.nbytes + scale.nbytes)
+
+
+def _int4(weight: Tensor, rounded: FourBits | None = None) -> Made:
+    *parts, factor = in_four_bits(weight) if rounded is None else rounded
+    levels, scale, middle = map(_whole_blocks, parts)
+    levels = torch._convert_weight_to_int4pack_for_cpu(levels.to(torch.int32), 1)
+    scales = torch.stack((scale, middle), -1).transpose(0, 1).contiguous()
+
+    out = len(weight)
+
+    def compute(levels: Tensor, scales: Tensor, x: Tensor) -> Tensor:
+        product = torch._weight_int4pack_mm_for_cpu(x.to(torch.bfloat16), levels, GROUP, scales)
+        return product[:, :out].float()
+
+    size = levels.nbytes + scales.nbytes
+    if factor is None:
+        return Made(compute, (levels, scales), size)
+    balanced = lambda factor, levels, scales, x: compute(levels, scales, x * factor)  # noqa: E731
+    return Made(balanced, (factor, levels, scales), size + factor.nbytes)
+
+
+def _packed_fp16(weight: Tensor) -> Made:
+    """The kernel widens the weights as it reads them, and takes x in fp32."""
+    matrix = torch.ops.quantized.linear_prepack_fp16(weight, None)
+    product = torch.ops.quantized.linear_dynamic_fp16
+    return Made(lambda x: product(x, matrix), (), 2 * weight.numel())
+
+
+def _packed_bf16(weight: Tensor) -> Made:
+    matrix = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16), 1)
+    product = torch.ops.mkldnn._linear_pointwise
+
+    def compute(x: Tensor) -> Tensor:
+        return product(x.to(torch.bfloat16), matrix, None, "none", [], "").float()
+
+    return Made(compute, (), 2 * weight.numel())
+
+
+def _numpy_fp32(weight: Tensor) -> Made:
+    """A few rows by a dot product for each row of the matrix, which reads it from front to back; many by PyTorch."""
+    shared = _in_large_pages(weight)
+    stored = torch.from_numpy(shared)
+
+    most = FEW * weight.shape[1]
+
+    def compute(x: Tensor) -> Tensor:
+        if x.requires_grad or x.numel() > most:
+            return F.linear(x, stored)
+        return torch.from_numpy(np.vecdot(shared, x.numpy()[..., None, :]))
+
+    return Made(compute, (), stored.nbytes, stored)
+
+
+FEW = 6
+"""Rows up to which dot products are the quicker way: each row reads the matrix again, most of it from the caches."""
+BLOCK = 2**22
+"""Numbers, 16 MB of them. From 4 MB on NumPy asks Linux for pages of 2 MB: reading is a tenth to a fifth quicker."""
+_block: tuple[ref[np.ndarray], int] | None = None
+_cutting = Lock()
+
+
+def _in_large_pages(weight: Float[Tensor, "out d_in"]) -> np.ndarray:
+    """A copy that lies, where it is small, with others in one block; the block lives as long as any of them."""
+    global _block
+    size = weight.numel()
+    with _cutting:
+        block, used = (None, 0) if _block is None else (_block[0](), _block[1])
+        if block is None or len(block) - used < size:
+            block, used = np.empty(max(BLOCK, size), np.float32), 0
+        _block = ref(block), used + -(-size // 16) * 16  # every matrix begins at a whole line of the cache
+    copy = block[used : used + size].reshape(weight.shape)
+    copy[:] = weight.numpy()
+    return copy
+
+
+def _packed_int8(weight: Tensor) -> Made:
+    """The kernel multiplies whole numbers, so x becomes whole too: two digits of 7 bits a number, as two rows, which
+    read the weights once. What that rounds is less than what bf16 does; and no row depends on another."""
+    levels, scale = in_eight_bits(weight)
+    zeros = torch.zeros(len(scale), dtype=torch.long)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that tensors of this kind will go: then the plain kernel is taken
+        whole = torch._make_per_channel_quantized_tensor(levels, scale.double(), zeros, 0)
+    matrix = torch.ops.quantized.linear_prepack(whole, None)
+    product: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+
+    digits = torch.tensor([1 / LEVELS, 0.5 / LEVELS**2]).view(2, 1, 1)
+    least = torch.tensor(1e-30)
+    both = torch.tensor([[1, 0.5 / LEVELS]])
+
+    def row(x: Tensor) -> Tensor:
+        # A row alone is the common case, and there each small operation takes as long as a small matrix: NumPy's take
+        # half as long as PyTorch's.
+        given = x.numpy()
+        rows = np.empty((2, given.shape[1]), np.float32)
+        second = rows[1:]
+        np.abs(given, out=second)
+        level = max(second.item(second.argmax()) / LEVELS, 1e-30)
+        if not math.isfinite(level):
+            return x.new_full((1, len(scale)), math.nan)
+        np.multiply(given, 1 / level, out=second)
+        np.rint(second, out=second)
+        np.multiply(second, level, out=second)
+        np.subtract(given, second, out=second)
+        np.multiply(second, 2 * LEVELS, out=second)
+        rows[0] = given  # the kernel rounds it to its first digit, as was done above
+        return both.mm(product(torch.from_numpy(rows), level, LEVELS + 1, matrix))
+
+    def compute(x: Tensor) -> Tensor:
+        rows, width = x.shape
+        if rows == 1 and not x.requires_grad:
+            return row(x)
+        # What a unit of the first digit is, and of the second: (digit, row, 1).
+        level = torch.addcmul(least, torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True), digits)
+        whole = x / level
+        # The kernel rounds, so of the second digit is left what rounding the first leaves.
+        whole[1].sub_(whole[0].round(), alpha=2 * LEVELS)
+        sums = product(whole.view(2 * rows, width), 1.0, LEVELS + 1, matrix).view(2, rows, -1)
+        return torch.bmm(level.permute(1, 2, 0), sums.transpose(0, 1)).squeeze(1)
+
+    return Made(compute, (), weight.numel() + scale.nbytes)
+
+
+PLAIN: dict[str, Callable[[Tensor], Made]] = {
+    "fp32": _fp32,
+    "fp16": _half(torch.float16),
+    "bf16": _half(torch.bfloat16),
+    "int8": _int8,
+    "int4": _int4,
+}
+PACKED: dict[str, Callable[[Tensor], Made]] = {
+    "fp32": _numpy_fp32,
+    "fp16": _packed_fp16,
+    "bf16": _packed_bf16,
+    "int8": _packed_int8,
+}
+
+
+@lru_cache
+def possible(form: str, device: str) -> bool:
+    """Whether products with weights in this form are computed here, and rightly: one is tried."""
+    return _right(form, device, None)
+
+
+@lru_cache
+def packs(form: str) -> bool:
+    """Whether the other kernel computes rightly on this CPU, and for fp32 whether it is the quicker one."""
+    if form not in PACKED or not _right(form, "cpu", True):
+        return False
+    return form != "fp32" or (_numpy_has_our_threads() and _is_quicker(PACKED[form], PLAIN[form]))
+
+
+def _numpy_has_our_threads() -> bool:
+    """Whether NumPy takes no more threads than PyTorch was given: its library reads how many from the environment,
+    once."""
+    named = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
+    return (int(named) if named.isdigit() else os.cpu_count() or 1) <= torch.get_num_threads()
+
+
+@lru_cache
+def quicker(form: str) -> bool:
+    """Whether one row is multiplied more quickly by weights in this form than by `nn.Linear` with weights of the form's
+    own dtype, on this CPU."""
+    dtype = HALF.get(form, torch.float32)
+    return possible(form, "cpu") and _is_quicker(PACKED[form] if packs(form) else PLAIN[form], _as_it_is(dtype))
+
+
+def _as_it_is(dtype: torch.dtype) -> Callable[[Tensor], Made]:
+    def make(weight: Tensor) -> Made:
+        stored = weight.to(dtype)
+        return Made(lambda stored, x: F.linear(x.to(dtype), stored), (stored,), stored.nbytes)
+
+    return make
+
+
+def _is_quicker(one: Callable[[Tensor], Made], other: Callable[[Tensor], Made]) -> bool:
+    """By a tenth at least, over 16 MB: the best of five times for both."""
+    weights = [torch.ones(1024, 512) for _ in range(8)]
+    row = torch.ones(1, 512)
+    seconds = []
+    for make in (one, other):
+        products = [partial(made.function, *made.stored) for made in map(make, weights)]
+        times = []
+        for _ in range(6):
+            start = time.perf_counter()
+            for product in products:
+                product(row)
+            times.append(time.perf_counter() - start)
+        seconds.append(min(times[1:]))
+    return seconds[0] < 0.9 * seconds[1]
+
+
+def _right(form: str, device: str, packed: bool | None) -> bool:
+    weight = torch.linspace(-1, 1, 32 * 64, device=device).sin().view(32, 64)
+    x = torch.linspace(-2, 1, 2 * 64, device=device).cos().view(2, 64)
+    try:
+        found = Product(weight, form, packed)(x)
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return False
+    return bool((found - x @ weight.t()).abs().max() < 0.05 * (x.abs() @ weight.abs().t()).max())

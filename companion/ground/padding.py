@@ -1,0 +1,15 @@
+"""Sequences of unequal lengths as one table, filled up on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+
+def padded(rows: Sequence[Sequence[int] | Tensor], filler: int = 0) -> Int[Tensor, "batch token"]:
+    """The rows, of which each has at least one number, in a table as wide as the longest of them."""
+    return pad_sequence([torch.as_tensor(row) for row in rows], batch_first=True, padding_value=filler)

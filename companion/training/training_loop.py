@@ -1,0 +1,219 @@
+"""A run from where it stands to its end: progress, log, evaluations, checkpoints, and stopping by hand."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from companion.costs.account import train_flops
+from companion.generation.prefill_decode import NotFinite
+from companion.ground.fields import require_whole
+from companion.training.interrupts import stopping_by_hand
+from companion.training.run_folder import RunFolder
+from companion.training.tasks.task import Measured
+from companion.training.tensorboard import Board
+from companion.training.trainer import Diverged, Trainer, Update
+from companion.transformer import Transformer
+
+MOST_LOGGED = 2000
+"""Updates that a log keeps, evenly spaced: more cannot be told apart in a figure."""
+
+
+def fit(
+    trainer: Trainer,
+    measure: Callable[[Transformer], Measured],
+    *,
+    folder: RunFolder | None = None,
+    evaluate_every: int,
+    save_seconds: float = 30.0,
+    keep: int = 2,
+    after_evaluation: Callable[[int, Measured, Transformer], None] | None = None,
+    say: Callable[[str], None] | None = None,
+    progress: bool | None = None,
+    peak: float | None = None,
+    tensorboard: bool = False,
+) -> bool:
+    """Train until the last update. True when it was reached; False when Ctrl-C (or SIGTERM) stopped the run before.
+
+    The first Ctrl-C lets the update in progress finish and saves; a second one stops at once, and the last checkpoint
+    remains. With a `folder`, the run begins at its last checkpoint, and one is saved after each evaluation, every
+    `save_seconds` (0: after every update; otherwise less often when saving takes long), and at the end.
+
+    measure:           how good a model is, which is the trainer's as it is now; its `scores` go into the log.
+    keep:              how many checkpoints remain, the last ones; the best one does in any case.
+    after_evaluation:  called with the number of updates, the result, and the model; printing must go through
+                       `tqdm.write`.
+    say:               called with a line of news when a run is gone on with. Default: to standard error.
+    progress:          show a bar; `None`: if standard error is a terminal.
+    peak:              FLOPs per second that all devices together could reach, for the share of it that is used.
+    tensorboard:       write the log for TensorBoard as well, see `Board`; needs a `folder`.
+
+    With several processes this is a collective: all of them call it, and the main one measures, writes and shows.
+
+    Raises `Diverged` when the loss is not a number any more, and `NotWritten` when the disk takes no more; the last
+    checkpoint before that remains.
+    """
+    require_whole("keep", keep)
+    config, parallel, main = trainer.config, trainer.parallel, trainer.parallel.main
+    if folder is not None:
+        done = folder.restore(trainer, say or _to_standard_error)
+        if done and main:
+            (say or _to_standard_error)(f"going on after update {done:,}")
+    log_every = max(1, config.updates // MOST_LOGGED)
+    smoothed: float | None = None
+    saved_at, pause = time.monotonic(), save_seconds
+    unwritten: OSError | None = None
+    pace = _Pace(trainer, peak, _seconds_so_far(folder) if main and folder is not None else 0.0)
+    bar = tqdm(
+        total=config.updates,
+        initial=trainer.done,
+        disable=not main or (None if progress is None else not progress),
+        dynamic_ncols=True,
+        bar_format="{n_fmt}/{total_fmt} updates |{bar}| {desc}{remaining} left",
+    )
+    with bar, stopping_by_hand() as stop, Board.of(folder if tensorboard and main else None, trainer.done) as board:
+
+        def log(entry: dict[str, Any]) -> None:
+            if folder is not None:
+                folder.log(entry)
+            board.add(entry)
+
+        def look(model: Transformer) -> float:
+            try:
+                measured = measure(model)
+                if math.isnan(measured.error):
+                    raise NotFinite("the loss on what is held out is not a number")
+            except NotFinite as error:
+                raise Diverged(f"{error}, after update {trainer.done}") from None
+            log({"update": trainer.done, **measured.scores})
+            if after_evaluation is not None:
+                try:
+                    after_evaluation(trainer.done, measured, model)
+                except NotFinite as error:
+                    raise Diverged(f"{error}, after update {trainer.done}") from None
+            return measured.error
+
+        def check() -> None:
+            if unwritten is not None:
+                raise unwritten
+
+        stopping = False
+        while trainer.done < config.updates and not stopping:
+            update = pace.time(trainer.update)
+            smoothed = update.loss if smoothed is None else 0.95 * smoothed + 0.05 * update.loss
+            # The description, because tqdm puts a comma of its own before a postfix.
+            bar.set_description_str(f"loss {smoothed:.3f}, {pace}{_load(trainer, update)}", refresh=False)
+            bar.update()
+            if main and (update.number % log_every == 0 or update.number == config.updates):
+                try:
+                    log(_entry(update) | pace.entry())
+                except OSError as refused:  # the others are about to wait for us: they have to be told first
+                    unwritten = refused
+            late = main and folder is not None and time.monotonic() - saved_at >= pause
+            if parallel.agree(late or stop.is_set() or unwritten is not None):
+                parallel.on_main(check)
+                stopping, late = parallel.agree(stop.is_set()), parallel.agree(late)
+            error: float | None = None
+            if due := update.number % evaluate_every == 0 or update.number == config.updates:
+                model = trainer.whole()
+                error = parallel.on_main(lambda: look(model))  # noqa: B023  (called at once)
+                del model  # with several processes a copy, as large as the model
+            if folder is not None and (due or stopping or late):
+                began = time.monotonic()
+                folder.save(trainer, keep=keep, error=error)
+                saved_at = time.monotonic()
+                pause = max(save_seconds, 20 * (saved_at - began)) if save_seconds else 0.0
+    return trainer.done >= config.updates
+
+
+def seconds_per_update(trainer: Trainer, seconds: float = 3.0) -> float:
+    """How long an update takes on this machine, from about `seconds` of them. The trainer is used up: make another.
+
+    A collective; the main process's time counts.
+    """
+    for _ in range(2):  # the first ones allocate memory, and compile
+        trainer.update()
+    began, count = time.monotonic(), 0
+    while trainer.parallel.agree(trainer.parallel.main and (count < 3 or time.monotonic() - began < seconds)):
+        if trainer.done == trainer.config.updates:
+            trainer.done = 0
+        trainer.update()
+        count += 1
+    return trainer.parallel.broadcast((time.monotonic() - began) / count)
+
+
+def _entry(update: Update) -> dict[str, Any]:
+    return {
+        "update": update.number,
+        "loss": update.loss,
+        "tokens": update.tokens,
+        "gradient_norm": update.gradient_norm,
+        "learning_rate": update.learning_rate,
+        **update.told,
+        **({} if update.dropped is None else {"dropped": update.dropped}),
+        **({} if update.effective_experts is None else {"effective_experts": update.effective_experts}),
+    }
+
+
+def _load(trainer: Trainer, update: Update) -> str:
+    """For the bar: how evenly the layer with the least even load uses its experts."""
+    moe = trainer.model.config.moe
+    if moe is None or update.effective_experts is None:
+        return ""
+    return f"{update.effective_experts:.1f} of {moe.experts} experts in use, "
+
+
+def _seconds_so_far(folder: RunFolder) -> float:
+    return max((entry.get("seconds", 0.0) for entry in folder.entries()), default=0.0)
+
+
+def _to_standard_error(line: str) -> None:
+    tqdm.write(line, file=sys.stderr)
+
+
+class _Pace:
+    """How fast updates are: in tokens a second over the last few seconds, and as a share of the peak. Evaluations and
+    checkpoints, which come between updates, do not count.
+
+    The share is that of the FLOPs which the scored tokens of a decoder need (Chowdhery et al. 2022, appendix B), each
+    with the model's full context: padding, and what is computed a second time, are no use to anybody.
+    """
+
+    def __init__(self, trainer: Trainer, peak: float | None, seconds: float) -> None:
+        config = trainer.model.config
+        self.seconds, self.per_second = seconds, 0.0
+        self._tokens, self._over = 0, 0.0
+        self._share_of_one = 0.0
+        if peak is not None and config.stack == "decoder":
+            self._share_of_one = train_flops(config, config.context) / config.context / peak
+
+    def time(self, make: Callable[[], Update]) -> Update:
+        """Make an update, and count it."""
+        began = time.monotonic()
+        update = make()
+        elapsed = time.monotonic() - began
+        self.seconds += elapsed
+        self._tokens, self._over = self._tokens + update.tokens, self._over + elapsed
+        self.per_second = self._tokens / max(self._over, 1e-9)
+        if self._over > 5:
+            self._tokens, self._over = self._tokens // 2, self._over / 2
+        return update
+
+    @property
+    def share(self) -> float | None:
+        """Of the peak; `None` where it is not known."""
+        return self.per_second * self._share_of_one or None
+
+    def entry(self) -> dict[str, float]:
+        """The log's `MACHINE_FIELDS`."""
+        share = {} if self.share is None else {"peak_share": round(self.share, 4)}
+        return {"seconds": round(self.seconds, 3), "tokens_per_second": round(self.per_second, 1), **share}
+
+    def __str__(self) -> str:
+        share = "" if self.share is None else f"{self.share:.0%} of peak, "
+        return f"{self.per_second:,.0f} tokens/s, {share}"

@@ -1,0 +1,48 @@
+"""The tables of fields: they have a row for all that is written."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import transformers
+
+from companion.families.registry import families
+from companion.files.published.config_fields import WRITING, alike
+
+PUBLISHED = sorted((Path(__file__).parents[2] / "published").glob("*.json"))
+
+
+def test_a_neutral_field_says_who_wrote_it():
+    every = {name: policy for family in families().values() for name, policy in family.table.items()} | WRITING
+    wrote = re.compile(r"\d\.\d|by hand|chooses the reader|the same")
+    assert all(wrote.search(policy.note) for policy in every.values() if policy.kind == "neutral")
+
+
+@pytest.mark.parametrize("kind", families())
+def test_all_that_transformers_writes_has_a_row(kind):
+    """Of the version that is installed; those before it are in `tests/published`."""
+    said = transformers.CONFIG_MAPPING[kind]().to_dict()
+    assert not {name for name, value in said.items() if name not in families()[kind].table and value is not None}
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=[path.stem for path in PUBLISHED])
+def test_all_that_a_release_says_has_a_row(path):
+    fields = json.loads(path.read_text())
+    assert not {name for name, value in fields.items() if name not in families()[fields["model_type"]].table}
+
+
+def test_rows_of_a_kind_come_before_those_it_shares():
+    bases = {kind: families()[kind].table["rope_theta"].default for kind in ("llama", "mistral", "mixtral")}
+    assert bases == {"llama": 10000.0, "mistral": 10000.0, "mixtral": 1e6}
+    assert families()["mixtral"].table["num_key_value_heads"].default == 8  # of Mistral
+    assert families()["gemma3_text"].table["attn_logit_softcapping"].values == (None,)
+    assert families()["bert"].table["temperature"].kind == "writing"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [(1, 1.0, True), (1, True, False), (0, False, False), (None, False, False), ([], [], True), ("a", "b", False)],
+)
+def test_values_of_json_are_alike(one, other, same):
+    assert alike(one, other) is same
