@@ -43,7 +43,7 @@ from authoring.rules import Fault, Known, fault
 from authoring.uses import Code, Package, Uses
 from companion.families.registry import preset, presets, systems
 from companion.ground.atomic import write_atomic
-from companion.school.course.release.cells import KERNEL
+from companion.school.course.release.notebook_cells import KERNEL
 from companion.school.questions.question import Question
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"

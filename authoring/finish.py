@@ -28,7 +28,7 @@ from authoring.source import Source, read_source
 from companion.school.build.stages import STAGES
 from companion.school.build.stubs import names, on_the_page
 from companion.school.course.release import navigation_line
-from companion.school.course.release.cells import IN_ANOTHER_KERNEL
+from companion.school.course.release.notebook_cells import IN_ANOTHER_KERNEL
 from companion.school.questions.question import Question
 
 HEAD = "{{ head }}"

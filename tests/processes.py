@@ -35,12 +35,12 @@ from companion.data.batches import TrainingBatches
 from companion.files.models import load_tensors, save_tensors
 from companion.training.distributed.data_parallel import Processes
 from companion.training.distributed.launch import start_processes
-from companion.training.distributed.one_process import Elsewhere, Lost, Parallel
+from companion.training.distributed.parallel import Elsewhere, Lost, Parallel
 from companion.training.evaluation import Evaluation
 from companion.training.losses import Loss, Scored, cross_entropy_sum, translation_loss
 from companion.training.run_folder import RunFolder
+from companion.training.run_loop import fit
 from companion.training.trainer import IGNORE, Diverged, Trainer, TrainingConfig
-from companion.training.training_loop import fit
 from companion.transformer import Transformer
 
 UPDATES, HALF = 7, 4

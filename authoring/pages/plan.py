@@ -10,7 +10,7 @@ from companion.school.build.parts import parts
 from companion.school.build.stages import STAGES, Stage
 from companion.school.checking.exercise import DIFFICULTIES, Exercise
 from companion.school.course.release.dependencies import other_exercises
-from companion.school.course.written.items import Written, written_items
+from companion.school.course.written.rubrics import Written, written_items
 from companion.school.exercises.catalogue import exercises
 
 FILE = "exercises/PLAN.md"

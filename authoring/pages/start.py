@@ -13,7 +13,7 @@ import nbformat
 from authoring import exercises
 from authoring.lesson import Lesson
 from authoring.minutes import Part
-from companion.school.course.release.cells import IN_ANOTHER_KERNEL, KERNEL
+from companion.school.course.release.notebook_cells import IN_ANOTHER_KERNEL, KERNEL
 from companion.school.study import progress_table
 
 FILE = progress_table.FILE

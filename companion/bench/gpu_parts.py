@@ -30,7 +30,7 @@ from companion.bench.sizes import ON_A_GPU, REHEARSED, SIZES, Size
 from companion.bench.suite import ceiling, quiet
 from companion.costs.chips import Chip
 from companion.training.distributed.launch import start_processes
-from companion.training.distributed.one_process import Parallel
+from companion.training.distributed.parallel import Parallel
 from companion.training.trainer import Trainer, TrainingConfig
 from companion.transformer import Transformer
 

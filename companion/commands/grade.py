@@ -97,11 +97,11 @@ def _add_how(parser: Parser) -> None:
 
 
 def run(flags: Namespace) -> int:
-    from companion.school.course.grading.choose import choose
     from companion.school.course.grading.lateness import read_rule
     from companion.school.course.grading.regrade import first_marks, merged
     from companion.school.course.grading.sandbox.parent import Limits
     from companion.school.course.grading.submissions import handed_in, left_out
+    from companion.school.course.grading.what_to_grade import choose
     from companion.school.course.hidden_seeds import read_secret
     from companion.school.course.written.marking import keep_rule
     from companion.school.course.written.sheet import kept

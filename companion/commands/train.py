@@ -39,7 +39,7 @@ from companion.training.settings import (
 if TYPE_CHECKING:
     import torch
 
-    from companion.training.distributed.one_process import Parallel
+    from companion.training.distributed.parallel import Parallel
     from companion.training.run_folder import RunFolder
     from companion.training.tasks.task import Measured, Task
     from companion.training.trainer import Trainer
@@ -172,7 +172,7 @@ def run(flags: Namespace, arguments: list[str]) -> int:
     Raises `ValueError` for bad input, with nothing written.
     """
     from companion.training.distributed.launch import only_main_speaks
-    from companion.training.distributed.one_process import Elsewhere
+    from companion.training.distributed.parallel import Elsewhere
 
     try:
         with only_main_speaks():
@@ -199,7 +199,7 @@ def train_run(settings: RunSettings, arguments: list[str]) -> int:
     """
     from companion.ground.device import find_device
     from companion.training.distributed.launch import check_launch, command, processes_launched, start_processes
-    from companion.training.distributed.one_process import Lost
+    from companion.training.distributed.parallel import Lost
     from companion.training.run_folder import RunFolder
     from companion.training.tensorboard import require_tensorboard
 
@@ -345,7 +345,7 @@ def _standing(folder: RunFolder) -> str:
 def _fit(task: Task, trainer: Trainer, folder: RunFolder, evaluations: int, peak: float | None) -> bool:
     from tqdm.auto import tqdm
 
-    from companion.training.training_loop import fit
+    from companion.training.run_loop import fit
 
     def show(update: int, measured: Measured, model: Transformer) -> None:
         width = len(f"{trainer.config.updates:,}")

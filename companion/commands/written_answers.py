@@ -52,9 +52,9 @@ def mark_parser() -> Parser:
 
 
 def collect(flags: Namespace) -> int:
-    from companion.school.course.grading.choose import choose
     from companion.school.course.grading.grade import grade
     from companion.school.course.grading.submissions import handed_in
+    from companion.school.course.grading.what_to_grade import choose
     from companion.school.course.written.sheet import read_sheet, sheet
 
     if flags.to is None:

@@ -11,7 +11,7 @@ evaluation                 the loss over a whole text
 optimizer                  AdamW, and Muon beside it
 schedule                   the learning rate; mup: one that stays right for a wider model
 precision                  of products; seeds: one for each purpose
-training_loop              the run from where it stands to its end
+run_loop                   the run from where it stands to its end
 interrupts                 Ctrl-C and SIGTERM: an update is finished and saved
 run_folder                 the run on disk; checkpoints: those of it; sealed_records: what seals its files
 activation_checkpointing   activations made anew, for less memory; prefetch: batches made ahead of time

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from companion.ground.device import versions
-from companion.training.distributed.one_process import Parallel
+from companion.training.distributed.parallel import Parallel
 from companion.training.run_folder import RunFolder
+from companion.training.run_loop import seconds_per_update
 from companion.training.settings import NumberWordsSettings, RunSettings, TextSettings, TuneSettings
 from companion.training.tasks.large_text import open_text
 from companion.training.tasks.number_words import NumberWordsTask
 from companion.training.tasks.task import Task
 from companion.training.tasks.tune import open_tune
 from companion.training.trainer import Trainer
-from companion.training.training_loop import seconds_per_update
 
 EVALUATIONS = 10
 """Evaluations in a run."""

@@ -20,7 +20,7 @@ from companion.layers.balance import update_bias
 from companion.layers.moe import MoE
 from companion.layers.routing import RoutingStats, load_entropy
 from companion.training.activation_checkpointing import recompute as run_blocks_again
-from companion.training.distributed.one_process import Parallel
+from companion.training.distributed.parallel import Parallel
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import IGNORE, Batch, Loss, Scored, next_token_loss, routing_loss

@@ -51,7 +51,7 @@ SETTINGS = {
 TESTS = {
     "tests: layers": "tests/layers",
     "tests: models": "tests/test_worked_example.py tests/test_transformer.py tests/generation tests/families",
-    "tests: training": " ".join(f"tests/training/test_{name}.py" for name in ("losses", "training_loop", "trainer")),
+    "tests: training": " ".join(f"tests/training/test_{name}.py" for name in ("losses", "run_loop", "trainer")),
     "tests: exercises": "tests/school/exercises",
 }
 

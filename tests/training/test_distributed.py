@@ -18,7 +18,7 @@ from companion.files.models import load_tensors
 from companion.layers.moe import MoE
 from companion.training.distributed.data_parallel import Processes, _WholeDraws
 from companion.training.distributed.launch import _own_device, command, is_lost, start_processes
-from companion.training.distributed.one_process import Parallel
+from companion.training.distributed.parallel import Parallel
 from companion.training.settings import TextSettings, recorded
 
 LOSSES = 1e-5

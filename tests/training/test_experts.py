@@ -11,9 +11,9 @@ from companion.layers.balance import switch_loss, z_loss
 from companion.training.evaluation import Evaluation
 from companion.training.losses import Scored, cross_entropy_sum
 from companion.training.run_folder import RunFolder
+from companion.training.run_loop import fit
 from companion.training.settings import TextSettings
 from companion.training.trainer import IGNORE, Trainer, TrainingConfig
-from companion.training.training_loop import fit
 from companion.transformer import Transformer
 
 MODEL = ModelConfig(13, 8, 2, 6, AttentionConfig(2), FeedForwardConfig(12), moe=MoEConfig(5, 2))

@@ -23,7 +23,7 @@ from companion.ground.lock import Busy
 from companion.training import checkpoints as saved_module
 from companion.training.evaluation import evaluate
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
-from companion.training.training_loop import fit
+from companion.training.run_loop import fit
 
 FILES = ["model.safetensors", "optimizer.safetensors", "config.json", "state.json"]
 

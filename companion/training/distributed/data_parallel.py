@@ -38,7 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from companion.layers.block import Block
 from companion.layers.moe import NAMES, MoE
 from companion.training.distributed.expert_parallel import Exchanged, Spread, keep_the_compiler_out
-from companion.training.distributed.one_process import Elsewhere, Made, Parallel, compile_blocks, exit_code
+from companion.training.distributed.parallel import Elsewhere, Made, Parallel, compile_blocks, exit_code
 from companion.training.losses import Scored
 
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from companion.ground.fields import shown
 from companion.training.distributed.data_parallel import Processes
-from companion.training.distributed.one_process import Elsewhere, Lost, Parallel, exit_code
+from companion.training.distributed.parallel import Elsewhere, Lost, Parallel, exit_code
 
 TIMEOUT = timedelta(hours=1)
 """How long a process waits for the others: longer than any evaluation or checkpoint, which the main process makes while

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 
 from companion.config.model import ModelConfig
-from companion.training.distributed.one_process import Parallel
+from companion.training.distributed.parallel import Parallel
 from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import Batch, Loss
 from companion.training.mup import begin_wide

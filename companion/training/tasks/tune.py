@@ -36,7 +36,7 @@ from companion.generation.sampling import Sampling
 from companion.ground.display import count
 from companion.ground.padding import padded
 from companion.layers.low_rank import low_rank_layers, without_adapters
-from companion.training.distributed.one_process import Parallel
+from companion.training.distributed.parallel import Parallel
 from companion.training.fine_tuning import Tuner
 from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import Batch, Loss, Scored, cross_entropy_sum

@@ -20,11 +20,11 @@ from companion.school.checking.call import Result
 from companion.school.checking.examine import Verdict
 from companion.school.checking.exercise import STAR
 from companion.school.course.bundles.gradescope import RULE, SECRET, SET
-from companion.school.course.grading.choose import choose
 from companion.school.course.grading.exercise_mark import Graded, Mark, Text
 from companion.school.course.grading.grade import grade
 from companion.school.course.grading.lateness import Lateness, read_rule
 from companion.school.course.grading.submissions import handed_by
+from companion.school.course.grading.what_to_grade import choose
 from companion.school.course.hidden_seeds import read_secret
 
 HIDDEN = "after_published"

@@ -27,7 +27,7 @@ from companion.school.course.grading.sandbox.parent import Found, Program, Run, 
 from companion.school.course.grading.submissions import Handed
 from companion.school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds, keyed
 from companion.school.course.points import Part, is_constant, parts
-from companion.school.course.written.items import Written
+from companion.school.course.written.rubrics import Written
 from companion.school.course.written.sheet import Given
 
 UNREADABLE = "unreadable"

@@ -11,7 +11,7 @@ from companion.school.course.grading.exercise_mark import UNREADABLE, Graded, Ke
 from companion.school.course.grading.sandbox.parent import Limits, Worker
 from companion.school.course.grading.submissions import Handed, plain
 from companion.school.course.grading.worker_pool import side_by_side
-from companion.school.course.written.items import MARK, Written
+from companion.school.course.written.rubrics import MARK, Written
 from companion.school.course.written.sheet import Given, Key, text_id
 
 READ, EMPTY, OTHER, NOTHING = "read", "empty", "other notebook", "nothing handed in"

@@ -7,8 +7,8 @@ from companion.school.checking.codec import case_value, pack
 from companion.school.checking.exercise import DIFFICULTIES, Exercise
 from companion.school.course.hidden_seeds import hidden_seed
 from companion.school.course.points import is_constant, shares
-from companion.school.course.release.cells import group_points
 from companion.school.course.release.documents import document
+from companion.school.course.release.notebook_cells import group_points
 from companion.school.course.release.problem_set import ProblemSet
 
 

@@ -13,7 +13,7 @@ from nbformat import from_dict
 
 from companion.school.checking.exercise import BEGIN, END, STUB
 from companion.school.course.grading.answers import TEXT_STUB
-from companion.school.course.release.cells import Cell, Notebook
+from companion.school.course.release.notebook_cells import Cell, Notebook
 
 BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 

@@ -16,7 +16,9 @@ from companion.school.checking.examine import Verdict
 from companion.school.checking.exercise import Exercise
 from companion.school.checking.notebook_answer import praise
 from companion.school.course.release import navigation_line
-from companion.school.course.release.cells import (
+from companion.school.course.release.dependencies import other_exercises
+from companion.school.course.release.documents import document
+from companion.school.course.release.notebook_cells import (
     IMPORTS,
     IN_ANOTHER_KERNEL,
     PRECISION,
@@ -28,8 +30,6 @@ from companion.school.course.release.cells import (
     notebook,
     to_text,
 )
-from companion.school.course.release.dependencies import other_exercises
-from companion.school.course.release.documents import document
 from companion.school.exercises.catalogue import exercises
 
 _HOW = (

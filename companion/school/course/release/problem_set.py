@@ -10,7 +10,7 @@ from companion.ground.fields import shown
 from companion.school.checking.exercise import Exercise
 from companion.school.course.release.dependencies import other_exercises
 from companion.school.course.release.questions import as_exercise, find_gradable
-from companion.school.course.written.items import Written, find_written, written_items
+from companion.school.course.written.rubrics import Written, find_written, written_items
 from companion.school.exercises.catalogue import exercises, find_exercise
 from companion.school.questions.question import Question, questions
 

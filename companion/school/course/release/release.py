@@ -25,7 +25,10 @@ from companion.school.checking.problem_set_checks import to_text as key_text
 from companion.school.checking.sealed_keys import seal
 from companion.school.course.hidden_seeds import PUBLIC_SEED, hidden_seeds
 from companion.school.course.points import is_constant, parts, shares
-from companion.school.course.release.cells import (
+from companion.school.course.release.documents import document
+from companion.school.course.release.instructor import page
+from companion.school.course.release.nbgrader import graded, locked, marked_by_hand, released, solution
+from companion.school.course.release.notebook_cells import (
     IMPORTS,
     PRECISION,
     Cell,
@@ -38,12 +41,9 @@ from companion.school.course.release.cells import (
     notebook,
     to_text,
 )
-from companion.school.course.release.documents import document
-from companion.school.course.release.instructor import page
-from companion.school.course.release.nbgrader import graded, locked, marked_by_hand, released, solution
 from companion.school.course.release.problem_set import ProblemSet
 from companion.school.course.release.questions import is_question
-from companion.school.course.written.items import MARK, Written, marking_page, rubric
+from companion.school.course.written.rubrics import MARK, Written, marking_page, rubric
 
 PACKAGE = "exercise_check"
 """The name under which the folder `companion/school/checking` travels."""

@@ -11,7 +11,7 @@ from companion.school.course.grading.feedback import with_texts
 from companion.school.course.grading.gradebook import Row, as_csv, quoted, read_table
 from companion.school.course.grading.lateness import Lateness, as_toml, read_rule
 from companion.school.course.grading.marks_csv import page_name, scored, text_columns
-from companion.school.course.written.items import find_written
+from companion.school.course.written.rubrics import find_written
 from companion.school.course.written.sheet import MARKS, Given, Key, keep, kept, read_sheet
 
 LATE = "late.toml"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from companion.school.course.grading.gradebook import as_csv, quoted, read_table, unquoted
-from companion.school.course.written.items import find_written
+from companion.school.course.written.rubrics import find_written
 
 COLUMNS = ("student_id", "item", "text_id", "text", "points", "comment")
 KEPT = tuple(name for name in COLUMNS if name != "text")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from companion.school.course.grading.choose import choose
 from companion.school.course.grading.grade import grade
 from companion.school.course.grading.submissions import handed_in
+from companion.school.course.grading.what_to_grade import choose
 from companion.school.course.proof.leaks import leaks
 from companion.school.course.release.problem_set import ProblemSet
 from companion.school.course.release.release import release

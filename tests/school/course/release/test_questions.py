@@ -11,7 +11,7 @@ from companion.school.checking.call import Result, in_this_process
 from companion.school.checking.credit import earned, examine_groups
 from companion.school.checking.examine import examine, key_of
 from companion.school.checking.sealed_keys import unseal
-from companion.school.course.grading import choose
+from companion.school.course.grading import what_to_grade
 from companion.school.course.points import parts, shares
 from companion.school.course.release import problem_set
 from companion.school.course.release import questions as release_questions
@@ -41,7 +41,7 @@ COURSE = {question.id: question for question in (SIZE, ROOT, GUESS, FORESEEN)}
 
 @pytest.fixture(autouse=True)
 def course(monkeypatch):
-    for place in (choose, problem_set, release_questions, question):  # wherever they are taken from
+    for place in (what_to_grade, problem_set, release_questions, question):  # wherever they are taken from
         monkeypatch.setattr(place, "questions", lambda: COURSE)
 
 

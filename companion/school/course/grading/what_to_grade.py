@@ -9,7 +9,7 @@ from pathlib import Path
 from companion.school.checking.exercise import Exercise
 from companion.school.course.grading.answers import Submission, Unreadable
 from companion.school.course.release.questions import as_exercise, find_gradable, function_name, is_question
-from companion.school.course.written.items import MARK, Written, find_written, is_written, written_items
+from companion.school.course.written.rubrics import MARK, Written, find_written, is_written, written_items
 from companion.school.exercises.catalogue import exercises, find_exercise
 from companion.school.questions.question import questions
 

@@ -20,8 +20,8 @@ from companion.training import checkpoints as saved
 from companion.training.evaluation import evaluate
 from companion.training.plot import plot_exact_match, plot_loss
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder, newest_run
+from companion.training.run_loop import fit, seconds_per_update
 from companion.training.trainer import Diverged, Trainer
-from companion.training.training_loop import fit, seconds_per_update
 
 
 class Killed(Exception):
