@@ -231,7 +231,7 @@ KNOWN = {
     "school/exercises/catalogue.py",
     "school/course/exam/paper.py",
     "school/course/grading/sandbox/child.py",
-    *(f"school/build/{name}.py" for name in ("parts", "world")),
+    *(f"school/build/{name}.py" for name in ("parts", "isolated_modules")),
 }
 """Where the package imports by a name that only the run knows: public names, which the stub says; exercises, which
 build.py finds by number; families, whose systems it asks for by name; kernels of another library, where there is a GPU;

@@ -45,7 +45,9 @@ def _load(name: str, file: Path) -> Any:
 def _engine(folder: Path) -> dict[str, Any]:
     """The engine's modules by name: a package of a name of its own, which afterwards cannot be imported."""
     _load("engine", folder / "__init__.py")
-    modules = {name: importlib.import_module(f"engine.{name}") for name in ("exercise", "call", "codec", "watch")}
+    modules = {
+        name: importlib.import_module(f"engine.{name}") for name in ("exercise", "call", "codec", "operator_watch")
+    }
     for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
         del sys.modules[name]
     return modules
@@ -109,7 +111,7 @@ def main() -> None:
     square = torch.ones(64, 64, requires_grad=True)  # what starts at the first use starts now
     (square @ square).softmax(0).exp().sum().backward()
     engine["codec"].unpack(engine["codec"].pack(square))
-    with engine["watch"].Watch(["softmax"]):
+    with engine["operator_watch"].Watch(["softmax"]):
         square + square
     mapped = confine.address_space()
     system = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache")
@@ -213,7 +215,7 @@ def _serve_part(descriptor: int, order: dict[str, Any], tools: _Tools) -> None:
         _read(channel, tools)
         return
     program = tools.engine["codec"].unpack(receive(channel))
-    watch = tools.engine["watch"].Watch(program["forbidden"])
+    watch = tools.engine["operator_watch"].Watch(program["forbidden"])
     _give_up(order, tools)
     confine.audit(tools.readable, tools.hidden)
     _serve(channel, program, tools.engine, watch)
@@ -241,7 +243,7 @@ def _read(channel: socket.socket, tools: _Tools) -> None:
         except tools.reading.Unreadable as error:
             found["unreadable"] = str(error)
     else:
-        found = tools.reading.read_answers(files, order["asked"], tools.engine["watch"].forbidden_uses)
+        found = tools.reading.read_answers(files, order["asked"], tools.engine["operator_watch"].forbidden_uses)
     send(channel, json.dumps(found).encode())
 
 
@@ -258,7 +260,7 @@ def _serve(channel: socket.socket, program: dict[str, Any], engine: dict[str, An
 
     def reply(found: Any) -> None:
         if watch.seen:
-            found = outcome(error=("Refused", engine["watch"].forbidden_fault(watch.seen[:1])))
+            found = outcome(error=("Refused", engine["operator_watch"].forbidden_fault(watch.seen[:1])))
         if found.error and found.error[0] == "Refused":
             found = outcome(error=found.error, result=results.REFUSED)
         try:
