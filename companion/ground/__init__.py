@@ -10,6 +10,7 @@ atomic         files that are written whole or not at all
 reading        a file, and nothing else in its place
 user_files     what is kept of a reader
 lock           one process at a time
+time_limit     an end to code that may never come to one
 device         which device and precision
 precision      what sums and exponentials are computed in
 processor      this machine's processor, and the variables that choose its kernels

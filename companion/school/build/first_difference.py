@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
+from companion.ground.time_limit import OutOfTime
 from companion.school.build.bugs import BUGS
 from companion.school.build.compared_runs import Node, State, Streams, gap, same
 from companion.school.build.isolated_modules import World
@@ -19,7 +20,7 @@ from companion.school.build.parts import Patch, parts, patched, references
 from companion.school.build.scenes import scenes
 from companion.school.build.scenes.scene import Scene
 from companion.school.build.stages import STAGES
-from companion.school.build.trace import SECONDS, Log, TooLongError, Value, recorded
+from companion.school.build.trace import SECONDS, Log, Value, recorded
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def compare(one: Scene, mine: Log, theirs: Log) -> Parting | None:
 def _raised(log: Log) -> str:
     if log.error is None:
         return ""
-    if isinstance(log.error, TooLongError):
+    if isinstance(log.error, OutOfTime):
         return "it did not end"
     if isinstance(log.error, NotImplementedError):
         return str(log.error) or "something is not written yet"

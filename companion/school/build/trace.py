@@ -7,9 +7,7 @@ nothing here.
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,12 +20,10 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from companion.ground.time_limit import OutOfTime, at_most
+
 MOST_OPERATIONS = 60_000
 SECONDS = 10.0
-
-
-class TooLongError(Exception):
-    """A run took longer, or more operations, than it was given."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +138,7 @@ class Recorder(TorchFunctionMode):
     """A context in which a `Log` is written.
 
     files:    of each recorded file's path, how it is called: lines are told of these alone.
-    seconds:  after so many of the processor's it ends with `TooLongError`.
+    seconds:  after so many of the processor's it ends with `OutOfTime`.
     """
 
     def __init__(self, files: Mapping[str, str], seconds: float = SECONDS) -> None:
@@ -216,7 +212,7 @@ class Recorder(TorchFunctionMode):
         if self._busy:
             return function(*arguments, **keywords)
         if time.process_time() > self._until or len(self.log.operations) > MOST_OPERATIONS:
-            raise TooLongError
+            raise OutOfTime
         self._busy = True
         try:
             inputs = tuple(self._value(tensor) for tensor in _tensors((arguments, keywords)))
@@ -253,7 +249,7 @@ class Recorder(TorchFunctionMode):
         if code.co_filename not in self._files or code.co_qualname == "<module>":
             return
         if time.process_time() > self._until:
-            raise TooLongError
+            raise OutOfTime
         self._busy = True
         try:
             if event == "call":
@@ -318,28 +314,6 @@ class Recorder(TorchFunctionMode):
         self.log.error, self.log.error_at = error, tuple(places)
 
 
-@contextmanager
-def _ended_after(seconds: float) -> Iterator[None]:
-    """Raise `TooLongError` in a loop that calls nothing, where the system can: in a main thread, not on Windows.
-
-    The processor's seconds count: a machine that does much else at a time makes no right answer wrong.
-    """
-    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: Any) -> None:
-        raise TooLongError
-
-    before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-
-
 def recorded(
     play: Callable[[Any, Recorder], None],
     world: Any,
@@ -353,9 +327,9 @@ def recorded(
         torch.manual_seed(0)
         torch.set_default_dtype(torch.float64)
         try:
-            with _ended_after(seconds), recorder:
+            with at_most(seconds), recorder:
                 play(world, recorder)
-        except (Exception, SystemExit, RecursionError) as error:
+        except (Exception, SystemExit, OutOfTime) as error:
             recorder.failed(error)
         finally:
             torch.set_default_dtype(kind)

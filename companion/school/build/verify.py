@@ -6,14 +6,12 @@ python -m companion.school.build.verify 2 --mutants
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.resources import files
-from typing import Any
 
+from companion.ground.time_limit import OutOfTime, at_most
 from companion.school.build.parts import Part, parts, references
 from companion.school.build.stages import STAGES
 from companion.school.build.stubs import names, reference
@@ -24,7 +22,7 @@ from companion.school.course.proof.mutants import changed_texts
 
 SEEDS = (0, 1)
 """That of readers, and one such as a grader's."""
-_SECONDS = 20.0  # for one mutant on one part
+_SECONDS = 20.0  # of the processor, for one mutant on one part
 
 
 def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEEDS) -> Iterator[str]:
@@ -72,28 +70,10 @@ def survivors(number: int) -> Iterator[tuple[str, bool]]:
 
 def _passes(key: AnswerKey, answer: Answer) -> bool:
     try:
-        with _at_most(_SECONDS):
+        with at_most(_SECONDS):
             return examine(key, in_this_process(answer)).is_right
-    except _TooLong:
+    except OutOfTime:
         return False
-
-
-class _TooLong(BaseException):
-    """A mutant's loop does not end."""
-
-
-@contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
-    def stop(*_: Any) -> None:
-        raise _TooLong
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def main(arguments: list[str] | None = None) -> int:

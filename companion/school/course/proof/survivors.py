@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import resource
-import signal
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,11 +19,11 @@ from functools import cache
 from importlib.resources import files
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 from tqdm.auto import tqdm
 
 from companion.ground.display import count, table
+from companion.ground.time_limit import OutOfTime, at_most
 from companion.school.checking.call import in_this_process
 from companion.school.checking.examine import AnswerKey, examine, key_of
 from companion.school.checking.exercise import Answer
@@ -39,10 +38,6 @@ WANTED = 0.95
 """The share of the mutants that must be told from right answers; the others are declared."""
 
 _SECONDS, _MEMORY = 1.0, 3 * 2**30  # of the processor, for one mutant; beyond what the process has already
-
-
-class _TooLong(BaseException):
-    """A mutant's loop does not end."""
 
 
 @dataclass(frozen=True)
@@ -137,21 +132,13 @@ def _begin() -> None:
 
 def _passes(key: AnswerKey, answer: Answer) -> bool | None:
     """Whether the check takes this answer; None for one that does not end in its share of the processor's time."""
-    before = signal.signal(signal.SIGVTALRM, _stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)
     try:
-        return examine(key, in_this_process(answer)).is_robust
-    except _TooLong:
+        with at_most(_SECONDS):
+            return examine(key, in_this_process(answer)).is_robust
+    except OutOfTime:
         return None
     except (RecursionError, MemoryError):
         return False
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
-def _stop(*_: Any) -> None:
-    raise _TooLong
 
 
 def as_text(report: Report) -> str:
