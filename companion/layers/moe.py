@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,33 +22,15 @@ NAMES = ("gate", "inner", "outer")
 """The matrices of an expert, by the names of an `MoE`'s parameters; with `_bias` behind, their biases."""
 
 
-class Dispatch(Protocol):
-    """How the tokens of a layer get to its experts, and the answers back. A layer asks its `MoE.dispatch` for both."""
+class Dispatch:
+    """How the tokens of a layer get to its experts, and the answers back. A layer asks its `MoE.dispatch` for both.
 
-    def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
-        """Which of the visits take place; the function `within_capacity` says what that is."""
-        ...
-
-    def answers(
-        self,
-        moe: MoE,
-        tokens: Float[Tensor, "row d_model"],
-        chosen: Int[Tensor, "row top_k"],
-        kept: Bool[Tensor, "*batch top_k"] | None,
-        way: Way,
-    ) -> Float[Tensor, "row top_k d_model"]:
-        """Each chosen expert's answer to each token, not weighted; anything at all for a visit that was dropped."""
-        ...
-
-
-class Here:
-    """A `Dispatch` where all tokens and all experts are in this process: there is nothing to send.
-
-    Training on several processes has others, in `companion.training.distributed`.
+    Here all tokens and all experts are in this process, and there is nothing to send. Training on several processes has
+    others, in `companion.training.distributed`.
     """
 
     def within_capacity(self, routing: RoutingStats, capacity: float) -> Bool[Tensor, "*batch top_k"]:
-        """The function `within_capacity`, of these tokens."""
+        """Which of the visits take place; the function `within_capacity` says what that is."""
         return within_capacity(routing, capacity)
 
     def answers(
@@ -60,7 +41,7 @@ class Here:
         kept: Bool[Tensor, "*batch top_k"] | None,
         way: Way,
     ) -> Float[Tensor, "row top_k d_model"]:
-        """Those of the layer's own experts."""
+        """Each chosen expert's answer to each token, not weighted; anything at all for a visit that was dropped."""
         return moe.answers(tokens, chosen, kept, way)
 
 
@@ -92,7 +73,7 @@ class MoE(nn.Module):
 
     bias: Tensor | None
     way: Way = "auto"
-    dispatch: Dispatch = Here()
+    dispatch = Dispatch()
 
     def __init__(self, d_model: int, expert: FeedForwardConfig, config: MoEConfig) -> None:
         super().__init__()

@@ -15,11 +15,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from companion.layers.experts import Reordered, Way, by_expert
-from companion.layers.moe import Here, MoE
+from companion.layers.moe import Dispatch, MoE
 from companion.layers.routing import RoutingStats
 
 
-class Spread(Here):
+class Spread(Dispatch):
     """Tokens are spread over processes, and every process has all experts: places are given out over all tokens.
 
     rows_of_all:  the rows of the micro-batch at work of all processes, from this one's. A collective.
