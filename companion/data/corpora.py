@@ -15,15 +15,18 @@ import lzma
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any, TypeVar
 
+from companion.ground.display import count
 from companion.ground.fields import why
 from companion.ground.reading import read_text
 
 PARAGRAPH_BREAK = re.compile(r"(\n[ \t]*(?:\r?\n[ \t]*)*\r?\n)")
+Read = TypeVar("Read")
 SECTION = re.compile(r"^(?=\S.*\n([*=~^-])\1{2,}$)", re.MULTILINE)
 """Where a section of the reference begins: a line that is underlined."""
 SENTENCE_END = re.compile(r"(?<=[.:;!?]) ")
@@ -160,23 +163,11 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
             if Path(path).exists():
                 notes.append(f"{path!r} is {named.title}; the file or folder of this name here is ./{path}")
             continue
-        for file, name, from_folder in files_of(str(path)):
-            if (real := file.resolve()) in seen:
-                continue
-            seen.add(real)
-            try:
-                text = _read_text(file)
-            except UnicodeError as error:
-                if not from_folder:
-                    raise ValueError(
-                        f"{file}: expected a text file in UTF-8, got one that is not ({why(error)})"
-                    ) from None
-                not_text.append(name)
-                continue
+        for name, text in read_files(str(path), lambda file, _: read_text(file), seen, not_text):
             if text:
                 documents.append(Document(name, text))
     if not any(document.text.strip() for document in documents):
-        detail = f" (not UTF-8 text: {len(not_text)} {_plural(len(not_text), 'file')})" if not_text else ""
+        detail = f" (not UTF-8 text: {count(len(not_text), 'file')})" if not_text else ""
         raise ValueError(f"data: expected text in {', '.join(map(str, paths))}, found none{detail}")
     if not_text:
         notes.append(left_out(not_text))
@@ -184,10 +175,38 @@ def read_corpus(paths: Sequence[str | Path], *, keep_repeats: bool = False) -> C
     return corpus if keep_repeats else deduplicate(corpus)
 
 
+def read_files(
+    path: str, read: Callable[[Path, str], Read], seen: set[Any], not_text: list[str]
+) -> Iterator[tuple[str, Read]]:
+    """The name of each file that a path stands for, and what `read` makes of it, given the file and that name.
+
+    seen:      files that were read already, and are not once more.
+    not_text:  takes the names of files of a folder for which `read` raises `UnicodeError`.
+
+    Raises `ValueError` for a path that stands for nothing, for a file that cannot be read, and for one that is named
+    and no text.
+    """
+    for file, name, from_folder in files_of(path):
+        if (real := file.resolve()) in seen:
+            continue
+        seen.add(real)
+        try:
+            found = read(file, name)
+        except (OSError, UnicodeError) as error:
+            if isinstance(error, OSError) and (file.is_file() or not file.exists()):
+                raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
+            if not from_folder:
+                reason = why(error) if isinstance(error, UnicodeError) else "it is no file"
+                raise ValueError(f"{file}: expected a text file in UTF-8, got one that is not ({reason})") from None
+            not_text.append(name)
+            continue
+        yield name, found
+
+
 def left_out(not_text: Sequence[str]) -> str:
     """The note on files of a folder that are not text."""
     shown = ", ".join(not_text[:3]) + (", ..." if len(not_text) > 3 else "")
-    return f"left out, not UTF-8 text: {len(not_text)} {_plural(len(not_text), 'file')} ({shown})"
+    return f"left out, not UTF-8 text: {count(len(not_text), 'file')} ({shown})"
 
 
 def title_of(paths: Sequence[str | Path]) -> str:
@@ -376,17 +395,3 @@ def _walk(folder: Path) -> Iterable[Path]:
         for name in sorted(files):
             if not name.startswith("."):
                 yield Path(here, name)
-
-
-def _read_text(file: Path) -> str:
-    """The text of a file, line ends as they are. Raises `UnicodeError` when it is not text, `ValueError` unreadable."""
-    try:
-        return read_text(file)
-    except OSError as error:
-        if file.exists() and not file.is_file():
-            raise UnicodeError("it is no file") from None
-        raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
-
-
-def _plural(count: int, noun: str) -> str:
-    return noun if count == 1 else noun + "s"

@@ -25,9 +25,17 @@ from jaxtyping import Int
 from torch import Tensor
 
 from companion.data.batches import Encoder
-from companion.data.corpora import NAMED_TEXTS, SHORTEST_REPEAT, Corpus, Document, files_of, left_out, title_of
+from companion.data.corpora import (
+    NAMED_TEXTS,
+    SHORTEST_REPEAT,
+    Corpus,
+    Document,
+    files_of,
+    left_out,
+    read_files,
+    title_of,
+)
 from companion.ground.atomic import write_atomic
-from companion.ground.fields import why
 
 LARGE = 64 * 2**20
 """Bytes of files from which text stays on disk."""
@@ -109,21 +117,7 @@ def read_large(paths: Sequence[str | Path], *, progress: bool = False) -> Corpus
             if path in NAMED_TEXTS:
                 documents.extend(NAMED_TEXTS[str(path)]().documents)
                 continue
-            for file, name, from_folder in files_of(str(path)):
-                if (real := file.resolve()) in seen:
-                    continue
-                seen.add(real)
-                try:
-                    found = _pieces(file, name, bar.update)
-                except OSError as error:
-                    raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
-                except UnicodeError as error:
-                    if not from_folder:
-                        raise ValueError(
-                            f"{file}: expected a text file in UTF-8, got one that is not ({why(error)})"
-                        ) from None
-                    not_text.append(name)
-                    continue
+            for _, found in read_files(str(path), lambda file, name: _pieces(file, name, bar.update), seen, not_text):
                 for document, same in found:
                     if same in seen:
                         removed += document.bytes
