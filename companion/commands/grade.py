@@ -222,7 +222,7 @@ def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
         with tqdm(desc="races", unit=" students", file=sys.stderr) as bar:
             raced = project.run_races(handed, flags.race, flags.memory, done=lambda _: bar.update())
         rows = project.board(raced)
-        project.write_board(rows, out)
+        project.write_table(rows, out / "board.csv")
         print(f"\n{table([tuple(row) for row in rows], left=(0, 1, 3), width=None)}")
         print(f"\n{out / 'board.csv'}: the races of {flags.race:g} minutes, the fewest bits per byte first")
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from companion.school.course.grading.gradebook import Row, as_csv, read_table
@@ -55,33 +55,41 @@ def _as_it_was(file: Path, text: str) -> str:
     return "\ufeff" * before.startswith(codecs.BOM_UTF8) + text
 
 
-def _only_once(file: Path, taken: dict[tuple[int, str], str], row: Row, mark: Row) -> None:
-    """Note the mark that a row gets. Raises `ValueError` where it has one already."""
-    student, name = mark["student_id"], mark["assignment"]
-    other = taken.setdefault((id(row), name), student)
-    if other != student:
-        raise ValueError(f"--into {file}: {other} and {student} are one person there; expected one mark for {name}")
+def _matched(
+    file: Path, known: Mapping[str, Row], marks: Sequence[Row], unknown: list[str]
+) -> Iterator[tuple[Row, Row]]:
+    """Each mark with the row of its student; `unknown` takes the students who have none.
+
+    Raises `ValueError` where a row has a mark already.
+    """
+    taken: dict[tuple[int, str], str] = {}
+    for mark in marks:
+        student, name = mark["student_id"], mark["assignment"]
+        row = known.get(student) or known.get(platform_number(student) or "")
+        if row is None:
+            unknown.append(student)
+            continue
+        other = taken.setdefault((id(row), name), student)
+        if other != student:
+            raise ValueError(f"--into {file}: {other} and {student} are one person there; expected one mark for {name}")
+        yield mark, row
 
 
 def _fill_canvas(file: Path, rows: list[Row], marks: Sequence[Row]) -> list[str]:
     points = [row for row in rows if row["Student"].strip() == "Points Possible"]
     people = [row for row in rows if row["ID"].strip()]
     known = _index(file, people, {"ID": str, "SIS User ID": str, "SIS Login ID": str})
-    unknown: list[str] = []
-    taken: dict[tuple[int, str], str] = {}
+    there: dict[str, str] = {}
     for mark in marks:
         name = mark["assignment"]
         found = [column for column in rows[0] if _NUMBERED.sub("", column) == name]
         if len(found) != 1:
             raise ValueError(f"--into {file}: expected one column for {name}, as in '{name} (4711)', got {len(found)}")
+        there[name] = found[0]
         _must_agree(file, mark, points[0][found[0]] if points else "")
-        row = known.get(mark["student_id"]) or known.get(platform_number(mark["student_id"]) or "")
-        if row is None:
-            unknown.append(mark["student_id"])
-            continue
-        _only_once(file, taken, row, mark)
-        if mark["score"]:
-            row[found[0]] = mark["score"]
+    unknown: list[str] = []
+    for mark, row in _matched(file, known, marks, unknown):
+        row[there[mark["assignment"]]] = mark["score"] or row[there[mark["assignment"]]]
     return unknown
 
 
@@ -92,13 +100,7 @@ def _fill_moodle(file: Path, rows: list[Row], marks: Sequence[Row]) -> list[str]
     most = next((column for column in rows[0] if column.lower() == "maximum grade"), None)
     known = _index(file, rows, {"Identifier": lambda cell: cell.removeprefix("Participant "), "Email address": str})
     unknown: list[str] = []
-    taken: dict[tuple[int, str], str] = {}
-    for mark in marks:
-        row = known.get(mark["student_id"]) or known.get(platform_number(mark["student_id"]) or "")
-        if row is None:
-            unknown.append(mark["student_id"])
-            continue
-        _only_once(file, taken, row, mark)
+    for mark, row in _matched(file, known, marks, unknown):
         if mark["score"]:
             _must_agree(file, mark, row[most] if most else "")
             row["Grade"] = mark["score"]

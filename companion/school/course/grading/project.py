@@ -8,10 +8,8 @@ confined, as any answer does (`sandbox`), a part in a process of its own.
 from __future__ import annotations
 
 import ast
-import csv
 import hashlib
 import inspect
-import io
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +26,7 @@ from companion.school.checking.examine import Verdict
 from companion.school.checking.exercise import Case
 from companion.school.checking.operator_watch import forbidden_fault, forbidden_uses
 from companion.school.course.grading.exercise_mark import KeyRing, try_answer
+from companion.school.course.grading.gradebook import as_csv, quoted
 from companion.school.course.grading.sandbox.parent import Limits, Program, Worker
 from companion.school.course.grading.worker_pool import side_by_side
 
@@ -325,12 +324,11 @@ def board(raced: Sequence[Raced]) -> list[list[str]]:
     return lines
 
 
-def write_board(rows: Sequence[Sequence[str]], out: Path) -> None:
-    """Write the table of the race to board.csv."""
-    lines = io.StringIO()
-    csv.writer(lines).writerows([_harmless(cell) for cell in row] for row in rows)
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomic(out / "board.csv", lines.getvalue())
+def write_table(rows: Sequence[Sequence[str]], file: Path) -> None:
+    """Write a table, whose first row is the headings, as CSV."""
+    head, *others = rows
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, as_csv(head, (dict(zip(head, map(quoted, row), strict=True)) for row in others)))
 
 
 def table(graded: Sequence[Graded], stages: Sequence[Stage]) -> list[list[str]]:
@@ -349,18 +347,10 @@ def _worth(stage: Stage) -> int:
 
 def write(graded: Sequence[Graded], stages: Sequence[Stage], out: Path) -> None:
     """Write marks.csv and a page of feedback for each student."""
-    lines = io.StringIO()
-    csv.writer(lines).writerows([_harmless(cell) for cell in row] for row in table(graded, stages))
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomic(out / "marks.csv", lines.getvalue())
+    write_table(table(graded, stages), out / "marks.csv")
     (out / "feedback").mkdir(exist_ok=True)
     for one in graded:
         write_atomic(out / "feedback" / f"{one.handed.student}.md", _page(one, stages))
-
-
-def _harmless(cell: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def _page(one: Graded, stages: Sequence[Stage]) -> str:

@@ -11,7 +11,7 @@ from companion.school.build.stages import STAGES
 from companion.school.build.stubs import is_untouched, reference
 from companion.school.build.workspace import VARIABLE, find_folder
 from companion.school.course.grading import project
-from companion.school.course.grading.project import LARGEST, board, hand_ins, run_races, write_board
+from companion.school.course.grading.project import LARGEST, board, hand_ins, run_races, write_table
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_the_races_of_a_class_become_a_table_and_a_bad_one_costs_its_owner_alone
     assert told["eve"][0] == "" and told["eve"][3].startswith("late: ")
     assert told["cyd"][3].startswith("race: the logits of a token change with the tokens that come after")
     assert told["dan"][3] == "it ended its process"
-    write_board(rows, course / "marks")
+    write_table(rows, course / "marks" / "board.csv")
     assert (course / "marks" / "board.csv").read_text().splitlines()[0] == "place,who,bits per byte,note"
 
 
