@@ -99,7 +99,7 @@ def published_layers(config: ModelConfig, kind: str | None = None) -> dict[str, 
         if tensor.is_meta or not name.endswith(".weight"):
             continue
         rows = tensor.flatten()
-        found[family.spelled(name).removesuffix(".weight")] = [
+        found[family.theirs(name).removesuffix(".weight")] = [
             Part(one.removesuffix(".weight"), here, rows[here] - start)
             for one, start in starts.items()
             if len(here := ((rows >= start) & (rows < start + len(ours[one]))).nonzero()[:, 0])

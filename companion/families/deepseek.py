@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +16,13 @@ from companion.config.model import (
     PositionConfig,
     RotaryScaling,
 )
-from companion.families import llama
+from companion.families import llama, mistral
 from companion.families.llama import (
     changed,
     configuration,
     decoder,
     layers_of,
-    place_all_but_networks,
-    place_network,
 )
-from companion.families.mistral import place_experts
 from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
 from companion.files.published.rope import sharpened, shortest
@@ -95,9 +92,9 @@ EPS = 1e-6
 """Of the norms of latents, whatever the others have."""
 
 
-def _with_latents(fields: Fields) -> ModelConfig:
-    """All but the experts."""
-    attention = AttentionConfig(
+def latent_attention(fields: Fields, **further: Any) -> AttentionConfig:
+    """Heads whose keys and values come from latents. `further`: other fields of the configuration."""
+    return AttentionConfig(
         fields.take("num_attention_heads"),
         d_head=fields.take("qk_nope_head_dim"),
         d_v=fields.take("v_head_dim"),
@@ -107,7 +104,13 @@ def _with_latents(fields: Fields) -> ModelConfig:
             fields.take("q_lora_rank"),
             eps=None if fields.small("rms_norm_eps") == EPS else EPS,
         ),
+        **further,
     )
+
+
+def _with_latents(fields: Fields) -> ModelConfig:
+    """All but the experts."""
+    attention = latent_attention(fields)
     config = configuration(fields, attention=attention)
     return changed(
         config,
@@ -168,40 +171,18 @@ def _v3(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return with_balanced_experts(fields, config if interleaved else changed(config, positions={"layout": "half"}))
 
 
-_NAMES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
 FURTHER = 4
 """Layers behind the last that may lie in a file: those that predict further tokens, of which V3 has one."""
 
 
-def place(places: Places, config: ModelConfig) -> None:
-    """Plain networks first, then experts with a router and its bias; those that are shared lie there as one network."""
-    place_with(places, config, _NAMES)
+def place(places: Places, config: ModelConfig, **named: Any) -> None:
+    """Plain networks first, then experts with a router and its bias; those that are shared lie there as one network.
 
-
-def place_with(
-    places: Places,
-    config: ModelConfig,
-    names: Mapping[str, str],
-    linear: Callable[[Places, ModelConfig, int], None] | None = None,
-) -> None:
-    """The same where the three matrices of an expert have these names, and `linear` places a linear layer."""
+    named:  what else `mistral.place` takes.
+    """
     further = tuple(f"model.layers.{config.layers + more}." for more in range(FURTHER))
     places.drop(lambda name: name.startswith(further))
-    if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
-        places.must_be_more_than("experts", config.moe.experts)  # before as many names are made
-    place_all_but_networks(places, config, linear)
-    for layer in range(config.layers):
-        old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
-        moe = config.network(layer)[1]
-        if moe is None:
-            place_network(places, config, old, new)
-            continue
-        places.move(f"{old}.gate.weight", f"{new}.router.weight")
-        if moe.balanced:
-            places.move(f"{old}.gate.e_score_correction_bias", f"{new}.bias")
-        place_experts(places, moe.experts, names, f"{old}.experts", new)
-        if moe.shared:
-            place_network(places, config, f"{old}.shared_experts", f"{new}.shared")
+    mistral.place(places, config, **named)
 
 
 FAMILIES = (

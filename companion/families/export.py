@@ -49,7 +49,7 @@ def export_model(
     family = families()[simplest]
     back = WayBack(model.state_dict(), Path(folder))
     family.place(back, model.config)
-    tensors = {family.spelled(name): tensor for name, tensor in back.finish().items()}
+    tensors = {family.theirs(name): tensor for name, tensor in back.finish().items()}
     dtype = plain_dtype(model.embedding.weight.dtype)
     about: dict[str, Any] = {"architectures": [family.architecture], "dtype": dtype, "torch_dtype": dtype}
     about |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))  # else readers take a release's own

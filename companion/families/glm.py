@@ -73,20 +73,6 @@ def _glm4_moe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return deepseek.with_balanced_experts(fields, config)
 
 
-def _as_gemma(name: str) -> str:
-    """The names that Gemma has for the norms on both sides."""
-    name = name.replace(".post_attention_layernorm.", ".pre_feedforward_layernorm.")
-    name = name.replace(".post_self_attn_layernorm.", ".post_attention_layernorm.")
-    return name.replace(".post_mlp_layernorm.", ".post_feedforward_layernorm.")
-
-
-def _as_glm(name: str) -> str:
-    """The names that `_as_gemma` takes."""
-    name = name.replace(".post_feedforward_layernorm.", ".post_mlp_layernorm.")
-    name = name.replace(".post_attention_layernorm.", ".post_self_attn_layernorm.")
-    return name.replace(".pre_feedforward_layernorm.", ".post_attention_layernorm.")
-
-
 def place(places: Places, config: ModelConfig) -> None:
     """Gate and hidden matrix of a network lie in one tensor."""
     d_ff = config.feed_forward.d_ff
@@ -96,9 +82,15 @@ def place(places: Places, config: ModelConfig) -> None:
     llama.place(places, config)
 
 
+_NORMS = {
+    ".post_attention_layernorm.": ".pre_feedforward_layernorm.",
+    ".post_self_attn_layernorm.": ".post_attention_layernorm.",
+    ".post_mlp_layernorm.": ".post_feedforward_layernorm.",
+}
+"""GLM's names for norms on both sides, and Gemma's for the same."""
 FAMILIES = (
     Family("glm", FIELDS, _glm, place, architecture="GlmForCausalLM"),
-    Family("glm4", FIELDS, _glm4, place, _as_gemma, architecture="Glm4ForCausalLM", spelled=_as_glm),
+    Family("glm4", FIELDS, _glm4, place, architecture="Glm4ForCausalLM", pieces=_NORMS),
     Family("glm4_moe", OF_MOE, _glm4_moe, deepseek.place, architecture="Glm4MoeForCausalLM"),
 )
 

@@ -99,14 +99,6 @@ def _place_hybrid(places: Places, config: ModelConfig) -> None:
     llama.place(places, config)
 
 
-def _of_hybrid(name: str) -> str:
-    return name.replace(".shared_mlp.", ".mlp.").replace(".mlp.output_linear.", ".mlp.down_proj.")
-
-
-def _as_hybrid(name: str) -> str:
-    return name.replace(".mlp.down_proj.", ".mlp.output_linear.").replace(".mlp.", ".shared_mlp.")
-
-
 def _hybrid_says(config: ModelConfig) -> Mapping[str, Any]:
     order = "rope" if config.positions.kind == "rotary" else "nope"
     return {
@@ -124,9 +116,8 @@ FAMILIES = (
         OF_HYBRIDS,
         _hybrid,
         _place_hybrid,
-        _of_hybrid,
         architecture="GraniteMoeHybridForCausalLM",
-        spelled=_as_hybrid,
+        pieces={".shared_mlp.": ".mlp.", ".mlp.output_linear.": ".mlp.down_proj."},
         says=_hybrid_says,
     ),
 )

@@ -3,7 +3,6 @@ knows no positions, and experts as DeepSeek-V3 has them (lesson 17)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -85,18 +84,7 @@ def _config(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
         d_model=fields.take("hidden_size"),
         layers=layers_of(fields),
         context=fields.take("model_max_length"),
-        attention=AttentionConfig(
-            fields.take("num_attention_heads"),
-            d_head=fields.take("qk_nope_head_dim"),
-            d_v=fields.take("v_head_dim"),
-            latent=LatentConfig(
-                fields.take("kv_lora_rank"),
-                fields.take("qk_rope_head_dim"),
-                fields.take("q_lora_rank"),
-                eps=None if fields.small("rms_norm_eps") == EPS else EPS,
-            ),
-            linear=linear,
-        ),
+        attention=deepseek.latent_attention(fields, linear=linear),
         feed_forward=FeedForwardConfig(fields.take("moe_intermediate_size"), _activation(fields)),
         positions=PositionConfig("none"),
         norm=NormConfig("rms", eps=fields.small("rms_norm_eps")),
@@ -211,15 +199,7 @@ def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
 
 
 def place(places: Places, config: ModelConfig) -> None:
-    deepseek.place_with(places, config, {"gate": "w1", "inner": "w3", "outer": "w2"}, _place_linear)
-
-
-def _of_mixtral(name: str) -> str:
-    return name.replace(".block_sparse_moe.", ".mlp.")
-
-
-def _as_mixtral(name: str) -> str:
-    return re.sub(r"\.mlp\.(?=(gate|experts|shared_experts)\.)", ".block_sparse_moe.", name)
+    deepseek.place(places, config, names={"gate": "w1", "inner": "w3", "outer": "w2"}, linear=_place_linear)
 
 
 FAMILIES = (
@@ -228,9 +208,8 @@ FAMILIES = (
         FIELDS,
         _config,
         place,
-        _of_mixtral,
         architecture="KimiLinearForCausalLM",
-        spelled=_as_mixtral,
+        pieces={f".block_sparse_moe.{part}.": f".mlp.{part}." for part in ("gate", "experts", "shared_experts")},
         says=_says,
     ),
 )

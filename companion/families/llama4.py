@@ -115,14 +115,6 @@ def _mixed(fields: Fields) -> list[bool]:
     return [layer in named for layer in range(layers)]
 
 
-def _rename(name: str) -> str:
-    return name.replace(".feed_forward.", ".mlp.")
-
-
-def _spelled(name: str) -> str:
-    return name.replace(".mlp.", ".feed_forward.")
-
-
 def _says(config: ModelConfig) -> Mapping[str, Any]:
     return {"attention_chunk_size": config.context, "attn_temperature_tuning": False}
 
@@ -143,7 +135,13 @@ def place(places: Places, config: ModelConfig) -> None:
 
 FAMILIES = (
     Family(
-        "llama4_text", FIELDS, _llama4, place, _rename, architecture="Llama4ForCausalLM", spelled=_spelled, says=_says
+        "llama4_text",
+        FIELDS,
+        _llama4,
+        place,
+        architecture="Llama4ForCausalLM",
+        says=_says,
+        pieces={".feed_forward.": ".mlp."},
     ),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from companion.config.model import ModelConfig, MoEConfig, WindowConfig
@@ -55,23 +56,40 @@ def _mixtral(fields: Fields, given: Mapping[str, Tensor]) -> ModelConfig:
     return _mistral(fields, given).with_(moe=experts)
 
 
-def placing_experts(names: Mapping[str, str]) -> Callable[[Places, ModelConfig], None]:
-    """What places a model with experts, whose three matrices have these names, by ours; layers without experts, too."""
+NAMES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
+"""How the three matrices of an expert are usually called, by ours."""
 
-    def place(places: Places, config: ModelConfig) -> None:
-        if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
-            places.must_be_more_than("experts", config.moe.experts)  # before as many names are made
-        place_all_but_networks(places, config)
-        for layer in range(config.layers):
-            old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
-            moe = config.network(layer)[1]
-            if moe is None:
-                place_network(places, config, old, new)
-                continue
-            places.move(f"{old}.gate.weight", f"{new}.router.weight")
-            place_experts(places, moe.experts, names, f"{old}.experts", new)
 
-    return place
+def place(
+    places: Places,
+    config: ModelConfig,
+    names: Mapping[str, str] = NAMES,
+    *,
+    shared: str = "shared_experts",
+    linear: Callable[[Places, ModelConfig, int], None] | None = None,
+) -> None:
+    """A model with experts, whose three matrices have these names; layers without experts, too.
+
+    shared:  the network that every token visits, where there is one.
+    linear:  places a linear layer.
+    """
+    if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
+        places.must_be_more_than("experts", config.moe.experts)  # before as many names are made
+    place_all_but_networks(places, config, linear)
+    for layer in range(config.layers):
+        old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
+        moe = config.network(layer)[1]
+        if moe is None:
+            place_network(places, config, old, new)
+            continue
+        places.move(f"{old}.gate.weight", f"{new}.router.weight")
+        if moe.balanced:
+            places.move(f"{old}.gate.e_score_correction_bias", f"{new}.bias")
+        place_experts(places, moe.experts, names, f"{old}.experts", new)
+        if moe.shared:
+            place_network(places, config, f"{old}.{shared}", f"{new}.shared")
+        if moe.shared_gate:
+            places.move(f"{old}.{shared}_gate.weight", f"{new}.shared_gate.weight")
 
 
 def place_experts(places: Places, count: int, names: Mapping[str, str], old: str, new: str) -> None:
@@ -84,24 +102,15 @@ def place_experts(places: Places, count: int, names: Mapping[str, str], old: str
         places.stack([f"{old}.{expert}.{theirs}.weight" for expert in range(count)], f"{new}.{ours}")
 
 
-def _of_mixtral(name: str) -> str:
-    return name.replace(".block_sparse_moe.", ".mlp.")
-
-
-def _as_mixtral(name: str) -> str:
-    return name.replace(".mlp.", ".block_sparse_moe.")
-
-
 FAMILIES = (
     Family("mistral", FIELDS, _mistral, llama.place, architecture="MistralForCausalLM"),
     Family(
         "mixtral",
         OF_MIXTRAL,
         _mixtral,
-        placing_experts({"gate": "w1", "inner": "w3", "outer": "w2"}),
-        _of_mixtral,
+        partial(place, names={"gate": "w1", "inner": "w3", "outer": "w2"}),
         architecture="MixtralForCausalLM",
-        spelled=_as_mixtral,
+        pieces={".block_sparse_moe.": ".mlp."},
     ),
 )
 

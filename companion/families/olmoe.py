@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from companion.config.model import ModelConfig, MoEConfig
-from companion.families import llama
+from companion.families import llama, mistral
 from companion.families.llama import changed, configuration, decoder
-from companion.families.mistral import placing_experts
 from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
 
@@ -41,8 +40,7 @@ def _olmoe(fields: Fields, _: Mapping[str, Tensor]) -> ModelConfig:
     return changed(configuration(fields), attention={"qk_norm": "width"}).with_(moe=experts)
 
 
-_PLACE = placing_experts({"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"})
-FAMILIES = (Family("olmoe", FIELDS, _olmoe, _PLACE, architecture="OlmoeForCausalLM"),)
+FAMILIES = (Family("olmoe", FIELDS, _olmoe, mistral.place, architecture="OlmoeForCausalLM"),)
 
 PRESETS = {
     "olmoe-1b-7b": Preset(

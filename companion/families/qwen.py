@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from companion.config.model import ModelConfig, MoEConfig
-from companion.families import llama
+from companion.families import llama, mistral
 from companion.families.llama import changed, configuration, decoder, layers_of
-from companion.families.mistral import placing_experts
 from companion.files.published.config_fields import alike, rows
 from companion.files.published.family import Family, Preset
 from companion.files.published.rope import GLOBAL, LOCAL, layer_types, shortest
@@ -120,7 +119,7 @@ FAMILIES = (
         "qwen3_moe",
         OF_QWEN3_MOE,
         _qwen3_moe,
-        placing_experts({"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}),
+        mistral.place,
         architecture="Qwen3MoeForCausalLM",
     ),
 )

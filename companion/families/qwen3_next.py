@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from companion.config.model import LinearConfig, ModelConfig, MoEConfig
-from companion.families import llama
-from companion.families.llama import changed, configuration, decoder, layers_of, place_all_but_networks, place_network
-from companion.families.mistral import place_experts
+from companion.families import llama, mistral
+from companion.families.llama import changed, configuration, decoder, layers_of
 from companion.families.qwen import with_mixtures
 from companion.files.published.config_fields import rows
 from companion.files.published.family import Family, Preset
@@ -97,31 +96,16 @@ def _place_linear(places: Places, config: ModelConfig, layer: int) -> None:
     places.move(f"{old}.out_proj.weight", f"{new}.output.weight")
 
 
-_NAMES = {"gate": "gate_proj", "inner": "up_proj", "outer": "down_proj"}
-
-
 def place(places: Places, config: ModelConfig) -> None:
     """Queries and the gate of attention lie in one tensor, by heads."""
     places.drop(lambda name: name.startswith("mtp."))  # what predicts further tokens
-    if config.moe is not None and not any(".experts.gate_up_proj" in name for name in places.given):
-        places.must_be_more_than("experts", config.moe.experts)  # before as many names are made
     sizes = config.sizes
     for layer in config.attending:
         old = f"model.layers.{layer}.self_attn"
         for part in ("weight", "bias")[: 1 + config.attention.bias]:
             names = {f"{old}.{name}_proj.{part}": sizes.d_head for name in ("q", "gate")}
             places.groups(f"{old}.q_proj.{part}", sizes.heads, names)
-    place_all_but_networks(places, config, _place_linear)
-    for layer in range(config.layers):
-        old, new = f"model.layers.{layer}.mlp", f"decoder.blocks.{layer}.feed_forward"
-        moe = config.network(layer)[1]
-        if moe is None:
-            place_network(places, config, old, new)
-            continue
-        places.move(f"{old}.gate.weight", f"{new}.router.weight")
-        place_experts(places, moe.experts, _NAMES, f"{old}.experts", new)
-        place_network(places, config, f"{old}.shared_expert", f"{new}.shared")
-        places.move(f"{old}.shared_expert_gate.weight", f"{new}.shared_gate.weight")
+    mistral.place(places, config, shared="shared_expert", linear=_place_linear)
 
 
 FAMILIES = (Family("qwen3_next", FIELDS, _config, place, architecture="Qwen3NextForCausalLM"),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ class Family:
     config:  given the fields, and the tensors by the names that `rename` gives them.
     place:   moves every tensor.
     rename:  takes off what the releases of one layout name differently.
+    pieces:  in place of `rename` and `spelled`: pieces of names, and what each becomes, one after the other.
     writes:  whether these models write text.
 
     What writing such a folder needs beside all that:
@@ -56,6 +57,20 @@ class Family:
     spelled: Callable[[str], str] = _same
     says: Callable[[ModelConfig], Mapping[str, Any]] = _nothing
     ends: Callable[[ModelConfig], Mapping[str, Tensor]] = _nothing
+    pieces: Mapping[str, str] = field(default_factory=dict)
+
+    def ours(self, name: str) -> str:
+        """A published tensor's name as `place` knows it."""
+        for theirs, known in self.pieces.items():
+            name = name.replace(theirs, known)
+        return self.rename(name)
+
+    def theirs(self, name: str) -> str:
+        """`ours`, the other way."""
+        name = self.spelled(name)
+        for theirs, known in reversed([*self.pieces.items()]):
+            name = name.replace(known, theirs)
+        return name
 
     @property
     def table(self) -> dict[str, Policy]:
@@ -86,7 +101,7 @@ class Family:
         given: dict[str, Tensor] = {}
         found = load_published(folder, device, dtype=dtype, headers=headers)
         for name in list(found):
-            if (new := self.rename(name)) in given:
+            if (new := self.ours(name)) in given:
                 raise ValueError(f"{folder}: {new} stands there under two names: expected it once")
             tensor = found.pop(name)
             check_dtype_of(new, tensor, folder, dtype)
