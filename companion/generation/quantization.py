@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int8
 from torch import Tensor
 
 GROUP = 32
 """Numbers that share a scale in int4."""
 
 
-def in_eight_bits(weight: Float[Tensor, "out d_in"]) -> tuple[Tensor, Float[Tensor, "out"]]:
-    """The levels -127 to 127 of each row, and the row's scale."""
-    scale = (weight.abs().amax(1) / 127).clamp_min(1e-12)
-    return (weight / scale[:, None]).round().to(torch.int8), scale
+def in_eight_bits(weight: Float[Tensor, "*axes d_in"]) -> tuple[Int8[Tensor, "*axes d_in"], Float[Tensor, "*axes"]]:
+    """The levels -127 to 127 of each row, and the row's scale (Dettmers et al. 2022, section 2.1)."""
+    scale = (weight.abs().amax(-1) / 127).clamp_min(1e-12)
+    return (weight / scale[..., None]).round().to(torch.int8), scale
 
 
 class FourBits(NamedTuple):

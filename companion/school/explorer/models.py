@@ -17,8 +17,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import torch
-from jaxtyping import Float, Int8
 from safetensors import safe_open
 from torch import Tensor
 
@@ -26,6 +24,7 @@ from companion.config.model import AttentionConfig, EmbeddingConfig, ModelConfig
 from companion.data.number_words import BOS, EOS, NumberWords
 from companion.data.tokenizer import BytePairTokenizer
 from companion.files.models import load_tensors, save_tensors
+from companion.generation.quantization import in_eight_bits
 from companion.ground.fields import shown
 from companion.transformer import Transformer
 
@@ -33,7 +32,6 @@ LARGEST = 8_000_000
 """The most weights that a page carries along: 32 MB, and a third more as text."""
 NAMES = ("story", "experts", "translator")
 """The models that ship: the story model of lesson 14, its twin with experts, and the translator of number names."""
-MOST = 127
 
 
 def not_computed(config: ModelConfig) -> str | None:
@@ -62,15 +60,6 @@ def not_computed(config: ModelConfig) -> str | None:
     return next((name for name, right in computed.items() if not right), None)
 
 
-def rows_in_8_bits(
-    matrix: Float[Tensor, "*axes d_in"],
-) -> tuple[Int8[Tensor, "*axes d_in"], Float[Tensor, "*axes"]]:
-    """Each row divided by its largest number / 127 and rounded, and that divisor (1 for a row of zeros)."""
-    largest = matrix.abs().amax(-1)
-    scale = torch.where(largest > 0, largest, MOST) / MOST
-    return (matrix / scale[..., None]).round().to(torch.int8), scale
-
-
 def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounded: bool = True) -> None:
     """Write a model as this module says; `said` is what else stands in the header. Not rounded, all is in single
     precision. Raises `ValueError` for a model that the page does not compute."""
@@ -82,7 +71,7 @@ def save_live(path: Path, model: Transformer, said: Mapping[str, Any], *, rounde
         if tensor.ndim == 1 or not rounded:
             tensors[name] = matrix.contiguous()
         else:
-            tensors[name], tensors[f"{name}.scale"] = rows_in_8_bits(matrix)
+            tensors[name], tensors[f"{name}.scale"] = in_eight_bits(matrix)
     save_with_header(path, tensors, {"config": json.loads(model.config.to_json()), **said})
 
 

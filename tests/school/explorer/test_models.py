@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from urllib.parse import parse_qsl
 
 import pytest
-import torch
 
 from authoring.pages import explorer
 from authoring.records import live, story
@@ -30,7 +29,6 @@ from companion.school.explorer.models import (
     live_file,
     load_live,
     not_computed,
-    rows_in_8_bits,
     save_live,
 )
 from companion.school.explorer.page_files import shipped_scripts
@@ -38,15 +36,6 @@ from companion.school.records import record, story_model
 from companion.transformer import Transformer
 
 ROOT = Path(__file__).parents[3]
-
-
-def test_a_row_in_8_bits_is_off_by_half_a_step_at_most_and_a_row_of_zeros_stays():
-    matrix = torch.randn(3, 7, 5) * torch.logspace(-4, 3, 7)[:, None]
-    matrix[1, 2] = 0
-    whole, scale = rows_in_8_bits(matrix)
-    assert whole.dtype == torch.int8 and scale.shape == (3, 7)
-    assert ((whole * scale[..., None] - matrix).abs() <= 0.5001 * scale[..., None]).all()
-    assert (whole[1, 2] == 0).all() and (whole.abs().amax(-1)[0] == 127).all()
 
 
 def test_a_file_gives_back_the_model_that_it_was_written_of(tmp_path):
