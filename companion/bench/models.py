@@ -23,6 +23,7 @@ from companion.generation.generate import complete
 from companion.generation.prefill_decode import BUCKET, evaluating
 from companion.generation.prefill_decode import decode as decode_step
 from companion.generation.sampling import Sampling
+from companion.ground.display import many
 from companion.layers.cache import KVCache
 from companion.training.precision import autocast
 from companion.training.trainer import Trainer, TrainingConfig
@@ -84,7 +85,8 @@ def training(
     flops = account.train_flops(config, config.context, batch=size.batch)
     comparison = Comparison(
         part="train",
-        title=f"training step, {size.batch} x {config.context:,} tokens ({_count(config)} parameters)",
+        title=f"training step, {size.batch} x {config.context:,} tokens "
+        f"({many(account.parameters(config).total)} parameters)",
         size=size.name,
         items=size.batch * config.context,
         flops=flops,
@@ -177,7 +179,7 @@ def decode(size: Size, setting: Setting, beside: Sequence[str] = peers.PEERS) ->
         flops, moved = sum(f for f, _ in costs), sum(b for _, b in costs)
         comparison = Comparison(
             part="decode",
-            title=f"{title}, one row ({_count(config)} parameters)",
+            title=f"{title}, one row ({many(account.parameters(config).total)} parameters)",
             size=size.name,
             items=new if new > 1 else prompt.shape[1],
             flops=flops,
@@ -300,8 +302,3 @@ def built_peers(
         except Exception as error:  # its interface has changed
             for comparison in comparisons:
                 comparison.omit(name, "failed", f"{type(error).__name__}: {error}")
-
-
-def _count(config: ModelConfig) -> str:
-    total = account.parameters(config).total
-    return f"{total / 1e6:.1f} M" if total >= 1e6 else f"{total / 1e3:.0f} k"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 
 from tqdm.auto import tqdm
@@ -117,18 +117,6 @@ def as_text(proof: Proof) -> str:
 
 def as_json(proof: Proof) -> str:
     """The same counts and faults, as JSON."""
-    faults = [
-        {"exercise": trial.exercise, "kind": trial.kind, "name": trial.name, "seed": trial.seed, "fault": trial.fault}
-        for trial in proof.faults
-    ]
-    return json.dumps(
-        {
-            "exercises": proof.exercises,
-            "seeds": len(SEEDS),
-            "counts": counts(proof.trials),
-            "faults": faults,
-            "as it must be": proof.holds,
-        },
-        indent=1,
-        ensure_ascii=False,
-    )
+    said = {"exercises": proof.exercises, "seeds": len(SEEDS), "counts": counts(proof.trials)}
+    said |= {"faults": [asdict(trial) for trial in proof.faults], "as it must be": proof.holds}
+    return json.dumps(said, indent=1, ensure_ascii=False)
