@@ -21,9 +21,9 @@ from companion.ground.number_limits import (
 from companion.training.schedule import DecayShape, Schedule
 
 TRAINING = "the training"
+"""The title of these flags."""
 LATER = 0.3
 """Weight of the loss of each head for later tokens."""
-"""The title of these flags."""
 LARGEST = 3.4028234663852886e38
 """The largest number of fp32."""
 

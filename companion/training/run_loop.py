@@ -1,4 +1,4 @@
-"""A run from where it stands to its end: progress, log, evaluations, checkpoints, and stopping by hand."""
+"""A run from where it stands to its end: progress, log, evaluations, checkpoints."""
 
 from __future__ import annotations
 
