@@ -202,12 +202,18 @@ def place(places: Places, config: ModelConfig) -> None:
     deepseek.place(places, config, names={"gate": "w1", "inner": "w3", "outer": "w2"}, linear=_place_linear)
 
 
+def _rename(name: str) -> str:
+    """`transformers` writes the network of a layer without experts under that name, too."""
+    return name.replace(".block_sparse_moe.", ".mlp.")
+
+
 FAMILIES = (
     Family(
         "kimi_linear",
         FIELDS,
         _config,
         place,
+        _rename,
         architecture="KimiLinearForCausalLM",
         pieces={f".block_sparse_moe.{part}.": f".mlp.{part}." for part in ("gate", "experts", "shared_experts")},
         says=_says,

@@ -36,7 +36,7 @@ class Family:
     config:  given the fields, and the tensors by the names that `rename` gives them.
     place:   moves every tensor.
     rename:  takes off what the releases of one layout name differently.
-    pieces:  in place of `rename` and `spelled`: pieces of names, and what each becomes, one after the other.
+    pieces:  of names, and what each becomes, one after the other, before `rename` and after `spelled`.
     writes:  whether these models write text.
 
     What writing such a folder needs beside all that:
