@@ -214,6 +214,11 @@ def parts(number: int) -> tuple[Part, ...]:
     return tuple(value for value in vars(module).values() if isinstance(value, Part))
 
 
+def points_of(stage: Stage) -> int:
+    """What all parts of a stage are worth."""
+    return sum(part.points for part in parts(stage.number))
+
+
 def references(stage: Stage) -> dict[str, str]:
     """The references of a stage and of those that it needs, by module."""
     return {STAGES[number].module: reference(number) for number in (*stage.needs, stage.number)}

@@ -18,7 +18,7 @@ from pathlib import Path
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import plain
 from companion.school.build import isolated_modules, race, race_score
-from companion.school.build.parts import Part, parts, references
+from companion.school.build.parts import Part, parts, points_of, references
 from companion.school.build.stages import STAGES, Stage
 from companion.school.build.stubs import is_untouched
 from companion.school.checking.call import Result
@@ -333,16 +333,12 @@ def write_table(rows: Sequence[Sequence[str]], file: Path) -> None:
 
 def table(graded: Sequence[Graded], stages: Sequence[Stage]) -> list[list[str]]:
     """The marks: a row for each student, a column for each stage, and one for what is to be said."""
-    head = ["student", *(f"{stage.number} {stage.module} /{_worth(stage)}" for stage in stages)]
-    rows = [[*head, f"points /{sum(map(_worth, stages))}", "note"]]
+    head = ["student", *(f"{stage.number} {stage.module} /{points_of(stage)}" for stage in stages)]
+    rows = [[*head, f"points /{sum(map(points_of, stages))}", "note"]]
     for one in graded:
         note = one.handed.fault or "; ".join(one.handed.faults.values())
         rows.append([one.handed.student, *(str(one.points(stage)) for stage in stages), str(one.points()), note])
     return rows
-
-
-def _worth(stage: Stage) -> int:
-    return sum(part.points for part in parts(stage.number))
 
 
 def write(graded: Sequence[Graded], stages: Sequence[Stage], out: Path) -> None:
@@ -354,11 +350,11 @@ def write(graded: Sequence[Graded], stages: Sequence[Stage], out: Path) -> None:
 
 
 def _page(one: Graded, stages: Sequence[Stage]) -> str:
-    most = sum(map(_worth, stages))
+    most = sum(map(points_of, stages))
     lines = [f"# Your own transformer: {one.handed.student}", "", f"{one.points()} of {most} points.", ""]
     lines += [f"- {said}" for said in filter(None, [one.handed.fault, *one.handed.faults.values()])]
     for stage in stages:
-        lines += ["", f"## Stage {stage.number}, {stage.file}: {one.points(stage)} of {_worth(stage)}", ""]
+        lines += ["", f"## Stage {stage.number}, {stage.file}: {one.points(stage)} of {points_of(stage)}", ""]
         for mark in (mark for mark in one.marks if mark.part.stage is stage):
             lines.append(f"- {mark.part.title}: {mark.outcome}, {mark.points} of {mark.part.points}")
             lines += [f"      {line}" for line in mark.told.splitlines()]

@@ -75,7 +75,7 @@ def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
     for stage in stages:
         asked, lessons = ", ".join(names(stage.number)), ", ".join(f"{lesson:02d}" for lesson in stage.lessons)
         lines.append(
-            f"| {stage.number} | `{stage.file}` | {asked} | {lessons} | {stage.minutes} min | {_worth(stage)} |"
+            f"| {stage.number} | `{stage.file}` | {asked} | {lessons} | {stage.minutes} min | {points_of(stage)} |"
         )
     if guided:
         lines += ["", "`notebooks/` has a guide to each: what is to be written and why in this order, and what your "
@@ -93,7 +93,7 @@ def _for_students(name: str, stages: Sequence[Stage], *, guided: bool) -> str:
 
 
 def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guided: bool) -> str:
-    hours, points = round(sum(stage.minutes for stage in stages) / 60), sum(map(_worth, stages))
+    hours, points = round(sum(stage.minutes for stage in stages) / 60), sum(map(points_of, stages))
     spec = ",".join(str(stage.number) for stage in stages)
     lines = [
         f"# {name}: a page for whoever teaches",
@@ -126,7 +126,3 @@ def _for_teachers(name: str, stages: Sequence[Stage], needed: set[int], *, guide
                   f"{len(part.mistakes)}." for part in parts(stage.number)]  # fmt: skip
         lines.append("")
     return "\n".join(lines)
-
-
-def _worth(stage: Stage) -> int:
-    return sum(part.points for part in parts(stage.number))
