@@ -3,7 +3,8 @@
 timing.py              interleaved rounds, medians, quartiles, ratios
 sizes.py               the models and lengths that are measured
 peers.py               our weights in transformers and x-transformers
-compare.py             contenders are checked to compute one function, then timed
+compare.py             contenders for one piece of work, timed
+tolerance.py           how far their outputs may be from ours
 models.py              training step, prefill, generation, and what the cache gains
 weight_formats.py      generation with the weights in each of their forms
 attention_variants.py  a step by what is kept of a token: many keys, shared ones, latents; and a matrix in their place

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor
 
 from companion.bench.timing import Spread, interleaved, paired_ratio
 from companion.costs.chips import Chip
@@ -180,21 +179,3 @@ def _progress(comparison: Comparison, runs: int, shown: bool) -> Iterator[Callab
         total=runs, desc=f"{comparison.part} {comparison.size}{where}", unit="run", disable=None, leave=False
     ) as bar:
         yield bar.update
-
-
-def difference(expected: Tensor, got: Tensor) -> float:
-    """Root mean square of the difference over that of `expected`; infinite where shapes differ or numbers are not."""
-    if expected.shape != got.shape:
-        return float("inf")
-    expected, got = expected.detach().double().cpu(), got.detach().double().cpu()
-    error = float((expected - got).square().mean().sqrt() / expected.square().mean().sqrt().clamp_min(1e-30))
-    return error if error == error else float("inf")
-
-
-def differs(expected: Sequence[Tensor], got: Sequence[Tensor], whats: Sequence[str], dtype: torch.dtype) -> str | None:
-    """A line about what of `got` is too far from `expected`, or `None` if rounding explains all of it."""
-    most = 1e-4 if dtype == torch.float32 else 5e-2
-    for a, b, what in zip(expected, got, whats, strict=False):
-        if not (error := difference(a, b)) <= most:
-            return f"its {what} differs from ours by {error:.1e} of its size; {most:.0e} is allowed"
-    return None

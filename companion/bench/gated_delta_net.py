@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from companion.bench.compare import OURS, Comparison, Setting, differs
+from companion.bench.compare import OURS, Comparison, Setting
 from companion.bench.sizes import Size
+from companion.bench.tolerance import differs
 from companion.config.model import LinearConfig, ModelConfig
 from companion.costs.account import cache_bytes, forward_flops
 from companion.ground.display import readable_bytes

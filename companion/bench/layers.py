@@ -11,8 +11,9 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from companion.bench.compare import OURS, Comparison, Setting, differs
+from companion.bench.compare import OURS, Comparison, Setting
 from companion.bench.sizes import Size
+from companion.bench.tolerance import differs
 from companion.config.model import FeedForwardConfig, MoEConfig
 from companion.layers.attention import attend
 from companion.layers.experts import Way

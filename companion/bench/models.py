@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from companion.bench import peers
-from companion.bench.compare import OURS, Comparison, Setting, differs
+from companion.bench.compare import OURS, Comparison, Setting
 from companion.bench.cuda_graphs import RecordedDecode, RecordedWriter
 from companion.bench.sizes import Size
+from companion.bench.tolerance import differs
 from companion.config.model import ModelConfig
 from companion.costs import account
 from companion.generation.generate import complete

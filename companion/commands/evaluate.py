@@ -150,7 +150,7 @@ def _tuned(folder: RunFolder, device: torch.device, flags: Namespace) -> dict[st
 
 def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: Namespace) -> dict[str, Any]:
     from companion.data.batches import encode_documents
-    from companion.data.corpora import repeated_share
+    from companion.data.deduplication import repeated_share
     from companion.data.yardsticks import yardsticks
     from companion.generation.weights import check_weights
     from companion.training.tasks.text import measure, text_of, total_bytes
@@ -170,7 +170,9 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: 
     say(f"text      {title}: {count(len(documents), 'document')}, {total_bytes(documents):,} bytes")
     figures: dict[str, Any] = {"measured_on": title, "documents": len(documents)}
     if given is not None and split is not None:
-        figures["learned_share"] = share = repeated_share(split.train, documents)
+        figures["learned_share"] = share = repeated_share(
+            (document.text for document in split.train), [document.text for document in documents]
+        )
         if share:
             say(f"          {share:.1%} of it, by whole paragraphs, is in the text the model learned from")
     if split is None:

@@ -1,6 +1,6 @@
 """From text on a disk to batches of token ids: corpora, the tokenizer, batches, and the yardsticks to beat.
 
-corpora        real text to learn from
+corpora        real text to learn from; deduplication: what it says twice
 tokenizer      text to token ids and back; published_tokenizers: those of published models
 packing        windows that no document crosses
 batches        windows to train on and to measure with

@@ -21,17 +21,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
+from companion.data.deduplication import PARAGRAPH_BREAK, without_repeats
 from companion.ground.display import count
 from companion.ground.fields import why
 from companion.ground.reading import read_text
 
-PARAGRAPH_BREAK = re.compile(r"(\n[ \t]*(?:\r?\n[ \t]*)*\r?\n)")
 Read = TypeVar("Read")
 SECTION = re.compile(r"^(?=\S.*\n([*=~^-])\1{2,}$)", re.MULTILINE)
 """Where a section of the reference begins: a line that is underlined."""
-SENTENCE_END = re.compile(r"(?<=[.:;!?]) ")
-SHORTEST_REPEAT = 60
-"""Paragraphs below this many characters (headings, rules, "See also") may repeat."""
 MOST_HELD_OUT = 1_000_000
 """Bytes of held-out text that are enough: they fix bits per byte to about a hundredth."""
 FIRST_EDITION = "texts/first_edition.json.xz"
@@ -215,45 +212,21 @@ def title_of(paths: Sequence[str | Path]) -> str:
 
 
 def deduplicate(corpus: Corpus) -> Corpus:
-    """Keep the first of every document, and of every paragraph, that occurs more than once.
+    """Keep the first of every document, and of every paragraph, that occurs more than once (`without_repeats`).
 
-    A paragraph is what stands between blank lines. It is a repetition when sentences that occurred before make up a
-    quarter of it or more; paragraphs under `SHORTEST_REPEAT` characters are left alone. Without this, text that an
-    author pasted into two places would be trained on and then "predicted".
+    Without this, text that an author pasted into two places would be trained on and then "predicted".
     """
-    seen: set[str] = set()
-    sentences: set[str] = set()
     documents: list[Document] = []
     removed = 0
-    for document in corpus.documents:
-        if document.text in seen:
-            removed += document.bytes
-            continue
-        seen.add(document.text)
-        pieces = PARAGRAPH_BREAK.split(document.text)  # paragraph, break, paragraph, break, ..., paragraph
-        kept: list[str] = []
-        for i in range(0, len(pieces), 2):
-            if _is_repeated(pieces[i], sentences):
-                removed += sum(len(piece.encode()) for piece in pieces[i : i + 2])
-                continue
-            sentences.update(_sentences(pieces[i]))
-            kept.extend(pieces[i : i + 2])
-        if text := "".join(kept):
+    texts = without_repeats(document.text for document in corpus.documents)
+    for document, text in zip(corpus.documents, texts, strict=True):
+        if text:
             documents.append(document if text == document.text else Document(document.name, text))
+        removed += document.bytes - len(text.encode())
     if not removed:
         return corpus
     note = f"removed repeated paragraphs: {removed:,} of {corpus.bytes:,} bytes ({removed / corpus.bytes:.1%})"
     return Corpus(tuple(documents), corpus.title, (*corpus.notes, note))
-
-
-def repeated_share(train: Iterable[Document], documents: Sequence[Document]) -> float:
-    """Share of the bytes of `documents` in paragraphs that repeat (in the sense of `deduplicate`) text in `train`."""
-    pieces = [piece for document in documents for piece in PARAGRAPH_BREAK.split(document.text)[::2]]
-    ours = {s for piece in pieces for s in _sentences(piece)}  # as few as these are kept, however much `train` is
-    parts = (piece for document in train for piece in PARAGRAPH_BREAK.split(document.text)[::2])
-    known = {s for piece in parts for s in _sentences(piece) if s in ours}
-    total = sum(document.bytes for document in documents)
-    return sum(len(piece.encode()) for piece in pieces if _is_repeated(piece, known)) / total if total else 0.0
 
 
 def split(corpus: Corpus, held_out: float = 0.1) -> Split:
@@ -346,17 +319,6 @@ def _split_one(document: Document, wanted: float) -> Split:
         (Document(f"{document.name} (last part)", text[cut:]),),
         (note,),
     )
-
-
-def _sentences(paragraph: str) -> list[str]:
-    """The sentences of a paragraph; line breaks and indentation do not make them others."""
-    return SENTENCE_END.split(" ".join(paragraph.split()))
-
-
-def _is_repeated(paragraph: str, seen: set[str]) -> bool:
-    sentences = _sentences(paragraph)
-    length = sum(map(len, sentences))
-    return length >= SHORTEST_REPEAT and sum(len(s) for s in sentences if s in seen) >= length / 4
 
 
 def files_of(path: str) -> Iterable[tuple[Path, str, bool]]:

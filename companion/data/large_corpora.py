@@ -27,7 +27,6 @@ from torch import Tensor
 from companion.data.batches import Encoder
 from companion.data.corpora import (
     NAMED_TEXTS,
-    SHORTEST_REPEAT,
     Corpus,
     Document,
     files_of,
@@ -35,6 +34,7 @@ from companion.data.corpora import (
     read_files,
     title_of,
 )
+from companion.data.deduplication import SHORTEST_REPEAT
 from companion.ground.atomic import write_atomic
 
 LARGE = 64 * 2**20

@@ -28,7 +28,7 @@ from companion.config.model import ModelConfig
 from companion.families.export import simplest_kind
 from companion.families.registry import families
 from companion.files.models import assemble, bare_model, load_tensors, read_config, save_tensors
-from companion.files.published.tensor_names import WayBack
+from companion.files.published.state_dict import WayBack
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import require, shown
 from companion.layers.attention import Attention

@@ -20,7 +20,7 @@ from companion.files.models import CONFIG, WEIGHTS, plain_dtype, save_tensors
 from companion.files.published.checkpoint_folder import Fields
 from companion.files.published.export_fields import said
 from companion.files.published.family import Family
-from companion.files.published.tensor_names import WayBack
+from companion.files.published.state_dict import WayBack
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import shown
 from companion.layers.positions import magnitude_of

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.tensor_names import Places
+    from companion.files.published.state_dict import Places
 
 FIELDS = llama.FIELDS | rows(
     """

@@ -7,7 +7,7 @@ run                        a run from its settings: the task, how long, what `ru
 trainer                    one update after another
 losses                     what is made small; preferences: between two answers, and among several
 fine_tuning                the trainer of a tuned run
-evaluation                 the loss over a whole text
+evaluation                 the loss over a whole text; exact_match: how many answers are right
 optimizer                  AdamW, and Muon beside it
 schedule                   the learning rate; mup: one that stays right for a wider model
 precision                  of products; seeds: one for each purpose

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from companion.bench import attention_variants, batching, drafts, gated_delta_net, layers, models, peers, report
-from companion.bench.compare import OURS, Comparison, Setting, difference
+from companion.bench.compare import OURS, Comparison, Setting
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
 from companion.bench.timing import Spread, interleaved, paired_ratio
+from companion.bench.tolerance import difference
 from companion.bench.weight_formats import own_text_cost
 from companion.commands.main import main
 from companion.config.model import AttentionConfig, EmbeddingConfig, MoEConfig, NormConfig

@@ -13,8 +13,8 @@ from companion.commands.main import main
 from companion.data import number_words
 from companion.data.number_names import language
 from companion.files.models import load_model
+from companion.training.exact_match import wilson
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
-from companion.training.tasks.exact_match import wilson
 
 TRAIN = ["train", "--task", "number-words"]
 TINY = ["--d-model", "16", "--layers", "1", "--heads", "2", "--batch", "3", "--steps", "9", "--dropout", "0.2"]

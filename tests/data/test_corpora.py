@@ -324,15 +324,6 @@ def test_a_fingerprint_tells_texts_names_and_orders_apart() -> None:
     assert fingerprint([a, b]) == fingerprint([Document("a", "text"), b])
 
 
-def test_the_share_of_a_text_that_was_trained_on_is_found() -> None:
-    long = "This paragraph has sixty characters and more, so that it is compared."
-    other = "That paragraph has sixty characters and more, and is found nowhere else."
-    train = [Document("t", f"Intro\n\n{long}")]
-    text = Document("x", f"{other}\n\n{long}")
-    assert corpora.repeated_share(train, [text]) == pytest.approx(len(long) / len(text.text))
-    assert corpora.repeated_share(train, [Document("y", other)]) == 0
-
-
 def test_a_file_name_in_another_encoding_becomes_text_that_can_be_written() -> None:
     assert corpora._plain(b"caf\xe9.txt".decode("utf-8", "surrogateescape")) == "caf\\xe9.txt"
     assert corpora._plain("café.txt") == "café.txt"

@@ -3,7 +3,7 @@
 family             what a family is, and a preset
 config_fields      what becomes of every field: tables, and the rows that all families share
 checkpoint_folder  the fields and the tensors of a folder
-tensor_names       tensors on their way to our names
+state_dict         tensors on their way to our names
 rope               how LLaMA's kin write rotary positions and windows
 generation_config  what a folder says of writing
 """

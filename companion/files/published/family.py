@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # configurations and presets are there without torch
     from torch import Tensor
 
     from companion.files.published.checkpoint_folder import Fields
-    from companion.files.published.tensor_names import Places
+    from companion.files.published.state_dict import Places
     from companion.transformer import Transformer
 
 
@@ -93,7 +93,7 @@ class Family:
         """
         from companion.files.models import assemble, check_dtype_of
         from companion.files.published.checkpoint_folder import Fields, load_published
-        from companion.files.published.tensor_names import Places
+        from companion.files.published.state_dict import Places
 
         folder = Path(folder)
         fields = Fields(folder, self.kind, self.table)

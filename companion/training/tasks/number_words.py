@@ -21,12 +21,12 @@ from companion.generation.generate import complete
 from companion.generation.logit_rules import Rules
 from companion.generation.sampling import Sampling
 from companion.ground.fields import require_whole
+from companion.training.exact_match import ExactMatch
 from companion.training.losses import Loss, translation_loss
 from companion.training.plot import plot_exact_match
 from companion.training.precision import autocast
 from companion.training.seeds import derived_seed
 from companion.training.settings import NumberWordsSettings, recorded
-from companion.training.tasks.exact_match import ExactMatch
 from companion.training.tasks.task import Task
 from companion.transformer import Transformer
 

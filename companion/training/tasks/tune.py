@@ -37,6 +37,7 @@ from companion.ground.display import count
 from companion.ground.padding import padded
 from companion.layers.low_rank import low_rank_layers, without_adapters
 from companion.training.distributed.parallel import Parallel
+from companion.training.exact_match import wilson
 from companion.training.fine_tuning import Tuner
 from companion.training.hyperparameters import TrainingConfig
 from companion.training.losses import Batch, Loss, Scored, cross_entropy_sum
@@ -46,7 +47,6 @@ from companion.training.preferences import group_advantages, policy_loss, prefer
 from companion.training.run_folder import Start
 from companion.training.seeds import derived_seed
 from companion.training.settings import TuneSettings
-from companion.training.tasks.exact_match import wilson
 from companion.training.tasks.task import Task
 from companion.training.trainer import Trainer
 from companion.transformer import Transformer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from companion.training.tasks.exact_match import ExactMatch, wilson
+from companion.training.exact_match import ExactMatch, wilson
 
 
 @given(st.integers(1, 5000), st.data(), st.floats(0.5, 0.999))

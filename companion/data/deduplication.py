@@ -1,0 +1,51 @@
+"""What a text says twice is learned once: repeated texts and paragraphs are found by their sentences.
+
+A paragraph is what stands between blank lines. It is a repetition when sentences that occurred before make up a quarter
+of it or more; paragraphs under `SHORTEST_REPEAT` characters are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+PARAGRAPH_BREAK = re.compile(r"(\n[ \t]*(?:\r?\n[ \t]*)*\r?\n)")
+SENTENCE_END = re.compile(r"(?<=[.:;!?]) ")
+SHORTEST_REPEAT = 60
+"""Paragraphs below this many characters (headings, rules, "See also") may repeat."""
+
+
+def without_repeats(texts: Iterable[str]) -> Iterator[str]:
+    """Each text without the paragraphs that repeat what stands before; of a text that occurred before, nothing ("")."""
+    seen: set[str] = set()
+    sentences: set[str] = set()
+    for text in texts:
+        kept: list[str] = []
+        if text not in seen:
+            seen.add(text)
+            pieces = PARAGRAPH_BREAK.split(text)  # paragraph, break, paragraph, break, ..., paragraph
+            for i in range(0, len(pieces), 2):
+                if not _is_repeated(pieces[i], sentences):
+                    sentences.update(_sentences(pieces[i]))
+                    kept.extend(pieces[i : i + 2])
+        yield "".join(kept)
+
+
+def repeated_share(train: Iterable[str], texts: Sequence[str]) -> float:
+    """Share of the bytes of `texts` in paragraphs that repeat what stands in `train`."""
+    pieces = [piece for text in texts for piece in PARAGRAPH_BREAK.split(text)[::2]]
+    ours = {s for piece in pieces for s in _sentences(piece)}  # as few as these are kept, however much `train` is
+    known = {s for text in train for piece in PARAGRAPH_BREAK.split(text)[::2] for s in _sentences(piece) if s in ours}
+    total = sum(len(text.encode()) for text in texts)
+    return sum(len(piece.encode()) for piece in pieces if _is_repeated(piece, known)) / total if total else 0.0
+
+
+def _sentences(paragraph: str) -> list[str]:
+    """The sentences of a paragraph; line breaks and indentation do not make them others."""
+    return SENTENCE_END.split(" ".join(paragraph.split()))
+
+
+def _is_repeated(paragraph: str, seen: set[str]) -> bool:
+    sentences = _sentences(paragraph)
+    length = sum(map(len, sentences))
+    return length >= SHORTEST_REPEAT and sum(len(s) for s in sentences if s in seen) >= length / 4
