@@ -13,7 +13,7 @@ from pathlib import Path
 
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
-from companion.school.build.parts import OPEN, parts
+from companion.school.build.parts import OPEN, parts, points_of
 from companion.school.build.stages import STAGES, Stage
 from companion.school.build.stubs import given, names, reference
 from companion.school.build.workspace import TAKEN, lay_stubs
