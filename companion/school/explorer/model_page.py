@@ -18,18 +18,18 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors.torch import save
-from torch import Tensor, nn
+from torch import nn
 
 from companion.config.model import ModelConfig
 from companion.data.number_words import BOS, EOS, NumberWords
 from companion.data.tokenizer import BytePairTokenizer
 from companion.ground.fields import require, require_whole
 from companion.school.explorer.activations import Rows, inside, logits_of, memory_of, switched_off
+from companion.school.explorer.logit_lens import logit_lens
 from companion.school.explorer.models import LARGEST, names_of, not_computed, pairs_of, save_live
 from companion.school.explorer.page_files import Shown, model_script, page
 from companion.transformer import Transformer
 
-LENS = 3
 WRITTEN = 40
 """Tokens of a translation that are written at most, as by the page."""
 MOST = 16_000_000
@@ -222,7 +222,7 @@ def _facts(model: nn.Module, given: Reading, rows: Rows, kept: Rows, words: Any)
             "heads": getattr(getattr(config, "attention", config), "heads", 1),
             "experts": mixture.experts if mixture is not None else experts,
         },
-        "lens": lens(model, {name: rows[name] for name in ["decoder.embedding", *blocks]}),
+        "lens": logit_lens(model, {name: rows[name] for name in ["decoder.embedding", *blocks]}),
     }
 
 
@@ -240,21 +240,3 @@ def _pieces(piece: Callable[[int], str], vocab: int) -> list[str]:
             return f"#{id}"
 
     return [known(id) for id in range(vocab)]
-
-
-@torch.no_grad()
-def lens(model: Any, states: Rows) -> dict[str, list[list[list[float]]]]:
-    """Of each state of the stream the likeliest tokens with their chances, by the last norm and the head."""
-
-    def head(x: Tensor) -> Tensor:
-        x = model.decoder.norm(x)
-        return model.head(x) if hasattr(model, "head") else x @ model.embedding.weight.T
-
-    found = {}
-    for name, rows in states.items():
-        chances = head(torch.stack(rows)[None])[0].float().softmax(-1).topk(LENS, -1)
-        found[name] = [
-            [[int(id), float(p)] for id, p in zip(ids, ps, strict=True)]
-            for ids, ps in zip(chances.indices, chances.values, strict=True)
-        ]
-    return found

@@ -1,7 +1,7 @@
 """A problem set as an autograder for Gradescope: the zip file that an instructor uploads.
 
     setup.sh           once, when Gradescope makes its image: Python, and what the grader imports
-    run_autograder     for each submission: `autograde.py`, in a container of its own
+    run_autograder     for each submission: `gradescope_results.py`, in a container of its own
     problem_set.json   what to grade; beside it the secret, and the rule for late work if there is one
     companion/         the package, as it is here
 
