@@ -11,6 +11,8 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
+from companion.ground.fields import plain
+from companion.ground.waiting import waiting
 from companion.training.settings import TextSettings, TuneSettings
 
 if TYPE_CHECKING:
@@ -82,10 +84,11 @@ def run(flags: Namespace) -> int:
     else:
         model, kind, further = _of_checkpoint(Path(flags.checkpoint), flags["as"])
         tokenizer = None
-    if (dtype := dtype_called(flags.dtype)) is not None:
-        model = model.to(dtype)
     try:
-        family = export_model(folder, model, kind=kind, further=further)
+        with waiting(f"writing {plain(flags.folder)}"):
+            if (dtype := dtype_called(flags.dtype)) is not None:
+                model = model.to(dtype)
+            family = export_model(folder, model, kind=kind, further=further)
     except ValueError as error:
         raise ValueError(f"FOLDER {flags.folder}: the model cannot be written: {error}") from None
     if tokenizer is not None:

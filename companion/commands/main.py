@@ -39,6 +39,7 @@ from companion.commands import (
 from companion.commands.limits import REFUSED, refusal
 from companion.commands.parser import Parser, add_commands, refuse_nameless
 from companion.ground.installed import how_to_get
+from companion.ground.waiting import bars
 from companion.training.settings import TextSettings
 
 COMMANDS = {
@@ -131,7 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = chosen[command]
     try:
         refuse_nameless(parser.typed(chosen))
-        return _run(command, flags, arguments)
+        with bars():
+            return _run(command, flags, arguments)
     except BrokenPipeError as error:
         return _unsaid(error)
     except Exception as error:

@@ -124,7 +124,7 @@ def show(
     """Print each name, the model's translation, the numbers that both name, and whether they agree."""
     from companion.training.tasks.number_words import translate
 
-    texts = translate(model, words, numbers, beams=beams, progress=True, draft=draft)
+    texts = translate(model, words, numbers, beams=beams, draft=draft)
     width = max(len(words.source.title), len(words.target.title))
     agree = 0
     for row, (name, number, text) in enumerate(zip(names, numbers, texts, strict=True)):

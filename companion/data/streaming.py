@@ -28,6 +28,7 @@ from companion.data.batches import Encoder
 from companion.data.corpora import NAMED_TEXTS, SHORTEST_REPEAT, Corpus, Document, files_of, left_out, title_of
 from companion.ground.atomic import write_atomic
 from companion.ground.fields import why
+from companion.ground.waiting import counting
 
 LARGE = 64 * 2**20
 """Bytes of files from which text stays on disk."""
@@ -89,7 +90,7 @@ def is_large(paths: Sequence[str | Path]) -> bool:
     return size >= LARGE
 
 
-def read_large(paths: Sequence[str | Path], *, progress: bool = False) -> Corpus:
+def read_large(paths: Sequence[str | Path]) -> Corpus:
     """`companion.data.corpora.read_corpus` of files that are `LARGE` together: they are read once, and stay on disk.
 
     A document that occurs twice is left out; paragraphs are not compared with each other. `StreamedBatches` leaves out
@@ -97,14 +98,12 @@ def read_large(paths: Sequence[str | Path], *, progress: bool = False) -> Corpus
 
     Raises `ValueError` as `read_corpus` does.
     """
-    from tqdm.auto import tqdm
-
     documents: list[Document] = []
     not_text: list[str] = []
     notes: list[str] = []
     seen: set[object] = set()
     removed = 0
-    with tqdm(unit="B", unit_scale=True, desc="reading", disable=None if progress else True, leave=False) as bar:
+    with counting(None, unit="B", what="reading", scale=True) as done:
         for path in paths:
             if path in NAMED_TEXTS:
                 documents.extend(NAMED_TEXTS[str(path)]().documents)
@@ -114,7 +113,7 @@ def read_large(paths: Sequence[str | Path], *, progress: bool = False) -> Corpus
                     continue
                 seen.add(real)
                 try:
-                    found = _pieces(file, name, bar.update)
+                    found = _pieces(file, name, done)
                 except OSError as error:
                     raise ValueError(f"{file}: cannot be read ({error.strerror})") from None
                 except UnicodeError as error:

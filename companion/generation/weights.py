@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from companion.generation.kernels import FEW, GROUP, FourBits, Product, mark_of, packs, possible, quicker
 from companion.ground.memory import memory
+from companion.ground.waiting import counted, waiting
 from companion.layers.attention import Attention
 from companion.layers.block import Block
 from companion.layers.cache import KVCache
@@ -225,7 +226,7 @@ def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, For
     before, now = kept.get((form, together), {}), {}
     found: dict[nn.Module, Formed] = {}
     with torch.no_grad(), torch.inference_mode(False):
-        for group in _alike(model):
+        for group in counted(list(_alike(model)), unit="matrix", what=f"weights in {form}"):
             for layers in [group] if together else [[layer] for layer in group]:
                 key = tuple(map(id, layers))
                 weights = [layer.weight for layer in layers]
@@ -316,7 +317,8 @@ def _fastest(model: Transformer) -> Weights:
         for form in AUTO:
             if possible(form, device):
                 made = prepared(model, form)
-                seconds[form] = min(_step_seconds(made) for _ in range(6))
+                with waiting(f"measuring {form}"):
+                    seconds[form] = min(_step_seconds(made) for _ in range(6))
         _chosen[model] = min(seconds, key=seconds.__getitem__)
         for form in seconds:
             if form != _chosen[model]:

@@ -27,6 +27,7 @@ from companion.files.models import (
 )
 from companion.files.published.config_fields import Policy, alike
 from companion.ground.fields import is_number, shown
+from companion.ground.waiting import waiting
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
@@ -229,7 +230,9 @@ def load_published(
     files = weight_files(folder)
     promised = {name: file for file, names in files.items() for name in names or ()}
     for file in files:
-        found = tensor_headers(folder / file) if headers else load_tensors(folder / file, device=device, dtype=dtype)
+        path = folder / file
+        with waiting(f"reading {file}"):
+            found = tensor_headers(path) if headers else load_tensors(path, device=device, dtype=dtype)
         for name, tensor in found.items():
             if name in tensors and not (headers or torch.equal(tensor, tensors[name])):
                 raise ValueError(

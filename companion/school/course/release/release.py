@@ -15,10 +15,9 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
+from companion.ground.waiting import counted
 from companion.school.checking.exercise import BEGIN, END, Exercise
 from companion.school.checking.sealed import seal
 from companion.school.checking.student import to_text as key_text
@@ -59,7 +58,7 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
         locked("about", markdown(about)),
         locked("imports", code(IMPORTS)),
     ]
-    for exercise in tqdm(pset.exercises, unit="exercise", disable=None, leave=False):  # hidden cases take seconds
+    for exercise in counted(pset.exercises, unit="exercise"):  # hidden cases take seconds
         place = exercise.id.replace(".", "_")
         cells += [
             locked(f"statement_{place}", markdown(heading(exercise, _worth(exercise)))),
