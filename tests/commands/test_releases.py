@@ -321,7 +321,7 @@ def test_inspect_says_what_is_refused_and_exits_with_2(home, capsys) -> None:
     code, out, err = run(capsys, "inspect", "smollm2-135m")
     assert (
         code == 2
-        and "decoder.norm.weight has 1 of 24 numbers that are NaN or infinite" in err
+        and "model.norm.weight has 1 of 24 numbers that are NaN or infinite" in err
         and "A decoder of" in out
     )
     del tensors["model.norm.weight"]

@@ -1,4 +1,4 @@
-"""Whoever waits sees that something happens: a bar on a terminal, and nothing in a pipe or for a program of one's own."""
+"""Whoever waits sees that something happens: a bar on a terminal, and nothing in a pipe or for a program."""
 
 import io
 import shutil
