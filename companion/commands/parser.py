@@ -33,6 +33,8 @@ for _kind in LIMITED:
 
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """The help of `--device`, the same for every command."""
+DASHES = ("-", "\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2015", "\u2212")
+"""What begins a flag: a hyphen, and what word processors and web pages make of it."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -218,10 +220,13 @@ class Parser(ArgumentParser):
             where = " ".join(message.partition("config: ")[2].split())
             return f"--config: expected a file in YAML or JSON: {where}", self
         if unknown := re.search(r"unrecognized arguments: (.*)", message):
-            word = next((word for word in unknown[1].split(" ") if word.startswith("-")), unknown[1].split(" ")[0])
+            words = unknown[1].split(" ")
+            word = next((word for word in words if word.startswith(DASHES)), words[0])
             flag = word.partition("=")[0]
-            if flag.startswith("-"):
-                return f"{flag}: no such flag{did_you_mean(flag, self._option_string_actions)}", self
+            if flag.startswith(DASHES):
+                typed = flag if flag.startswith("-") else f"--{flag.lstrip(''.join(DASHES))}"
+                why = "" if typed == flag else ", as it does not begin with the hyphens of the keyboard"
+                return f"{flag}: no such flag{why}{did_you_mean(typed, self._option_string_actions)}", self
             return f"{word}: not expected here; every word but a flag's value is one too many", self
         if choice := re.search(r"invalid choice: '(.*?)'", message):
             commands = list(self._subcommands_action._name_parser_map) if self._subcommands_action else []
