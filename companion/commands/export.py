@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,10 +106,14 @@ def run(flags: Namespace) -> int:
 
 def _of_checkpoint(source: Path, kind: str | None) -> tuple[Transformer, str | None, dict[str, Any]]:
     """The model, the kind to write it as, and the ids that its folder gives a meaning."""
-    from companion.families.pretrained import family_of, load_pretrained, pretrained_folder
+    from companion.families.pretrained import family_of, load_pretrained
     from companion.files.models import read_config
 
-    family = family_of(pretrained_folder(source))
+    if not os.path.isdir(source):
+        raise ValueError(
+            f"--checkpoint {plain(str(source))}: expected a folder with config.json and model.safetensors, found none"
+        )
+    family = family_of(source)
     fields = {} if family is None else read_config(source)
     own = None if family is None else family.kind
     return load_pretrained(source), kind or own, {name: fields[name] for name in IDS if name in fields}

@@ -106,6 +106,7 @@ def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tupl
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 2 bad input, 1 anything else, 130 stopped by Ctrl-C."""
+    _open_what_is_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
@@ -155,6 +156,14 @@ def _run(command: str, flags: Namespace, arguments: list[str]) -> int:
     if command == "completion":
         return completion.run(flags, command_parser())
     return COMMANDS[command][0].run(flags)
+
+
+def _open_what_is_closed() -> None:
+    """A stream that was closed before we began (`>&-`) reads nothing, or takes everything. Python has `None` for it,
+    and `print` to that which it has for standard error would go to standard output."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (as long as the process)
 
 
 def _said(say: Callable[[], None]) -> int:

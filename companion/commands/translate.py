@@ -62,7 +62,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    if not flags.names and (sys.stdin is None or sys.stdin.isatty()):  # it is closed, or somebody would have to type
+    if not flags.names and sys.stdin.isatty():  # somebody would have to type
         raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
     if flags.draft is not None and flags.beams > 1:
         raise ValueError(f"--draft: expected no --beams {flags.beams} beside it; a beam search takes no proposals")

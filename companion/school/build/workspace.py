@@ -206,7 +206,7 @@ def _read_record(folder: Path) -> dict[str, _Kept]:
         return {str(name): _Kept(**value) for name, value in known.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         what = "expected the record of your stages; remove it, and nothing of yours is lost but what was checked when"
         raise ValueError(f"{file}: {what}") from None
 
