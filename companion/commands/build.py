@@ -9,6 +9,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_commands
 from companion.ground.number_limits import Positive
+from companion.ground.waiting import waiting
 
 
 def parser() -> Parser:
@@ -146,7 +147,8 @@ def _check(flags: Namespace, folder: Path) -> int:
         if flags.all and not parts(number):
             print(f"{STAGES[number].id} {STAGES[number].file}: no check yet, left out", file=sys.stderr)
             continue
-        report = examine_stage(STAGES[number], folder)
+        with waiting(f"trying {STAGES[number].file}"):
+            report = examine_stage(STAGES[number], folder)
         note_passed(folder, report.stage, report.is_right)
         print(report, flush=True)
         wrong += not report.is_right
@@ -165,5 +167,7 @@ def _take(flags: Namespace, folder: Path) -> int:
 def _race(flags: Namespace, folder: Path) -> int:
     from companion.school.build.race import race
 
-    print(race(folder, flags.minutes, flags.name, reference=flags.reference))
+    with waiting(f"a race of {flags.minutes:g} minutes, then measured"):
+        table = race(folder, flags.minutes, flags.name, reference=flags.reference)
+    print(table)
     return 0

@@ -52,7 +52,7 @@ def calibrated(model: Transformer, flags: Namespace, encode: Callable[[str], lis
     documents = read_corpus(flags.calibrate).documents
     ids = torch.tensor([token for document in documents for token in encode(document.text)])
     windows = windows_of(ids, model.config.context).to(model.embedding.weight.device)
-    found = calibrate(model, windows, progress=True)
+    found = calibrate(model, windows)
     if flags.levels:
         save_levels(flags.levels, model)
     return str(found)

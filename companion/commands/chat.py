@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from companion.commands.runs import run_folder
 from companion.generation.sampling import Sampling
 from companion.ground.display import printable
 from companion.ground.number_limits import Count, CountFromZero
+from companion.ground.waiting import waiting
 from companion.training.settings import TuneSettings
 
 if TYPE_CHECKING:
@@ -219,7 +221,10 @@ def _said(talk: Talk, line: str) -> bool:
 
     try:
         with _stopped_alone() as stopped:
-            for piece in talk.ask(line):
+            pieces = talk.ask(line)
+            with waiting("reading"):
+                first = [*islice(pieces, 1)]
+            for piece in chain(first, pieces):
                 print(printable(piece), end="", flush=True)
                 if stopped:
                     break

@@ -14,6 +14,7 @@ from companion.commands.parser import Parser, add_commands
 from companion.commands.preflight import must_be_writable
 from companion.ground.atomic import write_atomic
 from companion.ground.number_limits import Count
+from companion.ground.waiting import waiting
 
 if TYPE_CHECKING:
     from companion.school.course.release.problem_set import ProblemSet
@@ -392,7 +393,8 @@ def _alike(flags: Namespace) -> int:
         total = export(handed, chosen, out)
         print(f"{out / 'handed_in'}: {total} answers of {len(handed)} students; {out / 'known'}: what to leave out")
         return 0
-    pairs = too_alike(handed, chosen)
+    with waiting("comparing the answers"):
+        pairs = too_alike(handed, chosen)
     print("\n".join([*filter(None, [as_text(pairs)]), f"{len(pairs)} pairs of {len(handed)} students are too alike"]))
     return 0
 
@@ -420,10 +422,12 @@ def _notebooks(flags: Namespace) -> int:
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected the folder of the lessons, got no folder")
     if flags.solved is not None:
-        for path in write_solved(folder, Path(flags.solved)):
-            print(f"{path}: written")
+        with waiting("writing the notebooks"):
+            written = write_solved(folder, Path(flags.solved))
+        print(*(f"{path}: written" for path in written), sep="\n")
         return 0
-    lines = stale_files(folder) if flags.check else write_self_study(folder)
+    with waiting("making the notebooks"):
+        lines = stale_files(folder) if flags.check else write_self_study(folder)
     print("\n".join(lines) or f"{folder / 'exercises'}: up to date")
     if flags.check and lines:
         print("Run: make notebooks")

@@ -14,6 +14,7 @@ from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
 from companion.ground.display import count
 from companion.ground.number_limits import Count
+from companion.ground.waiting import waiting
 from companion.training import report
 from companion.training.settings import NumberWordsSettings, TuneSettings, recorded
 
@@ -129,7 +130,7 @@ def _numbers(folder: RunFolder, device: torch.device, flags: Namespace) -> dict[
     title = f"{words.title}, {len(numbers):,} that the model never learned from"
     _say(flags)(f"numbers   {title}\n", flush=True)
     model = folder.model(best=flags.best).to(device)
-    found = exact_match(model, words, numbers, beams=flags.beams or 1, progress=True)
+    found = exact_match(model, words, numbers, beams=flags.beams or 1)
     _say(flags)(found.table())
     return {"measured_on": title, **found.result()}
 
@@ -160,7 +161,8 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: 
     if weights is not None:
         check_weights(model, weights)
     try:
-        split = text_of(record).split
+        with waiting("reading the text"):
+            split = text_of(record).split
     except ValueError:
         if given is None:
             raise
@@ -178,9 +180,12 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: 
     if split is None:
         say("          the text the model learned from is not here any more: nothing to prime the yardsticks with")
     say(flush=True)
-    ids = encode_documents(tokenizer, documents)
-    evaluation = measure(model, ids, total_bytes(documents), progress=True)
-    marks = {mark.name: mark.bits_per_byte for mark in yardsticks(split.train if split is not None else (), documents)}
+    with waiting("cutting it into tokens"):
+        ids = encode_documents(tokenizer, documents)
+    evaluation = measure(model, ids, total_bytes(documents))
+    with waiting("compressing it"):
+        known = split.train if split is not None else ()
+        marks = {mark.name: mark.bits_per_byte for mark in yardsticks(known, documents)}
     say(report.yardstick_table(marks, evaluation.bits_per_byte))
     say(f"Perplexity {evaluation.perplexity:.1f} per token over {evaluation.tokens:,} tokens.")
     if chosen := calibrated(model, flags, tokenizer.encode):
@@ -198,7 +203,7 @@ def _in_form(
     from companion.generation.weights import largest_change, prepared
     from companion.training.tasks.text import measure
 
-    other = measure(prepared(model, weights), ids, evaluation.bytes, progress=True).bits_per_byte
+    other = measure(prepared(model, weights), ids, evaluation.bytes).bits_per_byte
     some = torch.cat(ids)[None, : model.config.context].to(next(model.parameters()).device)
     change = largest_change(model, weights, some)
     say(

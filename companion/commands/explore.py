@@ -12,6 +12,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
 from companion.ground.number_limits import CountFromZero
+from companion.ground.waiting import waiting
 
 if TYPE_CHECKING:
     from companion.school.explorer.server import Asked
@@ -78,7 +79,8 @@ def run(flags: Namespace) -> int:
     folder = Path(flags.folder)
     asked, text = _asked(folder, flags.text)
     title = folder.resolve().name
-    made, runs = model_page(asked.model, asked.words, text, start=asked.start, stop=asked.stop, title=title)
+    with waiting("reading the text"):
+        made, runs = model_page(asked.model, asked.words, text, start=asked.start, stop=asked.stop, title=title)
     if runs or flags.out is not None:
         return _write(flags, made)
     return _serve(made, asked, flags.port or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser, add_run
 from companion.commands.runs import run_folder
+from companion.ground.fields import plain
+from companion.ground.waiting import waiting
 from companion.training.settings import TextSettings, TuneSettings
 
 if TYPE_CHECKING:
@@ -82,10 +85,11 @@ def run(flags: Namespace) -> int:
     else:
         model, kind, further = _of_checkpoint(Path(flags.checkpoint), flags["as"])
         tokenizer = None
-    if (dtype := dtype_called(flags.dtype)) is not None:
-        model = model.to(dtype)
     try:
-        family = export_model(folder, model, kind=kind, further=further)
+        with waiting(f"writing {plain(flags.folder)}"):
+            if (dtype := dtype_called(flags.dtype)) is not None:
+                model = model.to(dtype)
+            family = export_model(folder, model, kind=kind, further=further)
     except ValueError as error:
         raise ValueError(f"FOLDER {flags.folder}: the model cannot be written: {error}") from None
     if tokenizer is not None:
@@ -102,10 +106,14 @@ def run(flags: Namespace) -> int:
 
 def _of_checkpoint(source: Path, kind: str | None) -> tuple[Transformer, str | None, dict[str, Any]]:
     """The model, the kind to write it as, and the ids that its folder gives a meaning."""
-    from companion.families.pretrained import family_of, load_pretrained, pretrained_folder
+    from companion.families.pretrained import family_of, load_pretrained
     from companion.files.models import read_config
 
-    family = family_of(pretrained_folder(source))
+    if not os.path.isdir(source):
+        raise ValueError(
+            f"--checkpoint {plain(str(source))}: expected a folder with config.json and model.safetensors, found none"
+        )
+    family = family_of(source)
     fields = {} if family is None else read_config(source)
     own = None if family is None else family.kind
     return load_pretrained(source), kind or own, {name: fields[name] for name in IDS if name in fields}

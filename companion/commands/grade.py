@@ -141,7 +141,7 @@ def run(flags: Namespace) -> int:
     from companion.school.course.grading.marks_csv import summary, table, write
 
     torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
-    with tqdm(total=len(handed), desc="submissions", unit=" students", file=sys.stderr) as bar:
+    with tqdm(total=len(handed), desc="submissions", unit=" students", disable=None) as bar:
         graded = grade(
             handed,
             wanted,
@@ -203,7 +203,7 @@ def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
 
     torch.set_num_threads(1)  # of the comparisons; the answers run elsewhere
     limits = Limits(flags.time, flags.memory)
-    with tqdm(total=len(handed), desc="hand-ins", unit=" students", file=sys.stderr) as bar:
+    with tqdm(total=len(handed), desc="hand-ins", unit=" students", disable=None) as bar:
         graded = project.grade(
             handed,
             stages,
@@ -219,7 +219,7 @@ def _project(flags: Namespace, folder: Path, seed_file: Path, out: Path) -> int:
     print(table([tuple(row) for row in rows], left=(0, len(rows[0]) - 1), width=None))
     print(f"\n{out / 'marks.csv'}: the marks; {out / 'feedback'}: a page for each student")
     if flags.race is not None:
-        with tqdm(desc="races", unit=" students", file=sys.stderr) as bar:
+        with tqdm(desc="races", unit=" students", disable=None) as bar:
             raced = project.run_races(handed, flags.race, flags.memory, done=lambda _: bar.update())
         rows = project.board(raced)
         project.write_table(rows, out / "board.csv")

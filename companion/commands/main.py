@@ -39,6 +39,7 @@ from companion.commands import (
 from companion.commands.parser import Parser, add_commands, refuse_nameless
 from companion.commands.preflight import REFUSED, refusal
 from companion.ground.installed import how_to_get
+from companion.ground.waiting import bars
 from companion.training.settings import TextSettings
 
 COMMANDS = {
@@ -105,6 +106,7 @@ def command_parser(task: str = TextSettings.task, commands: Sequence[str] = tupl
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 done, 2 bad input, 1 anything else, 130 stopped by Ctrl-C."""
+    _open_what_is_closed()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
@@ -131,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = chosen[command]
     try:
         refuse_nameless(parser.typed(chosen))
-        return _run(command, flags, arguments)
+        with bars():
+            return _run(command, flags, arguments)
     except BrokenPipeError as error:
         return _unsaid(error)
     except Exception as error:
@@ -153,6 +156,14 @@ def _run(command: str, flags: Namespace, arguments: list[str]) -> int:
     if command == "completion":
         return completion.run(flags, command_parser())
     return COMMANDS[command][0].run(flags)
+
+
+def _open_what_is_closed() -> None:
+    """A stream that was closed before we began (`>&-`) reads nothing, or takes everything. Python has `None` for it,
+    and `print` to that which it has for standard error would go to standard output."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (as long as the process)
 
 
 def _said(say: Callable[[], None]) -> int:

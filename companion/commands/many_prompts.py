@@ -13,6 +13,7 @@ from companion.generation.sampling import Sampling
 from companion.ground.fields import parse_json, plain, shown, why
 from companion.ground.number_limits import Count, CountFromZero, require_limits
 from companion.ground.reading import lines_of, read_text
+from companion.ground.waiting import counted
 
 if TYPE_CHECKING:
     from companion.commands.writer import Writer
@@ -110,8 +111,6 @@ def write_many(
     tokens, sampling, seed:  what holds for those that say nothing else; row r draws from stream r of its seed, as
                              where all prompts are flags.
     """
-    from tqdm.auto import tqdm
-
     from companion.generation.serving import BLOCK, BUDGET, Server
 
     requests = [_request(writer, row, one, tokens, sampling, seed) for row, one in enumerate(asked)]
@@ -120,7 +119,7 @@ def write_many(
     room = sum(sorted(needs)[-rows:]) or BLOCK
     server = Server(writer.model, rows=rows, tokens=room, budget=max(BUDGET, rows), weights=weights)
     handles = [one if isinstance(one, ValueError) else server.submit(**one) for one in requests]
-    for one, handle in zip(asked, tqdm(handles, unit="text", disable=None, leave=False), strict=True):
+    for one, handle in zip(asked, counted(handles, unit="text"), strict=True):
         told = {"prompt": one.prompt}
         try:
             if isinstance(handle, ValueError):

@@ -33,6 +33,8 @@ for _kind in LIMITED:
 
 DEVICE = "cpu, cuda, cuda:1, mps, or auto: cuda where there is one, else cpu"
 """The help of `--device`, the same for every command."""
+DASHES = ("-", "\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2015", "\u2212")
+"""What begins a flag: a hyphen, and what word processors and web pages make of it."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -204,6 +206,16 @@ class Parser(ArgumentParser):
                 found = next(str(values[name]) for name in (action.dest, *_plain(action)) if name in values)
         return found
 
+    def _unknown(self, words: list[str]) -> str:
+        """The sentence about words that no flag and no argument takes."""
+        word = next((word for word in words if word.startswith(DASHES)), words[0])
+        flag = word.partition("=")[0]
+        if flag.startswith(DASHES):
+            typed = flag if flag.startswith("-") else f"--{flag.lstrip(''.join(DASHES))}"
+            why = "" if typed == flag else ", as it does not begin with the hyphens of the keyboard"
+            return f"{flag}: no such flag{why}{did_you_mean(typed, self._option_string_actions)}"
+        return f"{word}: not expected here; every word but a flag's value is one too many"
+
     def wrong_usage(self, message: str) -> tuple[str, Parser]:
         """The sentence about a flag that is not known or misses its value, and the parser whose help explains it."""
         if unknown := re.search(r"Subcommand '([\w.]+)' does not accept option '(.*)'", message):
@@ -218,11 +230,7 @@ class Parser(ArgumentParser):
             where = " ".join(message.partition("config: ")[2].split())
             return f"--config: expected a file in YAML or JSON: {where}", self
         if unknown := re.search(r"unrecognized arguments: (.*)", message):
-            word = next((word for word in unknown[1].split(" ") if word.startswith("-")), unknown[1].split(" ")[0])
-            flag = word.partition("=")[0]
-            if flag.startswith("-"):
-                return f"{flag}: no such flag{did_you_mean(flag, self._option_string_actions)}", self
-            return f"{word}: not expected here; every word but a flag's value is one too many", self
+            return self._unknown(unknown[1].split(" ")), self
         if choice := re.search(r"invalid choice: '(.*?)'", message):
             commands = list(self._subcommands_action._name_parser_map) if self._subcommands_action else []
             near = did_you_mean(choice[1], commands)

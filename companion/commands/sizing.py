@@ -13,6 +13,7 @@ from companion.commands.runs import read_config
 from companion.families.registry import preset, systems
 from companion.ground.fields import shown
 from companion.ground.number_limits import Count, PartOfOne, Positive
+from companion.ground.waiting import waiting
 
 MOST = 10**9
 """Of devices, tokens in a row and rows: what is more cannot be meant."""
@@ -96,5 +97,7 @@ def run(flags: Namespace) -> int:
     if flags.config is not None:
         models[Path(flags.config).stem] = read_config(flags.config)
     models = models or systems()
-    print(json.dumps(data(models, question), indent=2) if flags.json else text(models, question))
+    with waiting("counting"):
+        said = json.dumps(data(models, question), indent=2) if flags.json else text(models, question)
+    print(said)
     return 0

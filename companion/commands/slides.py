@@ -8,6 +8,7 @@ from jsonargparse import Namespace
 
 from companion.commands.parser import Parser
 from companion.commands.preflight import must_be_writable
+from companion.ground.waiting import waiting
 
 REVEAL = "https://unpkg.com/reveal.js@4.6.1"
 """Where reveal.js comes from unless a teacher says otherwise. nbconvert 7 writes pages for its version 4."""
@@ -59,10 +60,12 @@ def run(flags: Namespace) -> int:
             "with ?print-pdf behind its address in such a browser, and print it to a file"
         )
     for lesson in flags.lessons:
-        file = slides.write(lesson, folder, out, flags.reveal)
+        with waiting(f"slides of lesson {lesson}"):
+            file = slides.write(lesson, folder, out, flags.reveal)
         print(f"{file}: written")
         if program is not None:
-            slides.print_pdf(file, file.with_suffix(".pdf"), program, slides.how_many(lesson, folder))
+            with waiting(f"printing lesson {lesson}"):
+                slides.print_pdf(file, file.with_suffix(".pdf"), program, slides.how_many(lesson, folder))
             print(f"{file.with_suffix('.pdf')}: written")
     if flags.reveal.startswith(("https://", "http://")):
         print(

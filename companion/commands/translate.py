@@ -62,7 +62,7 @@ def parser() -> Parser:
 
 
 def run(flags: Namespace) -> int:
-    if not flags.names and (sys.stdin is None or sys.stdin.isatty()):  # it is closed, or somebody would have to type
+    if not flags.names and sys.stdin.isatty():  # somebody would have to type
         raise ValueError('NAME: expected number names to translate, got none; for example "einundzwanzig"')
     if flags.draft is not None and flags.beams > 1:
         raise ValueError(f"--draft: expected no --beams {flags.beams} beside it; a beam search takes no proposals")
@@ -124,7 +124,7 @@ def show(
     """Print each name, the model's translation, the numbers that both name, and whether they agree."""
     from companion.training.tasks.number_words import translate
 
-    texts = translate(model, words, numbers, beams=beams, progress=True, draft=draft)
+    texts = translate(model, words, numbers, beams=beams, draft=draft)
     width = max(len(words.source.title), len(words.target.title))
     agree = 0
     for row, (name, number, text) in enumerate(zip(names, numbers, texts, strict=True)):

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from companion.ground.display import printable
+from companion.ground.waiting import counted, waiting
 
 if TYPE_CHECKING:
     import torch
@@ -317,8 +319,6 @@ def write(
 
     Raises `ValueError`, before anything is printed, for a prompt that `Writer.read` refuses.
     """
-    from tqdm.auto import tqdm
-
     context, translates = writer.model.config.context, writer.translates
     rows = [writer.read(prompt, context if translates or search is None else context - 1) for prompt in prompts]
     before: list[Sequence[int]] = [() if translates else ids for ids in rows]
@@ -331,17 +331,19 @@ def write(
         options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
         steps = _steps(writer, rows, most, sampling, options)
         if len(rows) == 1:
+            with waiting("reading the prompt"):  # before it stands there: a bar would write over its line
+                first = [*islice(steps, 1)]
             print(printable(texts[0]), end="", flush=True)
-            for (token,) in steps:
+            for (token,) in chain(first, steps):
                 print("" if token is None else printable(parts[0].push(token)), end="", flush=True)
             print(printable(parts[0].finish()))
             return
-        for step in tqdm(steps, total=most, unit="token", disable=None, leave=False):
+        for step in counted(steps, total=most, unit="token"):
             for row, token in enumerate(step):
                 if token is not None:
                     texts[row] += parts[row].push(token)
     else:
-        for row, ids in enumerate(tqdm(rows, unit="prompt", disable=None, leave=False)):
+        for row, ids in enumerate(counted(rows, unit="prompt")):
             texts[row] += "".join(map(parts[row].push, _best(writer, ids, most, search)))
     for row, text in enumerate(texts):
         mark = f"{'' if row == 0 else chr(10)}[{row + 1}] " if len(rows) > 1 else ""

@@ -36,6 +36,7 @@ from companion.data.corpora import (
 )
 from companion.data.deduplication import SHORTEST_REPEAT
 from companion.ground.atomic import write_atomic
+from companion.ground.waiting import counting
 
 LARGE = 64 * 2**20
 """Bytes of files from which text stays on disk."""
@@ -97,7 +98,7 @@ def is_large(paths: Sequence[str | Path]) -> bool:
     return size >= LARGE
 
 
-def read_large(paths: Sequence[str | Path], *, progress: bool = False) -> Corpus:
+def read_large(paths: Sequence[str | Path]) -> Corpus:
     """`companion.data.corpora.read_corpus` of files that are `LARGE` together: they are read once, and stay on disk.
 
     A document that occurs twice is left out; paragraphs are not compared with each other. `StreamedBatches` leaves out
@@ -105,19 +106,17 @@ def read_large(paths: Sequence[str | Path], *, progress: bool = False) -> Corpus
 
     Raises `ValueError` as `read_corpus` does.
     """
-    from tqdm.auto import tqdm
-
     documents: list[Document] = []
     not_text: list[str] = []
     notes: list[str] = []
     seen: set[object] = set()
     removed = 0
-    with tqdm(unit="B", unit_scale=True, desc="reading", disable=None if progress else True, leave=False) as bar:
+    with counting(None, unit="B", what="reading", scale=True) as done:
         for path in paths:
             if path in NAMED_TEXTS:
                 documents.extend(NAMED_TEXTS[str(path)]().documents)
                 continue
-            for _, found in read_files(str(path), lambda file, name: _pieces(file, name, bar.update), seen, not_text):
+            for _, found in read_files(str(path), lambda file, name: _pieces(file, name, done), seen, not_text):
                 for document, same in found:
                     if same in seen:
                         removed += document.bytes

@@ -28,6 +28,7 @@ from companion.config.model import ModelConfig
 from companion.ground.atomic import _replacing
 from companion.ground.fields import cut, shown, why
 from companion.ground.reading import read_json
+from companion.ground.waiting import counted
 from companion.transformer import Transformer
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -228,7 +229,8 @@ def assemble(config: ModelConfig, tensors: dict[str, Tensor], folder: Path, dtyp
         raise ValueError(f"{folder / CONFIG}: {error}") from None
     raise_faults(folder, _differences(_shapes(model.state_dict()), _shapes(tensors)))
     _check_dtypes(tensors, folder, dtype)
-    ready = {name: _finite(name, tensors.pop(name), folder, dtype) for name in list(tensors)}
+    names = counted(list(tensors), unit="tensor", what="loading")
+    ready = {name: _finite(name, tensors.pop(name), folder, dtype) for name in names}
     model.load_state_dict(ready, assign=True)
     return model.eval()
 

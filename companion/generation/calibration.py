@@ -22,11 +22,11 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from companion.generation.quantization import GROUP, FourBits, in_four_bits, nearest_level
 from companion.generation.weights import check_weights, four_bit_layers, keep_rounded
 from companion.ground.arguments import check_ids
+from companion.ground.waiting import counting
 from companion.transformer import Transformer
 
 DAMP = 0.01
@@ -168,9 +168,7 @@ def windows_of(ids: Int[Tensor, "token"], context: int) -> Int[Tensor, "batch wi
 
 
 @torch.no_grad()
-def calibrate(
-    model: Transformer, tokens: Int[Tensor, "batch token"], *, progress: bool = False, **inputs: Any
-) -> Calibrated:
+def calibrate(model: Transformer, tokens: Int[Tensor, "batch token"], **inputs: Any) -> Calibrated:
     """Choose, by what these tokens send through the model, the levels that `weights="int4"` has for it from now on, in
     this process, until a weight changes.
 
@@ -179,7 +177,6 @@ def calibrate(
 
     tokens:  windows of a text of the kind that the model is to write, some tens of thousands of tokens. Fewer than the
              inputs of a layer are too few to tell its directions apart; what is chosen then fits these windows.
-    progress:  a bar over the matrices, where somebody watches.
     inputs:  as of `Transformer.features`: the `source` of an encoder-decoder.
 
     Raises `ValueError` for no tokens, as `check_weights` does of int4, and as the model does.
@@ -204,18 +201,17 @@ def calibrate(
             rows = [len(one.weight) for one in group]
             parts = zip(group, *(part.split(rows) for part in whole[:3]), strict=True)
             found.update((one, FourBits(levels, scale, middle, whole.factor)) for one, levels, scale, middle in parts)
-            bar.update(len(group))
+            done(len(group))
         return F.linear(x, found[layer].numbers().to(x.dtype), layer.bias)
 
     was_training = model.training
-    bar = tqdm(total=len(group_of), unit="matrix", disable=None if progress else True, leave=False)
     handles = [layer.register_forward_hook(round_one) for layer in group_of]
     try:
-        model.eval().features(tokens, **inputs)
+        with counting(len(group_of), unit="matrix", what="rounding") as done:
+            model.eval().features(tokens, **inputs)
     finally:
         for handle in handles:
             handle.remove()
-        bar.close()
         model.train(was_training)
     if not found:
         raise ValueError(f"model: expected linear layers that read a multiple of {GROUP} numbers, got none")

@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from companion.generation.matmul_kernels import FEW, Product, mark_of, packs, possible, quicker
 from companion.generation.quantization import GROUP, FourBits
 from companion.ground.memory import memory
+from companion.ground.waiting import counted, waiting
 from companion.layers.attention import Attention
 from companion.layers.block import Block
 from companion.layers.cache import KVCache
@@ -226,7 +227,7 @@ def _forms(model: Transformer, form: str, together: bool) -> dict[nn.Module, For
     before, now = kept.get((form, together), {}), {}
     found: dict[nn.Module, Formed] = {}
     with torch.no_grad(), torch.inference_mode(False):
-        for group in _alike(model):
+        for group in counted(list(_alike(model)), unit="matrix", what=f"weights in {form}"):
             for layers in [group] if together else [[layer] for layer in group]:
                 key = tuple(map(id, layers))
                 weights = [layer.weight for layer in layers]
@@ -317,7 +318,8 @@ def _fastest(model: Transformer) -> Weights:
         for form in AUTO:
             if possible(form, device):
                 made = prepared(model, form)
-                seconds[form] = min(_step_seconds(made) for _ in range(6))
+                with waiting(f"measuring {form}"):
+                    seconds[form] = min(_step_seconds(made) for _ in range(6))
         _chosen[model] = min(seconds, key=seconds.__getitem__)
         for form in seconds:
             if form != _chosen[model]:

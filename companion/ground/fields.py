@@ -24,8 +24,10 @@ def shown(value: object) -> str:
 
 
 def plain(text: str) -> str:
-    """The name of a file or a flag's text for a message: as it is, but for what no terminal shows, and cut short."""
-    return cut(repr(text)[1:-1])
+    """The name of a file or a flag's text for a message: as it is, but for what no terminal shows, and without its
+    middle where it is long: a path ends in what it names."""
+    text = repr(text)[1:-1]
+    return text if len(text) <= 100 else f"{text[:30]}...{text[-67:]}"
 
 
 def cut(text: str, most: int = 80) -> str:

@@ -72,7 +72,8 @@ class Trainer:
     precision:  `"fp32"`; `"tf32"`: on a GPU, factors of matrix products with 10 bits behind the point; or `"bf16"`:
                 products in bfloat16 under autocast. Weights and optimizer stay fp32.
     compile:    compile the forward pass: pays off on a GPU, after a minute.
-    recompute:  keep little of each block for the backward pass, which runs it again: see `training.recompute`.
+    recompute:  keep little of each block for the backward pass, which runs it again
+                (`training.activation_checkpointing`).
     parallel:   the processes that train together; each makes a trainer with the same arguments. `model` is distributed
                 over them, in place, and from then on `whole` has the model to measure or to write text with.
 

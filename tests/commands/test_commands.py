@@ -381,6 +381,18 @@ def test_help_that_does_not_arrive_is_said(arguments, error, code, monkeypatch, 
     assert ("standard output: No space left on device" in capfd.readouterr().err) is (code == 1)
 
 
+@pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
+@pytest.mark.parametrize(
+    "arguments, code", [(["--version"], 0), (["completion", "bash"], 0), (["chat", "--run", "no"], 2)]
+)
+def test_a_stream_that_is_closed_changes_no_exit_code_and_no_other_stream(arguments, code, stream, monkeypatch, capfd):
+    assert main(arguments) == code
+    out, err = capfd.readouterr()
+    monkeypatch.setattr(sys, stream, None)
+    assert main(arguments) == code
+    assert capfd.readouterr() == ("" if stream == "stdout" else out, "" if stream == "stderr" else err)
+
+
 def test_a_warm_up_that_is_cut_is_said(books: Path, capsys) -> None:
     assert main(["train", "--data", "books", *SMALL, "--warmup", "100"]) == 0
     assert "Of 12 updates 2 warm up, a fifth, not the 100 asked for." in capsys.readouterr().out

@@ -73,6 +73,14 @@ def test_transformers_writes_with_a_run_what_generate_writes(home: Path, capsys)
     assert texts[0] == texts[1]
 
 
+def test_a_checkpoint_that_is_not_there_is_said_without_a_way_that_the_command_has_not(home: Path, capsys) -> None:
+    error = refused(capsys, "export", "out", "--checkpoint", "nobody/nothing")
+    assert (
+        "--checkpoint nobody/nothing: expected a folder with config.json and model.safetensors, found none\n" in error
+    )
+    assert not Path("out").exists()
+
+
 def test_a_checkpoint_is_written_as_what_it_was_or_as_another_kind(home: Path, capsys) -> None:
     for kind, flags in (("llama", []), ("mistral", ["--as", "mistral", "--dtype", "bf16"])):
         told = said(capsys, "export", kind + "-out", "--checkpoint", "llama", *flags)

@@ -76,6 +76,11 @@ def test_help_may_be_asked_for_in_other_words(capsys):
             ["check", "2.1"],
             "companion: error: check: no such command; check is for notebooks: from companion.school.exercises",
         ),
+        (
+            ["train", "\u2014minutes", "3"],
+            "\u2014minutes: no such flag, as it does not begin with the hyphens of the keyboard; did you mean --m",
+        ),
+        (["train", "\u2212\u2212minutes=3"], "of the keyboard; did you mean --minutes?"),
         (["train", "--minuts", "3"], "companion train: error: --minuts: no such flag; did you mean --minutes?"),
         (["train", "--minutes", "five"], "companion train: error: --minutes five: expected a number > 0"),
         (["train", "--minutes=nan"], "companion train: error: --minutes nan: expected a number > 0"),

@@ -57,7 +57,7 @@ def test_the_first_releases_of_bert_are_read_too(tmp_path):
     same_function(load_pretrained(tmp_path), theirs)
     save_file(tensors | {"cls.predictions.decoder.weight": table + 1}, path)
     with pytest.raises(
-        ValueError, match=r"cls.predictions.decoder.weight differs from embeddings.word_embeddings.weight"
+        ValueError, match=r"cls.predictions.decoder.weight differs from bert.embeddings.word_embeddings.weight"
     ):
         load_pretrained(tmp_path)
     save_file({name: tensor for name, tensor in tensors.items() if "pooler" not in name}, path)

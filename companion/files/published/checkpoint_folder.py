@@ -27,6 +27,7 @@ from companion.files.models import (
 )
 from companion.files.published.config_fields import Policy, alike
 from companion.ground.fields import is_number, shown
+from companion.ground.waiting import waiting
 
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
@@ -133,10 +134,14 @@ class Fields:
             return build()
         except (ValueError, TypeError) as error:
             said = str(error).removeprefix(f"{self.path}: ")
-            raise ValueError(f"{self.path}: {self._as_written(said)}") from None
+            raise ValueError(f"{self.path}: {self.as_written(said)}") from None
 
-    def _as_written(self, message: str) -> str:
+    def as_written(self, message: str) -> str:
         """A sentence about a configuration of ours, with the names by which the file calls what it names."""
+        called = {re.split(r"[;,\s]", one.note, maxsplit=1)[0]: one.name for one in self.table.values()}
+        if explicit := re.search(r", or an explicit (\w+)", message):
+            theirs = called.get(f"attention.{explicit[1]}")
+            message = message.replace(explicit[0], f", or an explicit {theirs}" if theirs else "")
         for policy in self.table.values():
             ours = re.split(r"[;,\s]", policy.note, maxsplit=1)[0].rpartition(".")[2]
             if policy.kind == "taken" and ours and (policy.name in self.given or not policy.required):
@@ -229,7 +234,9 @@ def load_published(
     files = weight_files(folder)
     promised = {name: file for file, names in files.items() for name in names or ()}
     for file in files:
-        found = tensor_headers(folder / file) if headers else load_tensors(folder / file, device=device, dtype=dtype)
+        path = folder / file
+        with waiting(f"reading {file}"):
+            found = tensor_headers(path) if headers else load_tensors(path, device=device, dtype=dtype)
         for name, tensor in found.items():
             if name in tensors and not (headers or torch.equal(tensor, tensors[name])):
                 raise ValueError(

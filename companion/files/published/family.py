@@ -99,17 +99,25 @@ class Family:
         fields = Fields(folder, self.kind, self.table)
         fields.check()  # before gigabytes are read
         given: dict[str, Tensor] = {}
+        called: dict[str, str] = {}
         found = load_published(folder, device, dtype=dtype, headers=headers)
         for name in list(found):
             if (new := self.ours(name)) in given:
                 raise ValueError(f"{folder}: {new} stands there under two names: expected it once")
             tensor = found.pop(name)
             check_dtype_of(new, tensor, folder, dtype)
+            called[new] = name
             given[new] = tensor if dtype is None or not tensor.is_floating_point() else tensor.to(dtype)
         config = fields.finish(lambda: self.config(fields, given))
+        there = {name: tensor.to("meta") for name, tensor in given.items()}
         places = Places(given, folder)
-        self.place(places, config)
-        return assemble(config, places.finish(), folder, dtype)
+        try:
+            self.place(places, config)
+            return assemble(config, places.finish(), folder, dtype)
+        except ValueError as error:
+            from companion.files.published.misfit import explained
+
+            raise explained(str(error), self, fields, config, there, places, called) from None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ class Places:
     def __init__(self, given: dict[str, Tensor], folder: Path) -> None:
         self.given, self.folder = given, folder
         self.moved: dict[str, Tensor] = {}
+        self.source: dict[str, str] = {}  # of what is moved, its name in the file
         self.missing: list[str] = []
         self.awaited: set[str] = set()  # parts of what is missing
 
@@ -67,7 +68,7 @@ class Places:
         for name, tensor in zip(old, tensors, strict=True):
             if _longer_axes(tensor.shape) != _longer_axes(old[name]):
                 raise ValueError(f"{self.folder}: {name} is {tuple(tensor.shape)}: expected {old[name]}")
-        self.moved[new] = torch.cat([tensor.reshape(-1, *width) for tensor in tensors])
+        self._moves(new, _cat([tensor.reshape(-1, *width) for tensor in tensors]), next(iter(old)))
 
     def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
         """The numbers of `old`'s last axis are dealt out: in equal parts, or one by one, like cards."""
@@ -80,7 +81,7 @@ class Places:
             raise ValueError(f"{self.folder}: {old} is {tuple(tensor.shape)}: expected {wanted}")
         parts = [tensor[..., i :: len(new)] for i in range(len(new))] if in_turn else tensor.chunk(len(new), -1)
         for name, part in zip(new, parts, strict=True):
-            self.moved[name] = part.contiguous()
+            self._moves(name, part.contiguous(), old)
 
     def experts(self, old: str, *new: str) -> None:
         """One tensor (expert, out, in) becomes `new`, each (expert, in, out); with several, `out` is dealt out."""
@@ -106,7 +107,7 @@ class Places:
                     f"{self.folder}: {name} is {tuple(tensor.shape)}: expected {tuple(tensors[0].shape)}, "
                     "as the first expert's"
                 )
-        self.moved[new] = torch.stack([tensor.T for tensor in tensors])
+        self._moves(new, torch.stack([tensor.T for tensor in tensors]), old[0])
 
     def same(self, names: Sequence[str], new: str) -> None:
         """One tensor that the file may hold under any of `names`, or under several if they are all equal."""
@@ -119,7 +120,7 @@ class Places:
             same = (tensor.shape, tensor.dtype) == (other.shape, other.dtype)
             if not same or not (tensor.is_meta or torch.equal(tensor, other)):
                 raise ValueError(f"{self.folder}: {name} differs from {first}: expected one tied table")
-        self.moved[new] = tensor
+        self._moves(new, tensor, first)
 
     def vocabulary(self, old: str, *, tied: bool) -> None:
         """The table of tokens, `old`, and the head, which a tied model may store twice."""
@@ -184,7 +185,20 @@ class Places:
             )
         parts = tensor.permute(order).chunk(len(new), dim=axis) if len(new) > 1 else [tensor.permute(order)]
         for name, part in zip(new, parts, strict=True):
-            self.moved[name] = part.contiguous()
+            self._moves(name, part.contiguous(), old)
+
+    def _moves(self, new: str, tensor: Tensor, old: str) -> None:
+        self.moved[new], self.source[new] = tensor, old
+
+
+def _cat(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """`torch.cat`, which on the device "meta" would load PyTorch's compiler first: seconds, to add up sizes."""
+    first = tensors[0]
+    if len(tensors) == 1 or not first.is_meta:
+        return first if len(tensors) == 1 else torch.cat(list(tensors), axis)
+    shape = list(first.shape)
+    shape[axis] = sum(tensor.shape[axis] for tensor in tensors)
+    return first.new_empty(shape)
 
 
 def _longer_axes(shape: Sequence[int]) -> list[int]:
@@ -206,7 +220,7 @@ class WayBack(Places):
 
     def move(self, old: str, *new: str, transpose: bool = False) -> None:
         """The `new` are `old`, one below the other."""
-        tensor = torch.cat([self._taken(name) for name in new])
+        tensor = _cat([self._taken(name) for name in new])
         self.back[old] = tensor.T if transpose and tensor.ndim == 2 else tensor
 
     def groups(self, old: str, count: int, parts: Mapping[str, int]) -> None:
@@ -222,11 +236,11 @@ class WayBack(Places):
     def columns(self, old: str, *new: str, in_turn: bool = False) -> None:
         """The last axes of the `new`, side by side or one by one."""
         tensors = [self._taken(name) for name in new]
-        self.back[old] = torch.stack(tensors, -1).flatten(-2) if in_turn else torch.cat(tensors, -1)
+        self.back[old] = torch.stack(tensors, -1).flatten(-2) if in_turn else _cat(tensors, -1)
 
     def experts(self, old: str, *new: str) -> None:
         """The `new`, each (expert, in, out), are one tensor (expert, out, in)."""
-        self.back[old] = torch.cat([self._taken(name) for name in new], -1).transpose(1, 2)
+        self.back[old] = _cat([self._taken(name) for name in new], -1).transpose(1, 2)
 
     def stack(self, old: Sequence[str], new: str) -> None:
         """One tensor (expert, in, out) is a matrix (out, in) for each."""
@@ -250,7 +264,7 @@ class WayBack(Places):
         """The tensors by published names. Raises `ValueError` with those of ours that have no place there."""
         for old, (count, names) in reversed(self._grouped.items()):
             parts = [self.back.pop(name).unflatten(0, (count, -1)) for name in names]
-            self.back[old] = torch.cat(parts, 1).flatten(0, 1)
+            self.back[old] = _cat(parts, 1).flatten(0, 1)
         raise_faults(self.folder, [f"{name} has no place" for name in self.ours])
         return {name: tensor.contiguous() for name, tensor in self.back.items()}
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from companion.ground.atomic import write_atomic
 from companion.ground.display import table as aligned
-from companion.ground.fields import shown
+from companion.ground.fields import shown, why
+from companion.ground.reading import text_of
 from companion.school.build.stages import STAGES, Stage
 from companion.school.build.stubs import is_untouched, reference, stub
 
@@ -189,9 +190,9 @@ def _text(file: Path) -> str:
     if len(data) > _LARGEST:
         raise ValueError(f"{file}: expected Python of at most 1 MiB, got {len(data):,} bytes")
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"{file}: expected text in UTF-8, found other bytes") from None
+        return text_of(data)
+    except UnicodeError as error:
+        raise ValueError(f"{file}: expected text in UTF-8, found other bytes ({why(error)})") from None
 
 
 def _digest(text: str) -> str:
@@ -205,7 +206,7 @@ def _read_record(folder: Path) -> dict[str, _Kept]:
         return {str(name): _Kept(**value) for name, value in known.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         what = "expected the record of your stages; remove it, and nothing of yours is lost but what was checked when"
         raise ValueError(f"{file}: {what}") from None
 

@@ -10,8 +10,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from companion.config.model import ModelConfig
 from companion.data import number_words
 from companion.data.number_words import BOS, EOS, PAD, NumberWords, PairBatches
@@ -21,6 +19,7 @@ from companion.generation.generate import complete
 from companion.generation.logit_rules import Rules
 from companion.generation.sampling import Sampling
 from companion.ground.fields import require_whole
+from companion.ground.waiting import counting
 from companion.training.exact_match import ExactMatch
 from companion.training.losses import Loss, translation_loss
 from companion.training.plot import plot_exact_match
@@ -47,14 +46,12 @@ def translate(
     *,
     beams: int = 1,
     precision: str = "fp32",
-    progress: bool = False,
     draft: Draft | None = None,
 ) -> list[str]:
     """What `model` makes of the names of `numbers`, in the target language.
 
     beams:  1 takes the most probable token at each step (greedy decoding); more search for the most probable name, with
             a length penalty of 1 as in `beam_search`.
-    progress: show a bar where standard error is a terminal.
     draft:  who proposes tokens that the model judges several at a time: the same names, in fewer passes. It counts.
 
     Raises `ValueError` for beams below 1, and for a draft beside more than one of them.
@@ -66,38 +63,37 @@ def translate(
     steps = min(words.longest, model.config.context - 1)
     never = Rules(never=(PAD, BOS))
     texts: list[str] = []
-    bar = tqdm(total=len(numbers), unit="name", disable=None if progress else True, leave=False)
-    for first in range(0, len(numbers), AT_ONCE):
-        sources = [words.encode(number)[0] for number in numbers[first : first + AT_ONCE]]
-        with autocast(device, precision):
-            if beams == 1:
-                greedy = Sampling(temperature=0.0)
-                rows: Sequence[Sequence[int]] = complete(
-                    model,
-                    source=sources,
-                    start=BOS,
-                    max_new_tokens=steps,
-                    sampling=greedy,
-                    stop={EOS},
-                    rules=never,
-                    weights=None,  # what training writes down is the same on every start
-                    draft=draft,
-                )
-            else:
-                found = beam_search(
-                    model,
-                    source=sources,
-                    start=BOS,
-                    width=beams,
-                    max_new_tokens=steps,
-                    stop={EOS},
-                    rules=never,
-                    length_penalty=1.0,
-                )
-                rows = [best.tokens for best, *_ in found]
-        texts += map(words.decode, rows)
-        bar.update(len(rows))
-    bar.close()
+    with counting(len(numbers), unit="name", what="translating") as done:
+        for first in range(0, len(numbers), AT_ONCE):
+            sources = [words.encode(number)[0] for number in numbers[first : first + AT_ONCE]]
+            with autocast(device, precision):
+                if beams == 1:
+                    greedy = Sampling(temperature=0.0)
+                    rows: Sequence[Sequence[int]] = complete(
+                        model,
+                        source=sources,
+                        start=BOS,
+                        max_new_tokens=steps,
+                        sampling=greedy,
+                        stop={EOS},
+                        rules=never,
+                        weights=None,  # what training writes down is the same on every start
+                        draft=draft,
+                    )
+                else:
+                    found = beam_search(
+                        model,
+                        source=sources,
+                        start=BOS,
+                        width=beams,
+                        max_new_tokens=steps,
+                        stop={EOS},
+                        rules=never,
+                        length_penalty=1.0,
+                    )
+                    rows = [best.tokens for best, *_ in found]
+            texts += map(words.decode, rows)
+            done(len(rows))
     return texts
 
 
@@ -108,13 +104,12 @@ def exact_match(
     *,
     beams: int = 1,
     precision: str = "fp32",
-    progress: bool = False,
 ) -> ExactMatch:
     """How many names `model` translates without a mistake, by the number of digits. The rest is as in `translate`.
 
     Raises `ValueError` for no numbers, and for beams below 1.
     """
-    texts = translate(model, words, numbers, beams=beams, precision=precision, progress=progress)
+    texts = translate(model, words, numbers, beams=beams, precision=precision)
     return ExactMatch.of(
         (len(str(number)), text == words.target.name(number)) for number, text in zip(numbers, texts, strict=True)
     )

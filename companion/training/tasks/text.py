@@ -21,6 +21,7 @@ from companion.data.yardsticks import yardsticks
 from companion.generation.generate import complete
 from companion.generation.sampling import Sampling
 from companion.ground.display import count
+from companion.ground.waiting import counted
 from companion.training import report
 from companion.training.evaluation import Evaluation, evaluate
 from companion.training.losses import Loss, next_token_loss, packed_next_token_loss
@@ -47,7 +48,7 @@ class Text:
     @classmethod
     def read(cls, settings: TextSettings) -> Text:
         """The text of `settings`. Raises `ValueError` as `read_corpus` and `split` do."""
-        corpus = read_large(settings.data, progress=True) if is_large(settings.data) else read_corpus(settings.data)
+        corpus = read_large(settings.data) if is_large(settings.data) else read_corpus(settings.data)
         return cls(corpus, split(corpus, settings.held_out))
 
     @cached_property
@@ -211,19 +212,13 @@ class TextTask(Task):
         return plot_loss(entries, path, bytes_per_token=record["bytes_per_token"], yardsticks=record["yardsticks"])
 
 
-def measure(
-    model: Transformer, documents: Sequence[Tensor], bytes: int, *, precision: str = "fp32", progress: bool = False
-) -> Evaluation:
+def measure(model: Transformer, documents: Sequence[Tensor], bytes: int, *, precision: str = "fp32") -> Evaluation:
     """The model's loss on encoded documents that spell `bytes` bytes of text.
 
     Every token is scored once, in its own document, from at least half of the context where so much stands before it.
     """
     batches = EvaluationBatches(documents, context=model.config.context)
-    if not progress:
-        return evaluate(model, batches, bytes, precision=precision)
-    from tqdm.auto import tqdm
-
-    return evaluate(model, tqdm(batches, unit="batch", disable=None, leave=False), bytes, precision=precision)
+    return evaluate(model, counted(batches, unit="batch", what="measuring"), bytes, precision=precision)
 
 
 def total_bytes(documents: Sequence[Document]) -> int:

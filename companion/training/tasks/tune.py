@@ -35,6 +35,7 @@ from companion.generation.prefill_decode import evaluating
 from companion.generation.sampling import Sampling
 from companion.ground.display import count
 from companion.ground.padding import padded
+from companion.ground.waiting import counted, waiting
 from companion.layers.low_rank import low_rank_layers, without_adapters
 from companion.training.distributed.parallel import Parallel
 from companion.training.exact_match import wilson
@@ -206,7 +207,7 @@ class TuneTask(Task):
             longest = max(map(len, prompts))
             raise ValueError(f"a prompt of {longest:,} tokens: expected room for an answer in {model.config.context:,}")
         device = next(model.parameters()).device
-        with autocast(device, precision):
+        with waiting(f"answering {count(len(prompts), 'prompt')}"), autocast(device, precision):
             return complete(
                 model,
                 prompts,
@@ -440,7 +441,7 @@ class SupervisedTask(TuneTask):
             return self.right_share(model, self.held_problems[:most], precision)
         rows = [row for i in (self.parts[1] or self.parts[0])[:most] for row in self._rows[i]]
         nats, tokens = 0.0, 0
-        for first in range(0, len(rows), self.settings.batch):
+        for first in counted(range(0, len(rows), self.settings.batch), unit="batch", what="measuring"):
             inputs, targets = _inputs_and_targets(rows[first : first + self.settings.batch])
             nats -= float(self.log_probs(model, inputs, targets, precision).sum())
             tokens += int((targets != IGNORE).sum())
@@ -526,7 +527,7 @@ class PreferenceTask(TuneTask):
         pairs = (self.parts[1] or self.parts[0])[: MEASURED_BRIEFLY if brief else MEASURED]
         gained, nats = 0.0, 0.0
         device = next(model.parameters()).device
-        for first in range(0, len(pairs), self.settings.batch):
+        for first in counted(range(0, len(pairs), self.settings.batch), unit="batch", what="measuring"):
             batch = self._batch(model, pairs[first : first + self.settings.batch], precision)
             with evaluating(list(model.modules())), autocast(device, precision):
                 scored = self.loss(model, *(tensor.to(device) for tensor in batch))

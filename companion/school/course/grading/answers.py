@@ -260,6 +260,8 @@ def _cells(name: str, data: bytes) -> list[tuple[str, str]]:
 
 
 def _decoded(name: str, data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):  # as some editors on Windows save
+        raise Unreadable(f"{name} is text in UTF-16 or UTF-32; expected UTF-8")
     try:
         return data.decode("utf-8-sig")
     except UnicodeError:

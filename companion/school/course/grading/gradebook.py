@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from companion.ground.fields import shown, why
-from companion.ground.reading import read_file
+from companion.ground.reading import read_text
 
 COLUMNS = (
     "assignment",
@@ -128,9 +128,7 @@ def _enrol(found: dict[tuple[str, str], Row], roster: Path) -> None:
 def read_table(path: Path) -> list[Row]:
     """The rows of a CSV file, by the names of their columns. Raises `ValueError` for what is no such file."""
     try:
-        text = read_file(path).decode("utf-8-sig")
-        if "\0" in text:
-            raise csv.Error("it holds a NUL")
+        text = read_text(path)
         table = csv.DictReader(io.StringIO(text), strict=True)
         if len(names := list(table.fieldnames or ())) != len(set(names)):
             raise csv.Error("two columns have one name")

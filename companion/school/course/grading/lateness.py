@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from companion.ground.fields import shown, why
+from companion.ground.reading import read_text
 
 _RULE = re.compile(r"(\d+(?:\.\d+)?)% an? (day|hour)(?:, at most (\d+(?:\.\d+)?)%)?")
 _SECONDS = {"day": 86400, "hour": 3600}
@@ -54,7 +55,7 @@ def read_rule(file: Path) -> Lateness | None:
     if not file.is_file():
         return None
     try:
-        told = tomllib.loads(file.read_text(encoding="utf-8"))
+        told = tomllib.loads(read_text(file))
         if set(told) != _KNOWN or not all(isinstance(value, str) for value in told.values()):
             raise ValueError(f"expected due and late, got {', '.join(map(str, told)) or 'nothing'}")
         return Lateness(**told)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from companion.ground.atomic import write_atomic
-from companion.ground.fields import plain
+from companion.ground.fields import plain, why
+from companion.ground.reading import text_of
 from companion.school.build import isolated_modules, race, race_score
 from companion.school.build.parts import Part, parts, points_of, references
 from companion.school.build.stages import STAGES, Stage
@@ -102,10 +103,10 @@ def _handed(path: Path, student: str) -> Handed:
             continue
         total += size
         try:
-            text = data.decode("utf-8-sig")
+            text = text_of(data)
             ast.parse(text)
-        except UnicodeDecodeError:
-            faults[name] = f"{name} is no text in UTF-8"
+        except UnicodeError as error:
+            faults[name] = f"{name} is no text in UTF-8 ({why(error)})"
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             faults[name] = f"{name}{where}: it is no Python"

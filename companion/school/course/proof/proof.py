@@ -8,9 +8,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 
-from tqdm.auto import tqdm
-
 from companion.ground.display import count, table
+from companion.ground.waiting import counted
 from companion.school.course.proof.verify import SEEDS, Trial, counts, trials
 from companion.school.exercises.catalogue import exercises, find_exercise
 
@@ -76,7 +75,7 @@ def prove(
         ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_one_thread) as pool,
     ):
         of_hostile = beside.submit(hostile or _hostile_class(), jobs) if whole else None
-        for done in tqdm(pool.map(_trials, chosen), total=len(chosen), desc="exercises", unit="", leave=False):
+        for done in counted(pool.map(_trials, chosen), total=len(chosen), unit="exercise"):
             found += done
         if of_hostile is not None:
             found += of_hostile.result()

@@ -20,10 +20,9 @@ from importlib.resources import files
 from multiprocessing import get_context
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
 from companion.ground.display import count, table
 from companion.ground.time_limit import OutOfTime, at_most
+from companion.ground.waiting import counted
 from companion.school.checking.call import in_this_process
 from companion.school.checking.examine import AnswerKey, examine, key_of
 from companion.school.checking.exercise import Answer
@@ -93,7 +92,7 @@ def survey(ids: Iterable[str] | None = None, *, jobs: int = 2) -> Report:
     """Try the mutants of some exercises, or of all. Raises `ValueError` for an exercise that does not exist."""
     chosen = [find_exercise(id).id for id in (exercises() if ids is None else ids)]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin) as pool:
-        found = tqdm(pool.map(tally, chosen), total=len(chosen), desc="exercises", unit="", leave=False)
+        found = counted(pool.map(tally, chosen), total=len(chosen), unit="exercise")
         return Report(tuple(found))
 
 

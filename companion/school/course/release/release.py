@@ -16,10 +16,9 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
 from companion.ground.atomic import write_atomic
 from companion.ground.display import count
+from companion.ground.waiting import counted
 from companion.school.checking.exercise import BEGIN, END, Exercise
 from companion.school.checking.problem_set_checks import to_text as key_text
 from companion.school.checking.sealed_keys import seal
@@ -61,7 +60,7 @@ def source_notebook(pset: ProblemSet, secret: bytes) -> Notebook:
         locked("about", markdown(about)),
         locked("imports", code(IMPORTS)),
     ]
-    for exercise in tqdm(pset.exercises, unit="exercise", disable=None, leave=False):  # hidden cases take seconds
+    for exercise in counted(pset.exercises, unit="exercise"):  # hidden cases take seconds
         place = exercise.id.replace(".", "_")
         cells += [
             locked(f"statement_{place}", markdown(heading(exercise, _worth(exercise)))),

@@ -133,12 +133,25 @@ def test_cells_are_read_whatever_they_look_like(tmp_path):
     assert [cell.strip() for cell in read_cells(script)] == ["a = 1", "b = ("]
 
 
+def test_what_an_editor_puts_in_front_of_an_answer_changes_nothing(tmp_path):
+    """A byte order mark, and the line ends of Windows."""
+    book = json.dumps({"cells": [{"cell_type": "code", "source": [ANSWER]}]}).encode("utf-8-sig")
+    script = tmp_path / "set.py"
+    script.write_bytes(ANSWER.replace("\n", "\r\n").encode("utf-8-sig"))
+    for file in (notebook(tmp_path, book), script):
+        assert run(Submission(read_cells(file)))(4) == 8
+    script.write_bytes(ANSWER.encode("utf-16"))
+    with pytest.raises(Unreadable, match=r"set.py is text in UTF-16 or UTF-32; expected UTF-8"):
+        read_cells(script)
+
+
 @pytest.mark.parametrize(
     ("content", "why"),
     [
         (b"", "empty file"),
         (b"Dear instructor", "not JSON"),
-        (b"\xff\xfe\x00", "not text"),
+        (b"\xff\x00\xfe", "not text"),
+        (json.dumps({"cells": []}).encode("utf-16"), "set.ipynb is text in UTF-16 or UTF-32; expected UTF-8"),
         (b"[" * 10**5, "not JSON"),
         ([1], "no list of cells"),
         ({"cells": 3}, "no list of cells"),

@@ -1,0 +1,159 @@
+"""Why the tensors of a folder do not fit its config.json, in the words of the file: its tensors, and its fields.
+
+Nothing here is computed unless something is wrong already. Which field decides a size is found out by changing it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from companion.config.model import ModelConfig
+from companion.files.models import CONFIG, bare_model
+from companion.files.published.checkpoint_folder import Fields
+from companion.files.published.state_dict import Places, WayBack
+
+if TYPE_CHECKING:
+    from companion.files.published.family import Family
+
+Shapes = Mapping[str, tuple[int, ...]]
+LARGEST, MOST = 20_000, 5000
+"""Layers and experts of which shapes are made, and tensors up to which the field that decides is looked for: for that
+they are made once for each field."""
+TOLD = 4
+"""Tensors that a message names: the first of each cause before a second one."""
+
+
+def explained(
+    error: str,
+    family: Family,
+    fields: Fields,
+    config: ModelConfig,
+    there: Mapping[str, Tensor],
+    places: Places,
+    called: Mapping[str, str],
+) -> ValueError:
+    """The error about tensors that did not become a model.
+
+    error:   what it says, with names of ours where there are some.
+    there:   the tensors by the names that `places` was given, on the device "meta".
+    called:  what the file calls each of these.
+    """
+    others = _Others(family, fields, there)
+    counts = re.search(r": (missing|unexpected) (\S+?)(?=[ ;]|$)", error)
+    wanted = None if counts else _shapes(family, config)
+    got = {name: tuple(tensor.shape) for name, tensor in there.items()}
+    wrong = [name for name in got if wanted and name in wanted and _sizes(got[name]) != _sizes(wanted[name])]
+    if wanted and wrong:
+        told = [(called[name], *others.misfit(name, got[name], wanted)) for name in wrong]
+        return ValueError(f"{places.folder}: the configuration does not fit the weights: {_listed(told)}")
+    is_spelled = any(name != other for name, other in called.items())
+    spelled = {name: family.spelled(name) for name in places.missing} if is_spelled else {}
+    names = {new: called.get(old, old) for new, old in places.source.items()} | {**called, **spelled}
+    written = re.sub(r"[\w.]+\.[\w.]+\w", lambda found: names.get(found[0], found[0]), error)
+    if counts:
+        which = "the first of these" if "; " in error else "it"
+        written += others.asking(counts[2], which, missing=counts[1] == "missing")
+    if "tied table" in error and fields.given.get("tie_word_embeddings", True) is True:
+        written += ", as tie_word_embeddings says"
+    return ValueError(fields.as_written(written))
+
+
+class _Others:
+    """What the same folder would hold if one field of its config.json had another value."""
+
+    def __init__(self, family: Family, fields: Fields, there: Mapping[str, Tensor]) -> None:
+        self.family, self.fields, self.there = family, fields, there
+        self.deciding: dict[str, Shapes] | None = None
+
+    def misfit(self, name: str, got: tuple[int, ...], wanted: Shapes) -> tuple[str, str]:
+        """What is said of a tensor of the wrong shape, and which fields decide it."""
+        shape = wanted[name]
+        if self.deciding is None:
+            self.deciding = dict(self._deciding(wanted)) if len(self.there) <= MOST else {}
+        axes = [axis for axis, size in enumerate(shape) if len(got) != len(shape) or size != got[axis]]
+        sizes = {
+            field: self.fields.take(field)
+            for field, other in self.deciding.items()
+            if any(other.get(name, shape)[axis : axis + 1] != shape[axis : axis + 1] for axis in axes)
+        }
+        asked = [
+            f"{field}={size}{'' if field in self.fields.given else ', its default,'}" for field, size in sizes.items()
+        ]
+        if len(axes) == 1 and prod(sizes.values()) == shape[axes[0]]:
+            cause = f"'s {' * '.join(asked)} asks"
+        elif len(asked) > 1:
+            cause = f"'s {', '.join(asked[:-1])} and {asked[-1]} ask"
+        else:
+            cause = f"'s {asked[0]} asks" if asked else " asks"
+        return f"has shape {got}: {CONFIG}{cause} for {shape}", cause
+
+    def asking(self, name: str, which: str, *, missing: bool) -> str:
+        """Which field asks for a tensor that is missing, or has no place for one that is there; empty: none alone.
+        which:  what a sentence calls that tensor."""
+        for field, value in self._values() if len(self.there) <= MOST else ():
+            if isinstance(value, bool):
+                tried: Sequence[Any] = [not value]
+            else:
+                tried = [value - 1, value // 2, 1] if missing else [value + 1, 2 * value]
+            for other in tried:
+                shapes = self._with(field, other)
+                if shapes and (name in shapes) != missing:
+                    verb = "asks for" if missing else "has no place for"
+                    return f"; {CONFIG}'s {field}={value} {verb} {which}"
+        return ""
+
+    def _deciding(self, wanted: Shapes) -> Iterator[tuple[str, Shapes]]:
+        """The fields that decide a size, and the shapes that another value would ask for."""
+        for field, value in self._values():
+            if isinstance(value, bool):
+                continue
+            made = filter(None, (self._with(field, other) for other in (2 * value, value // 2, value + 1)))
+            shapes = next(made, None)
+            if shapes and any(shapes.get(one, shape) != shape for one, shape in wanted.items()):
+                yield field, shapes
+
+    def _values(self) -> Iterator[tuple[str, int]]:
+        for name, policy in self.family.table.items():
+            value = self.fields.given.get(name, policy.default)
+            if policy.kind == "taken" and isinstance(value, int):
+                yield name, value
+
+    def _with(self, field: str, value: int) -> Shapes | None:
+        given = {**self.fields.given, field: value}
+        try:
+            changed = Fields(self.fields.path.parent, self.family.kind, self.family.table, given)
+            return _shapes(self.family, self.family.config(changed, self.there))
+        except (ValueError, TypeError, ArithmeticError, LookupError):
+            return None
+
+
+def _shapes(family: Family, config: ModelConfig) -> Shapes | None:
+    """The shape of each tensor that a folder of this configuration holds, by the names before they are spelled; `None`
+    for a family whose tensors find no way back, and for what is too large to be tried."""
+    if config.layers * (1 if config.moe is None else config.moe.experts) > LARGEST:
+        return None
+    try:
+        back = WayBack(bare_model(config).state_dict(), Path())
+        family.place(back, config)
+        return {name: tuple(tensor.shape) for name, tensor in back.finish().items()}
+    except (ValueError, TypeError, LookupError, RuntimeError):
+        return None
+
+
+def _sizes(shape: tuple[int, ...]) -> list[int]:
+    """A shape without axes of one number, of which files may have more or fewer."""
+    return [size for size in shape if size != 1]
+
+
+def _listed(told: Sequence[tuple[str, str, str]]) -> str:
+    """The first tensors, one of each cause before a second."""
+    causes = [cause for _, _, cause in told]
+    order = sorted(range(len(told)), key=lambda i: causes[:i].count(causes[i]) if i < 200 else i)
+    first = "; ".join(f"{told[i][0]} {told[i][1]}" for i in sorted(order[:TOLD]))
+    return first + (f"; and {len(told) - TOLD} more" if len(told) > TOLD else "")
