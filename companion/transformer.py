@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import count
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -166,6 +166,9 @@ class Transformer(nn.Module):
         """Logits for every token: the `head` of `features`, which says what else goes in and what is refused."""
         stream, routing, cache = self.features(tokens, **inputs)
         return Output(self.head(stream), routing, cache)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     @checked(settles=lambda given: given["self"]._settle(given), hints=_HINTS)
     def features(

@@ -28,6 +28,8 @@ def test_it_runs(tmp_path):
     assert len(written[0]) == 3 and len(written) == 5
     assert user.tuned(companion.Transformer(user.config().with_(moe=None)), tmp_path).isfinite()
     assert user.layers(torch.randn(2, 5, 16)).shape == (2, 5, 16)
+    assert user.given(model, torch.zeros(2, 5, dtype=torch.long)).shape == (2, 5, user.config().vocab)
+    assert user.attended(companion.FeedForward(16, user.config().feed_forward), torch.randn(2, 5, 16)).shape[-1] == 16
     full, _, tiled, *_ = user.attention()
     torch.testing.assert_close(full, tiled)
 

@@ -178,6 +178,16 @@ def attention() -> list[Tensor]:
     ]
 
 
+def given(model: Transformer, tokens: Tensor) -> Tensor:
+    """What a call of a model gives, without a type said twice."""
+    return model(tokens).logits
+
+
+def attended(layer: Attention | LatentAttention | LinearAttention | FeedForward | LayerNorm, x: Tensor) -> Tensor:
+    """And a call of a layer."""
+    return layer(x)
+
+
 def told(out: Output, memory: Memory | None = None, cross: CrossCache | None = None) -> tuple[Tensor, KVCache | None]:
     """What a call of a model gives."""
     return out.logits, out.cache

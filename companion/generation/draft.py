@@ -84,7 +84,7 @@ class Draft:
 
     def function(self) -> Propose:
         """What proposes for one text; of no use where a model or its heads do."""
-        return Lookup() if isinstance(self.proposer, str) else self.proposer
+        return Lookup() if isinstance(self.proposer, (str, Transformer)) else self.proposer
 
     @property
     def rate(self) -> float:

@@ -106,6 +106,7 @@ def decode(
 ) -> tuple[Float[Tensor, "batch vocab"], KVCache]:
     """One more token per row."""
     logits, _, grown = model(tokens[:, None], source=memory, cache=cache)
+    assert grown is not None  # one went in
     return logits[:, -1], grown
 
 

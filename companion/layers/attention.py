@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -247,6 +247,9 @@ class Attention(nn.Module):
         if self.gate is not None:  # a number for each head, or for each of its own
             heads = heads * self._split(self.gate(x).sigmoid(), self.sizes.heads)
         return self.output(self._merge(heads))
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def project(
         self, x: Float[Tensor, "batch token d_model"], positions: Int[Tensor, "*batch token"] | Rotation

@@ -3,7 +3,8 @@ each with its residual and its norm (lessons 06 to 08)."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -95,10 +96,11 @@ class Block(nn.Module):
         `real` is for a mixture of experts: which tokens are not padding. The last two are for a linear layer, which
         takes no mask: the same where padding may stand anywhere, and which document of a packed row a token is of.
         """
+        attention: Callable[..., Tensor] = self.attention  # one of three kinds, each with a cache of its own
         if self.linear:
-            h = self.attention(self._in(x, self.attention_norm), cache=cache, real=written, document=document)
+            h = attention(self._in(x, self.attention_norm), cache=cache, real=written, document=document)
         else:
-            h = self.attention(self._in(x, self.attention_norm), positions=positions, mask=mask, cache=cache)
+            h = attention(self._in(x, self.attention_norm), positions=positions, mask=mask, cache=cache)
         x = self._out(x, h, self.attention_norm, self.attention_out_norm)
         if self.cross is not None:
             kept = source if isinstance(source, CrossCache) else self.cross.project_source(source)
@@ -110,6 +112,9 @@ class Block(nn.Module):
         else:
             h, routing = self.feed_forward(h, real=real)
         return self._out(x, h, self.feed_forward_norm, self.feed_forward_out_norm), routing
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _in(self, x: Tensor, norm: nn.Module | None) -> Tensor:
         """What a sub-layer sees of the stream, by one of the equations above."""

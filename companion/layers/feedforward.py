@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -84,3 +84,6 @@ class FeedForward(nn.Module):
         """The network, applied to each token alone."""
         inner = self.inner(x)
         return self.outer(self.hidden(inner) if self.gate is None else self.hidden(self.gate(x), inner))
+
+    if TYPE_CHECKING:
+        __call__ = forward

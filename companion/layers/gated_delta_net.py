@@ -7,7 +7,7 @@ and Kimi Linear: short convolutions, keys and queries of length one, what fades 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -187,6 +187,9 @@ class LinearAttention(nn.Module):
         if cache is not None:
             self._keep(cache, raw, read.written, real, back)
         return self._answer(read.out, x, back)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _projected(
         self, raw: Float[Tensor, "batch token channel"], tail: Tensor | None, document: Tensor | None

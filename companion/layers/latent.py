@@ -11,7 +11,7 @@ numbers, up to rounding.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
@@ -137,6 +137,9 @@ class LatentAttention(nn.Module):
         if self.gate is not None:  # as in `Attention`
             heads = heads * self._split(self.gate(x).sigmoid())
         return self.output(heads.transpose(1, 2).flatten(2))
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def queries(
         self, x: Float[Tensor, "batch token d_model"], turn: Rotation | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,9 @@ class LowRank(nn.Linear):
         """h, as above; without the change where it is off."""
         out = super().forward(x)
         return out + self.alpha / self.rank * F.linear(F.linear(x, self.down), self.up) if self.on else out
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     @torch.no_grad()
     def matrix(self) -> Float[Tensor, "out d_in"]:

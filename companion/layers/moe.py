@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -138,6 +139,9 @@ class MoE(nn.Module):
             shared = self.shared(x)
             out = out + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
         return out.to(x.dtype), routing
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
     def _answers(
         self, x: Float[Tensor, "batch token d_model"], routing: RoutingStats, way: Way

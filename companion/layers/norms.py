@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -55,6 +57,9 @@ class RMSNorm(nn.Module):
             return nn.functional.rms_norm(x, self.weight.shape, None, self.eps) * self.weight
         return rms_norm(x, self.weight, self.eps)
 
+    if TYPE_CHECKING:
+        __call__ = forward
+
 
 class UnitNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps), over the last axis: `rms_norm` without a gain."""
@@ -87,6 +92,9 @@ class LayerNorm(nn.Module):
     def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
         """Each token normalised alone, over its last axis."""
         return nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 def norm(config: NormConfig, d_model: int) -> LayerNorm | RMSNorm:

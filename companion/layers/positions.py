@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -82,6 +82,9 @@ class Learned(nn.Module):
     def forward(self, positions: Int[Tensor, "*batch token"]) -> Float[Tensor, "*batch token d_model"]:
         """The rows of these positions."""
         return nn.functional.embedding(positions, self.weight)
+
+    if TYPE_CHECKING:
+        __call__ = forward
 
 
 @checked(fits=_fits)

@@ -89,6 +89,7 @@ def cached_decoding() -> Finding:
         cache, steps = KVCache.create(MODEL, batch=2, slots=13), []
         for token in tokens.split(1, dim=1):
             out = model(token, cache=cache)
+            assert out.cache is not None  # one went in
             cache = out.cache
             steps.append(out.logits)
     off = _difference(torch.cat(steps, 1), whole)
