@@ -172,9 +172,8 @@ def _text(folder: RunFolder, given: Corpus | None, device: torch.device, flags: 
     say(f"text      {title}: {count(len(documents), 'document')}, {total_bytes(documents):,} bytes")
     figures: dict[str, Any] = {"measured_on": title, "documents": len(documents)}
     if given is not None and split is not None:
-        figures["learned_share"] = share = repeated_share(
-            (document.text for document in split.train), [document.text for document in documents]
-        )
+        share = repeated_share((one.text for one in split.train), [one.text for one in documents])
+        figures["learned_share"] = share
         if share:
             say(f"          {share:.1%} of it, by whole paragraphs, is in the text the model learned from")
     if split is None:

@@ -157,11 +157,6 @@ def test_other_commands_refuse_alike(home, capsys, arguments, sentence):
     assert sentence in refused(arguments, capsys)
 
 
-def test_a_closed_standard_input_says_no_names(home, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", None)
-    assert "NAME: expected number names to translate, got none" in refused(["translate"], capsys)
-
-
 def test_a_place_is_tried_and_left_as_it_was(tmp_path, monkeypatch):
     try_to_write(tmp_path / "new" / "marks", "--out")
     assert list(tmp_path.iterdir()) == []

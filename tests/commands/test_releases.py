@@ -241,10 +241,7 @@ def test_weights_that_are_not_numbers_or_of_two_dtypes(home, capsys) -> None:
     tensors[one] = tensors[one].float()
     tensors[one][3, 5] = torch.inf
     save_file(tensors, path)
-    assert (
-        f"{one.replace('model.layers', 'decoder.blocks').split('.mlp')[0]}.feed_forward.inner.weight has 1 of"
-        in refused(capsys, *flags)
-    )
+    assert f"{one} has 1 of" in refused(capsys, *flags)
 
 
 # inspect

@@ -43,7 +43,7 @@ def test_sizes_that_make_no_model_are_refused():
     found = read_card(published("olmo-3-7b") | {"num_attention_heads": 31, "num_key_value_heads": 31})
     assert found.config is None
     assert found.refused == [
-        "config.json: num_attention_heads=31: expected a divisor of hidden_size=4096, or an explicit d_head"
+        "config.json: num_attention_heads=31: expected a divisor of hidden_size=4096, or an explicit head_dim"
     ]
 
 

@@ -52,7 +52,7 @@ def test_mixtrals_experts_are_read_one_by_one_and_fused(tmp_path):
         load_pretrained(tmp_path)
     released["model.layers.1.block_sparse_moe.experts.3.w1.weight"] = torch.zeros(20, 23)
     save_file(released, path)
-    with pytest.raises(ValueError, match=r"layers.1.mlp.experts.3.w1.weight is \(20, 23\): expected \(20, 24\)"):
+    with pytest.raises(ValueError, match=r"moe.experts.3.w1.weight has shape \(20, 23\): .* asks for \(20, 24\)"):
         load_pretrained(tmp_path)
     del released["model.layers.1.block_sparse_moe.experts.3.w1.weight"]
     save_file(released, path)

@@ -104,7 +104,7 @@ ASKED = {
     ),
     "gpt2 n_embd=24": f"{BLOCK} has shape (16, 48): config.json's n_embd=24 asks for (24, 72)",
     "gpt2 vocab_size=40": f"{WTE} has shape (31, 16): config.json's vocab_size=40 asks for (40, 16)",
-    "gpt2 n_positions=30": "transformer.wpe.weight has shape (20, 16): config.json's n_positions=30 asks for (30, 16)",
+    "gpt2 n_positions=30 n_ctx=30": "wpe.weight has shape (20, 16): config.json's n_positions=30 asks for (30, 16)",
     "gpt2 n_layer=3": ": missing transformer.h.2.ln_1.weight; ",
     "mixtral num_local_experts=6": "; config.json's num_local_experts=6 asks for the first of these",
     "mixtral intermediate_size=20": (

@@ -94,16 +94,20 @@ class _Others:
         return f"has shape {got}: {CONFIG}{cause} for {shape}", cause
 
     def asking(self, name: str, which: str, *, missing: bool) -> str:
-        """Which field asks for a tensor that is missing, or has no place for one that is there; empty: none alone.
-        which:  what a sentence calls that tensor."""
+        """Which field asks for a tensor that is missing, or has no place for one that is there; empty: none alone. With
+        another value of it, all that is there would have a place, or all that has a place would be there.
+
+        which:  what a sentence calls that tensor.
+        """
+        there, numbers = self.there.keys(), [int(digits) for digits in re.findall(r"\d+", name)]
         for field, value in self._values() if len(self.there) <= MOST else ():
             if isinstance(value, bool):
                 tried: Sequence[Any] = [not value]
-            else:
-                tried = [value - 1, value // 2, 1] if missing else [value + 1, 2 * value]
-            for other in tried:
-                shapes = self._with(field, other)
-                if shapes and (name in shapes) != missing:
+            else:  # the number of a layer or an expert is how many there are without it
+                tried = [n for n in (value - 1, *numbers) if 0 < n < value] if missing else [value + 1, 2 * value]
+            for shapes in filter(None, (self._with(field, other) for other in tried)):
+                fits = there <= shapes.keys() if missing else shapes.keys() <= there
+                if fits and (name in shapes) != missing:
                     verb = "asks for" if missing else "has no place for"
                     return f"; {CONFIG}'s {field}={value} {verb} {which}"
         return ""
