@@ -79,7 +79,7 @@ def test_it_says_where_to_go_on(reader, said):
 
 
 def test_a_page_is_filled_as_if_it_had_just_been_run(tmp_path, monkeypatch):
-    cell = nbformat.v4.new_code_cell("path.show()", metadata={"name": progress_table.CELL})
+    cell = nbformat.v4.new_code_cell("progress_table.show()", metadata={"name": progress_table.CELL})
     page = tmp_path / progress_table.FILE
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata={"path": LESSONS}), page)
     monkeypatch.setattr(progress_table, "done", lambda: ALL)
@@ -127,3 +127,14 @@ def test_the_courses_start_page_has_every_lesson_and_links_that_lead_somewhere()
     assert [link for link in links if not (NOTEBOOKS / link).exists()] == []
     for told in ("Shift+Enter", "Run > Run All Above Selected Cell", "Ctrl-C twice", "git pull", "hint("):
         assert told in text
+
+
+def test_the_first_cell_of_the_course_runs_and_shows_the_path(tmp_path, monkeypatch):
+    """With its file beside it, as in JupyterLab, before anything else was run."""
+    monkeypatch.chdir(NOTEBOOKS)
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
+    shown = []
+    monkeypatch.setattr(progress_table, "display", lambda html: shown.append(html.data))
+    [cell] = [cell for cell in nbformat.read(progress_table.FILE, as_version=4).cells if cell.cell_type == "code"]
+    exec(cell.source, {})
+    assert shown == [cell.outputs[0].data["text/html"]]
