@@ -162,7 +162,9 @@ def _next(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
                 if not begun:
                     return f"Begin with {_link(lesson['file'], name)}."
                 place = f"{lesson['file']}#cell-id={sitting['cell']}"
-                return f"Go on with {name}, {_link(place, html.escape(sitting['title']))}"
+                answered = len(reader.questions.intersection(sitting["questions"]))
+                so_far = f" ({answered} of its {len(sitting['questions'])} questions answered)" if answered else ""
+                return f"Go on with {name}, {_link(place, html.escape(sitting['title']))}{so_far}"
         if not lesson["sittings"] and not set(lesson["exercises"]) <= reader.exercises:
             return f"{'Go on with' if begun else 'Begin with'} {_link(lesson['file'], name)}."
     for lesson in path:

@@ -59,9 +59,9 @@ def test_the_own_transformer_stands_beside_the_lessons():
 
 def test_a_sitting_is_read_when_all_its_questions_are_answered():
     begun = Done(questions=frozenset({"2.a"}))
-    assert "Go on with 02 Attention, Sitting 1: A score" in text(table(LESSONS, begun))
+    assert "Go on with 02 Attention, Sitting 1: A score (1 of its 2 questions answered)" in text(table(LESSONS, begun))
     page = table(LESSONS, replace(begun, questions=frozenset({"2.a", "2.b"})))
-    assert "Go on with 02 Attention, Sitting 2: A weight" in text(page)
+    assert "Go on with 02 Attention, Sitting 2: A weight 0 of 12 stages" in text(page)
     assert '<a href="02_attention.ipynb#cell-id=aaaa0002">Sitting 2: A weight</a>' in page
     assert "1 of 2 sittings 2 of 3 questions" in text(page) and "width:50%" in page
 
