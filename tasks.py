@@ -50,6 +50,10 @@ READER = [
 be graded, and ask for pipes, limits and signals that not every system has."""
 
 
+INTERRUPTED = threading.Event()
+"""Whether somebody has pressed Ctrl-C: JupyterLab that is asked to stop ends with 0, as if nobody had asked."""
+
+
 class Refused(Exception):
     """Why a task cannot be done, in a sentence for whoever asked for it; the second argument is the exit code."""
 
@@ -362,7 +366,7 @@ def do(name: str, python: str, further: Sequence[str] = ()) -> int:
         if not reader:
             print("python", shlex.join(arguments), flush=True)
         code = call([python, *arguments], reader)
-        if reader and code == 128 + signal.SIGINT:  # how one stops reading
+        if reader and (code == 128 + signal.SIGINT or (code == 0 and INTERRUPTED.is_set())):  # how one stops reading
             print("Stopped. What you have saved is in my/. Tomorrow: the same command.")
             code = 0
         if code != 0:
@@ -416,9 +420,13 @@ def too_old(task: str) -> str:
     )
 
 
+def leave_interrupts() -> None:
+    """Ctrl-C is for what runs: JupyterLab asks whether to stop, a test run prints what it knows."""
+    signal.signal(signal.SIGINT, lambda *_: INTERRUPTED.set())
+
+
 if __name__ == "__main__":
-    # Ctrl-C is for what runs: JupyterLab asks whether to stop, a test run prints what it knows.
-    signal.signal(signal.SIGINT, lambda *_: None)
+    leave_interrupts()
     try:
         sys.exit(main())
     except Refused as refused:

@@ -3,8 +3,10 @@
 import ast
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -242,11 +244,31 @@ def test_a_python_that_is_too_old_hands_over_to_the_environments(monkeypatch, en
     assert environment.call[-1] == (str(environment.root / "tasks.py"), "lab", "--port=9999")
 
 
+STOPPED = "Stopped. What you have saved is in my/. Tomorrow: the same command.\n"
+
+
 def test_whoever_stops_reading_hears_what_was_kept(monkeypatch, capsys):
     monkeypatch.setattr(tasks, "call", lambda command, reader=False: 130)
     assert tasks.do("lab", "python") == 0
-    assert capsys.readouterr().out == "Stopped. What you have saved is in my/. Tomorrow: the same command.\n"
+    assert capsys.readouterr().out == STOPPED
     assert tasks.do("lint", "python") == 130
+
+
+def test_jupyterlab_that_was_asked_to_stop_ends_well_and_the_reader_hears_it(monkeypatch, capsys):
+    def interrupted(command, reader=False):
+        signal.raise_signal(signal.SIGINT)
+        return 0
+
+    monkeypatch.setattr(tasks, "INTERRUPTED", threading.Event())
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        tasks.leave_interrupts()
+        monkeypatch.setattr(tasks, "call", lambda command, reader=False: 0)
+        assert tasks.do("lab", "python", ["--prepare"]) == 0 and capsys.readouterr().out == ""
+        monkeypatch.setattr(tasks, "call", interrupted)
+        assert tasks.do("lab", "python") == 0 and capsys.readouterr().out == STOPPED
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_from_a_shell_it_answers_in_one_sentence():

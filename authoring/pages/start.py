@@ -19,7 +19,7 @@ from companion.school.study import progress_table
 FILE = progress_table.FILE
 PATH = "../companion/school/study/path.json"
 TEXT = Path(__file__).with_suffix(".md")
-CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion.school.study import path\n\npath.show()"
+CODE = f"{IN_ANOTHER_KERNEL}\nfrom companion.school.study import progress_table\n\nprogress_table.show()"
 MARK = "<!-- the path -->"  # in start.md: where the cell stands that shows the path
 
 

@@ -58,7 +58,7 @@ COMMANDS = {
     "selftest": (selftest, "kill a training run many times; is nothing lost?"),
     "doctor": (doctor, "what machine is this, and what differs on it?"),
     "build": (build, "write a transformer of your own, stage by stage, and have it checked"),
-    "progress": (progress, "show which exercises you have done"),
+    "progress": (progress, "show which exercises you have done, and where to go on"),
     "review": (review, "ask the lessons' questions again, when it is time"),
     "grade": (grade, "grade a folder of submissions"),
     "completion": (completion, "let a shell complete commands, flags and choices"),

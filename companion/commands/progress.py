@@ -1,4 +1,4 @@
-"""`companion progress`: which exercises you have done."""
+"""`companion progress`: which exercises you have done, and where to go on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def parser() -> Parser:
     parser = Parser(
         description=(
             "Show the exercises of the course, and what you have done of each: passed, tried, hints and solutions "
-            "read. It is kept in .companion/progress.json in your home folder, or in the folder COMPANION_HOME."
+            "read; and where to go on, as the start page says it. It is kept in .companion/progress.json in your home "
+            "folder, or in the folder COMPANION_HOME."
         ),
     )
     parser.add_argument("--json", action="store_true", help=JSON)
@@ -28,5 +29,11 @@ def parser() -> Parser:
 def run(flags: Namespace) -> int:
     from companion.school.exercises.progress import as_data, table
 
-    print(json.dumps(as_data(), indent=2) if flags.json else table())
+    if flags.json:
+        print(json.dumps(as_data(), indent=2))
+        return 0
+    from companion.school.questions.terminal import readable
+    from companion.school.study.where_next import course, done, where_next
+
+    print(f"{table()}\n{where_next(course(), done(), text=readable)}")
     return 0

@@ -8,9 +8,7 @@ from `path.json`, which the package brings. What is done is read from the reader
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +17,11 @@ from IPython.display import HTML, display
 
 from companion.ground.atomic import write_atomic
 from companion.school.build.stages import STAGES
-from companion.school.build.workspace import find_folder, is_done
-from companion.school.exercises.progress import read_progress
-from companion.school.questions.question import questions
-from companion.school.questions.spaced_repetition import read_answers
 from companion.school.study.figure_html import WIDEST
 from companion.school.study.palette import DARK, DARK_PAGE, LIGHT_PAGE, PALETTE
+from companion.school.study.where_next import Done, course, done, is_read, where_next
 
 FILE = "start.ipynb"
-COURSE = Path(__file__).with_name("path.json")
 CELL = "path"  # the name of the cell that shows the table
 
 _COLORS = "--bar:{green};--back:{faint};--edge:{edge}"
@@ -44,33 +38,13 @@ _STYLE = (
 )
 
 
-@dataclass(frozen=True)
-class Done:
-    """What a reader has done: the ids of exercises passed ("2.3") and of questions answered ("2.a"), and the numbers of
-    the stages of the reader's own transformer that are right or taken."""
-
-    exercises: frozenset[str] = frozenset()
-    questions: frozenset[str] = frozenset()
-    stages: frozenset[int] = frozenset()
-
-
-def done() -> Done:
-    """What the reader has done, from the progress. Raises `ValueError` naming the file that cannot be understood."""
-    answered, folder = read_answers(), find_folder()
-    return Done(
-        frozenset(id for id, record in read_progress().items() if record.passed),
-        frozenset(question.id for question in questions().values() if question.key in answered),
-        frozenset(stage.number for stage in STAGES.values() if is_done(folder, stage)),
-    )
-
-
 def show() -> None:
     """Show the path, of the start page in this folder or else of the whole course, with what the reader has done.
 
     Raises `ValueError` if the file of that name in this folder is no start page.
     """
     page = Path(FILE)
-    display(HTML(table(read(page) if page.exists() else json.loads(COURSE.read_text(encoding="utf-8")), done())))
+    display(HTML(table(read(page) if page.exists() else course(), done())))
 
 
 def read(page: Path) -> list[dict[str, Any]]:
@@ -101,8 +75,9 @@ def table(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
     rows = "".join(_row(lesson, reader) for lesson in path)
     head = "".join(f'<th scope="col">{name}</th>' for name in ("lesson", "minutes", "what you have done"))
     hours = sum(lesson["minutes"] for lesson in path) / 60
+    onward = where_next(path, reader, _link, html.escape)
     return (
-        f'<style>{_STYLE}</style><div class="ext-path"><p><b>{_next(path, reader)}</b></p><p>{_written(reader)}</p>'
+        f'<style>{_STYLE}</style><div class="ext-path"><p><b>{onward}</b></p><p>{_written(reader)}</p>'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         f"<p>{len(path)} lessons, {hours:.0f} hours without the exercises.</p></div>"
     )
@@ -112,7 +87,7 @@ def _row(lesson: Mapping[str, Any], reader: Done) -> str:
     asked = [id for sitting in lesson["sittings"] for id in sitting["questions"]]
     minutes = " + ".join(str(sitting["minutes"]) for sitting in lesson["sittings"]) or str(lesson["minutes"])
     bars = [
-        _bar("sittings", [_read(sitting, reader) for sitting in lesson["sittings"]]),
+        _bar("sittings", [is_read(sitting, reader) for sitting in lesson["sittings"]]),
         _bar("questions", [id in reader.questions for id in asked]),
         _bar(_link(lesson["exercise_file"], "exercises"), [id in reader.exercises for id in lesson["exercises"]]),
     ]
@@ -121,11 +96,6 @@ def _row(lesson: Mapping[str, Any], reader: Done) -> str:
         f"<tr><td>{title}<br>{html.escape(lesson['question'])}</td><td>{minutes}</td>"
         f"<td>{'<br>'.join(filter(None, bars))}</td></tr>"
     )
-
-
-def _read(sitting: Mapping[str, Any], reader: Done) -> bool:
-    """A sitting is read when its questions are answered."""
-    return bool(sitting["questions"]) and set(sitting["questions"]) <= reader.questions
 
 
 def _bar(name: str, parts: Iterable[bool]) -> str:
@@ -150,23 +120,3 @@ def _written(reader: Done) -> str:
     link = _link(f"build/{stage.number:02d}_{stage.module}.ipynb", f"stage {stage.number}, {stage.title}")
     lessons = " and ".join(f"{lesson:02d}" for lesson in stage.lessons)
     return f"{bar}. Next: {link}, with lesson{'s' * (len(stage.lessons) > 1)} {lessons}."
-
-
-def _next(path: Sequence[Mapping[str, Any]], reader: Done) -> str:
-    """Where to go on: the first sitting that is not read, else the first lesson with an exercise to do."""
-    begun = bool(reader.exercises or reader.questions)
-    for lesson in path:
-        name = f"{lesson['number']} {html.escape(lesson['title'])}"
-        for sitting in lesson["sittings"]:
-            if not _read(sitting, reader):
-                if not begun:
-                    return f"Begin with {_link(lesson['file'], name)}."
-                place = f"{lesson['file']}#cell-id={sitting['cell']}"
-                return f"Go on with {name}, {_link(place, html.escape(sitting['title']))}"
-        if not lesson["sittings"] and not set(lesson["exercises"]) <= reader.exercises:
-            return f"{'Go on with' if begun else 'Begin with'} {_link(lesson['file'], name)}."
-    for lesson in path:
-        if not set(lesson["exercises"]) <= reader.exercises:
-            name = f"the exercises of {lesson['number']} {html.escape(lesson['title'])}"
-            return f"You have read every lesson. Go on with {_link(lesson['exercise_file'], name)}."
-    return "You have read every lesson and done every exercise."

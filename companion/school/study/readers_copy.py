@@ -145,14 +145,19 @@ def environment(root: Path, known: dict[str, str]) -> dict[str, str]:
 
 def command(root: Path) -> list[str]:
     """The command that opens JupyterLab at the start page."""
+    settings = {
+        # the page's own style; `static_custom_path` is no setting of the server, so it goes where the server keeps it
+        "static_custom_path": [str(root / "notebooks" / ".lab" / "custom")],
+        "ws_ping_timeout": 30_000,  # milliseconds; of the server's own 90,000 tornado makes 30,000, and warns
+    }
     flags = [
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{MINE}/{START}",
         "--LabApp.custom_css=True",
         "--LabApp.expose_app_in_browser=True",  # so that an answer to a question reaches the reader's progress
-        # the page's own style; `static_custom_path` is no setting of the server, so it goes where the server keeps it
-        f"--ServerApp.tornado_settings={ {'static_custom_path': [str(root / 'notebooks' / '.lab' / 'custom')]}!r}",
+        f"--ServerApp.tornado_settings={settings!r}",
         "--log-level=WARN",
+        "--LabApp.log_level=WARN",  # of JupyterLab in the server, which the other does not reach
         # what other extras have brought stays out of a reader's JupyterLab (labconfig/page_config.json does its part)
         f"--ServerApp.jpserver_extensions={dict.fromkeys(NOT_FOR_READERS, False)!r}",
     ]

@@ -59,9 +59,9 @@ def test_the_own_transformer_stands_beside_the_lessons():
 
 def test_a_sitting_is_read_when_all_its_questions_are_answered():
     begun = Done(questions=frozenset({"2.a"}))
-    assert "Go on with 02 Attention, Sitting 1: A score" in text(table(LESSONS, begun))
+    assert "Go on with 02 Attention, Sitting 1: A score (1 of its 2 questions answered)" in text(table(LESSONS, begun))
     page = table(LESSONS, replace(begun, questions=frozenset({"2.a", "2.b"})))
-    assert "Go on with 02 Attention, Sitting 2: A weight" in text(page)
+    assert "Go on with 02 Attention, Sitting 2: A weight 0 of 12 stages" in text(page)
     assert '<a href="02_attention.ipynb#cell-id=aaaa0002">Sitting 2: A weight</a>' in page
     assert "1 of 2 sittings 2 of 3 questions" in text(page) and "width:50%" in page
 
@@ -79,7 +79,7 @@ def test_it_says_where_to_go_on(reader, said):
 
 
 def test_a_page_is_filled_as_if_it_had_just_been_run(tmp_path, monkeypatch):
-    cell = nbformat.v4.new_code_cell("path.show()", metadata={"name": progress_table.CELL})
+    cell = nbformat.v4.new_code_cell("progress_table.show()", metadata={"name": progress_table.CELL})
     page = tmp_path / progress_table.FILE
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata={"path": LESSONS}), page)
     monkeypatch.setattr(progress_table, "done", lambda: ALL)
@@ -127,3 +127,14 @@ def test_the_courses_start_page_has_every_lesson_and_links_that_lead_somewhere()
     assert [link for link in links if not (NOTEBOOKS / link).exists()] == []
     for told in ("Shift+Enter", "Run > Run All Above Selected Cell", "Ctrl-C twice", "git pull", "hint("):
         assert told in text
+
+
+def test_the_first_cell_of_the_course_runs_and_shows_the_path(tmp_path, monkeypatch):
+    """With its file beside it, as in JupyterLab, before anything else was run."""
+    monkeypatch.chdir(NOTEBOOKS)
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
+    shown = []
+    monkeypatch.setattr(progress_table, "display", lambda html: shown.append(html.data))
+    [cell] = [cell for cell in nbformat.read(progress_table.FILE, as_version=4).cells if cell.cell_type == "code"]
+    exec(cell.source, {})
+    assert shown == [cell.outputs[0].data["text/html"]]

@@ -1,0 +1,44 @@
+"""Where to go on is said alike on the start page and in a terminal; tests/school/study/test_progress_table.py has the
+sentences."""
+
+import html
+import re
+
+import pytest
+
+from companion.commands.main import main
+from companion.school.exercises.progress import note_check
+from companion.school.questions.question import questions
+from companion.school.questions.spaced_repetition import note_answer
+from companion.school.study.progress_table import table
+from companion.school.study.where_next import Done, course, done, where_next
+
+FIRST = course()[0]["sittings"][0]
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_terminal_says_what_the_start_page_says_without_its_marks(home):
+    every = {id for lesson in course() for sitting in lesson["sittings"] for id in sitting["questions"]}
+    for answered in (set(), {FIRST["questions"][0]}, set(FIRST["questions"]), every):
+        said = where_next(course(), Done(questions=frozenset(answered)))
+        page = table(course(), Done(questions=frozenset(answered)))
+        shown = re.sub(r"<[^>]+>", "", re.search(r"<p><b>(.*?)</b></p>", page)[1])
+        assert said == html.unescape(shown)
+
+
+def test_the_command_ends_with_where_to_go_on(home, capsys):
+    assert main(["progress"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "Begin with 00 One token by hand."
+    [first] = [question for question in questions().values() if question.id == FIRST["questions"][0]]
+    note_answer(first, True)
+    note_check("0.1", True)
+    assert done() == Done(frozenset({"0.1"}), frozenset({first.id}), done().stages)
+    assert main(["progress"]) == 0
+    many = len(FIRST["questions"])
+    said = f"Go on with 00 One token by hand, {FIRST['title']} (1 of its {many} questions answered)"
+    assert capsys.readouterr().out.splitlines()[-1] == said
