@@ -59,6 +59,7 @@ def svg(fig: Figure, drawn_from: str) -> bytes:
     text = re.sub(r' clip-path="url\(#\w+\)"', "", stream.getvalue().decode())  # nothing sticks out of these
     text = re.sub(r' id="(?:text_\d+|patch_\d\d+)"', "", text)  # nothing points at these
     text = re.sub(r"translate\((\d+\.\d)\d+ 0\)", r"translate(\1 0)", text)  # of a letter: a thousandth of a pixel
+    text = re.sub(r'(?<= style=")[^"]*', lambda found: found[0].replace(": ", ":").replace("; ", ";"), text)
     outlines = dict.fromkeys(re.findall(r'<path id="([\w-]+-[0-9a-f]+)"', text))
     for number, name in enumerate(outlines):  # each letter of each label names its outline: a short name
         text = re.sub(rf'(?<=["#]){name}(?=")', f"g{number}", text)

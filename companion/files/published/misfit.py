@@ -6,10 +6,10 @@ Nothing here is computed unless something is wrong already. Which field decides 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -17,9 +17,6 @@ from companion.config.model import ModelConfig
 from companion.files.models import CONFIG, bare_model
 from companion.files.published.checkpoint_folder import Fields
 from companion.files.published.state_dict import Places, WayBack
-
-if TYPE_CHECKING:
-    from companion.files.published.family import Family
 
 Shapes = Mapping[str, tuple[int, ...]]
 LARGEST, MOST = 20_000, 5000
@@ -29,9 +26,24 @@ TOLD = 4
 """Tensors that a message names: the first of each cause before a second one."""
 
 
+class Layout(Protocol):
+    """What of a `Family` says which tensors a folder holds."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def table(self) -> Mapping[str, Any]: ...
+    @property
+    def config(self) -> Callable[[Fields, Mapping[str, Tensor]], ModelConfig]: ...
+    @property
+    def place(self) -> Callable[[Places, ModelConfig], Any]: ...
+    @property
+    def spelled(self) -> Callable[[str], str]: ...
+
+
 def explained(
     error: str,
-    family: Family,
+    family: Layout,
     fields: Fields,
     config: ModelConfig,
     there: Mapping[str, Tensor],
@@ -67,7 +79,7 @@ def explained(
 class _Others:
     """What the same folder would hold if one field of its config.json had another value."""
 
-    def __init__(self, family: Family, fields: Fields, there: Mapping[str, Tensor]) -> None:
+    def __init__(self, family: Layout, fields: Fields, there: Mapping[str, Tensor]) -> None:
         self.family, self.fields, self.there = family, fields, there
         self.deciding: dict[str, Shapes] | None = None
 
@@ -137,7 +149,7 @@ class _Others:
             return None
 
 
-def _shapes(family: Family, config: ModelConfig) -> Shapes | None:
+def _shapes(family: Layout, config: ModelConfig) -> Shapes | None:
     """The shape of each tensor that a folder of this configuration holds, by the names before they are spelled; `None`
     for a family whose tensors find no way back, and for what is too large to be tried."""
     if config.layers * (1 if config.moe is None else config.moe.experts) > LARGEST:
