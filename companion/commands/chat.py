@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from companion.commands.runs import run_folder
 from companion.generation.sampling import Sampling
 from companion.ground.display import printable
 from companion.ground.number_limits import Count, CountFromZero
-from companion.ground.waiting import waiting
+from companion.ground.waiting import started
 from companion.training.settings import TuneSettings
 
 if TYPE_CHECKING:
@@ -221,10 +220,7 @@ def _said(talk: Talk, line: str) -> bool:
 
     try:
         with _stopped_alone() as stopped:
-            pieces = talk.ask(line)
-            with waiting("reading"):
-                first = [*islice(pieces, 1)]
-            for piece in chain(first, pieces):
+            for piece in started(talk.ask(line), "reading"):
                 print(printable(piece), end="", flush=True)
                 if stopped:
                     break

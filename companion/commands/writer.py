@@ -10,12 +10,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from companion.ground.display import printable
-from companion.ground.waiting import counted, waiting
+from companion.ground.waiting import counted, started
 
 if TYPE_CHECKING:
     import torch
@@ -331,10 +330,9 @@ def write(
         options = {"seed": seed, "compile": compile, "weights": weights, "draft": draft}
         steps = _steps(writer, rows, most, sampling, options)
         if len(rows) == 1:
-            with waiting("reading the prompt"):  # before it stands there: a bar would write over its line
-                first = [*islice(steps, 1)]
+            steps = started(steps, "reading the prompt")  # before it stands there: a bar would write over its line
             print(printable(texts[0]), end="", flush=True)
-            for (token,) in chain(first, steps):
+            for (token,) in steps:
                 print("" if token is None else printable(parts[0].push(token)), end="", flush=True)
             print(printable(parts[0].finish()))
             return

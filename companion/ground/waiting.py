@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import chain, islice
 from threading import Event, Thread
 from typing import Any, TypeVar
 
@@ -69,6 +70,14 @@ def waiting(what: str) -> Iterator[None]:
         finally:
             over.set()
             thread.join()
+
+
+def started(things: Iterable[T], what: str) -> Iterator[T]:
+    """The things, once the first of them is there: until then it is waited for, and nothing else is printed."""
+    rest = iter(things)
+    with waiting(what):
+        first = [*islice(rest, 1)]
+    return chain(first, rest)
 
 
 def _seen() -> bool:
