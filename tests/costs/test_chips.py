@@ -54,7 +54,7 @@ def test_a_gpu_of_the_table_needs_no_measurement(monkeypatch):
 
 
 def test_reading_counts_each_byte_once(monkeypatch):
-    """The better of a sum and a dot product, both of all of 128 MB."""
+    """The better of a sum and a dot product, both of all of 512 MB."""
     seconds, shapes = iter([4.0, 2.0]), []
 
     def timed(run, *_):
@@ -62,7 +62,7 @@ def test_reading_counts_each_byte_once(monkeypatch):
         return next(seconds)
 
     monkeypatch.setattr(chips, "_best_seconds", timed)
-    assert chips.measure_reading() == 2**27 / 2.0
-    assert shapes == [2.0**25, 2.0**24]
+    assert chips.measure_reading() == 2**29 / 2.0
+    assert shapes == [2.0**27, 2.0**26]
     monkeypatch.undo()
     assert 1e7 < chips.measure_reading() < 1e15
