@@ -219,6 +219,8 @@ class Environment:
                 raise Refused(
                     "Could not make a virtual environment. On Debian and Ubuntu:  apt install python3-venv", 1
                 )
+            # The pip that comes with Python may be years old and takes twice as long; without a network it will do.
+            self.call([str(self.python), "-m", "pip", "install", "-qqq", "--retries", "1", "--upgrade", "pip"])
         # PyTorch alone and first, so that nothing else chooses its build.
         if self._lacks_torch(torch):
             wanted = torch or TORCH

@@ -148,13 +148,16 @@ def test_an_environment_without_a_python_or_without_pip_is_made_anew(environment
     python_in(environment.folder).unlink()
     environment.make()
     assert environment.call[0] == ("-m", "venv", str(environment.folder))
+    assert environment.call[1][:3] == ("-m", "pip", "install") and environment.call[1][-2:] == ("--upgrade", "pip")
     python_in(environment.folder).touch()
     environment.call.clear()
     environment.call.fails = "import pip"
     environment.make()
     assert environment.call[1] == ("-m", "venv", str(environment.folder))
-    environment.call.fails = "venv"
+    environment.call.fails = "--upgrade"
     python_in(environment.folder).unlink()
+    environment.make()  # without a network the pip that is there has to do
+    environment.call.fails = "venv"
     with pytest.raises(Refused, match="apt install python3-venv"):
         environment.make()
 
