@@ -459,7 +459,7 @@ def test_an_account_of_a_run_and_of_a_config(at_home: Path, capsys) -> None:
     assert main(["account"]) == 0
     assert f"{record['parameters']:,}" in capsys.readouterr().out
     path = at_home / "runs/books/checkpoints/step-00000012/config.json"
-    assert main(["account", "--config", str(path)]) == 0
+    assert main(["account", "--config", str(path), "--chip", "h100"]) == 0
     assert f"{record['parameters']:,}" in capsys.readouterr().out
     for both in (["--config", "a", "--run", "b"], ["gpt2", "--run", "b"], ["gpt2", "--config", "a"]):
         assert "expected one model: a published name, --run or --config; got" in refused(["account", *both], capsys)
