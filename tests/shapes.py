@@ -32,27 +32,35 @@ _telling: set[type] = {bool, int, float, type(None)}
 """Types of whose values annotations ask no more than the type."""
 
 
-def _but_not_compiled(checked: Any, plain: Any) -> Any:
-    """The class with its checks, which are left out where a call is compiled: no compiler follows them."""
+def _like_objects_once(checked: Any, plain: Any) -> Any:
+    """The class with its checks, of which objects that are made alike need one, and none where a call is compiled: no
+    compiler follows them."""
     if not inspect.isclass(checked) or plain is None or vars(checked)["__init__"] is plain:
         return checked
     with_checks = checked.__init__
+    right: set[Hashable] = set()
 
     @wraps(with_checks)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        (plain if torch.compiler.is_compiling() else with_checks)(self, *args, **kwargs)
+        if torch.compiler.is_compiling() or config.jaxtyping_disable:
+            return plain(self, *args, **kwargs)
+        given = kind_of((args, *kwargs, *kwargs.values()) if kwargs else args)
+        if given in right:
+            return plain(self, *args, **kwargs)
+        with_checks(self, *args, **kwargs)
+        right.update({given} - {None})
 
     checked.__init__ = init
     return checked
 
 
 def like_calls_once(function: Any = None, *, typechecker: Any) -> Any:
-    """The library's decorator for functions, but one call is checked of those that are alike; classes as they were."""
+    """The library's decorator, but of calls that are alike one is checked, and of objects that are made alike."""
     if function is None:
         return partial(like_calls_once, typechecker=typechecker)
     if not inspect.isfunction(function):
         plain = vars(function).get("__init__")
-        return _but_not_compiled(every_call(function, typechecker=typechecker), plain)
+        return _like_objects_once(every_call(function, typechecker=typechecker), plain)
     right = _right.setdefault(function.__code__, {})
     here = threading.local()
 

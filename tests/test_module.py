@@ -49,7 +49,7 @@ class Scores(nn.Module):
         config = {
             "vocab": VOCAB,
             "d_model": 24,
-            "layers": 2,
+            "layers": 2 if kind.endswith("layers") else 1,  # one of each kind
             "context": CONTEXT,
             "attention": AttentionConfig(4, 2),
             "feed_forward": FeedForwardConfig(40),
@@ -80,7 +80,8 @@ def energy(model, parameters, tokens):
 
 
 def test_compile_follows_other_lengths_without_a_break(model, unchecked):
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    # Lengths are symbols from the first call on; tests/ground/test_annotations.py tries how they become symbols.
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
     for tokens in (7, 12, 5):
         assert_close(compiled(ids(tokens)), model(ids(tokens)))
 

@@ -1,5 +1,6 @@
 """The runtime shape checker is on in the tests, over the whole package, and its message names the axis."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import pytest
@@ -93,6 +94,26 @@ def test_a_call_that_is_unlike_those_before_is_checked_and_so_is_another_result(
     assert rows(x, width=3, where="right").shape == (2, 3)
     with pytest.raises(TypeCheckError, match="where"):
         rows(x, width=3, where="below")
+
+
+def test_an_object_that_is_made_unlike_those_before_is_checked():
+    @like_calls_once(typechecker=check)
+    @dataclass
+    class Rows:
+        x: Float[Tensor, "row 3"]
+        y: Float[Tensor, "row"]
+        where: Literal["left", "right"] = "left"
+
+    x, y = torch.ones(2, 3), torch.ones(2)
+    for _ in range(3):
+        Rows(x, y)
+    for wrong in ((x, torch.ones(3)), (torch.ones(2, 4), y), (x.long(), y), (x, y, "above"), (x, [y]), (x, None)):
+        for _ in range(2):
+            with pytest.raises(TypeCheckError, match="Rows"):
+                Rows(*wrong)
+    with pytest.raises(TypeCheckError, match="where"):
+        Rows(x, y, where="below")
+    assert Rows(y=y, x=x, where="right").where == "right"
 
 
 def test_checks_of_a_function_within_another_are_made_once_and_hold_each_time(monkeypatch):

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -178,37 +177,33 @@ def test_other_settings_begin_another_run_beside_the_first_and_both_can_be_gone_
 
 
 def test_kill_9_and_run_again_gives_the_weights_of_an_uninterrupted_run(books: Path, capsys) -> None:
-    arguments = ["train", "--data", "books", *SMALL, "--steps", "60"]
+    arguments = ["train", "--data", "books", *SMALL, "--steps", "30"]
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
     root = Path(__file__).parents[2]
     environment["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    # Slowed down, so that there is time to kill it between two checkpoints and before the end.
+    kill = getattr(signal, "SIGKILL", signal.SIGTERM)  # which Windows has not, where another ends a process as abruptly
     script = (
-        "import sys, time\nfrom companion.training.trainer import Trainer\nupdate = Trainer.update\n"
-        "def slow(self):\n    time.sleep(0.05)\n    return update(self)\n"
-        "Trainer.update = slow\nfrom companion.commands.main import main\nsys.exit(main(sys.argv[1:]))"
+        "import os, sys\nfrom companion.training.trainer import Trainer\nupdate = Trainer.update\n"
+        f"def killed(self):\n    self.done == 8 and os.kill(os.getpid(), {int(kill)})\n    return update(self)\n"
+        "Trainer.update = killed\nfrom companion.commands.main import main\nsys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", script, *arguments, "--out", "runs/killed"]
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    checkpoints = Path("runs/killed/checkpoints")
-    deadline = time.monotonic() + 120
-    while not list(checkpoints.glob("step-*")):
-        assert process.poll() is None and time.monotonic() < deadline, "no checkpoint came"
-        time.sleep(0.02)
-    process.kill() if os.name == "nt" else process.send_signal(signal.SIGKILL)
-    process.wait()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == (-kill if os.name == "posix" else kill), done.stderr
+    kept = {int(path.name.removeprefix("step-")) for path in Path("runs/killed/checkpoints").glob("step-*")}
+    assert 0 < max(kept) < 8, "it is killed between two checkpoints"
     assert not Path("runs/killed/result.json").exists()
     assert main([*arguments, "--out", "runs/killed"]) == 0
     assert "going on after update" in capsys.readouterr().out
     assert main([*arguments, "--out", "runs/whole"]) == 0
     for name in ("model.safetensors", "optimizer.safetensors"):
-        one, other = (Path(f"runs/{run}/checkpoints/step-00000060/{name}").read_bytes() for run in ("killed", "whole"))
+        one, other = (Path(f"runs/{run}/checkpoints/step-00000030/{name}").read_bytes() for run in ("killed", "whole"))
         assert one == other, name
     logs = [
         [{k: v for k, v in entry.items() if k not in MACHINE_FIELDS} for entry in RunFolder(f"runs/{run}").entries()]
         for run in ("killed", "whole")
     ]
-    assert logs[0] == logs[1] and len(logs[0]) == 70
+    assert logs[0] == logs[1] and len(logs[0]) == 40
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(books: Path, capsys, monkeypatch) -> None:
@@ -464,7 +459,7 @@ def test_an_account_of_a_run_and_of_a_config(at_home: Path, capsys) -> None:
     assert main(["account"]) == 0
     assert f"{record['parameters']:,}" in capsys.readouterr().out
     path = at_home / "runs/books/checkpoints/step-00000012/config.json"
-    assert main(["account", "--config", str(path)]) == 0
+    assert main(["account", "--config", str(path), "--chip", "h100"]) == 0
     assert f"{record['parameters']:,}" in capsys.readouterr().out
     for both in (["--config", "a", "--run", "b"], ["gpt2", "--run", "b"], ["gpt2", "--config", "a"]):
         assert "expected one model: a published name, --run or --config; got" in refused(["account", *both], capsys)

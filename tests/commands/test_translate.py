@@ -17,7 +17,7 @@ from companion.training.exact_match import wilson
 from companion.training.run_folder import MACHINE_FIELDS, RunFolder
 
 TRAIN = ["train", "--task", "number-words"]
-TINY = ["--d-model", "16", "--layers", "1", "--heads", "2", "--batch", "3", "--steps", "9", "--dropout", "0.2"]
+TINY = ["--d-model", "16", "--layers", "1", "--heads", "2", "--batch", "3", "--steps", "5", "--dropout", "0.2"]
 
 
 def measured_on(patch: pytest.MonkeyPatch, numbers: int, briefly: int) -> None:
@@ -97,7 +97,7 @@ def test_what_is_trained_is_said_and_a_finished_run_says_so(empty: Path, capsys)
     for part in (
         "French  'v' 'i' 'n' 'g' 't' ' ' 'e' 't'",
         "German  ein und zwanzig tausend drei hundert vier",
-        "9 updates of 3 pairs of names",
+        "5 updates of 3 pairs of names",
         "exact match on held-out numbers",
         "run       runs/number-words-fr-de-characters-parts",
         "companion translate --run runs/number-words-fr-de-characters-parts 'vingt et un mille trois cent quatre'",
@@ -116,17 +116,17 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights_bit_for_bit(empty: Pa
     update = Trainer.update
 
     def interrupted(self):
-        if self.done == 4:
+        if self.done == 2:
             os.kill(os.getpid(), signal.SIGINT)
         return update(self)
 
     arguments = [*TRAIN, *TINY, "--accumulate", "2", "--label-smoothing", "0.1", "--experts", "3"]
     monkeypatch.setattr(Trainer, "update", interrupted)
     assert main([*arguments, "--out", "runs/stopped"]) == 130
-    assert "Stopped and saved at update 5 of 9. To go on:" in capsys.readouterr().out
+    assert "Stopped and saved at update 3 of 5. To go on:" in capsys.readouterr().out
     monkeypatch.setattr(Trainer, "update", update)
     assert main([*arguments, "--out", "runs/stopped"]) == 0
-    assert "going on after update 5" in capsys.readouterr().out
+    assert "going on after update 3" in capsys.readouterr().out
     assert main([*arguments, "--out", "runs/whole"]) == 0
     assert weights("runs/stopped") == weights("runs/whole")
     logs = [

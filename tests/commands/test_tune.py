@@ -4,13 +4,14 @@ import io
 import json
 import os
 import shutil
-import subprocess
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from companion.commands import chat
 from companion.commands.main import main
 from companion.families.adapters import load_adapters, merged_model
 from companion.files.models import load_tensors
@@ -289,17 +290,16 @@ def test_what_does_not_answer_is_refused(flags, sentence, home, capsys):
     assert sentence in capsys.readouterr().err
 
 
-def test_ctrl_c_stops_an_answer_and_not_the_program(home):
-    code = (
-        "import os, signal, sys\nfrom companion.commands import chat\nfrom companion.commands.main import main\n"
-        "ask = chat.Talk.ask\n"
-        "def slow(self, question):\n"
-        "    for n, piece in enumerate(ask(self, question)):\n"
-        "        if n == 1 and question == 'Who?': os.kill(os.getpid(), signal.SIGINT)\n"
-        "        yield piece\n"
-        "chat.Talk.ask = slow\nsys.exit(main(['chat', '--run', 'runs/sft', '--tokens', '9']))"
-    )
-    told = subprocess.run([sys.executable, "-c", code], input="Who?\nWho walked?\n", capture_output=True, text=True)
-    assert told.returncode == 0, told.stderr
-    first, second = told.stdout.splitlines()
+def test_ctrl_c_stops_an_answer_and_not_the_program(home, monkeypatch, capsys):
+    ask = chat.Talk.ask
+
+    def slow(self, question):
+        for n, piece in enumerate(ask(self, question)):
+            if n == 1 and question == "Who?":
+                os.kill(os.getpid(), signal.SIGINT)
+            yield piece
+
+    monkeypatch.setattr(chat.Talk, "ask", slow)
+    assert talked("Who?\nWho walked?\n", monkeypatch, "--tokens", "9") == 0
+    first, second = capsys.readouterr().out.splitlines()
     assert first.endswith("(stopped)") and "(stopped)" not in second

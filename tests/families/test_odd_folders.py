@@ -18,6 +18,7 @@ import transformers
 
 from companion.families.pretrained import load_pretrained
 from companion.families.registry import families
+from companion.files.published import misfit
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -155,6 +156,21 @@ class Made(dict):
         self[name] = logits(load_pretrained(folder))
         torch.testing.assert_close(self[name], their_logits(folder), rtol=1e-4, atol=1e-4)
         return self[name]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shapes_made_once():
+    """Why tensors do not fit is found out by models of other values of each field, the same ones for each folder."""
+    made, make = {}, misfit._shapes
+
+    def shapes(family, config):
+        if (key := (family.kind, config)) not in made:
+            made[key] = make(family, config)
+        return made[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(misfit, "_shapes", shapes)
+        yield
 
 
 @pytest.fixture(scope="module")

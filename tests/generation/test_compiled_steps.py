@@ -1,10 +1,11 @@
-"""Decode steps that are kept: made once for all models of a shape, and read without tracing."""
+"""Decode steps that are compiled: traced once, made once for all models of a shape, kept, and read without tracing."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -49,23 +50,33 @@ same(1, config.with_(positions=PositionConfig("learned")), 143, 9, prompts=promp
 same(1, config, 70, 9, prompts=[[1, 2]], weights="int8")
 # One before a row is longer than the window, and one from there on; there are fewer columns than slots, then.
 local = AttentionConfig(4, kv_heads=2, window=WindowConfig(20, (True, False)))
-same(2, config.with_(attention=local, layers=2, context=300, moe=MoEConfig(4, 2)), 200, 90, prompts=prompts)
+same(2, config.with_(attention=local, layers=2, context=300, moe=MoEConfig(4, 2)), 131, 90, prompts=prompts)
 latents = AttentionConfig(4, latent=LatentConfig(24, 8), window=WindowConfig(20, (True, False)))
-same(2, config.with_(attention=latents, layers=2, context=300), 200, prompts=prompts)
+same(2, config.with_(attention=latents, layers=2, context=300), 131, prompts=prompts)
 linear = AttentionConfig(4, linear=LinearConfig((True, False), d_head=8, d_v=12))
-same(1, config.with_(attention=linear, layers=2, context=300), 200, prompts=prompts)
+same(1, config.with_(attention=linear, layers=2, context=300), 131, prompts=prompts)
 both = config.with_(stack="encoder_decoder")
 same(1, both, 70, 9, source=[[1, 2, 3], [4, 5, 6, 7]], prompts=[[1], [2, 3]])
 same(1, both, 5, source=[[6]], start=1)  # one key broadcasts, so this is another step
 """
 
 
-def test_one_traced_step_serves_all_buckets_lengths_and_models_of_a_shape(tmp_path, monkeypatch):
-    """In a process of its own, without the checks of types, through which nothing can be traced; the compiler is left
-    out."""
-    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
-    subprocess.run([sys.executable, "-c", TRACED], check=True, timeout=300)
+TRACED_ONCE = """
+from functools import partial
 
+import torch
+from torch._dynamo.backends.debugging import aot_eager_decomp_partition as follow
+
+from companion import AttentionConfig, FeedForwardConfig, ModelConfig, Transformer
+from companion.generation.generate import complete
+
+traced = []
+torch.compile = partial(torch.compile, backend=lambda graph, given: traced.append(graph) or follow(graph, given))
+model = Transformer(ModelConfig(17, 16, 1, 300, AttentionConfig(2), FeedForwardConfig(24)))
+asked = {"prompts": [[1, 2, 3], [4]], "max_new_tokens": 70}
+assert complete(model, **asked, compile=True) == complete(model, **asked)
+assert len(traced) == 1, len(traced)
+"""
 
 WRITTEN = """
 import sys
@@ -84,22 +95,71 @@ assert complete(model, **asked, compile=True) == complete(model, **asked)
 print("torch._dynamo" in sys.modules or "torch._inductor" in sys.modules)
 """
 
+FORKED = """
+import os
+import runpy
+import sys
 
-def test_the_second_process_neither_traces_nor_compiles(tmp_path, monkeypatch):
-    monkeypatch.setenv("COMPANION_HOME", str(tmp_path))
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
+import torch._dynamo.backends.debugging
+import torch._inductor.compile_fx
+import torch.export
+
+for file in sys.argv[1:]:
+    pid = os.fork()
+    if pid == 0:
+        os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # which the compiler sets as it is loaded
+        os.dup2(os.open(file + ".told", os.O_WRONLY | os.O_CREAT), 2)
+        runpy.run_path(file)
+        sys.exit()
+    with open(file + ".code", "w") as code:
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=code)
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Where each of the texts has been run in a process of its own, without the checks of types, through which nothing
+    can be traced. The compiler is loaded once for all of them, which takes as long as what they do."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "temporary").mkdir()
+    files = {name: folder / f"{name}.py" for name in ("traced", "traced_once", "written")}
+    for file, text in zip(files.values(), (TRACED, TRACED_ONCE, WRITTEN), strict=True):
+        file.write_text(text, encoding="utf-8")
+    subprocess.run([sys.executable, "-c", FORKED, *files.values()], env=environment(folder), check=True, timeout=600)
+    return folder
+
+
+def environment(home: Path) -> dict[str, str]:
+    others = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
     # Code without vectors, compiled plainly: half the time, and nothing here depends on how fast it is.
-    monkeypatch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "0")
-    monkeypatch.setenv("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
-    for loads in ("True", "False"):
-        told = subprocess.run([sys.executable, "-c", WRITTEN], capture_output=True, text=True, timeout=600)
-        assert told.returncode == 0, told.stderr
-        assert told.stdout.split() == [loads]
-    assert not [path for path in temporary.rglob("*") if path.suffix in (".pch", ".gch")], "headers take the longest"
-    (file,) = tmp_path.rglob("step.pt2")
+    plainly = {
+        "TORCHINDUCTOR_VEC_ISA_OK": "0",
+        "AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL": "O0",
+        "AOT_INDUCTOR_ENABLE_LINE_TABLES": "0",
+    }
+    return others | plainly | {"COMPANION_HOME": str(home), "TMPDIR": str(home / "temporary")}
+
+
+def went_well(home: Path, name: str) -> None:
+    assert (home / f"{name}.py.code").read_text() == "0\n", (home / f"{name}.py.told").read_text()
+
+
+def test_one_traced_step_serves_all_buckets_lengths_and_models_of_a_shape(home):
+    """The compiler itself is left out."""
+    went_well(home, "traced")
+
+
+def test_the_compiled_step_is_traced_once_for_all_buckets(home):
+    went_well(home, "traced_once")
+
+
+def test_the_second_process_neither_traces_nor_compiles(home):
+    went_well(home, "written")
+    (file,) = home.rglob("step.pt2")
+    asked = {"env": environment(home), "capture_output": True, "text": True, "timeout": 600}
+    told = subprocess.run([sys.executable, "-c", WRITTEN], **asked)
+    assert (told.returncode, told.stdout, told.stderr) == (0, "False\n", "")
+    assert not [path for path in home.rglob("*") if path.suffix in (".pch", ".gch")], "headers take the longest"
     assert [entry.name for entry in file.parents[1].iterdir()] == [file.parent.name], "nothing half written is left"
     whole = file.read_bytes()
     assert compiled_steps._read(file) is not None

@@ -3,8 +3,6 @@
 import itertools
 import math
 import os
-import subprocess
-import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -371,29 +369,6 @@ def test_the_compiled_step_reads_whole_buckets_and_writes_the_same_text(monkeypa
     assert len(seen) == 142
     # What a compiler specialises on changes twice in 142 steps; in the end the context is the limit.
     assert set(seen) == {(63, False, 256), (127, False, 256), (149, False, 256)}
-
-
-TRACED_ONCE = """
-from functools import partial
-
-import torch
-from torch._dynamo.backends.debugging import aot_eager_decomp_partition as follow
-
-from companion import AttentionConfig, FeedForwardConfig, ModelConfig, Transformer
-from companion.generation.generate import complete
-
-traced = []
-torch.compile = partial(torch.compile, backend=lambda graph, given: traced.append(graph) or follow(graph, given))
-model = Transformer(ModelConfig(17, 16, 1, 300, AttentionConfig(2), FeedForwardConfig(24)))
-asked = {"prompts": [[1, 2, 3], [4]], "max_new_tokens": 70}
-assert complete(model, **asked, compile=True) == complete(model, **asked)
-assert len(traced) == 1, len(traced)
-"""
-
-
-def test_the_compiled_step_is_traced_once_for_all_buckets():
-    """In a process of its own, without the checks of types, through which nothing can be traced."""
-    subprocess.run([sys.executable, "-c", TRACED_ONCE], check=True, timeout=300)
 
 
 BAD_CALLS = [

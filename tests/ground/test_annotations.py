@@ -159,7 +159,7 @@ def test_who_is_inside_opens_no_door_for_another_thread():
 
 @pytest.mark.parametrize("window", [None, WindowConfig(3, (True, False))], ids=["global", "local"])
 def test_a_compiler_follows_the_model_through_the_door(unchecked, window):
-    model = drawn(config(attention=AttentionConfig(3, d_head=4, window=window))).eval()
+    model = drawn(config(2 if window else 1, attention=AttentionConfig(3, d_head=4, window=window))).eval()
     tokens = torch.randint(17, (2, 20), generator=torch.Generator().manual_seed(0))
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     for length in (7, 9, 1, 12):  # the second length makes a symbol of it
