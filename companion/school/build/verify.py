@@ -35,7 +35,8 @@ def faults(part: Part, seeds: Sequence[int] = SEEDS, naming: Sequence[int] = SEE
     for seed in seeds:
         key = key_of(exercise, seed)
         for number, answer in enumerate([exercise.reference, *exercise.variants]):
-            verdict = examine(key, in_this_process(answer, part.watched))
+            watched = part.watched if seed == seeds[0] else ()  # the same operators run on every other
+            verdict = examine(key, in_this_process(answer, watched))
             if verdict.result is not Result.RIGHT:
                 who = f"variant {number}" if number else "the reference"
                 yield f"{part.stage.id} {part.name}, seed {seed}: {who} should pass, but:\n{verdict}"

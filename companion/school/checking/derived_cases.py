@@ -23,6 +23,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -85,7 +86,7 @@ def law_cases(exercise: Exercise, cases: Sequence[Case], call: Callable[[Case], 
             continue
         why = _robust(exercise, name)
         made = (replace(case, shows=NAMES[name], robust=why, right="") for case in make(base))
-        found += [case for case in made if _holds(case, call)][:_MOST]
+        found += islice((case for case in made if _holds(case, call)), _MOST)
     found += [replace(case, shows=LIMIT) for case in _limits(exercise, base, call)]
     if exercise.room is not None:
         largest = max(wanted, key=_numbers)
@@ -328,14 +329,19 @@ def refusal_cases(cases: Sequence[Case], calls: Sequence[Callable[[Case], Gave]]
     if not taken or not any(case.refuse for case in cases):
         return []
     base = replace(max(taken, key=_size), gradients=False, part=None)
-    found = []
-    for at in range(len(base.arguments)):
-        for other in (*_changed(base.arguments, at), *_numbers_beside(base.arguments, at)):
-            case = replace(base, arguments=(*base.arguments[:at], other, *base.arguments[at + 1 :]))
-            if all(_refuses(call(case)) for call in calls):
-                found.append(replace(case, shows=REFUSED, refuse=True, robust="", right=""))
-    beside = [case for case in _beside(cases, taken) if all(_refuses(call(case)) for call in calls)]
-    return found[:_MOST_REFUSALS] + beside[:_MOST_BESIDE]
+    changed = (
+        _with(base, at, other)
+        for at in range(len(base.arguments))
+        for other in (*_changed(base.arguments, at), *_numbers_beside(base.arguments, at))
+    )
+
+    def refused(some: Iterator[Case], most: int) -> Iterator[Case]:
+        return islice((case for case in some if all(_refuses(call(case)) for call in calls)), most)
+
+    found = [
+        replace(case, shows=REFUSED, refuse=True, robust="", right="") for case in refused(changed, _MOST_REFUSALS)
+    ]
+    return [*found, *refused(_beside(cases, taken), _MOST_BESIDE)]
 
 
 def _beside(cases: Sequence[Case], taken: Sequence[Case]) -> Iterator[Case]:

@@ -133,10 +133,12 @@ class KnownMistake:
 def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
     """The key that an exercise's reference and known mistakes give: each is called as it is needed, once a case."""
     own = tuple(_apart(exercise, exercise.inputs(seed)))
-    right = [in_this_process(answer) for answer in (exercise.reference, *exercise.variants)]
-    cases = (*own, *law_cases(exercise, own, right[0]), *refusal_cases(own, right))
+    reference = _CalledOnce(in_this_process(exercise.reference))
+    right: list[Callable[[Case], Outcome]] = [reference, *(in_this_process(answer) for answer in exercise.variants)]
+    cases = (*own, *law_cases(exercise, own, reference), *refusal_cases(own, right))
     if why := exercise.right.get("refusals"):
         cases = tuple(replace(case, right=why) if case.refuse and not case.robust else case for case in cases)
+    reference.forget_all_but(cases)
 
     def gives(answer: Answer) -> Callable[[int], Outcome]:
         call = in_this_process(answer)
@@ -145,11 +147,34 @@ def key_of(exercise: Exercise, seed: int = 0) -> AnswerKey:
     return AnswerKey(
         tuple(inspect.signature(exercise.reference).parameters),
         cases,
-        gives(exercise.reference),
+        lambda index: reference(cases[index]),
         tuple((known.message, gives(known.answer)) for known in exercise.mistakes),
         tuple(exercise.group_of(case) for case in cases) if exercise.groups else (),
         tuple(exercise.right),
     )
+
+
+class _CalledOnce:
+    """What an answer gives on a case, for which it is called once: to see whether the case is one, and to compare."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._given: dict[tuple[int, bool, int | None], tuple[Case, Outcome]] = {}
+
+    def __call__(self, case: Case) -> Outcome:
+        at = self._place(case)
+        if at not in self._given:
+            self._given[at] = case, self._call(case)  # the case, so that no other's arguments come to lie there
+        return self._given[at][1]
+
+    def forget_all_but(self, cases: Iterable[Case]) -> None:
+        """Of what was only tried nothing is asked any more."""
+        for at in self._given.keys() - {*map(self._place, cases)}:
+            del self._given[at]
+
+    @staticmethod
+    def _place(case: Case) -> tuple[int, bool, int | None]:
+        return id(case.arguments), case.gradients, case.room  # all that a call depends on
 
 
 def _apart(exercise: Exercise, cases: Iterable[Case]) -> Iterator[Case]:

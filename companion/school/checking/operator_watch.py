@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from torch._C import _profiler
-from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
+from torch._C._autograd import ProfilerEvent, _disable_profiler_legacy, _enable_profiler_legacy
 from torch.overrides import TorchFunctionMode
 
 _LIBRARY = frozenset({
@@ -102,10 +102,12 @@ class Watch:
             threads = _disable_profiler_legacy()
         except RuntimeError:
             threads = []
-        events = [event.name() for events in threads for event in events if event.kind() == "push"]
-        if _MARK not in events[:1]:
+        begun = (event.name() for events in threads for event in events if event.kind() == "push")
+        if next(begun, None) != _MARK:
             self.seen.append("something that stops PyTorch's own record of operators")
-        self.seen += [_short(event) for event in dict.fromkeys(events) if self._is_forbidden(event)]
+        # Of thousands of events the name alone is read: an operator's end has none.
+        names = dict.fromkeys(name for events in threads for name in map(ProfilerEvent.name, events))
+        self.seen += [_short(name) for name in names if self._is_forbidden(name)]
         self.peak = _peak(threads) if self.measures else 0
 
     def _begins(self, *event: Any) -> None:
@@ -137,10 +139,16 @@ class _Names(TorchFunctionMode):
         return _Names(self._watched, self._seen)
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
-        name = str(getattr(function, "__name__", "")).split(".")[0]
-        if name.strip("_") in self._watched:
-            self._seen.append(name)
+        name = str(getattr(function, "__name__", ""))
+        if _bare(name) in self._watched:
+            self._seen.append(name.split(".")[0])
         return function(*arguments, **(keywords or {}))
+
+
+@lru_cache(maxsize=4096)
+def _bare(name: str) -> str:
+    """`_softmax.default`: softmax."""
+    return name.split(".")[0].strip("_")
 
 
 @lru_cache(maxsize=4096)

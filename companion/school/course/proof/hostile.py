@@ -32,7 +32,7 @@ from companion.school.exercises.catalogue import find_exercise
 
 BOOK = ("2.1", "2.2", "2.3", "2.5")
 TARGET = "2.3"
-LIMITS = Limits(seconds=1.5, memory_gib=0.5)
+LIMITS = Limits(seconds=1.0, memory_gib=0.5)
 """Short: a dozen of the class do nothing but wait for the end of their time."""
 PATIENT = Limits(seconds=60.0, memory_gib=0.5)
 """For whoever runs out of time and should not: on a slow machine that is no fault."""

@@ -31,6 +31,7 @@ LONG = 24
 """Characters, spaces left out, in a line of code that says something."""
 WORD = 8
 """Bytes by whose value a longer piece is looked for."""
+_BITS = 20
 _MARKERS = ("BEGINHIDDENTESTS", "BEGINSOLUTION")
 
 
@@ -56,7 +57,8 @@ def leaks(folder: Path, book: Sequence[Exercise], secret: bytes, *, public: Iter
 
 class _Pieces:
     """Pieces of bytes to be looked for, and what each is. They are thousands, and sealed keys have megabytes: all are
-    looked for at once, by their first eight bytes as a number; the few that are shorter, one by one."""
+    looked for at once, by their first eight bytes as a number, and before that by a few bits that are made of it; the
+    few that are shorter, one by one."""
 
     def __init__(self, pieces: Mapping[bytes, str]) -> None:
         self._pieces = pieces
@@ -66,6 +68,8 @@ class _Pieces:
                 self._begin[int.from_bytes(piece[:WORD], "little")].append(piece)
         self._short = [piece for piece in pieces if len(piece) < WORD]
         self._firsts = np.sort(np.fromiter(self._begin, "<u8", len(self._begin)))
+        self._bits = np.zeros(1 << _BITS, bool)
+        self._bits[_bits_of(self._firsts)] = True
 
     def standing_in(self, data: bytes) -> list[str]:
         """What those are that stand in the data."""
@@ -73,10 +77,16 @@ class _Pieces:
         firsts = self._firsts
         for shift in range(min(WORD, len(data) - WORD + 1) if len(firsts) else 0):
             words = np.frombuffer(data, "<u8", (len(data) - shift) // WORD, shift)
-            near = np.minimum(np.searchsorted(firsts, words), len(firsts) - 1)
-            for at in np.flatnonzero(firsts[near] == words).tolist():
+            likely = np.flatnonzero(self._bits[_bits_of(words)])
+            near = np.minimum(np.searchsorted(firsts, words[likely]), len(firsts) - 1)
+            for at in likely[firsts[near] == words[likely]].tolist():
                 held |= {piece for piece in self._begin[int(words[at])] if data.startswith(piece, shift + WORD * at)}
         return [what for piece, what in self._pieces.items() if piece in held] if held else []
+
+
+def _bits_of(words: Any) -> Any:
+    """The first bits of each number times a large odd one, in which all of its own have a share."""
+    return ((words * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - _BITS)).astype(np.intp)
 
 
 def bare(text: str) -> str:
@@ -121,8 +131,9 @@ def _cases(exercise: Exercise, seed: int) -> list[Any]:
 def _tensors(value: Any) -> set[bytes]:
     """The bytes of those that no other computation would hit upon: several different numbers, none of them whole."""
     if isinstance(value, torch.Tensor):
-        numbers = value.detach().flatten().tolist() if value.is_floating_point() else []
-        drawn = len({*numbers}) >= 3 and not any(number.is_integer() or number != number for number in numbers)
+        numbers = value.detach().flatten().double() if value.is_floating_point() else torch.empty(0)
+        plain = numbers.isnan() | ((numbers == numbers.floor()) & numbers.isfinite())
+        drawn = len(numbers) >= 3 and not plain.any() and len(numbers.unique()) >= 3
         dense = value.detach().clone(memory_format=torch.contiguous_format).flatten()
         return {dense.view(torch.uint8).numpy().tobytes()} if drawn else set()
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()

@@ -35,16 +35,34 @@ WRONG = {
 
 
 NBGRADER = """
-import json, sys
-from traitlets.config import Application
+import json, os, sys
+from multiprocessing import forkserver
+before = os.environ['PYTHONPATH']
+sys.path.insert(0, sys.argv[1])
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from authoring.kernels import fork_kernels
+from nbgrader import api
 from nbgrader.apps.nbgraderapp import NbGraderApp
-for command in json.loads(sys.argv[1]):
+from traitlets.config import Application
+
+def version():
+    with api._temp_alembic_ini('sqlite://') as ini:
+        return ScriptDirectory.from_config(Config(ini)).get_current_head()
+
+fork_kernels()
+os.environ['PYTHONPATH'] = os.pathsep.join([sys.argv[1], before])
+forkserver.ensure_running()
+os.environ['PYTHONPATH'] = before  # no kernel finds more than it would
+api.get_alembic_version = version
+for command in json.loads(sys.argv[2]):
     sys.argv[1:] = command
     NbGraderApp.launch_instance()
     while Application._instance is not None:
         type(Application._instance).clear_instance()
 """
-"""Commands in succession, in one process."""
+"""Commands in succession, in one process. Each kernel is forked from one process that has loaded PyTorch; which
+version nbgrader's own tables have is read here, and not in another process that loads all of nbgrader."""
 COMMANDS = (
     "generate_assignment week2",
     "autograde week2",
@@ -58,9 +76,8 @@ COMMANDS = (
 def run(course, commands):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("JUPYTER")}
     environment |= {"OMP_NUM_THREADS": "1", "JUPYTER_CONFIG_DIR": str(course), "IPYTHONDIR": str(course / ".ipython")}
-    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # it calls alembic
     several = json.dumps([command.split() for command in commands])
-    command = [sys.executable, "-c", NBGRADER, several]
+    command = [sys.executable, "-c", NBGRADER, str(Path(__file__).parents[4]), several]
     done = subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
