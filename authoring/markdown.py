@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 from markdown_it import MarkdownIt
@@ -44,10 +45,18 @@ def headings(cells: Sequence[NotebookNode]) -> Iterator[Heading]:
     """The headings of the Markdown cells, in order."""
     for index, cell in enumerate(cells):
         if cell.cell_type == "markdown":
-            for opening, inline in pairwise(PARSER.parse(cell.source)):
-                if opening.type == "heading_open":
-                    line = opening.map[0] if opening.map else 0
-                    yield Heading(int(opening.tag[1]), inline.content.strip(), index, cell.id, line)
+            for level, text, line in _headings(cell.source):
+                yield Heading(level, text, index, cell.id, line)
+
+
+@cache
+def _headings(text: str) -> list[tuple[int, str, int]]:
+    """The level, text and line of each; links to a cell ask for them again and again."""
+    return [
+        (int(opening.tag[1]), inline.content.strip(), opening.map[0] if opening.map else 0)
+        for opening, inline in pairwise(PARSER.parse(text))
+        if opening.type == "heading_open"
+    ]
 
 
 def tables(text: str) -> Iterator[list[list[str]]]:

@@ -4,6 +4,7 @@
 once PyTorch and the compiler that its optimizers load are imported; `launch` starts them and waits.
 """
 
+import gc
 import json
 import os
 import signal
@@ -309,6 +310,7 @@ def main(home: str, *wanted: str) -> None:
     import torch._dynamo  # once for all of them
     import torch.distributed.fsdp  # noqa: F401
 
+    gc.freeze()  # else each would go through all that is imported, and so make it its own, page by page
     for world, port, parts in zip(wanted[::3], wanted[1::3], wanted[2::3], strict=True):
         folder, started = Path(home, world), []
         for rank in range(int(world)):
@@ -317,7 +319,9 @@ def main(home: str, *wanted: str) -> None:
                 os.environ.update(environment(rank, int(world), int(port)))
                 with (folder / f"{rank}.err").open("w") as errors:
                     os.dup2(errors.fileno(), 2)
-                sys.exit(one(parts, str(folder)))
+                code = one(parts, str(folder))
+                sys.stderr.flush()
+                os._exit(code)  # without taking apart all that is imported
             started.append(pid)
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
         (folder / "codes.json").write_text(json.dumps(codes))

@@ -186,7 +186,8 @@ def function_lengths(source):
                 inner = [*names, child.name]
                 if ast.get_docstring(child, clean=False) is not None:
                     code.difference_update(range(child.body[0].lineno, child.body[0].end_lineno + 1))
-            visit(child, inner)
+            if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):  # an expression holds no function
+                visit(child, inner)
             if inner is not names and not isinstance(child, ast.ClassDef):
                 lengths[".".join(inner)] = len(code.intersection(range(child.body[0].lineno, child.end_lineno + 1)))
 

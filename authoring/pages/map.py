@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations, pairwise, permutations
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
 from matplotlib.axes import Axes
@@ -94,17 +95,33 @@ def _untangle(columns: list[list], arrows: Iterable[tuple[int, int]]) -> tuple[t
             [_height(before.index(start), len(before)) for start, end in lines if start in before and end == stop]
             for stop in column
         ]
-        # Thousands of orders are tried, so what a place costs, and one place above another, is reckoned only once.
+        # Many orders are tried, so what a place costs, and one place above another, is reckoned only once.
         heights = [_height(at, len(column)) for at in range(len(column))]
         length = [[sum(abs(start - end) for start in here) for end in heights] for here in starts]
         crossed = [[3 * sum(a < b for a in upper for b in lower) for lower in starts] for upper in starts]
 
-        def cost(order: tuple[int, ...], length: list = length, crossed: list = crossed) -> float:
-            crossings = sum(crossed[upper][lower] for upper, lower in combinations(order, 2))
-            return crossings + sum(length[stop][at] for at, stop in enumerate(order))
-
-        ordered.append(tuple(column[stop] for stop in min(permutations(range(len(column))), key=cost)))
+        ordered.append(tuple(column[stop] for stop in _cheapest(length, crossed)))
     return tuple(ordered)
+
+
+def _cheapest(length: list[list[float]], crossed: list[list[int]]) -> tuple[int, ...]:
+    """The first of the orders that cost least: what each stop costs at its place, and each above each other. An order
+    that costs as much as the best before its end is not followed further."""
+    best: tuple[float, tuple[int, ...]] = math.inf, ()
+
+    def follow(order: tuple[int, ...], cost: float) -> None:
+        nonlocal best
+        if cost >= best[0]:
+            return
+        if len(order) == len(length):
+            best = cost, order
+        for stop in range(len(length)):
+            if stop not in order:
+                more = length[stop][len(order)] + sum(crossed[upper][stop] for upper in order)
+                follow((*order, stop), cost + more)
+
+    follow((), 0)
+    return best[1]
 
 
 def _height(index: int, count: int) -> float:

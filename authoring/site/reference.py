@@ -28,11 +28,12 @@ _MARKS = re.compile(r"([\\*_\[\]<>$#|~^{}])")
 
 @dataclass(frozen=True)
 class Module:
-    """A module of the package: its dotted name, its file from the repository's root, and its source."""
+    """A module of the package: its dotted name, its file from the repository's root, its source and its docstring."""
 
     name: str
     file: str
     source: str
+    says: str
 
     @property
     def page(self) -> str:
@@ -49,9 +50,10 @@ def modules(package: Path = PACKAGE) -> list[Module]:
         if LEFT_OUT.search(name.removesuffix("/__init__")) or name == "__init__":
             continue
         source = path.read_text(encoding="utf-8")
-        if ast.get_docstring(ast.parse(source)) and not name.endswith("__init__"):
+        says = ast.get_docstring(ast.parse(source))
+        if says and not name.endswith("__init__"):
             dotted = f"{package.name}.{name.replace('/', '.')}"
-            found.append((_floor(name), name, Module(dotted, f"{package.name}/{name}.py", source)))
+            found.append((_floor(name), name, Module(dotted, f"{package.name}/{name}.py", source, says)))
     return [module for _, _, module in sorted(found, key=lambda entry: entry[:2])]
 
 
@@ -87,7 +89,7 @@ def texts(there: Sequence[Module]) -> Iterator[tuple[str, str, str]]:
         entries = []
         for module in own:
             parts += part(module)
-            said = prose(_first(ast.get_docstring(ast.parse(module.source)) or ""))
+            said = prose(_first(module.says))
             entries.append(f"- [`{module.name}`]({name}.html#{module.name}): {said}")
         lines += [f"## [{title}]({name}.html)", "\n".join(entries)]
         yield page, title, "\n\n".join(parts) + "\n"
@@ -99,14 +101,14 @@ def part(module: Module) -> Iterator[str]:
     tree = ast.parse(module.source)
     yield raw(f'<span class="place" id="{module.name}"></span>')
     yield f"## {module.name.removeprefix('companion.')}"
-    yield words(ast.get_docstring(tree) or "")
+    yield words(module.says)
     for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield from _defined(node, module, 3)
         elif (name := _assigned(node)) and not name.startswith("_") and (said := _string(after)):
             yield raw(f'<span class="place" id="{module.name}.{name}"></span>')
             yield f"### {name}"
-            yield block("signature", ast.get_source_segment(module.source, node) or name)
+            yield block("signature", _segment(node, module.source.splitlines()))
             yield words(said)
 
 
@@ -133,10 +135,21 @@ def signature(node: ast.FunctionDef | ast.ClassDef, source: str) -> str:
     if isinstance(node, ast.ClassDef):
         for member in node.body:
             if isinstance(member, ast.AnnAssign) and not str(_assigned(member)).startswith("_"):
-                head += f"\n{ast.get_source_segment(source, member, padded=True)}"
+                head += f"\n{_segment(member, lines, padded=True)}"
             elif isinstance(member, ast.FunctionDef) and member.name == "__init__":
                 head += "\n" + "\n".join(lines[member.lineno - 1 : member.body[0].lineno - 1])
     return textwrap.dedent(head).rstrip()
+
+
+def _segment(node: ast.stmt, lines: Sequence[str], *, padded: bool = False) -> str:
+    """`ast.get_source_segment`, which takes the whole source apart for each node."""
+    assert node.end_lineno is not None
+    first, *rest = (line.encode() for line in lines[node.lineno - 1 : node.end_lineno])
+    if not rest:
+        return first[node.col_offset : node.end_col_offset].decode()
+    margin = re.sub(rb"\S", b" ", first[: node.col_offset]) if padded else b""
+    last = rest.pop()[: node.end_col_offset]
+    return b"\n".join([margin + first[node.col_offset :], *rest, last]).decode()
 
 
 def _assigned(node: ast.AST | None) -> str:

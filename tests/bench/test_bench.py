@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from companion.bench import attention_variants, batching, drafts, gated_delta_net, layers, models, peers, report
+from companion.bench import attention_variants, drafts, gated_delta_net, layers, models, peers, report
 from companion.bench.compare import OURS, Comparison, Setting
 from companion.bench.sizes import PARTS, SIZES, find_parts, find_sizes
 from companion.bench.timing import Spread, interleaved, paired_ratio
@@ -36,14 +36,6 @@ def setting():
     return Setting(torch.device("cpu"), "fp32", False, rounds=1, chip=Chip(flops=2e9, bandwidth=1e9), progress=False)
 
 
-@pytest.fixture
-def few_sequences(monkeypatch):
-    """Of those that are written at a time: one alone, batches that fill again, and more rows than there are."""
-    monkeypatch.setattr(batching, "TEXTS", 7)
-    monkeypatch.setattr(batching, "AT_A_TIME", (1, 3, 16))
-    monkeypatch.setattr(drafts, "UPDATES", 20)
-
-
 def names(comparison):
     return {row.name for row in comparison.rows}
 
@@ -51,7 +43,7 @@ def names(comparison):
 # The whole of it
 
 
-def test_one_run_says_prints_and_writes_the_same(tmp_path, capsys, few_sequences):
+def test_one_run_says_prints_and_writes_the_same(tmp_path, capsys, few_and_short):
     data = tmp_path / "new" / "figures.json"
     assert main(["bench", "--quick", "--sizes", "tiny", "--rounds", "2", "--device", "cpu", "--json", str(data)]) == 0
     printed = capsys.readouterr().out
@@ -129,7 +121,7 @@ def test_a_step_reads_what_is_kept_as_the_formula_says(setting):
         assert f"{number:,} numbers, {4 * number:,} bytes a token and layer" in line
 
 
-def test_another_function_is_never_timed_and_the_exit_code_says_so(tmp_path, monkeypatch, capsys, few_sequences):
+def test_another_function_is_never_timed_and_the_exit_code_says_so(tmp_path, monkeypatch, capsys, few_and_short):
     honest = peers.build
 
     def build(name, ours):

@@ -5,6 +5,7 @@ No figure of it is asserted, except those that are counted.
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from dataclasses import asdict
@@ -16,8 +17,8 @@ import torch
 from models import drawn
 
 from companion import KVCache, ModelConfig
+from companion.bench import __main__ as bench_command
 from companion.bench import cuda_graphs, gpu, gpu_parts, gpu_requirements, sizes
-from companion.bench.__main__ import main
 from companion.bench.compare import OURS, Comparison, Row
 from companion.bench.layers import DENSE
 from companion.bench.models import AGAIN
@@ -31,20 +32,20 @@ ROOT = Path(__file__).parents[2]
 OPTIONS = {"rehearsal": True, "chip": [2e11, 1e10]}
 
 
-def told(*command: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
-
-
-def test_the_command_rehearses_and_writes_the_page_that_it_prints(tmp_path):
+def test_the_command_rehearses_and_writes_the_page_that_it_prints(tmp_path, monkeypatch, capsys):
+    """As `python -m companion.bench` runs it, but for the start of one process more."""
     parts = ["attention", "processes", "tests"]
-    done = told("-m", "companion.bench", "--rehearsal", "--only", *parts, "--out", str(tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    monkeypatch.setattr(sys, "argv", ["companion.bench", "--rehearsal", "--only", *parts, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(bench_command.__file__, run_name="__main__")
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0, printed
     report = json.loads((tmp_path / "gpu.json").read_text())
     text = (tmp_path / "gpu.txt").read_text()
     assert report["rehearsal"] and "a rehearsal on the CPU" in text and "goal" not in text
     assert [part["name"] for part in report["parts"]] == ["tests", "processes", "attention"]
     assert {part["status"] for part in report["parts"]} == {"done"}
-    assert set(text.splitlines()) - {""} <= set(done.stdout.splitlines())
+    assert set(text.splitlines()) - {""} <= set(printed.splitlines())
     collected, processes, attention = report["parts"]
     found = re.fullmatch(r"0 of (\d+) tests passed, (\d+) skipped", collected["remarks"][0])
     assert found and int(found[1]) == int(found[2]) >= 53
@@ -54,16 +55,13 @@ def test_the_command_rehearses_and_writes_the_page_that_it_prints(tmp_path):
     assert all({OURS, "tiled"} <= {row["name"] for row in c["rows"]} for c in attention["comparisons"])
 
 
-def test_every_other_part_is_rehearsed_too(tmp_path):
-    """In one process, to save its start, they compute what they do in their own."""
-    script = """
-import sys
-from companion.bench.gpu_parts import main
-sys.exit(max(main(part, f"{sys.argv[1]}/{part}", sys.argv[2]) for part in sys.argv[3:]))
-"""
+def test_every_other_part_is_rehearsed_too(tmp_path, monkeypatch, few_and_short):
+    """In this process, to save the start of theirs."""
+    monkeypatch.setattr(torch, "compile", torch.compile)  # which the rehearsal replaces, and this puts back
     names = ["train", "decode", "cache", "kept", "batch", "moe", "ceiling"]
-    done = told("-c", script, str(tmp_path), json.dumps(OPTIONS), *names)
-    assert done.returncode == 0, done.stderr
+    for name in names:
+        assert gpu_parts.main(name, str(tmp_path / name), json.dumps(OPTIONS)) == 0
+    torch._dynamo.reset()
     parts = {name: gpu.Part(name) for name in names}
     assert all(part.read(tmp_path / name) == "" for name, part in parts.items())
     assert parts["ceiling"].chip and min(parts["ceiling"].chip) > 0
@@ -220,7 +218,7 @@ def test_bad_arguments_exit_2_before_anything_runs(arguments, message, tmp_path,
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     monkeypatch.setattr(gpu, "measure", lambda *_, **__: pytest.fail("it was begun"))
-    assert main(arguments) == 2
+    assert bench_command.main(arguments) == 2
     assert message in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -228,7 +226,7 @@ def test_bad_arguments_exit_2_before_anything_runs(arguments, message, tmp_path,
 def test_what_nothing_can_do_without_is_named_before_anything_starts(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(gpu_requirements.REQUIRED, "abacus", ())
     monkeypatch.setitem(gpu_requirements.REQUIRED, "torch", (99, 0))
-    assert main(["--out", str(tmp_path / "out")]) == 2
+    assert bench_command.main(["--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert "expected torch 99.0 or newer, found" in error and "; abacus" in error
     assert not (tmp_path / "out").exists()
