@@ -95,7 +95,8 @@ assert complete(model, **asked, compile=True) == complete(model, **asked)
 print("torch._dynamo" in sys.modules or "torch._inductor" in sys.modules)
 """
 
-FORKED = """
+EACH_BY_ITSELF = """
+import multiprocessing
 import os
 import runpy
 import sys
@@ -104,28 +105,35 @@ import torch._dynamo.backends.debugging
 import torch._inductor.compile_fx
 import torch.export
 
-for file in sys.argv[1:]:
-    pid = os.fork()
-    if pid == 0:
-        os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # which the compiler sets as it is loaded
-        os.dup2(os.open(file + ".told", os.O_WRONLY | os.O_CREAT), 2)
-        runpy.run_path(file)
-        sys.exit()
-    with open(file + ".code", "w") as code:
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=code)
+
+def run(file):
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # which the compiler sets as it is loaded
+    os.dup2(os.open(file + ".told", os.O_WRONLY | os.O_CREAT), 2)
+    runpy.run_path(file)
+
+
+if __name__ == "__main__":
+    processes = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
+    for file in sys.argv[1:]:
+        process = processes.Process(target=run, args=(file,))
+        process.start()
+        process.join()
+        with open(file + ".code", "w") as code:
+            print(process.exitcode, file=code)
 """
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     """Where each of the texts has been run in a process of its own, without the checks of types, through which nothing
-    can be traced. The compiler is loaded once for all of them, which takes as long as what they do."""
+    can be traced. Where processes can be forked the compiler, which takes as long as what they do, is loaded once."""
     folder = tmp_path_factory.mktemp("home")
     (folder / "temporary").mkdir()
     files = {name: folder / f"{name}.py" for name in ("traced", "traced_once", "written")}
     for file, text in zip(files.values(), (TRACED, TRACED_ONCE, WRITTEN), strict=True):
         file.write_text(text, encoding="utf-8")
-    subprocess.run([sys.executable, "-c", FORKED, *files.values()], env=environment(folder), check=True, timeout=600)
+    (each := folder / "each.py").write_text(EACH_BY_ITSELF, encoding="utf-8")
+    subprocess.run([sys.executable, each, *files.values()], env=environment(folder), check=True, timeout=600)
     return folder
 
 
