@@ -152,7 +152,7 @@ def _small_png(fig: Figure, colors: int) -> bytes:
     Nothing about the software is written beside the pixels, so the bytes depend on what is drawn.
     """
     drawn, stored = io.BytesIO(), io.BytesIO()
-    fig.savefig(drawn, format="png", dpi=SHARPNESS * DPI)
+    fig.savefig(drawn, format="png", dpi=SHARPNESS * DPI, pil_kwargs={"compress_level": 0})
     picture = Image.open(drawn).convert("RGB")
     picture.quantize(colors, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
         stored, format="png", optimize=True
