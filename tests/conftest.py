@@ -69,6 +69,27 @@ SLOW = (
 beside ours."""
 
 
+LONG = (
+    "school/build/test_parts.py",
+    "test_module.py",
+    "generation/test_compiled_steps.py",
+    "school/build/test_first_difference.py",
+    "school/study/test_live.py",
+    "school/build/test_check.py",
+    "generation/test_generate.py",
+    "machines/test_machines.py",
+    "school/course/grading/test_whole_class.py",
+    "school/course/grading/test_project.py",
+    "authoring/test_contract.py",
+    "authoring/test_build.py",
+    "school/study/test_readers_day.py",
+    "test_repository.py",
+    "test_user.py",
+)
+"""The files whose tests take long together, or wait for one that does: begun last, they would keep one process busy
+while the other has nothing left."""
+
+
 SLOW_ALONE = frozenset(Path(__file__).with_name("slow.txt").read_text("utf-8").split())
 """The tests of other files that take 0.7 seconds or more (`pytest --durations=0` says how long each takes)."""
 
@@ -83,14 +104,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first (`SLOW`, then the lessons), so that the last minutes are short tests in every
+    """What takes long comes first (`SLOW`, the lessons, then `LONG`), so that the last minutes are short tests in every
     process; `make quick` leaves `SLOW` and `SLOW_ALONE` out."""
     here = Path(__file__).parent
     slow = {here / name: place for place, name in enumerate(SLOW)}
+    long = {here / name: len(slow) + 1 + place for place, name in enumerate(LONG)}
 
     def place(item: pytest.Item) -> int:
         lesson = item.path.suffix == ".ipynb" and item.path.parent.name in ("notebooks", "deeper")
-        return slow.get(item.path, len(slow) if lesson else len(slow) + 1)
+        return slow.get(item.path, len(slow) if lesson else long.get(item.path, len(slow) + len(long) + 1))
 
     for item in items:
         if item.path in slow or item.nodeid.split("[")[0].removeprefix("tests/") in SLOW_ALONE:
