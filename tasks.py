@@ -29,7 +29,7 @@ process that frees them. An update of a training asks for them again, and new pa
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
 """For the same library, on Linux: memory in pages of 2 MB where the system has them, a tenth of an update's time."""
 SIZE_OF_TORCH = "some 200 MB to fetch as a CPU build, several GB with what a GPU needs"
-SIZE_OF_EXTRA = "100 to 300 MB to fetch, two to four minutes"
+SIZE_OF_EXTRA = "100 to 300 MB to fetch, one to three minutes"
 LEAST = (3, 11)
 """The oldest Python that the course runs on. An older one must still be able to read this file, and say so."""
 TORCH = "torch==2.13.0"
