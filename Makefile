@@ -41,7 +41,7 @@ help:
 	@echo
 	@echo '  make lab               open the course in JupyterLab (makes its environment first)'
 	@echo '  make test              prove everything: lint, types, tests, and every cell of every notebook'
-	@echo '  make quick             under two minutes, for a changed line: lint, types, and the tests that are not slow'
+	@echo '  make quick             in two or three minutes, for a changed line: lint, types, and the tests that are not slow'
 	@echo '  make reader            what a reader relies on, on any system: every cell again, and the tests of what lessons use'
 	@echo
 	@echo '  make notebooks         build the notebooks whose sources changed; ALL=1 executes all, LESSON=02 takes one'
