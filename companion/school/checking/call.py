@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from .compare import PLAIN, difference
+from .compare import difference
 from .exercise import Answer, Case
 from .operator_watch import Watch, forbidden_fault
 
@@ -222,7 +222,7 @@ def copied(value: Any, leaves: bool, other_order: bool = False) -> Any:
     if isinstance(value, Mapping):
         return {key: copied(part, leaves, other_order) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        copies = [part if type(part) in PLAIN else copied(part, leaves, other_order) for part in value]
+        copies = [copied(part, leaves, other_order) for part in value]
         return copies if isinstance(value, list) else tuple(copies)  # a NamedTuple, too
     return value
 
@@ -242,8 +242,7 @@ def _places(value: Any) -> Iterator[tuple[str, int]]:
         if isinstance(value, (list, dict)):
             yield "list", id(value)
         for part in value.values() if isinstance(value, Mapping) else value:
-            if type(part) not in PLAIN:
-                yield from _places(part)
+            yield from _places(part)
 
 
 def overwrite(value: Any) -> None:
@@ -290,7 +289,7 @@ def identical(now: Any, was: Any) -> bool:
             return False
         return torch.equal(now, was) or difference(now.detach(), was, 0.0, told=False) is None  # NaN is NaN
     if isinstance(was, (list, tuple)):
-        return len(now) == len(was) and all(a is b or identical(a, b) for a, b in zip(now, was, strict=True))
+        return len(now) == len(was) and all(identical(a, b) for a, b in zip(now, was, strict=True))
     if isinstance(was, Mapping):
         return set(now) == set(was) and all(identical(now[key], was[key]) for key in was)
     return bool(now == was or now != now)

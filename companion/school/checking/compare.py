@@ -16,9 +16,6 @@ SINGLE = 1e-5
 """How near what is right in its idea comes, absolute and relative: what honest `float32` leaves of numbers around 1."""
 _TOLERANCE = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 
-PLAIN = frozenset({bool, int, float, str, type(None)})
-"""What has no parts and is no tensor."""
-
 
 def difference(
     found: Any,
@@ -63,16 +60,10 @@ def difference(
         if not isinstance(found, (list, tuple)) or len(found) != len(expected):
             return f"expected {len(expected)} results, got {describe(found)}"
         pairs = enumerate(zip(found, expected, strict=True), 1)
-        others = (pair for pair in pairs if not _is_same(*pair[1]))
-        return _first(((f"result {n}", f, e) for n, (f, e) in others), tolerance, exact_zero, told, gone)
+        return _first(((f"result {n}", f, e) for n, (f, e) in pairs), tolerance, exact_zero, told, gone)
     else:
         raise TypeError(f"an exercise cannot expect a {type(expected).__name__}")
     return None if same else f"expected {describe(expected)}, got {describe(found)}"
-
-
-def _is_same(found: Any, expected: Any) -> bool:
-    """Whether both are the same plain value, as most are in long lists."""
-    return type(found) is type(expected) and type(found) in PLAIN and found == expected
 
 
 def far_off(found: Any, expected: Any, tolerance: float | None = None, *, exact_zero: bool = False) -> str | None:
