@@ -98,7 +98,7 @@ def texts(there: Sequence[Module]) -> Iterator[tuple[str, str, str]]:
 
 def part(module: Module) -> Iterator[str]:
     """The text of a module: its docstring, and what in it is public and says what it is."""
-    tree = ast.parse(module.source)
+    tree, lines = ast.parse(module.source), module.source.splitlines()
     yield raw(f'<span class="place" id="{module.name}"></span>')
     yield f"## {module.name.removeprefix('companion.')}"
     yield words(module.says)
@@ -108,7 +108,7 @@ def part(module: Module) -> Iterator[str]:
         elif (name := _assigned(node)) and not name.startswith("_") and (said := _string(after)):
             yield raw(f'<span class="place" id="{module.name}.{name}"></span>')
             yield f"### {name}"
-            yield block("signature", _segment(node, module.source.splitlines()))
+            yield block("signature", _segment(node, lines))
             yield words(said)
 
 
