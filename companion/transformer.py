@@ -130,8 +130,6 @@ class Transformer(nn.Module):
         self.head_bias = nn.Parameter(torch.zeros(config.vocab)) if ends.head != "linear" else None
 
     def _initialise(self) -> None:
-        if self.embedding.weight.is_meta:  # nothing to draw
-            return
         d_model = self.config.d_model
         std = math.sqrt(2 / (5 * d_model))
         writes = self.config.layers * (3 if self.config.stack == "encoder_decoder" else 2)
